@@ -1,0 +1,80 @@
+"""The errors that tensoropt raises on purpose.
+
+Every message has four parts: the subject (the op type and the user's own name for it), the broken rule with
+its numbers, what was given, and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClusterError",
+    "CollectiveError",
+    "CostError",
+    "EngineError",
+    "FeedError",
+    "GraphError",
+    "InfeasibleError",
+    "LayoutError",
+    "OpError",
+    "PlanError",
+    "ProblemError",
+    "SessionError",
+    "TensorOptError",
+    "VerificationError",
+]
+
+
+class TensorOptError(Exception):
+    """Base class of every error that tensoropt raises on purpose."""
+
+
+class LayoutError(TensorOptError):
+    """A mesh, a layout or a reshard breaks a rule, such as a mesh axis that does not divide a dimension."""
+
+
+class GraphError(TensorOptError):
+    """The logical graph cannot be imported or is malformed."""
+
+
+class OpError(GraphError):
+    """An operator's attributes or operands break its rule, or an op is declared twice or incompletely."""
+
+
+class ClusterError(TensorOptError):
+    """A topology description is malformed, or the hardware could not be collected."""
+
+
+class CostError(TensorOptError):
+    """A cost cannot be computed from what is known."""
+
+
+class PlanError(TensorOptError):
+    """A plan is malformed, or was made for another graph or device count."""
+
+
+class ProblemError(TensorOptError):
+    """A search problem's arrays break the format or disagree with each other."""
+
+
+class InfeasibleError(TensorOptError):
+    """No strategy meets the limits; the message says what would."""
+
+
+class EngineError(TensorOptError):
+    """A collectives engine or an execution engine is unknown or cannot be used here."""
+
+
+class CollectiveError(EngineError):
+    """A collective failed, or ranks disagree on which one comes next."""
+
+
+class FeedError(TensorOptError):
+    """A feed is missing, or has the wrong shape or dtype."""
+
+
+class SessionError(TensorOptError):
+    """The API was used in an order that has no meaning, such as ``run`` before ``build_execution_graph``."""
+
+
+class VerificationError(TensorOptError):
+    """The distributed run and the single-process run differ."""

@@ -1,0 +1,19 @@
+"""Meshes, layouts of tensors on them, and the steps that turn one layout into another. Data only."""
+
+from tensoropt.layout.layout import Layout
+from tensoropt.layout.mesh import Mesh
+from tensoropt.layout.reshard import ReshardTable, canonical_path, reshard_table
+from tensoropt.layout.step import Step, StepKind
+from tensoropt.layout.tensor_map import coarsen, tensor_map
+
+__all__ = [
+    "Layout",
+    "Mesh",
+    "ReshardTable",
+    "Step",
+    "StepKind",
+    "canonical_path",
+    "coarsen",
+    "reshard_table",
+    "tensor_map",
+]

@@ -1,0 +1,131 @@
+"""Where the pieces of one tensor are: which mesh axes split which dimension, and what is a partial sum."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tensoropt.errors import LayoutError
+from tensoropt.layout.mesh import Mesh
+
+__all__ = ["Layout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The state of a tensor along every mesh axis: shard of a dimension, partial sum, or (the rest) replicated.
+
+    Attributes:
+        dims: for each tensor dimension the mesh axes that split it, the major one first; ``()`` is unsplit.
+        partial: the mesh axes along which the devices hold summands of the tensor, ascending.
+
+    Invariants:
+        No mesh axis appears twice. Axes that do not appear replicate the tensor.
+
+    Example:
+        >>> str(Layout(((0,), (1, 2))))
+        '{0}{1,2}'
+        >>> str(Layout(((), ()), partial=(1,)))
+        '{}{} partial{1}'
+    """
+
+    dims: tuple[tuple[int, ...], ...]
+    partial: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        used = [axis for dim in self.dims for axis in dim] + list(self.partial)
+        if len(set(used)) != len(used):
+            raise LayoutError(
+                f"Layout {self}: a mesh axis may be used once only. Split one dimension by it, or none."
+            )
+        if tuple(sorted(self.partial)) != self.partial:
+            raise LayoutError(f"Layout {self}: partial axes are given ascending, got {self.partial}.")
+
+    @classmethod
+    def replicated(cls, rank: int) -> Layout:
+        """The layout of a tensor with ``rank`` dimensions that every device holds whole."""
+        return cls(((),) * rank)
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """The layout whose ``str`` is ``text``."""
+        match = re.fullmatch(r"((?:\{[0-9,]*\})*)(?: partial\{([0-9,]+)\})?", text)
+        if match is None:
+            raise LayoutError(f"Layout {text!r}: expected one '{{axes}}' per dimension, such as '{{0}}{{1,2}}'.")
+        groups = re.findall(r"\{([0-9,]*)\}", match.group(1))
+        partial = match.group(2) or ""
+        return cls(
+            tuple(tuple(int(axis) for axis in group.split(",") if axis) for group in groups),
+            tuple(int(axis) for axis in partial.split(",") if axis),
+        )
+
+    @property
+    def rank(self) -> int:
+        """Number of tensor dimensions."""
+        return len(self.dims)
+
+    @property
+    def used_axes(self) -> tuple[int, ...]:
+        """Mesh axes that do not replicate, ascending."""
+        return tuple(sorted({axis for dim in self.dims for axis in dim} | set(self.partial)))
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every device holds the whole tensor."""
+        return not self.partial and not any(self.dims)
+
+    def shard_counts(self, mesh: Mesh) -> tuple[int, ...]:
+        """Into how many pieces each dimension is cut."""
+        return tuple(mesh.extent(axes) for axes in self.dims)
+
+    def check(self, shape: Sequence[int], mesh: Mesh, subject: str = "tensor") -> None:
+        """Raises :class:`LayoutError` unless ``shape`` can have this layout on ``mesh``."""
+        if len(shape) != self.rank:
+            raise LayoutError(
+                f"{subject}: layout {self} is for {self.rank} dimensions, the shape is {tuple(shape)}."
+            )
+        beyond = [axis for axis in self.used_axes if axis >= len(mesh.shape)]
+        if beyond:
+            raise LayoutError(f"{subject}: layout {self} names mesh axes {beyond} that {mesh} has not.")
+        for position, (extent, count) in enumerate(zip(shape, self.shard_counts(mesh), strict=True)):
+            if extent % count:
+                raise LayoutError(
+                    f"{subject}: dimension {position} (size {extent}) cannot be split over mesh axes "
+                    f"{self.dims[position]} of {mesh}: {extent} % {count} != 0. Got shape {tuple(shape)}. "
+                    f"Leave it unsplit or use mesh axes that divide {extent}."
+                )
+
+    def local_shape(self, shape: Sequence[int], mesh: Mesh) -> tuple[int, ...]:
+        """The shape of every device's piece of a tensor of ``shape``."""
+        return tuple(
+            extent // count for extent, count in zip(shape, self.shard_counts(mesh), strict=True)
+        )
+
+    def offsets(self, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[int, ...]:
+        """Where the piece of ``rank`` starts, per dimension."""
+        return tuple(
+            mesh.group_index(rank, axes) * extent
+            for axes, extent in zip(self.dims, self.local_shape(shape, mesh), strict=True)
+        )
+
+    def slices(self, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[slice, ...]:
+        """The piece of ``rank`` as an index into the whole tensor."""
+        local = self.local_shape(shape, mesh)
+        return tuple(
+            slice(start, start + extent)
+            for start, extent in zip(self.offsets(shape, mesh, rank), local, strict=True)
+        )
+
+    def with_dim(self, dim: int, axes: Iterable[int]) -> Layout:
+        """This layout with dimension ``dim`` split by ``axes`` instead."""
+        return Layout(self.dims[:dim] + (tuple(axes),) + self.dims[dim + 1 :], self.partial)
+
+    def without_partial(self, axes: Iterable[int]) -> Layout:
+        """This layout with the sums along ``axes`` done."""
+        done = set(axes)
+        return Layout(self.dims, tuple(axis for axis in self.partial if axis not in done))
+
+    def __str__(self) -> str:
+        text = "".join("{" + ",".join(map(str, axes)) + "}" for axes in self.dims)
+        return f"{text} partial{{{','.join(map(str, self.partial))}}}" if self.partial else text

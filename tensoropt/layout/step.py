@@ -1,0 +1,170 @@
+"""One step of a reshard: what it does to a layout, and how many bytes go in."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt.errors import LayoutError
+from tensoropt.layout.layout import Layout
+from tensoropt.layout.mesh import Mesh
+
+__all__ = ["Step", "StepKind"]
+
+
+class StepKind(str, enum.Enum):
+    """What a step does along its mesh axes."""
+
+    ALL_GATHER = "all_gather"  # shard(dim) -> replicate
+    SLICE = "slice"  # replicate -> shard(dim), local
+    ALL_TO_ALL = "all_to_all"  # shard(dim) -> shard(to_dim)
+    ALL_REDUCE = "all_reduce"  # partial -> replicate
+    REDUCE_SCATTER = "reduce_scatter"  # partial -> shard(dim)
+    PERMUTE = "permute"  # same pieces, other devices
+    TO_PARTIAL = "to_partial"  # replicate -> partial, local: all but the first device of a group drop theirs
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no device talks to another."""
+        return self in (StepKind.SLICE, StepKind.TO_PARTIAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One collective or one local operation that changes a tensor's layout.
+
+    Attributes:
+        kind: what is done.
+        axes: the mesh axes of the group, in the order that numbers its members. Empty for a permute.
+        dim: the dimension that is gathered, sliced, scattered, or whose split an all_to_all takes away.
+        to_dim: the dimension that an all_to_all splits instead.
+        target: the layout that a permute leads to.
+    """
+
+    kind: StepKind
+    axes: tuple[int, ...] = ()
+    dim: int | None = None
+    to_dim: int | None = None
+    target: Layout | None = None
+
+    def apply(self, layout: Layout) -> Layout:
+        """The layout after this step.
+
+        Raises:
+            LayoutError: if ``layout`` is not one that this step starts from.
+        """
+        kind, axes = self.kind, self.axes
+        if kind is StepKind.PERMUTE and self.target is not None:
+            return self.target
+        if kind in (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER) and set(axes) <= set(layout.partial):
+            done = layout.without_partial(axes)
+            if kind is StepKind.ALL_REDUCE:
+                return done
+            if self.dim is not None:
+                return done.with_dim(self.dim, done.dims[self.dim] + axes)
+        if kind in (StepKind.SLICE, StepKind.TO_PARTIAL) and not set(axes) & set(layout.used_axes):
+            if kind is StepKind.TO_PARTIAL:
+                return Layout(layout.dims, tuple(sorted(layout.partial + axes)))
+            if self.dim is not None:
+                return layout.with_dim(self.dim, layout.dims[self.dim] + axes)
+        if (
+            kind in (StepKind.ALL_GATHER, StepKind.ALL_TO_ALL)
+            and self.dim is not None
+            and layout.dims[self.dim][-len(axes) :] == axes
+        ):
+            gathered = layout.with_dim(self.dim, layout.dims[self.dim][: -len(axes)])
+            if kind is StepKind.ALL_GATHER:
+                return gathered
+            if self.to_dim is not None:
+                return gathered.with_dim(self.to_dim, gathered.dims[self.to_dim] + axes)
+        raise LayoutError(f"Step {self}: cannot start from layout {layout}.")
+
+    def permutation(self, layout: Layout, mesh: Mesh) -> tuple[int, ...]:
+        """For a permute from ``layout``: the rank whose piece each rank needs.
+
+        Every rank that already holds what it needs keeps it; the others are matched in the order of ranks.
+        """
+        if self.target is None:
+            raise LayoutError(f"Step {self}: only a permute has a permutation.")
+        holders: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(mesh.size):
+            holders.setdefault(_piece(layout, mesh, rank), []).append(rank)
+        needs = [_piece(self.target, mesh, rank) for rank in range(mesh.size)]
+        sources: list[int | None] = [None] * mesh.size
+        for rank, piece in enumerate(needs):
+            if rank in holders.get(piece, ()):
+                sources[rank] = rank
+                holders[piece].remove(rank)
+        result = []
+        for rank, piece in enumerate(needs):
+            source = sources[rank]
+            if source is None:
+                if not holders.get(piece):
+                    raise LayoutError(f"Step {self}: layout {layout} does not hold the same pieces.")
+                source = holders[piece].pop(0)
+            result.append(source)
+        return tuple(result)
+
+    def bytes_in(self, layout: Layout, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:
+        """Bytes of each device's input buffer when this step starts from ``layout``."""
+        elements = 1
+        for extent in layout.local_shape(shape, mesh):
+            elements *= extent
+        return elements * itemsize
+
+    def bytes_sent(self, layout: Layout, shape: Sequence[int], itemsize: int, mesh: Mesh, rank: int = 0) -> int:
+        """Payload bytes that ``rank`` sends, under the counting convention of the collectives engines."""
+        size = self.bytes_in(layout, shape, itemsize, mesh)
+        members = mesh.extent(self.axes)
+        if self.kind.is_local:
+            return 0
+        if self.kind is StepKind.ALL_GATHER:
+            return (members - 1) * size
+        if self.kind is StepKind.ALL_REDUCE:
+            return 2 * (members - 1) * size // members
+        if self.kind is StepKind.PERMUTE:
+            return size if self.permutation(layout, mesh)[rank] != rank else 0
+        return (members - 1) * size // members
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with only the fields that are set."""
+        result: dict[str, Any] = {"kind": self.kind.value}
+        if self.axes:
+            result["axes"] = list(self.axes)
+        if self.dim is not None:
+            result["dim"] = self.dim
+        if self.to_dim is not None:
+            result["to_dim"] = self.to_dim
+        if self.target is not None:
+            result["target"] = str(self.target)
+        return result
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Step:
+        """The step that ``to_json`` wrote."""
+        try:
+            target = data.get("target")
+            return cls(
+                StepKind(data["kind"]),
+                tuple(data.get("axes", ())),
+                data.get("dim"),
+                data.get("to_dim"),
+                None if target is None else Layout.parse(target),
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise LayoutError(f"Step {data!r}: not a reshard step ({error}).") from error
+
+    def __str__(self) -> str:
+        axes = "{" + ",".join(map(str, self.axes)) + "}"
+        if self.kind is StepKind.PERMUTE:
+            return f"permute -> {self.target}"
+        if self.kind is StepKind.ALL_TO_ALL:
+            return f"all_to_all{axes} dim {self.dim} -> {self.to_dim}"
+        return f"{self.kind.value}{axes}" + ("" if self.dim is None else f" dim {self.dim}")
+
+
+def _piece(layout: Layout, mesh: Mesh, rank: int) -> tuple[int, ...]:
+    """Which piece of the tensor a rank holds: its index per dimension, and its place in the partial sum."""
+    return tuple(mesh.group_index(rank, axes) for axes in (*layout.dims, layout.partial))

@@ -1,0 +1,53 @@
+"""Gradients of our own inside TensorFlow's automatic differentiation of v1 graphs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["with_gradient"]
+
+Backward = Callable[..., Sequence[Any]]
+_GRADIENT = "TensoroptGradient"
+_lock = threading.Lock()
+
+
+def with_gradient(inputs: Sequence[Any], outputs: Sequence[Any], backward: Backward) -> list[Any]:
+    """``outputs`` whose gradient with respect to ``inputs`` is ``backward``'s, in the default graph.
+
+    One ``IdentityN`` over outputs and inputs carries the gradient: its outputs stand for ``outputs``, and what
+    ``backward`` returns flows to ``inputs``. Unlike ``tf.custom_gradient`` it passes ``tf.IndexedSlices`` through.
+
+    Args:
+        inputs: tensors that the outputs depend on.
+        outputs: tensors; their own gradient is cut.
+        backward: takes a gradient per output (None where none arrived), gives one per input (None for none).
+    """
+    _register()
+    graph = tf.compat.v1.get_default_graph()
+    # Kept by the graph itself, so that the closures (and the tensors they hold) go when it goes.
+    table = graph.get_collection_ref(_GRADIENT)
+    key = len(table)
+    table.append((len(outputs), backward))
+    with graph.gradient_override_map({"IdentityN": _GRADIENT}):
+        cut = [tf.stop_gradient(tensor) for tensor in outputs]
+        tensors = tf.identity_n([*cut, *inputs])
+    op = tensors[0].op
+    op._set_attr("_tensoropt_gradient", tf.compat.v1.AttrValue(i=key))
+    return list(tensors[: len(outputs)])
+
+
+def _gradient(op: Any, *incoming: Any) -> list[Any]:
+    count, backward = op.graph.get_collection_ref(_GRADIENT)[op.get_attr("_tensoropt_gradient")]
+    made = list(backward(*incoming[:count]))
+    return [None] * count + made
+
+
+def _register() -> None:
+    with _lock:
+        if not getattr(_register, "done", False):
+            tf.RegisterGradient(_GRADIENT)(_gradient)
+            _register.done = True  # type: ignore[attr-defined]

@@ -1,0 +1,147 @@
+"""The logical graph: operators in topological order, and who reads what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+
+from tensoropt.errors import GraphError
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.spec import TensorId, TensorSpec
+
+__all__ = ["Edge", "Graph"]
+
+
+class Edge(NamedTuple):
+    """Input ``position`` of ``consumer`` is ``tensor``."""
+
+    tensor: TensorId
+    consumer: str
+    position: int
+
+    def __str__(self) -> str:
+        return f"{self.tensor} -> {self.consumer}[{self.position}]"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators of one or more training steps (and of whatever else the user may fetch).
+
+    Attributes:
+        operators: in topological order.
+        training: names of the operators that a training step runs; all of them if nothing is trained.
+        differentiable: edges along which gradients flow back.
+
+    Invariants:
+        Operators come after everything that they read (:func:`tensoropt.graph.verify.verify_graph`).
+    """
+
+    operators: tuple[Operator, ...]
+    training: frozenset[str] = frozenset()
+    differentiable: frozenset[Edge] = frozenset()
+    _by_name: Mapping[str, Operator] = field(init=False, repr=False, compare=False)
+    _consumers: Mapping[TensorId, tuple[Edge, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name: dict[str, Operator] = {}
+        consumers: dict[TensorId, list[Edge]] = {}
+        for op in self.operators:
+            if op.name in by_name:
+                raise GraphError(f"Graph: two operators are called '{op.name}'. Names must be unique.")
+            by_name[op.name] = op
+            for position, tensor in enumerate(op.inputs):
+                consumers.setdefault(tensor, []).append(Edge(tensor, op.name, position))
+        object.__setattr__(self, "_by_name", by_name)
+        object.__setattr__(self, "_consumers", {t: tuple(edges) for t, edges in consumers.items()})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Operator:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise GraphError(f"Graph: no operator is called '{name}'.") from None
+
+    def spec(self, tensor: TensorId) -> TensorSpec:
+        """Shape and dtype of ``tensor``."""
+        op = self[tensor.op]
+        if not 0 <= tensor.index < len(op.outputs):
+            raise GraphError(f"{op}: has {len(op.outputs)} outputs, number {tensor.index} was asked for.")
+        return op.outputs[tensor.index]
+
+    def input_specs(self, op: Operator) -> tuple[TensorSpec, ...]:
+        """Shapes and dtypes of what ``op`` reads."""
+        return tuple(self.spec(tensor) for tensor in op.inputs)
+
+    def consumers(self, tensor: TensorId) -> tuple[Edge, ...]:
+        """The edges that leave ``tensor``, in the order of operators."""
+        return self._consumers.get(tensor, ())
+
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges, by consumer and position."""
+        return tuple(
+            Edge(tensor, op.name, position)
+            for op in self.operators
+            for position, tensor in enumerate(op.inputs)
+        )
+
+    def of_type(self, *types: str) -> tuple[Operator, ...]:
+        """The operators of the given types, in order."""
+        return tuple(op for op in self.operators if op.type in types)
+
+    def needed_for(self, names: Iterable[str]) -> tuple[Operator, ...]:
+        """The operators that must run for ``names``, control inputs included, in order."""
+        wanted: set[str] = set()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
+            if name in wanted:
+                continue
+            wanted.add(name)
+            op = self[name]
+            pending += [tensor.op for tensor in op.inputs]
+            pending += list(op.control_inputs)
+        return tuple(op for op in self.operators if op.name in wanted)
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """Operators as nodes, tensors as edges with their ``tensor`` and ``position``."""
+        result = nx.MultiDiGraph()
+        result.add_nodes_from(op.name for op in self.operators)
+        for edge in self.edges():
+            result.add_edge(edge.tensor.op, edge.consumer, tensor=edge.tensor, position=edge.position)
+        return result
+
+    def fingerprint(self) -> str:
+        """A hash of everything that a plan relies on: names, types, shapes, attributes and edges."""
+        digest = hashlib.sha256()
+        for op in self.operators:
+            line = json.dumps(
+                [
+                    op.name,
+                    op.type,
+                    [str(tensor) for tensor in op.inputs],
+                    [str(spec) for spec in op.outputs],
+                    sorted((key, _stable(value)) for key, value in op.attrs.items()),
+                    sorted((key, _stable(value)) for key, value in op.static.items()),
+                    sorted(op.control_inputs),
+                ]
+            )
+            digest.update(line.encode())
+        digest.update(json.dumps(sorted(self.training)).encode())
+        return digest.hexdigest()[:32]
+
+
+def _stable(value: Any) -> str:
+    """A text of an attribute that is the same in every process."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
+    if isinstance(value, list | tuple):
+        return "(" + ",".join(_stable(item) for item in value) + ")"
+    return repr(value)

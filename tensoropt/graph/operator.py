@@ -1,0 +1,43 @@
+"""One operator of the logical graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from tensoropt.graph.spec import TensorId, TensorSpec
+
+__all__ = ["Operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A TensorFlow op, a variable, a fan-out or a loss, with tensors that are all of static shape.
+
+    Attributes:
+        name: the user's own name for it.
+        type: TensorFlow's op type, or one of ours: ``Variable``, ``Fanout``, ``Sink``.
+        inputs: the tensors that it reads; operands that are fixed by the graph are in ``static`` instead.
+        outputs: what it makes.
+        attrs: attributes as Python values.
+        static: operands that carry shapes, axes and the like, by their position among TensorFlow's operands.
+        control_inputs: operators that run before it.
+        source: ``file:line`` of the user's call.
+        node: TensorFlow's own attribute values, opaque here; lowering passes them on.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[TensorId, ...]
+    outputs: tuple[TensorSpec, ...]
+    attrs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    static: Mapping[int, Any] = field(default_factory=lambda: MappingProxyType({}))
+    control_inputs: tuple[str, ...] = ()
+    source: str | None = None
+    node: Any = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        return f"{self.type} '{self.name}'{where}"

@@ -1,0 +1,7 @@
+"""Every op is declared in one place, in the module of its family. Importing this package registers them all."""
+
+import importlib
+import pkgutil
+
+for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+    importlib.import_module(f"{__name__}.{_module}")

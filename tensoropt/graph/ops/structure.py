@@ -1,0 +1,62 @@
+"""Variables, inputs, constants, fan-outs, sinks, assignments: what holds the graph together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import register_op
+from tensoropt.graph.rule import OpRule, elementwise, replicated
+from tensoropt.graph.sample import Sample
+from tensoropt.graph.spec import TensorSpec
+
+
+@register_op("Variable", "Placeholder", "PlaceholderWithDefault", lower=None)
+def stored(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A tensor that is there: any of its dimensions may be split. Each device holds or is fed its piece."""
+    return replace(elementwise((), op.outputs, flops_per_point=0.0), inputs=tuple(((),) * s.rank for s in inputs))
+
+
+def _constant(ctx: Lowering) -> Any:
+    shape = ctx.op.outputs[0].shape
+    pieces = tuple(slice(ctx.offset(f"d{i}"), ctx.offset(f"d{i}") + ctx.local_size(f"d{i}")) for i in range(len(shape)))
+    return ctx.tf.constant(np.asarray(ctx.op.attrs["value"])[pieces], dtype=ctx.op.outputs[0].dtype)
+
+
+@register_op(
+    "Const",
+    lower=_constant,
+    samples=[Sample("Const", (), {"value": np.arange(48, dtype=np.float32).reshape(6, 8), "dtype": "float32"})],
+)
+def constant(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Each device keeps its piece."""
+    return elementwise(inputs, op.outputs, flops_per_point=0.0)
+
+
+@register_op("Fanout", lower=None)
+def fanout(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A tensor that several operators read: a reshard that they share is paid once, gradients are summed here."""
+    return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), defer_gradient=True)
+
+
+@register_op("Sink", lower=None)
+def sink(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A loss, or a tensor that an optimizer reads: every device needs the whole of it."""
+    return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=())
+
+
+@register_op("NoOp", lower=None)
+def no_op(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A group of other operations."""
+    return replicated(inputs, op.outputs)
+
+
+@register_op("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", lower=None)
+def assign(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Writes a variable where it is stored: the value is split as the variable is."""
+    return replace(elementwise(inputs, (inputs[0],)), outputs=(), pinned_input=0)

@@ -1,0 +1,130 @@
+"""The registry of ops: everything about an op type, declared once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tensoropt.errors import OpError
+from tensoropt.graph.lowering import Lower
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule, replicated
+from tensoropt.graph.sample import Sample
+from tensoropt.graph.spec import TensorSpec
+
+__all__ = ["OpDeclaration", "declaration", "has_rule", "register_op", "registered_types", "rule_of"]
+
+Rule = Callable[[Operator, Sequence[TensorSpec]], OpRule]
+
+
+@dataclass(frozen=True, slots=True)
+class OpDeclaration:
+    """All that is known of an op type.
+
+    Attributes:
+        rule: gives the iteration space of one operator.
+        lower: builds its local part: ``lower(context, *inputs)``; None where the device's program does it itself
+            (variables, inputs, fan-outs).
+        static: operands that carry shapes, axes or paddings, by position (negative from the end), and what they
+            are. They must be known when the graph is imported, and are not inputs of the :class:`Operator`.
+        shared: whether all programs on a device use one instance (stateful random ops share their state).
+        samples: operators that the contract test runs under every configuration.
+    """
+
+    types: tuple[str, ...]
+    rule: Rule
+    lower: Lower | None
+    static: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    shared: bool = False
+    samples: tuple[Sample, ...] = ()
+
+
+_REGISTRY: dict[str, OpDeclaration] = {}
+
+
+def register_op(
+    *types: str,
+    lower: Lower | None,
+    static: Mapping[int, str] | None = None,
+    shared: bool = False,
+    samples: Sequence[Sample] = (),
+) -> Callable[[Rule], Rule]:
+    """Declares op types; decorates the function that gives their rule.
+
+    Args:
+        types: TensorFlow's op types that the declaration serves.
+        lower: see :class:`OpDeclaration`; there is no default, so that nothing is lowered by oversight.
+        static: see :class:`OpDeclaration`.
+        shared: see :class:`OpDeclaration`.
+        samples: at least one per type that is lowered.
+
+    Raises:
+        OpError: if a type is declared twice, or has no sample for the contract test.
+    """
+
+    def add(rule: Rule) -> Rule:
+        entry = OpDeclaration(types, rule, lower, MappingProxyType(dict(static or {})), shared, tuple(samples))
+        for op_type in types:
+            if op_type in _REGISTRY:
+                other = _REGISTRY[op_type].rule
+                raise OpError(
+                    f"{op_type}: declared twice, by {other.__module__}.{other.__qualname__} and "
+                    f"{rule.__module__}.{rule.__qualname__}. Keep one."
+                )
+            if lower is not None and not any(sample.type == op_type for sample in entry.samples):
+                raise OpError(f"{op_type}: declared without a sample. The contract test needs at least one.")
+            _REGISTRY[op_type] = entry
+        return rule
+
+    return add
+
+
+def registered_types() -> tuple[str, ...]:
+    """All declared op types, sorted."""
+    _load()
+    return tuple(sorted(_REGISTRY))
+
+
+def has_rule(op_type: str) -> bool:
+    """Whether an op type is declared."""
+    _load()
+    return op_type in _REGISTRY
+
+
+def declaration(op_type: str) -> OpDeclaration:
+    """The declaration of an op type.
+
+    Raises:
+        OpError: if there is none.
+    """
+    _load()
+    try:
+        return _REGISTRY[op_type]
+    except KeyError:
+        raise OpError(f"{op_type}: no rule is declared. It can only run replicated.") from None
+
+
+def rule_of(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The rule of an operator; one without a declaration is replicated.
+
+    Raises:
+        OpError: if the declared rule does not fit the operator's tensors.
+    """
+    if not has_rule(op.type):
+        return replicated(inputs, op.outputs, float(sum(spec.elements for spec in (*inputs, *op.outputs))))
+    rule = declaration(op.type).rule(op, inputs)
+    for what, dims_list, specs in (("input", rule.inputs, inputs), ("output", rule.outputs, op.outputs)):
+        if len(dims_list) != len(specs):
+            raise OpError(f"{op}: its rule has {len(dims_list)} {what}s, the operator {len(specs)}.")
+        for index, (dims, spec) in enumerate(zip(dims_list, specs, strict=True)):
+            if len(dims) != spec.rank:
+                raise OpError(f"{op}: its rule gives {what} {index} {len(dims)} dimensions, it is {spec}.")
+    return rule
+
+
+@functools.cache
+def _load() -> None:
+    """Registers the declarations: importing their modules does it."""
+    import tensoropt.graph.ops

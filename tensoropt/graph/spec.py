@@ -1,0 +1,80 @@
+"""Shape and dtype of a tensor, and how tensors are named."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tensoropt.errors import GraphError
+
+__all__ = ["TensorId", "TensorSpec"]
+
+_ITEM_SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+_DIFFERENTIABLE = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+
+
+class TensorId(NamedTuple):
+    """One output of one operator."""
+
+    op: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.op}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Static shape and dtype (TensorFlow's name for it) of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if any(extent < 0 for extent in self.shape):
+            raise GraphError(f"TensorSpec: shape {self.shape} has a negative size.")
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element; dtypes of no fixed size, such as string or resource, count as 0."""
+        return _ITEM_SIZES.get(self.dtype, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.elements * self.itemsize
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether gradients flow through tensors of this dtype."""
+        return self.dtype in _DIFFERENTIABLE
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

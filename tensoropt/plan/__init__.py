@@ -1,0 +1,1 @@
+"""Configurations of operators, strategies of whole graphs, and plans that are ready to run."""

@@ -1,0 +1,140 @@
+"""What every mesh axis does to one operator, and the layouts of its tensors that follow."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensoropt.errors import LayoutError
+from tensoropt.graph.rule import Dims, OpRule
+from tensoropt.layout import Layout, Mesh
+
+__all__ = ["DEFER", "Configuration", "TensorLayouts", "configurations", "is_legal"]
+
+# The action of a mesh axis along which everything is replicated and gradients pass through as partial sums.
+DEFER = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayouts:
+    """The layout of a tensor and of its gradient.
+
+    For an input: what the op wants, and the state of the gradient that it gives. For an output: what the op gives,
+    and the state of the gradient that it needs.
+    """
+
+    value: Layout
+    gradient: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """For each axis of the factor mesh the iteration axis that it splits, ``None`` to replicate, or :data:`DEFER`.
+
+    Neighbouring axes that do the same are one axis of the operator's own, coarser device mesh (TensorOpt section
+    2.1).
+    """
+
+    actions: tuple[str | None, ...]
+
+    def mesh_axes(self, axis: str) -> tuple[int, ...]:
+        """The mesh axes that split an iteration axis, ascending."""
+        return tuple(index for index, action in enumerate(self.actions) if action == axis)
+
+    @property
+    def deferred(self) -> tuple[int, ...]:
+        """The mesh axes along which gradients stay partial."""
+        return self.mesh_axes(DEFER)
+
+    def pieces(self, rule: OpRule, mesh: Mesh) -> int:
+        """Into how many pieces the iteration space is cut: the op's share of work is one of them."""
+        return mesh.extent([i for i, action in enumerate(self.actions) if action is not None and action != DEFER])
+
+    def input_layouts(self, rule: OpRule, index: int) -> TensorLayouts:
+        """The layouts of an input: it gets a partial gradient along axes that split the op but not the input."""
+        dims = rule.inputs[index]
+        value = self._sharded(dims)
+        partial = tuple(
+            axis
+            for axis, action in enumerate(self.actions)
+            if action is not None and axis not in value.used_axes
+        )
+        return TensorLayouts(value, Layout(value.dims, partial))
+
+    def output_layouts(self, rule: OpRule, index: int) -> TensorLayouts:
+        """The layouts of an output: a partial sum along axes that are reduced away."""
+        value = self._sharded(rule.outputs[index])
+        partial = tuple(
+            axis
+            for axis, action in enumerate(self.actions)
+            if action is not None and action in rule.reduced and axis not in value.used_axes
+        )
+        return TensorLayouts(Layout(value.dims, partial), Layout(value.dims, self.deferred))
+
+    def _sharded(self, dims: Dims) -> Layout:
+        return Layout(tuple(self.mesh_axes(dim[0]) if dim else () for dim in dims))
+
+    def __str__(self) -> str:
+        return ",".join("*" if action is None else action for action in self.actions) or "-"
+
+    def to_json(self) -> list[str | None]:
+        """A JSON list with one entry per mesh axis."""
+        return list(self.actions)
+
+
+def is_legal(configuration: Configuration, rule: OpRule, mesh: Mesh) -> bool:
+    """Whether every action is allowed and every split divides."""
+    if len(configuration.actions) != len(mesh.axes):
+        return False
+    for action in set(configuration.actions) - {None}:
+        if action == DEFER:
+            if not rule.defer_gradient:
+                return False
+        elif action not in rule.split or rule.size(str(action)) % mesh.extent(configuration.mesh_axes(str(action))):
+            return False
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def configurations(rule: OpRule, mesh: Mesh) -> tuple[Configuration, ...]:
+    """All legal configurations of an op, in a fixed order; the last ones replicate.
+
+    Complexity: (splittable axes + 1)^(mesh axes).
+    """
+    actions: list[str | None] = list(rule.split)
+    if rule.defer_gradient:
+        actions.append(DEFER)
+    actions.append(None)
+    candidates = (Configuration(choice) for choice in itertools.product(actions, repeat=len(mesh.axes)))
+    return tuple(candidate for candidate in candidates if is_legal(candidate, rule, mesh))
+
+
+def check_configuration(subject: str, configuration: Configuration, rule: OpRule, mesh: Mesh) -> None:
+    """Raises :class:`LayoutError` with the rule and the numbers unless the configuration is legal."""
+    if len(configuration.actions) != len(mesh.axes):
+        raise LayoutError(
+            f"{subject}: configuration {configuration} has {len(configuration.actions)} actions, {mesh} has "
+            f"{len(mesh.axes)} axes. Give one action per mesh axis."
+        )
+    for axis, action in enumerate(configuration.actions):
+        if action is None or (action == DEFER and rule.defer_gradient):
+            continue
+        if action not in rule.split:
+            raise LayoutError(
+                f"{subject}: mesh axis {axis} splits '{action}', which is not one of the axes that may be split: "
+                f"{list(rule.split)}."
+            )
+        pieces = mesh.extent(configuration.mesh_axes(action))
+        if rule.size(action) % pieces:
+            raise LayoutError(
+                f"{subject}: axis '{action}' (size {rule.size(action)}) cannot be split over mesh axes "
+                f"{configuration.mesh_axes(action)} of {mesh}: {rule.size(action)} % {pieces} != 0. "
+                f"Leave '{action}' unsplit or use mesh axes that divide {rule.size(action)}."
+            )
+
+
+def actions_from_json(data: Sequence[str | None]) -> Configuration:
+    """The configuration that ``to_json`` wrote."""
+    return Configuration(tuple(data))

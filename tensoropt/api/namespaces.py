@@ -98,8 +98,8 @@ OWN: dict[str, tuple[str, str]] = {
 
 _FEED = "Read and batch the data in Python and pass it through feed_dict."
 _MINIMIZE = "Use tensoropt.train's optimizers: minimize(loss), or compute_gradients and apply_gradients."
-_MODE = "tensoropt always builds a graph of resource variables; call it on TensorFlow, before tensoropt, if
-you must." _SPLIT = "Leave variables whole: find_strategy decides how each one is split."
+_MODE = "tensoropt always builds a graph of resource variables; leave the call out."
+_SPLIT = "Leave variables whole: find_strategy decides how each one is split."
 _STRATEGY = "Use tensoropt.find_strategy and tensoropt.build_execution_graph, under mpirun."
 _SESSION = "Use tensoropt.Session or tensoropt.run."
 _CHECKPOINT = "Fetch the variables with tensoropt.run and save them with numpy.savez."

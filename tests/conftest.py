@@ -1,0 +1,41 @@
+"""Settings for all tests: quiet and small TensorFlow, repeatable hypothesis, one tier for each test."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+
+# TensorFlow reads these once, when it is first imported, which is later than this.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# The tests run in several processes already.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The ranks of a test would each claim the whole memory of a graphics card.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+# The same examples in every run; no deadline, since the machine may be busy with other tests.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+TIERS = ("pure", "tf", "mpi")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Checks that every test names its tier, and keeps the jobs of mpirun from running side by side.
+
+    With ``--dist loadgroup`` all tests of one group go to one worker. They come first, so that the other
+    worker does the rest meanwhile.
+    """
+    untiered = [item.nodeid for item in items if not any(item.get_closest_marker(tier) for tier in TIERS)]
+    if untiered:
+        raise pytest.UsageError(
+            f"every test has one of the marks {', '.join(TIERS)}; these have none: {', '.join(untiered)}. "
+            "`pytestmark = pytest.mark.pure` marks a whole file."
+        )
+    for item in items:
+        if item.get_closest_marker("mpi"):
+            item.add_marker(pytest.mark.xdist_group("mpi"))
+    items.sort(key=lambda item: item.get_closest_marker("mpi") is None)

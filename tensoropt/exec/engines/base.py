@@ -1,0 +1,332 @@
+"""The interface that every collectives engine fills, and what is the same in all of them."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import tensorflow as tf
+
+from tensoropt.errors import CollectiveError, EngineError
+from tensoropt.exec.engines.group import Group
+
+__all__ = ["CollectiveEngine", "Program"]
+
+_EMITTED = "tensoropt_collectives"  # a graph collection of lines, which a MetaGraph can carry
+
+_FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_INTEGERS = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64)
+_COMPLEX = (tf.complex64, tf.complex128)
+_MOVED = (*_FLOATS, *_INTEGERS, tf.bool, *_COMPLEX)
+_REDUCED = {
+    "sum": (*_FLOATS, *_INTEGERS, *_COMPLEX),
+    "max": (*_FLOATS, *_INTEGERS, tf.bool),
+    "min": (*_FLOATS, *_INTEGERS, tf.bool),
+}
+
+
+@dataclass(slots=True)
+class Program:
+    """A chain of collectives that one ``Session.run`` executes in the order of their emission.
+
+    Attributes:
+        number: Counts the programs of an engine, in the order of their making.
+        graph: The TensorFlow graph that the chain lives in, known from its first collective on.
+        last: The collective emitted last, after which the next one is chained.
+    """
+
+    number: int
+    graph: tf.Graph | None = None
+    last: tf.Operation | None = None
+
+
+class CollectiveEngine(abc.ABC):
+    """Emits collectives into a TensorFlow v1 graph.
+
+    Every rank builds its own graph with the same collectives in the same order. Members of a group are the
+    ranks that differ only along the mesh axes of the group, row-major in the order in which the axes are given.
+
+    MPI has no means of telling two collectives apart but their order, and TensorFlow runs independent ops in
+    any order. Therefore each collective of a program is chained after the one before by a control dependency:
+    all ranks run them in the order of emission. Programs are not chained with each other, so that only one of
+    them may be run in one ``Session.run``.
+
+    A collective has no gradient of its own: who emits it defines one (``tf.custom_gradient``).
+
+    All ops are placed on the CPU; TensorFlow copies tensors that live on a GPU.
+
+    Invariants:
+        ``size`` is the product of ``mesh_shape``. A group of one member emits no collective.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, mesh_shape: Sequence[int], rank: int, size: int) -> None:
+        """Check the mesh against the world.
+
+        Args:
+            mesh_shape: Sizes of the axes of the factor mesh.
+            rank: This process's rank, from 0.
+            size: Number of ranks in the world.
+
+        Raises:
+            EngineError: The mesh has another number of ranks than the world.
+        """
+        self.mesh_shape = tuple(int(axis_size) for axis_size in mesh_shape)
+        if any(axis_size < 1 for axis_size in self.mesh_shape) or math.prod(self.mesh_shape) != size:
+            raise EngineError(
+                f"Engine '{self.name}': the mesh {self.mesh_shape} holds {math.prod(self.mesh_shape)} ranks, but "
+                f"the job was started with {size}. Start it with mpirun -n {math.prod(self.mesh_shape)}, or plan "
+                f"for {size} devices."
+            )
+        self.rank = rank
+        self.size = size
+        self._groups: dict[tuple[int, ...], Group] = {}
+        self._program: Program | None = None
+        self._programs = 0
+
+    # ------------------------------------------------------------------------------------------------ programs
+
+    @contextlib.contextmanager
+    def program(self, after: tf.Operation | None = None) -> Iterator[Program]:
+        """Start a chain of collectives; those emitted inside the ``with`` block belong to it.
+
+        Args:
+            after: An operation after which the first collective is to run, such as another program's ``last``
+                where both run in the same ``Session.run``.
+
+        Raises:
+            CollectiveError: Another program is open.
+        """
+        if self._program is not None:
+            raise CollectiveError(
+                f"Program {self._program.number} is still open: its collectives form one chain, which another "
+                f"program would break. Got a second 'with engine.program()' inside it. Leave the first block, or "
+                f"emit into it."
+            )
+        program = Program(self._programs, after.graph if after is not None else None, after)
+        self._programs += 1
+        self._program = program
+        try:
+            yield program
+        finally:
+            self._program = None
+
+    def emitted(self, graph: tf.Graph) -> tuple[str, ...]:
+        """Return a line for each collective emitted into ``graph``: program, kind, axes, dtype and shape.
+
+        Ranks whose lines are equal run matching collectives.
+        """
+        return tuple(graph.get_collection(_EMITTED))
+
+    # --------------------------------------------------------------------------------------------- collectives
+
+    def all_reduce(self, x: tf.Tensor, axes: Sequence[int], *, op: str = "sum") -> tf.Tensor:
+        """Reduce ``x`` over the group, elementwise.
+
+        Args:
+            x: Any shape, the same on all members.
+            axes: Mesh axes of the group.
+            op: ``"sum"``, ``"max"`` or ``"min"``; for bool, max is *or* and min is *and*.
+
+        Returns:
+            The shape of ``x``; the same values on all members.
+
+        Raises:
+            CollectiveError: An argument breaks a rule, or no program is open.
+        """
+        if op not in _REDUCED:
+            raise CollectiveError(
+                f"all_reduce '{x.name}': op must be one of {', '.join(sorted(_REDUCED))}. Got {op!r}."
+            )
+        x = self._checked("all_reduce", x, _REDUCED[op], f" with op={op!r}")
+        group = self._group(axes)
+        if group.size == 1:
+            return x
+        return self._chained(f"all_reduce[{op}]", x, group.axes, lambda: self._emit_all_reduce(x, group, op), x.shape)
+
+    def all_gather(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+        """Stack the members' tensors: ``[...]`` → ``[n, ...]``, in member order.
+
+        Raises:
+            CollectiveError: An argument breaks a rule, or no program is open.
+        """
+        x = self._checked("all_gather", x, _MOVED)
+        group = self._group(axes)
+        if group.size == 1:
+            return tf.expand_dims(x, 0)
+        shape = tf.TensorShape([group.size]).concatenate(x.shape)
+        return self._chained("all_gather", x, group.axes, lambda: self._emit_all_gather(x, group), shape)
+
+    def reduce_scatter(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+        """Sum over the members, each keeping its slice: ``[n, ...]`` → ``[...]``.
+
+        Raises:
+            CollectiveError: An argument breaks a rule, such as a leading dimension other than n, or no program
+                is open.
+        """
+        x = self._checked("reduce_scatter", x, _REDUCED["sum"])
+        group = self._group(axes)
+        self._check_stacked("reduce_scatter", x, group)
+        if group.size == 1:
+            return tf.squeeze(x, [0])
+        return self._chained("reduce_scatter", x, group.axes, lambda: self._emit_reduce_scatter(x, group), x.shape[1:])
+
+    def all_to_all(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+        """Exchange slices: ``[n, ...]`` → ``[n, ...]``, where slice j comes from member j, which held it for us.
+
+        Raises:
+            CollectiveError: An argument breaks a rule, such as a leading dimension other than n, or no program
+                is open.
+        """
+        x = self._checked("all_to_all", x, _MOVED)
+        group = self._group(axes)
+        self._check_stacked("all_to_all", x, group)
+        if group.size == 1:
+            return x
+        return self._chained("all_to_all", x, group.axes, lambda: self._emit_all_to_all(x, group), x.shape)
+
+    def broadcast(self, x: tf.Tensor, axes: Sequence[int], root: int = 0) -> tf.Tensor:
+        """Return the tensor of the member number ``root`` of the group.
+
+        Args:
+            x: The same shape on all members; the values matter on the root only.
+            axes: Mesh axes of the group.
+            root: Index of a member in its group, not a rank of the world.
+
+        Raises:
+            CollectiveError: An argument breaks a rule, or no program is open.
+        """
+        x = self._checked("broadcast", x, _MOVED)
+        group = self._group(axes)
+        if not 0 <= root < group.size:
+            raise CollectiveError(
+                f"broadcast '{x.name}': root must be the index of a member of its group, 0 to {group.size - 1}. "
+                f"Got root={root} for axes={group.axes} of the mesh {self.mesh_shape}."
+            )
+        if group.size == 1:
+            return x
+        return self._chained(
+            f"broadcast[{root}]", x, group.axes, lambda: self._emit_broadcast(x, group, root), x.shape
+        )
+
+    def permute(self, x: tf.Tensor, sources: Sequence[int]) -> tf.Tensor:
+        """Move tensors between ranks of the whole world: rank r gets the one of rank ``sources[r]``.
+
+        Args:
+            x: The same shape on all ranks.
+            sources: A permutation of the ranks, the same on all of them.
+
+        Raises:
+            CollectiveError: ``sources`` is not a permutation of the ranks, or no program is open.
+        """
+        x = self._checked("permute", x, _MOVED)
+        sources = tuple(int(source) for source in sources)
+        if sorted(sources) != list(range(self.size)):
+            raise CollectiveError(
+                f"permute '{x.name}': sources must be a permutation of the ranks 0 to {self.size - 1}. "
+                f"Got {sources}. Give the rank to receive from, for each rank, each once."
+            )
+        if sources == tuple(range(self.size)):
+            return x
+        return self._chained(f"permute{list(sources)}", x, None, lambda: self._emit_permute(x, sources), x.shape)
+
+    # -------------------------------------------------------------------------------------------- measurements
+
+    @abc.abstractmethod
+    def counted_bytes(self) -> dict[str, int]:
+        """Return the bytes sent from this rank since the last reset, by kind (see ``payload_bytes``)."""
+
+    @abc.abstractmethod
+    def reset_counts(self) -> None:
+        """Set all counts to zero."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back communicators and the like. Graphs with collectives of this engine cannot run any more."""
+
+    # -------------------------------------------------------------------------------------------- the subclass's
+
+    @abc.abstractmethod
+    def _emit_all_reduce(self, x: tf.Tensor, group: Group, op: str) -> tf.Tensor: ...
+
+    @abc.abstractmethod
+    def _emit_all_gather(self, x: tf.Tensor, group: Group) -> tf.Tensor: ...
+
+    @abc.abstractmethod
+    def _emit_reduce_scatter(self, x: tf.Tensor, group: Group) -> tf.Tensor: ...
+
+    @abc.abstractmethod
+    def _emit_all_to_all(self, x: tf.Tensor, group: Group) -> tf.Tensor: ...
+
+    @abc.abstractmethod
+    def _emit_broadcast(self, x: tf.Tensor, group: Group, root: int) -> tf.Tensor: ...
+
+    @abc.abstractmethod
+    def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor: ...
+
+    # ------------------------------------------------------------------------------------------------- checking
+
+    def _group(self, axes: Sequence[int]) -> Group:
+        key = tuple(int(axis) for axis in axes)
+        if key not in self._groups:
+            self._groups[key] = Group.of(self.mesh_shape, key, self.rank)
+        return self._groups[key]
+
+    def _checked(self, kind: str, x: tf.Tensor, dtypes: tuple[tf.DType, ...], purpose: str = "") -> tf.Tensor:
+        graph = tf.compat.v1.get_default_graph()
+        if not tf.is_symbolic_tensor(x) or x.graph is not graph:
+            raise CollectiveError(
+                f"{kind}: the tensor must be a symbolic one of the default graph. Got {x!r}. Build it inside "
+                f"'with tf.Graph().as_default()', where the collective is emitted too."
+            )
+        if x.dtype.base_dtype not in dtypes:
+            raise CollectiveError(
+                f"{kind} '{x.name}': dtype {x.dtype.name} is not supported{purpose}. Supported are "
+                f"{', '.join(dtype.name for dtype in dtypes)}. Cast the tensor to one of them."
+            )
+        return x
+
+    def _check_stacked(self, kind: str, x: tf.Tensor, group: Group) -> None:
+        if x.shape.rank is None or x.shape.rank == 0 or x.shape[0] != group.size:
+            raise CollectiveError(
+                f"{kind} '{x.name}': the leading dimension must be static and equal the group's size "
+                f"{group.size} (axes={group.axes} of the mesh {self.mesh_shape}). Got shape {x.shape}. Stack one "
+                f"slice for each member."
+            )
+
+    def _chained(
+        self,
+        kind: str,
+        x: tf.Tensor,
+        axes: tuple[int, ...] | None,
+        emit: Callable[[], tf.Tensor],
+        shape: tf.TensorShape,
+    ) -> tf.Tensor:
+        program, graph = self._program, x.graph
+        if program is None:
+            raise CollectiveError(
+                f"{kind} '{x.name}': a collective must belong to a program, which puts it in an agreed order. Got "
+                f"none open. Emit it inside 'with engine.program():'."
+            )
+        if program.graph is None:
+            program.graph = graph
+        # A branch or a loop may run on one rank and not on another, and no control edge leads into it.
+        conditional = graph.building_function or graph._get_control_flow_context() is not None
+        if program.graph is not graph or conditional:
+            raise CollectiveError(
+                f"{kind} '{x.name}': all collectives of program {program.number} must be in one graph and outside "
+                f"of control flow. Got one in {'a branch, loop or function' if conditional else 'another graph'}. "
+                f"Unroll the loop, or compute both branches and select."
+            )
+        with tf.device("/cpu:0"), tf.control_dependencies([] if program.last is None else [program.last]):
+            y = emit()
+        y.set_shape(shape)
+        program.last = y.op
+        where = "world" if axes is None else f"axes={axes}"
+        graph.add_to_collection(_EMITTED, f"{program.number}: {kind} {where} {x.dtype.base_dtype.name} {x.shape}")
+        return y

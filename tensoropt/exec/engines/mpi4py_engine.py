@@ -1,0 +1,92 @@
+"""The engine ``mpi4py``: collectives in Python callbacks, where there is no compiler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.engines.group import Group
+from tensoropt.exec.engines.payload import KINDS, payload_bytes
+from tensoropt.exec.engines.transport import MpiTransport, Transport
+
+__all__ = ["Mpi4pyEngine"]
+
+
+class Mpi4pyEngine(CollectiveEngine):
+    """Collectives through ``tf.numpy_function`` and mpi4py, or any other ``Transport``.
+
+    Slower than the engine ``mpi``, by a call of Python and a copy for each collective. GPU tensors are copied to
+    the host and back by TensorFlow. Untested on machines with GPUs.
+    """
+
+    name: ClassVar[str] = "mpi4py"
+
+    def __init__(self, mesh_shape: Sequence[int], transport: Transport | None = None) -> None:
+        """Start the transport; collective.
+
+        Args:
+            mesh_shape: Sizes of the axes of the factor mesh.
+            transport: What moves the arrays; MPI by default.
+
+        Raises:
+            EngineError: MPI is missing, or the mesh has another size than the world.
+        """
+        self._transport = MpiTransport() if transport is None else transport
+        super().__init__(mesh_shape, self._transport.rank, self._transport.size)
+        self._counts = dict.fromkeys(KINDS, 0)
+        self._lock = threading.Lock()
+
+    def counted_bytes(self) -> dict[str, int]:
+        """See the base class. Counted in the callbacks, from the arrays that they were given."""
+        with self._lock:
+            return dict(self._counts)
+
+    def reset_counts(self) -> None:
+        """See the base class."""
+        with self._lock:
+            self._counts = dict.fromkeys(KINDS, 0)
+
+    def close(self) -> None:
+        """See the base class. Collective; not needed before the interpreter's exit."""
+        self._transport.close()
+
+    def _emit(
+        self, kind: str, x: tf.Tensor, size: int, exchange: Callable[[np.ndarray], np.ndarray]
+    ) -> tf.Tensor:
+        def callback(array: np.ndarray) -> np.ndarray:
+            array = np.asarray(array)  # TensorFlow passes a scalar as a NumPy scalar
+            with self._lock:
+                self._counts[kind] += payload_bytes(kind, array.nbytes, size)
+            return exchange(array)
+
+        # Stateful, so that no optimiser removes or merges it.
+        return tf.numpy_function(callback, [x], x.dtype, stateful=True, name=kind)
+
+    def _emit_all_reduce(self, x: tf.Tensor, group: Group, op: str) -> tf.Tensor:
+        self._transport.prepare(group)
+        return self._emit("all_reduce", x, group.size, lambda a: self._transport.all_reduce(a, group, op))
+
+    def _emit_all_gather(self, x: tf.Tensor, group: Group) -> tf.Tensor:
+        self._transport.prepare(group)
+        return self._emit("all_gather", x, group.size, lambda a: self._transport.all_gather(a, group))
+
+    def _emit_reduce_scatter(self, x: tf.Tensor, group: Group) -> tf.Tensor:
+        self._transport.prepare(group)
+        return self._emit("reduce_scatter", x, group.size, lambda a: self._transport.reduce_scatter(a, group))
+
+    def _emit_all_to_all(self, x: tf.Tensor, group: Group) -> tf.Tensor:
+        self._transport.prepare(group)
+        return self._emit("all_to_all", x, group.size, lambda a: self._transport.all_to_all(a, group))
+
+    def _emit_broadcast(self, x: tf.Tensor, group: Group, root: int) -> tf.Tensor:
+        self._transport.prepare(group)
+        return self._emit("broadcast", x, group.size, lambda a: self._transport.broadcast(a, group, root))
+
+    def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor:
+        moved = 1 if sources[self.rank] == self.rank else 2
+        return self._emit("permute", x, moved, lambda a: self._transport.permute(a, sources))

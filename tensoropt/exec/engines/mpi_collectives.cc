@@ -1,0 +1,640 @@
+// TensorFlow ops that hand a tensor's own buffer to MPI.
+//
+// Each op is blocking: its kernel returns when MPI does. The order in which a rank runs them is given by control
+// dependencies in the graph (see CollectiveEngine), never by luck of the scheduler.
+//
+// The communicator comes as the Fortran integer handle (MPI_Comm_c2f), the meter as a number from
+// tensoropt_meter_new(), both as int64 attributes.
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <complex>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tensoropt {
+
+using tensorflow::DataType;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// ---------------------------------------------------------------------------------------------------------- meter
+
+// The order is that of KINDS in payload.py.
+enum Kind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kPermute, kKinds };
+
+int64_t NowNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// What one engine has moved, and what it is doing now; read from Python while a kernel runs.
+class Meter {
+ public:
+  void Add(Kind kind, int64_t bytes) { bytes_[kind].fetch_add(bytes, std::memory_order_relaxed); }
+
+  void Read(int64_t* bytes) const {
+    for (int kind = 0; kind < kKinds; ++kind) bytes[kind] = bytes_[kind].load(std::memory_order_relaxed);
+  }
+
+  void Reset() {
+    for (auto& bytes : bytes_) bytes.store(0, std::memory_order_relaxed);
+  }
+
+  void Enter(const std::string& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    current_.assign(name);  // keeps its capacity: no allocation after the first few
+    since_ns_ = NowNanoseconds();
+    ++entered_;
+  }
+
+  void Leave() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    since_ns_ = 0;
+  }
+
+  // Returns how many collectives were entered; *waiting_s is negative when none is under way.
+  int64_t State(char* name, int64_t capacity, double* waiting_s) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    *waiting_s = since_ns_ == 0 ? -1.0 : (NowNanoseconds() - since_ns_) * 1e-9;
+    if (capacity > 0) {
+      const size_t length = std::min(current_.size(), static_cast<size_t>(capacity - 1));
+      std::memcpy(name, current_.data(), length);
+      name[length] = '\0';
+    }
+    return entered_;
+  }
+
+ private:
+  std::atomic<int64_t> bytes_[kKinds] = {};
+  std::mutex mutex_;
+  std::string current_;
+  int64_t since_ns_ = 0;
+  int64_t entered_ = 0;
+};
+
+class MeterScope {
+ public:
+  MeterScope(Meter* meter, const std::string& name) : meter_(meter) { meter_->Enter(name); }
+  ~MeterScope() { meter_->Leave(); }
+  MeterScope(const MeterScope&) = delete;
+  MeterScope& operator=(const MeterScope&) = delete;
+
+ private:
+  Meter* meter_;
+};
+
+// Meters are never freed: kernels may outlive the engine that made their graph. A deque keeps addresses stable.
+std::mutex meters_mutex;
+std::deque<Meter>& Meters() {
+  static auto* meters = new std::deque<Meter>();
+  return *meters;
+}
+
+Meter* FindMeter(int64_t number) {
+  std::lock_guard<std::mutex> lock(meters_mutex);
+  auto& meters = Meters();
+  return number >= 0 && number < static_cast<int64_t>(meters.size()) ? &meters[number] : nullptr;
+}
+
+// ------------------------------------------------------------------------------------------------------ MPI helpers
+
+// The largest count given to an MPI function that takes an int. Lowered by tests only.
+std::atomic<int64_t> max_count{INT_MAX};
+
+absl::Status FromMpi(const char* function, int code) {
+  if (code == MPI_SUCCESS) return absl::OkStatus();
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  return absl::InternalError(absl::StrCat(function, " failed: ", std::string(text, length), " (MPI error ", code, ")"));
+}
+
+#define TENSOROPT_RETURN_IF_ERROR(expression)     \
+  do {                                            \
+    absl::Status status_ = (expression);          \
+    if (!status_.ok()) return status_;            \
+  } while (0)
+
+#define TENSOROPT_MPI(function, ...) TENSOROPT_RETURN_IF_ERROR(FromMpi(#function, function(__VA_ARGS__)))
+
+// `count()` elements of `type()` that cover any number of bytes, also beyond the range of int.
+class ByteRange {
+ public:
+  ByteRange() = default;
+  ByteRange(const ByteRange&) = delete;
+  ByteRange& operator=(const ByteRange&) = delete;
+  ~ByteRange() {
+    if (owned_) MPI_Type_free(&type_);
+  }
+
+  absl::Status Init(int64_t bytes) {
+    const int64_t unit = max_count.load(std::memory_order_relaxed);
+    if (bytes <= unit) {
+      count_ = static_cast<int>(bytes);
+      return absl::OkStatus();
+    }
+    // bytes = whole * unit + rest, as one datatype: [unit] * whole, then rest single bytes.
+    const int64_t whole = bytes / unit;
+    if (whole > INT_MAX) return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes are too many for MPI"));
+    MPI_Datatype block, body;
+    TENSOROPT_MPI(MPI_Type_contiguous, static_cast<int>(unit), MPI_BYTE, &block);
+    TENSOROPT_MPI(MPI_Type_contiguous, static_cast<int>(whole), block, &body);
+    int lengths[2] = {1, static_cast<int>(bytes % unit)};
+    MPI_Aint offsets[2] = {0, static_cast<MPI_Aint>(whole * unit)};
+    MPI_Datatype types[2] = {body, MPI_BYTE};
+    TENSOROPT_MPI(MPI_Type_create_struct, 2, lengths, offsets, types, &type_);
+    owned_ = true;
+    TENSOROPT_MPI(MPI_Type_commit, &type_);
+    TENSOROPT_MPI(MPI_Type_free, &body);
+    TENSOROPT_MPI(MPI_Type_free, &block);
+    count_ = 1;
+    return absl::OkStatus();
+  }
+
+  int count() const { return count_; }
+  MPI_Datatype type() const { return type_; }
+
+ private:
+  int count_ = 0;
+  MPI_Datatype type_ = MPI_BYTE;
+  bool owned_ = false;
+};
+
+struct Sum {
+  static float Apply(float a, float b) { return a + b; }
+};
+// A NaN on either side stays, as in TensorFlow's own reductions.
+struct Max {
+  static float Apply(float a, float b) { return (a > b || a != a) ? a : b; }
+};
+struct Min {
+  static float Apply(float a, float b) { return (a < b || a != a) ? a : b; }
+};
+
+// Every pair is combined in float32 and rounded once.
+template <typename T, typename Operation>
+void CombineShortFloats(void* in, void* inout, int* length, MPI_Datatype*) {
+  const T* a = static_cast<const T*>(in);
+  T* b = static_cast<T*>(inout);
+  for (int i = 0; i < *length; ++i) {
+    b[i] = static_cast<T>(Operation::Apply(static_cast<float>(a[i]), static_cast<float>(b[i])));
+  }
+}
+
+// How MPI reduces one TensorFlow dtype.
+struct Reduction {
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Op operation = MPI_OP_NULL;
+};
+
+// 16-bit floats are unknown to MPI 3: a datatype and operations of our own, made once per process.
+template <typename T>
+absl::Status ShortFloatReduction(const std::string& op, Reduction* reduction) {
+  static std::mutex mutex;
+  static MPI_Datatype type = MPI_DATATYPE_NULL;
+  static MPI_Op sum = MPI_OP_NULL, max = MPI_OP_NULL, min = MPI_OP_NULL;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (type == MPI_DATATYPE_NULL) {
+    static_assert(sizeof(T) == 2, "a 16-bit float has two bytes");
+    MPI_Datatype made;
+    TENSOROPT_MPI(MPI_Type_contiguous, 2, MPI_BYTE, &made);
+    TENSOROPT_MPI(MPI_Type_commit, &made);
+    TENSOROPT_MPI(MPI_Op_create, &CombineShortFloats<T, Sum>, 1, &sum);
+    TENSOROPT_MPI(MPI_Op_create, &CombineShortFloats<T, Max>, 1, &max);
+    TENSOROPT_MPI(MPI_Op_create, &CombineShortFloats<T, Min>, 1, &min);
+    type = made;
+  }
+  reduction->type = type;
+  reduction->operation = op == "sum" ? sum : op == "max" ? max : min;
+  return absl::OkStatus();
+}
+
+absl::Status MakeReduction(DataType dtype, const std::string& op, Reduction* reduction) {
+  reduction->operation = op == "sum" ? MPI_SUM : op == "max" ? MPI_MAX : MPI_MIN;
+  switch (dtype) {
+    case tensorflow::DT_HALF:
+      return ShortFloatReduction<Eigen::half>(op, reduction);
+    case tensorflow::DT_BFLOAT16:
+      return ShortFloatReduction<Eigen::bfloat16>(op, reduction);
+    case tensorflow::DT_FLOAT:
+      reduction->type = MPI_FLOAT;
+      break;
+    case tensorflow::DT_DOUBLE:
+      reduction->type = MPI_DOUBLE;
+      break;
+    case tensorflow::DT_INT8:
+      reduction->type = MPI_INT8_T;
+      break;
+    case tensorflow::DT_INT16:
+      reduction->type = MPI_INT16_T;
+      break;
+    case tensorflow::DT_INT32:
+      reduction->type = MPI_INT32_T;
+      break;
+    case tensorflow::DT_INT64:
+      reduction->type = MPI_INT64_T;
+      break;
+    case tensorflow::DT_UINT8:
+      reduction->type = MPI_UINT8_T;
+      break;
+    case tensorflow::DT_UINT16:
+      reduction->type = MPI_UINT16_T;
+      break;
+    case tensorflow::DT_UINT32:
+      reduction->type = MPI_UINT32_T;
+      break;
+    case tensorflow::DT_UINT64:
+      reduction->type = MPI_UINT64_T;
+      break;
+    case tensorflow::DT_BOOL:
+      if (op == "sum") break;
+      reduction->type = MPI_C_BOOL;
+      reduction->operation = op == "max" ? MPI_LOR : MPI_LAND;
+      break;
+    case tensorflow::DT_COMPLEX64:
+      if (op == "sum") reduction->type = MPI_C_FLOAT_COMPLEX;
+      break;
+    case tensorflow::DT_COMPLEX128:
+      if (op == "sum") reduction->type = MPI_C_DOUBLE_COMPLEX;
+      break;
+    default:
+      break;
+  }
+  if (reduction->type != MPI_DATATYPE_NULL) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("MPI has no ", op, " of ", tensorflow::DataTypeString(dtype)));
+}
+
+// ---------------------------------------------------------------------------------------------------------- kernels
+
+char* Data(const Tensor& tensor) { return static_cast<char*>(tensor.data()); }
+
+int64_t Bytes(const Tensor& tensor) { return tensor.NumElements() * tensorflow::DataTypeSize(tensor.dtype()); }
+
+class Collective : public OpKernel {
+ public:
+  Collective(OpKernelConstruction* context, Kind kind) : OpKernel(context), kind_(kind) {
+    int64_t communicator, meter;
+    OP_REQUIRES_OK(context, context->GetAttr("communicator", &communicator));
+    OP_REQUIRES_OK(context, context->GetAttr("meter", &meter));
+    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype_));
+    meter_ = FindMeter(meter);
+    OP_REQUIRES(context, meter_ != nullptr, absl::InvalidArgumentError(absl::StrCat("there is no meter ", meter)));
+    communicator_ = MPI_Comm_f2c(static_cast<MPI_Fint>(communicator));
+    OP_REQUIRES_OK(context, FromMpi("MPI_Comm_size", MPI_Comm_size(communicator_, &size_)));
+    OP_REQUIRES_OK(context, FromMpi("MPI_Comm_rank", MPI_Comm_rank(communicator_, &rank_)));
+  }
+
+  // It blocks: the executor must not run it inline before other ready work.
+  bool IsExpensive() override { return true; }
+
+  void Compute(OpKernelContext* context) final {
+    MeterScope scope(meter_, name());
+    const absl::Status status = Run(context, context->input(0));
+    if (!status.ok()) {
+      context->CtxFailure(absl::Status(
+          status.code(), absl::StrCat("collective '", name(), "' on member ", rank_, " of ", size_, ": ",
+                                      std::string(status.message()))));
+    }
+  }
+
+ protected:
+  virtual absl::Status Run(OpKernelContext* context, const Tensor& x) = 0;
+
+  absl::Status CheckStacked(const Tensor& x) const {
+    if (x.dims() >= 1 && x.dim_size(0) == size_) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("the leading dimension must be the group's size ", size_,
+                                                   ", got shape ", x.shape().DebugString()));
+  }
+
+  // A part out of `size_` parts of `bytes`, the share that leaves this rank in bandwidth-optimal algorithms.
+  int64_t Share(int64_t bytes, int64_t times = 1) const { return times * (size_ - 1) * bytes / size_; }
+
+  const Kind kind_;
+  DataType dtype_;
+  Meter* meter_ = nullptr;
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  int size_ = 0;
+  int rank_ = 0;
+};
+
+class AllReduce : public Collective {
+ public:
+  explicit AllReduce(OpKernelConstruction* context) : Collective(context, kAllReduce) {
+    std::string op;
+    OP_REQUIRES_OK(context, context->GetAttr("op", &op));
+    OP_REQUIRES_OK(context, MakeReduction(dtype_, op, &reduction_));
+  }
+
+ protected:
+  absl::Status Run(OpKernelContext* context, const Tensor& x) override {
+    const char* in = Data(x);
+    const int64_t bytes = Bytes(x), count = x.NumElements();
+    Tensor* y = nullptr;
+    TENSOROPT_RETURN_IF_ERROR(context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    char* out = Data(*y);
+    const bool in_place = in == out;
+    const int64_t limit = max_count.load(std::memory_order_relaxed);
+    meter_->Add(kind_, Share(bytes, 2));
+#if MPI_VERSION >= 4
+    if (count > limit) {
+      TENSOROPT_MPI(MPI_Allreduce_c, in_place ? MPI_IN_PLACE : in, out, count, reduction_.type, reduction_.operation,
+                    communicator_);
+      return absl::OkStatus();
+    }
+#endif
+    const int64_t item = tensorflow::DataTypeSize(dtype_);
+    for (int64_t done = 0; done < count; done += limit) {
+      const int part = static_cast<int>(std::min(limit, count - done));
+      TENSOROPT_MPI(MPI_Allreduce, in_place ? MPI_IN_PLACE : in + done * item, out + done * item, part,
+                    reduction_.type, reduction_.operation, communicator_);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Reduction reduction_;
+};
+
+class AllGather : public Collective {
+ public:
+  explicit AllGather(OpKernelConstruction* context) : Collective(context, kAllGather) {}
+
+ protected:
+  absl::Status Run(OpKernelContext* context, const Tensor& x) override {
+    TensorShape shape = x.shape();
+    TENSOROPT_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, size_));
+    Tensor* y = nullptr;
+    TENSOROPT_RETURN_IF_ERROR(context->allocate_output(0, shape, &y));
+    const int64_t bytes = Bytes(x);
+    ByteRange range;
+    TENSOROPT_RETURN_IF_ERROR(range.Init(bytes));
+    meter_->Add(kind_, (size_ - 1) * bytes);
+    TENSOROPT_MPI(MPI_Allgather, Data(x), range.count(), range.type(), Data(*y), range.count(), range.type(),
+                  communicator_);
+    return absl::OkStatus();
+  }
+};
+
+class ReduceScatter : public Collective {
+ public:
+  explicit ReduceScatter(OpKernelConstruction* context) : Collective(context, kReduceScatter) {
+    OP_REQUIRES_OK(context, MakeReduction(dtype_, "sum", &reduction_));
+  }
+
+ protected:
+  absl::Status Run(OpKernelContext* context, const Tensor& x) override {
+    TENSOROPT_RETURN_IF_ERROR(CheckStacked(x));
+    TensorShape shape = x.shape();
+    shape.RemoveDim(0);
+    Tensor* y = nullptr;
+    TENSOROPT_RETURN_IF_ERROR(context->allocate_output(0, shape, &y));
+    const char* in = Data(x);
+    char* out = Data(*y);
+    const int64_t count = y->NumElements(), limit = max_count.load(std::memory_order_relaxed);
+    meter_->Add(kind_, Share(Bytes(x)));
+    if (count * size_ <= limit) {
+      TENSOROPT_MPI(MPI_Reduce_scatter_block, in, out, static_cast<int>(count), reduction_.type, reduction_.operation,
+                    communicator_);
+      return absl::OkStatus();
+    }
+#if MPI_VERSION >= 4
+    TENSOROPT_MPI(MPI_Reduce_scatter_block_c, in, out, count, reduction_.type, reduction_.operation, communicator_);
+#else
+    // Too many elements for one call: each member in turn is the root of reductions of parts of its slice.
+    const int64_t item = tensorflow::DataTypeSize(dtype_);
+    for (int root = 0; root < size_; ++root) {
+      const char* slice = in + root * count * item;
+      for (int64_t done = 0; done < count; done += limit) {
+        const int part = static_cast<int>(std::min(limit, count - done));
+        TENSOROPT_MPI(MPI_Reduce, slice + done * item, root == rank_ ? out + done * item : nullptr, part,
+                      reduction_.type, reduction_.operation, root, communicator_);
+      }
+    }
+#endif
+    return absl::OkStatus();
+  }
+
+ private:
+  Reduction reduction_;
+};
+
+class AllToAll : public Collective {
+ public:
+  explicit AllToAll(OpKernelConstruction* context) : Collective(context, kAllToAll) {}
+
+ protected:
+  absl::Status Run(OpKernelContext* context, const Tensor& x) override {
+    TENSOROPT_RETURN_IF_ERROR(CheckStacked(x));
+    Tensor* y = nullptr;
+    TENSOROPT_RETURN_IF_ERROR(context->allocate_output(0, x.shape(), &y));
+    const int64_t bytes = Bytes(x);
+    ByteRange range;
+    TENSOROPT_RETURN_IF_ERROR(range.Init(bytes / size_));
+    meter_->Add(kind_, Share(bytes));
+    TENSOROPT_MPI(MPI_Alltoall, Data(x), range.count(), range.type(), Data(*y), range.count(), range.type(),
+                  communicator_);
+    return absl::OkStatus();
+  }
+};
+
+class Broadcast : public Collective {
+ public:
+  explicit Broadcast(OpKernelConstruction* context) : Collective(context, kBroadcast) {
+    OP_REQUIRES_OK(context, context->GetAttr("root", &root_));
+  }
+
+ protected:
+  absl::Status Run(OpKernelContext* context, const Tensor& x) override {
+    char* buffer = Data(x);
+    const int64_t bytes = Bytes(x);
+    if (rank_ == root_) {
+      context->set_output(0, x);  // the same buffer: MPI only reads it here
+    } else {
+      Tensor* y = nullptr;
+      TENSOROPT_RETURN_IF_ERROR(context->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+      buffer = Data(*y);
+    }
+    ByteRange range;
+    TENSOROPT_RETURN_IF_ERROR(range.Init(bytes));
+    meter_->Add(kind_, Share(bytes));
+    TENSOROPT_MPI(MPI_Bcast, buffer, range.count(), range.type(), root_, communicator_);
+    return absl::OkStatus();
+  }
+
+ private:
+  int root_ = 0;
+};
+
+class Permute : public Collective {
+ public:
+  explicit Permute(OpKernelConstruction* context) : Collective(context, kPermute) {
+    OP_REQUIRES_OK(context, context->GetAttr("source", &source_));
+    OP_REQUIRES_OK(context, context->GetAttr("destination", &destination_));
+  }
+
+ protected:
+  absl::Status Run(OpKernelContext* context, const Tensor& x) override {
+    if (source_ == rank_) {
+      context->set_output(0, x);
+      return absl::OkStatus();
+    }
+    Tensor* y = nullptr;
+    TENSOROPT_RETURN_IF_ERROR(context->allocate_output(0, x.shape(), &y));
+    const int64_t bytes = Bytes(x);
+    ByteRange range;
+    TENSOROPT_RETURN_IF_ERROR(range.Init(bytes));
+    meter_->Add(kind_, bytes);
+    TENSOROPT_MPI(MPI_Sendrecv, Data(x), range.count(), range.type(), destination_, 0, Data(*y), range.count(),
+                  range.type(), source_, 0, communicator_, MPI_STATUS_IGNORE);
+    return absl::OkStatus();
+  }
+
+ private:
+  int source_ = 0;
+  int destination_ = 0;
+};
+
+// -------------------------------------------------------------------------------------------------------------- ops
+
+#define TENSOROPT_MOVED_TYPES                                                                                     \
+  "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, complex64," \
+  " complex128}"
+
+absl::Status SameShape(InferenceContext* context) {
+  context->set_output(0, context->input(0));
+  return absl::OkStatus();
+}
+
+absl::Status StackedShape(InferenceContext* context) {
+  int64_t size;
+  TENSOROPT_RETURN_IF_ERROR(context->GetAttr("size", &size));
+  ShapeHandle shape;
+  TENSOROPT_RETURN_IF_ERROR(context->Concatenate(context->Vector(size), context->input(0), &shape));
+  context->set_output(0, shape);
+  return absl::OkStatus();
+}
+
+absl::Status SliceShape(InferenceContext* context) {
+  ShapeHandle shape;
+  TENSOROPT_RETURN_IF_ERROR(context->Subshape(context->input(0), 1, &shape));
+  context->set_output(0, shape);
+  return absl::OkStatus();
+}
+
+// Stateful, so that no optimiser removes, folds or merges one: every rank has to run as many.
+REGISTER_OP("TensoroptAllReduce")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr(TENSOROPT_MOVED_TYPES)
+    .Attr("communicator: int")
+    .Attr("meter: int")
+    .Attr("op: {'sum', 'max', 'min'}")
+    .SetIsStateful()
+    .SetShapeFn(SameShape);
+
+REGISTER_OP("TensoroptAllGather")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr(TENSOROPT_MOVED_TYPES)
+    .Attr("communicator: int")
+    .Attr("meter: int")
+    .Attr("size: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(StackedShape);
+
+REGISTER_OP("TensoroptReduceScatter")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr(TENSOROPT_MOVED_TYPES)
+    .Attr("communicator: int")
+    .Attr("meter: int")
+    .SetIsStateful()
+    .SetShapeFn(SliceShape);
+
+REGISTER_OP("TensoroptAllToAll")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr(TENSOROPT_MOVED_TYPES)
+    .Attr("communicator: int")
+    .Attr("meter: int")
+    .SetIsStateful()
+    .SetShapeFn(SameShape);
+
+REGISTER_OP("TensoroptBroadcast")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr(TENSOROPT_MOVED_TYPES)
+    .Attr("communicator: int")
+    .Attr("meter: int")
+    .Attr("root: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn(SameShape);
+
+REGISTER_OP("TensoroptPermute")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr(TENSOROPT_MOVED_TYPES)
+    .Attr("communicator: int")
+    .Attr("meter: int")
+    .Attr("source: int >= 0")
+    .Attr("destination: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn(SameShape);
+
+REGISTER_KERNEL_BUILDER(Name("TensoroptAllReduce").Device(tensorflow::DEVICE_CPU), AllReduce);
+REGISTER_KERNEL_BUILDER(Name("TensoroptAllGather").Device(tensorflow::DEVICE_CPU), AllGather);
+REGISTER_KERNEL_BUILDER(Name("TensoroptReduceScatter").Device(tensorflow::DEVICE_CPU), ReduceScatter);
+REGISTER_KERNEL_BUILDER(Name("TensoroptAllToAll").Device(tensorflow::DEVICE_CPU), AllToAll);
+REGISTER_KERNEL_BUILDER(Name("TensoroptBroadcast").Device(tensorflow::DEVICE_CPU), Broadcast);
+REGISTER_KERNEL_BUILDER(Name("TensoroptPermute").Device(tensorflow::DEVICE_CPU), Permute);
+
+}  // namespace tensoropt
+
+// --------------------------------------------------------------------------------------- for Python, through ctypes
+
+extern "C" {
+
+int64_t tensoropt_meter_new() {
+  std::lock_guard<std::mutex> lock(tensoropt::meters_mutex);
+  tensoropt::Meters().emplace_back();
+  return static_cast<int64_t>(tensoropt::Meters().size()) - 1;
+}
+
+void tensoropt_meter_read(int64_t number, int64_t* bytes) { tensoropt::FindMeter(number)->Read(bytes); }
+
+void tensoropt_meter_reset(int64_t number) { tensoropt::FindMeter(number)->Reset(); }
+
+int64_t tensoropt_meter_state(int64_t number, char* name, int64_t capacity, double* waiting_s) {
+  return tensoropt::FindMeter(number)->State(name, capacity, waiting_s);
+}
+
+void tensoropt_set_max_count(int64_t count) { tensoropt::max_count.store(count); }
+
+// 1 if the MPI that this library is linked to has been started, by whoever.
+int32_t tensoropt_mpi_initialized() {
+  int flag = 0;
+  return MPI_Initialized(&flag) == MPI_SUCCESS && flag ? 1 : 0;
+}
+
+}  // extern "C"

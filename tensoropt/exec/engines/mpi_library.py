@@ -1,0 +1,213 @@
+"""The compiled library of MPI ops: compiled on first use, cached, loaded into TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import importlib.resources
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import tensorflow as tf
+
+from tensoropt.errors import EngineError
+
+__all__ = ["MpiLibrary", "cache_directory", "compile_library", "find_compiler"]
+
+_OPTIMISE = ("-O3", "-fPIC", "-shared", "-w")  # -w: TensorFlow's headers warn by the hundred
+_COMPILE_LIMIT_S = 600
+_OPS = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Permute")
+_NAME_CAPACITY = 512
+
+
+def cache_directory() -> Path:
+    """Return the directory of compiled libraries: TENSOROPT_CACHE_DIR, or ``tensoropt`` in the user's cache."""
+    chosen = os.environ.get("TENSOROPT_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tensoropt"
+
+
+def find_compiler() -> str:
+    """Return the MPI compiler wrapper: $MPICXX, the one beside this Python, or the first in the path.
+
+    Raises:
+        EngineError: There is none, or there is one but no C++ compiler behind it.
+    """
+    chosen = os.environ.get("MPICXX")
+    beside = str(Path(sys.executable).parent)
+    names = ("mpicxx", "mpic++")
+    found = [chosen] if chosen else [shutil.which(name, path=path) for path in (beside, None) for name in names]
+    command = next((name for name in found if name), None)
+    if command is None:
+        raise EngineError(
+            f"The MPI ops need an MPI C++ compiler. Got no mpicxx in {beside} or in the path. Install MPI and a C++ "
+            f"compiler (pip install 'tensoropt[mpi]', and g++), name one in MPICXX, or use the engine 'mpi4py'."
+        )
+    try:
+        done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(
+            f"The MPI C++ compiler '{command}' must run. Got {error}. Name another one in MPICXX, or use the engine "
+            f"'mpi4py'."
+        ) from error
+    if done.returncode != 0:
+        raise EngineError(
+            f"The MPI C++ compiler '{command}' must find a C++ compiler. Got: {_last_lines(done.stderr, 2)}. Install "
+            f"g++ or clang++, name another wrapper in MPICXX, or use the engine 'mpi4py'."
+        )
+    return command
+
+
+def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
+    """Compile the ops unless it was done before; one process at a time.
+
+    Args:
+        mpi_version: The version text of the MPI library in use. A part of the key, as are the source, the
+            TensorFlow and compiler versions and the flags.
+        directory: Where compiled libraries are kept; by default ``cache_directory()``.
+
+    Returns:
+        The path of the shared library.
+
+    Raises:
+        EngineError: There is no compiler, it failed, or the directory cannot be written.
+    """
+    command = find_compiler()
+    source = importlib.resources.files(__package__).joinpath("mpi_collectives.cc").read_bytes()
+    flags = (*_OPTIMISE, *tf.sysconfig.get_compile_flags())
+    links = tuple(tf.sysconfig.get_link_flags())
+    compiler = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
+    parts = (tf.__version__, mpi_version, command, compiler, platform.machine(), *flags, *links)
+    key = hashlib.sha256(b"\0".join([source, *(part.encode() for part in parts)])).hexdigest()[:24]
+    directory = cache_directory() if directory is None else directory
+    library = directory / f"mpi_collectives-{key}.so"
+    if library.exists():
+        return library
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with _locked(directory / f"mpi_collectives-{key}.lock"):
+            if not library.exists():  # another process may have made it while we waited
+                _compile(command, source, flags, links, library)
+    except OSError as error:
+        raise EngineError(
+            f"The MPI ops need a directory to be compiled into. Got {error} for '{directory}'. Name one that can be "
+            f"written in TENSOROPT_CACHE_DIR, or use the engine 'mpi4py'."
+        ) from error
+    return library
+
+
+def _compile(command: str, source: bytes, flags: tuple[str, ...], links: tuple[str, ...], library: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        code, made = Path(scratch) / "mpi_collectives.cc", Path(scratch) / library.name
+        code.write_bytes(source)
+        line = [command, *flags, str(code), "-o", str(made), *links]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(
+                f"The MPI ops must compile within {_COMPILE_LIMIT_S} s. Got no end of: {' '.join(line)}. Use the "
+                f"engine 'mpi4py'."
+            ) from error
+        if done.returncode != 0:
+            raise EngineError(
+                f"The MPI ops must compile with '{command}'. Got exit status {done.returncode}:\n"
+                f"{_last_lines(done.stderr or done.stdout, 15)}\nName another compiler in MPICXX, or use the engine "
+                f"'mpi4py'."
+            )
+        os.replace(made, library)  # whole or not at all, even for a process that does not lock
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, also when the process dies
+
+
+def _last_lines(text: str, count: int) -> str:
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+class MpiLibrary:
+    """The loaded ops, and the C functions beside them.
+
+    Attributes:
+        ops: TensorFlow's module of Python functions, one for each op.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Load the library into TensorFlow.
+
+        Raises:
+            EngineError: It cannot be loaded, or it is linked to another MPI than the one that was started.
+        """
+        try:
+            self.ops, functions = _load(str(path))
+        except (tf.errors.OpError, OSError) as error:
+            raise EngineError(
+                f"The compiled MPI ops '{path}' must load. Got {error}. Delete the file to have them compiled again, "
+                f"or use the engine 'mpi4py'."
+            ) from error
+        self._functions = functions
+        if not functions.tensoropt_mpi_initialized():
+            raise EngineError(
+                f"The compiled MPI ops '{path}' must use the MPI library that mpi4py started. Got another one. Name "
+                f"the compiler wrapper of mpi4py's MPI in MPICXX, or use the engine 'mpi4py'."
+            )
+
+    def new_meter(self) -> int:
+        """Return the number of a new set of counters."""
+        return int(self._functions.tensoropt_meter_new())
+
+    def read_meter(self, meter: int, kinds: int) -> list[int]:
+        """Return the bytes counted for each kind, in the order of ``KINDS``."""
+        values = (ctypes.c_int64 * kinds)()
+        self._functions.tensoropt_meter_read(meter, values)
+        return list(values)
+
+    def reset_meter(self, meter: int) -> None:
+        """Set the counters to zero."""
+        self._functions.tensoropt_meter_reset(meter)
+
+    def meter_state(self, meter: int) -> tuple[int, str, float | None]:
+        """Return how many collectives were entered, the last one's name, and for how long it is under way (s)."""
+        name, waiting_s = ctypes.create_string_buffer(_NAME_CAPACITY), ctypes.c_double()
+        entered = self._functions.tensoropt_meter_state(meter, name, _NAME_CAPACITY, ctypes.byref(waiting_s))
+        return int(entered), name.value.decode(), None if waiting_s.value < 0 else waiting_s.value
+
+    def set_max_count(self, count: int) -> None:
+        """Set the largest count for one MPI call; more is done in parts. For tests of the parts."""
+        self._functions.tensoropt_set_max_count(count)
+
+
+@functools.cache
+def _load(path: str) -> tuple[ModuleType, ctypes.CDLL]:
+    """Load once per process: TensorFlow registers an op once."""
+    ops = tf.load_op_library(path)
+    functions = ctypes.CDLL(path)
+    functions.tensoropt_meter_new.restype = ctypes.c_int64
+    functions.tensoropt_meter_read.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)]
+    functions.tensoropt_meter_reset.argtypes = [ctypes.c_int64]
+    functions.tensoropt_meter_state.argtypes = [
+        ctypes.c_int64,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_double),
+    ]
+    functions.tensoropt_meter_state.restype = ctypes.c_int64
+    functions.tensoropt_set_max_count.argtypes = [ctypes.c_int64]
+    functions.tensoropt_mpi_initialized.restype = ctypes.c_int32
+    for op in _OPS:
+        tf.no_gradient(f"Tensoropt{op}")
+    return ops, functions

@@ -1,0 +1,158 @@
+"""Collectives on NumPy arrays: what the engine ``mpi4py`` calls from its Python callbacks."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+
+from tensoropt.errors import EngineError
+from tensoropt.exec.engines.group import Group
+from tensoropt.exec.engines.launch import agree, start_mpi
+
+__all__ = ["MpiTransport", "Transport"]
+
+
+class Transport(abc.ABC):
+    """Collectives on arrays, blocking, called by all members of a group in the same order.
+
+    An input belongs to the caller and is valid during the call only; a result belongs to the caller.
+    Arguments were checked when the graph was built.
+
+    Attributes:
+        rank: This rank of the world.
+        size: Ranks in the world.
+    """
+
+    rank: int
+    size: int
+
+    def prepare(self, group: Group) -> None:
+        """Get ready for collectives of a group; called by all ranks in the same order, at graph building."""
+        del group
+
+    @abc.abstractmethod
+    def all_reduce(self, x: np.ndarray, group: Group, op: str) -> np.ndarray:
+        """Return the elementwise reduction over the members."""
+
+    @abc.abstractmethod
+    def all_gather(self, x: np.ndarray, group: Group) -> np.ndarray:
+        """Return the members' arrays, stacked: ``[n, ...]``."""
+
+    @abc.abstractmethod
+    def reduce_scatter(self, x: np.ndarray, group: Group) -> np.ndarray:
+        """Return this member's slice of the sum: ``[n, ...]`` → ``[...]``."""
+
+    @abc.abstractmethod
+    def all_to_all(self, x: np.ndarray, group: Group) -> np.ndarray:
+        """Return the slices that the members hold for this one: ``[n, ...]`` → ``[n, ...]``."""
+
+    @abc.abstractmethod
+    def broadcast(self, x: np.ndarray, group: Group, root: int) -> np.ndarray:
+        """Return the array of member ``root``."""
+
+    @abc.abstractmethod
+    def permute(self, x: np.ndarray, sources: tuple[int, ...]) -> np.ndarray:
+        """Return the array of rank ``sources[self.rank]`` of the world."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give back what the transport holds."""
+
+
+class MpiTransport(Transport):
+    """Through any object that is used like an mpi4py communicator.
+
+    16-bit floats are reduced in float32: MPI 3 does not know them.
+    """
+
+    def __init__(self, comm: Any | None = None) -> None:
+        """Use ``comm``, by default the world's; collective.
+
+        Raises:
+            EngineError: MPI is missing.
+        """
+        world = start_mpi() if comm is None else comm
+        self._world = world.Dup()
+        self.rank = int(world.Get_rank())
+        self.size = int(world.Get_size())
+        self._communicators: dict[tuple[int, ...], Any] = {}
+
+    def prepare(self, group: Group) -> None:
+        """See the base class."""
+        if group.axes not in self._communicators:
+            agree(self._world, "mesh axes of the next group to communicate in", f"{group.axes}")
+            self._communicators[group.axes] = self._world.Split(group.number, group.index)
+
+    def all_reduce(self, x: np.ndarray, group: Group, op: str) -> np.ndarray:
+        """See the base class."""
+        send, dtype = _reducible(x)
+        result = np.empty_like(send)
+        self._communicators[group.axes].Allreduce(send, result, _operation(op, x.dtype))
+        return result.astype(dtype, copy=False)
+
+    def all_gather(self, x: np.ndarray, group: Group) -> np.ndarray:
+        """See the base class."""
+        result = np.empty((group.size, *x.shape), x.dtype)
+        self._communicators[group.axes].Allgather(_bytes(x), _bytes(result))
+        return result
+
+    def reduce_scatter(self, x: np.ndarray, group: Group) -> np.ndarray:
+        """See the base class."""
+        send, dtype = _reducible(x)
+        result = np.empty(send.shape[1:], send.dtype)
+        self._communicators[group.axes].Reduce_scatter_block(send, result, _operation("sum", x.dtype))
+        return result.astype(dtype, copy=False)
+
+    def all_to_all(self, x: np.ndarray, group: Group) -> np.ndarray:
+        """See the base class."""
+        result = np.empty(x.shape, x.dtype)
+        self._communicators[group.axes].Alltoall(_bytes(x), _bytes(result))
+        return result
+
+    def broadcast(self, x: np.ndarray, group: Group, root: int) -> np.ndarray:
+        """See the base class."""
+        result = np.array(x, order="C")
+        self._communicators[group.axes].Bcast(_bytes(result), root)
+        return result
+
+    def permute(self, x: np.ndarray, sources: tuple[int, ...]) -> np.ndarray:
+        """See the base class."""
+        if sources[self.rank] == self.rank:
+            return np.array(x)
+        result = np.empty(x.shape, x.dtype)
+        self._world.Sendrecv(
+            _bytes(x), sources.index(self.rank), recvbuf=_bytes(result), source=sources[self.rank]
+        )
+        return result
+
+    def close(self) -> None:
+        """See the base class. Collective."""
+        for communicator in self._communicators.values():
+            communicator.Free()
+        self._communicators.clear()
+        self._world.Free()
+
+
+def _bytes(x: np.ndarray) -> np.ndarray:
+    """View an array as bytes, which MPI moves whatever they mean. No copy if it is contiguous, as ours are."""
+    return np.asarray(x, order="C").reshape(-1).view(np.uint8)
+
+
+def _reducible(x: np.ndarray) -> tuple[np.ndarray, np.dtype]:
+    """Return an array that MPI can reduce, and the dtype of the result."""
+    if x.dtype.itemsize == 2 and x.dtype.kind not in "iu":  # float16, and bfloat16, whose kind is 'V'
+        return x.astype(np.float32), x.dtype
+    return np.asarray(x, order="C"), x.dtype
+
+
+def _operation(op: str, dtype: np.dtype) -> Any:
+    from mpi4py import MPI
+
+    if dtype == np.bool_:
+        return {"max": MPI.LOR, "min": MPI.LAND}[op]
+    try:
+        return {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}[op]
+    except KeyError as error:
+        raise EngineError(f"MPI has no reduction {op!r}. Use 'sum', 'max' or 'min'.") from error

@@ -1,0 +1,21 @@
+"""Clusters: their levels of links and their devices, measured or described, and what collectives cost on
+them."""
+
+from tensoropt.cluster.collection import collect
+from tensoropt.cluster.collectives import CollectiveModel
+from tensoropt.cluster.presets import PRESETS, preset
+from tensoropt.cluster.profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
+from tensoropt.cluster.topology import Device, Level, Topology
+
+__all__ = [
+    "COLLECTIVE_KINDS",
+    "PRESETS",
+    "CollectiveModel",
+    "CollectiveProfile",
+    "Device",
+    "Level",
+    "ProfileEntry",
+    "Topology",
+    "collect",
+    "preset",
+]

@@ -1,0 +1,396 @@
+"""A cluster as planning sees it: levels of links from outermost to innermost, and the device at the
+leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensoropt.cluster.fields import (
+    read_bool,
+    read_integer,
+    read_number,
+    read_object,
+    read_text,
+    reject_unknown_fields,
+)
+from tensoropt.cluster.profile import CollectiveProfile, group_fits, restricted
+from tensoropt.errors import ClusterError
+
+__all__ = ["SCHEMA_VERSION", "Device", "Level", "Topology"]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of the hierarchy: ``size`` units joined by links of one kind.
+
+    Attributes:
+        name: what a unit is, such as ``"host"`` or ``"device"``.
+        size: units in one unit of the level above.
+        latency_s: time of one message of no size between two units.
+        bandwidth_bytes_per_s: of one link, in one direction, as programs reach it.
+        shared: False if every device has a link of its own at this level. True if devices contend for one:
+            the uplink of their unit (all devices of a host behind its network card), or, at the innermost
+            level, where a unit is a single device, one bus for all units together (a PCIe root, a host's
+            memory bus).
+    """
+
+    name: str
+    size: int
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        subject = f"Topology level {self.name!r}"
+        if not self.name:
+            raise ClusterError(
+                "Topology level: the name is empty. Name the unit, such as 'host' or 'device'."
+            )
+        if self.size < 1:
+            raise ClusterError(f"{subject}: size must be at least 1, got {self.size}.")
+        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
+            raise ClusterError(f"{subject}: latency_s must be finite and not negative, got {self.latency_s}.")
+        if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
+            raise ClusterError(
+                f"{subject}: bandwidth_bytes_per_s must be finite and positive, got "
+                f"{self.bandwidth_bytes_per_s}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What one device can do.
+
+    Attributes:
+        name: for people.
+        flops_per_s: pairs of dtype name and rate, sorted; a mapping is accepted. ``float32`` must be there.
+        memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together.
+        memory_bytes: that a process on the device can use.
+        op_overhead_s: time of an op that computes nothing.
+    """
+
+    name: str
+    flops_per_s: tuple[tuple[str, float], ...]
+    memory_bandwidth_bytes_per_s: float
+    memory_bytes: int
+    op_overhead_s: float
+
+    def __init__(
+        self,
+        name: str,
+        flops_per_s: Mapping[str, float] | Sequence[tuple[str, float]],
+        memory_bandwidth_bytes_per_s: float,
+        memory_bytes: int,
+        op_overhead_s: float,
+    ) -> None:
+        # A frozen value cannot hold a mapping, but a mapping is what people write.
+        rates = tuple(sorted((str(dtype), float(rate)) for dtype, rate in dict(flops_per_s).items()))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "flops_per_s", rates)
+        object.__setattr__(self, "memory_bandwidth_bytes_per_s", float(memory_bandwidth_bytes_per_s))
+        object.__setattr__(self, "memory_bytes", int(memory_bytes))
+        object.__setattr__(self, "op_overhead_s", float(op_overhead_s))
+        self._validate()
+
+    def _validate(self) -> None:
+        subject = f"Device {self.name!r}"
+        if "float32" not in dict(self.flops_per_s):
+            raise ClusterError(
+                f"{subject}: flops_per_s has no 'float32'. It is the figure that other dtypes fall to."
+            )
+        positive = {f"flops_per_s[{dtype!r}]": rate for dtype, rate in self.flops_per_s}
+        positive["memory_bandwidth_bytes_per_s"] = self.memory_bandwidth_bytes_per_s
+        positive["memory_bytes"] = self.memory_bytes
+        for name, value in positive.items():
+            if not (math.isfinite(value) and value > 0):
+                raise ClusterError(f"{subject}: {name} must be finite and positive, got {value}.")
+        if not (math.isfinite(self.op_overhead_s) and self.op_overhead_s >= 0):
+            raise ClusterError(
+                f"{subject}: op_overhead_s must be finite and not negative, got {self.op_overhead_s}."
+            )
+
+    def flops(self, dtype: str) -> float:
+        """Floating-point operations per second with operands of ``dtype``.
+
+        A dtype without a figure runs at the rate of ``float32``, ``complex128`` at that of ``float64``:
+        devices without units for a narrow type widen it, and integer arithmetic has the width of
+        ``float32``'s.
+        """
+        rates = dict(self.flops_per_s)
+        if dtype == "complex128":
+            dtype = "float64"
+        return rates.get(dtype, rates["float32"])
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A cluster of equal devices in a regular hierarchy.
+
+    Attributes:
+        name: for people.
+        levels: outermost first; ranks are numbered row-major over their sizes.
+        device: what each device can do.
+        profile: measured collectives, or None where only the figures of the levels are known.
+
+    Invariants:
+        At least one level, names unique; every group of the profile partitions the levels.
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    device: Device
+    profile: CollectiveProfile | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+        if not self.levels:
+            raise ClusterError(
+                f"Topology {self.name!r}: no levels. Give at least one, such as Level('device', 1, …)."
+            )
+        names = [level.name for level in self.levels]
+        for name in names:
+            if names.count(name) > 1:
+                raise ClusterError(
+                    f"Topology {self.name!r}: {names.count(name)} levels are named {name!r}. Rename one."
+                )
+        for entry in self.profile.entries if self.profile is not None else ():
+            if not group_fits(entry.group, self.level_sizes):
+                raise ClusterError(
+                    f"Topology {self.name!r}: profile of {entry.kind} is for groups {entry.group}, which do "
+                    "not "
+                    f"partition levels of sizes {self.level_sizes}. Measure this cluster again."
+                )
+
+    @property
+    def level_sizes(self) -> tuple[int, ...]:
+        """The size of every level, outermost first."""
+        return tuple(level.size for level in self.levels)
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices."""
+        return math.prod(self.level_sizes)
+
+    def factor_mesh(self) -> tuple[int, ...]:
+        """The prime factors of the device count, outermost level first, ascending within a level.
+
+        Example:
+            >>> from tensoropt.cluster import presets
+            >>> presets.v100(hosts=3).factor_mesh()
+            (3, 2, 2, 2)
+        """
+        return tuple(factor for level in self.levels for factor in prime_factors(level.size))
+
+    def axis_level(self, axis: int) -> int:
+        """The index of the level that the factor mesh's ``axis`` belongs to.
+
+        Raises:
+            ClusterError: if there is no such axis.
+        """
+        levels = [index for index, level in enumerate(self.levels) for _ in prime_factors(level.size)]
+        if not 0 <= axis < len(levels):
+            raise ClusterError(
+                f"Topology {self.name!r}: mesh axis {axis} does not exist; the factor mesh "
+                f"{self.factor_mesh()} has "
+                f"axes 0..{len(levels) - 1}."
+            )
+        return levels[axis]
+
+    def group_by_level(self, axes: Sequence[int]) -> tuple[int, ...]:
+        """Members per level, outermost first, of a group of factor-mesh ``axes``, in any order.
+
+        Raises:
+            ClusterError: if an axis does not exist or occurs twice.
+        """
+        mesh = self.factor_mesh()
+        members = [1] * len(self.levels)
+        for position, axis in enumerate(axes):
+            level = self.axis_level(axis)
+            if axis in axes[:position]:
+                raise ClusterError(
+                    f"Topology {self.name!r}: mesh axis {axis} occurs twice in the group {tuple(axes)}."
+                )
+            members[level] *= mesh[axis]
+        return tuple(members)
+
+    def devices_below(self, level: int) -> int:
+        """Devices in one unit of the level with index ``level``."""
+        return math.prod(self.level_sizes[level + 1 :])
+
+    def with_device_count(self, count: int) -> Topology:
+        """The first ``count`` devices, which fill inner levels before they start on the next unit of an outer
+        one.
+
+        Measured collectives over groups that still fit are kept.
+
+        Raises:
+            ClusterError: if there are fewer devices, or ``count`` leaves a unit partly filled beside full
+                ones.
+        """
+        if not 1 <= count <= self.device_count:
+            raise ClusterError(
+                f"Topology {self.name!r}: {count} devices asked for, of {self.device_count}. Ask for 1 to "
+                f"{self.device_count}, or describe a larger cluster."
+            )
+        sizes = self._filled_sizes(count)
+        if sizes is None:
+            fitting = [fewer for fewer in range(count - 1, 0, -1) if self._filled_sizes(fewer) is not None][
+                :1
+            ]
+            fitting += [more for more in range(count + 1, self.device_count + 1) if self._filled_sizes(more)][
+                :1
+            ]
+            raise ClusterError(
+                f"Topology {self.name!r}: {count} devices do not fill levels of sizes {self.level_sizes} "
+                "evenly, inner "
+                f"levels first. Use {' or '.join(map(str, fitting))}."
+            )
+        levels = tuple(
+            dataclasses.replace(level, size=size) for level, size in zip(self.levels, sizes, strict=True)
+        )
+        return dataclasses.replace(self, levels=levels, profile=restricted(self.profile, sizes))
+
+    def _filled_sizes(self, count: int) -> tuple[int, ...] | None:
+        """Level sizes of the first ``count`` devices, or None if they are no regular hierarchy."""
+        sizes: list[int] = []
+        for level in reversed(self.levels):
+            if count <= level.size:
+                sizes.append(count)
+                count = 1
+            elif count % level.size == 0:
+                sizes.append(level.size)
+                count //= level.size
+            else:
+                return None
+        return tuple(reversed(sizes))
+
+    def fingerprint(self) -> str:
+        """A short hash of everything that costs depend on: all but the names."""
+        data = self.to_json()
+        del data["name"]
+        del data["device"]["name"]
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with all fields and ``schema_version``."""
+        device = dataclasses.asdict(self.device)
+        device["flops_per_s"] = dict(self.device.flops_per_s)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "levels": [dataclasses.asdict(level) for level in self.levels],
+            "device": device,
+            "profile": None if self.profile is None else self.profile.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> Topology:
+        """The topology that ``to_json`` wrote, or that a person did; ``profile`` may be left out.
+
+        Raises:
+            ClusterError: naming the field that is missing, unknown, of the wrong type or out of range.
+        """
+        fields = read_object(data, "the document")
+        version = fields.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ClusterError(
+                f"Topology JSON: schema_version must be {SCHEMA_VERSION}, got {version!r}. Was it written by "
+                "another "
+                "version of tensoropt, or is it not a topology?"
+            )
+        fields = {"profile": None, **fields}
+        reject_unknown_fields(
+            fields, ("schema_version", "name", "levels", "device", "profile"), "the document"
+        )
+        levels = fields["levels"]
+        if not isinstance(levels, list):
+            raise ClusterError(
+                f"Topology JSON: field 'levels' must be an array, got {type(levels).__name__}."
+            )
+        profile = fields["profile"]
+        return cls(
+            read_text(fields, "name", "the document"),
+            tuple(_level_from_json(level, f"levels[{index}]") for index, level in enumerate(levels)),
+            _device_from_json(fields["device"]),
+            None if profile is None else CollectiveProfile.from_json(profile),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON to ``path``."""
+        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Topology:
+        """Read JSON from ``path``.
+
+        Raises:
+            ClusterError: if the file cannot be read, is no JSON, or is no topology.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ClusterError(
+                f"Topology file {str(path)!r}: cannot be read: {error}. Check the path."
+            ) from error
+        except ValueError as error:
+            raise ClusterError(
+                f"Topology file {str(path)!r}: not JSON: {error}. Write it with Topology.save."
+            ) from error
+        try:
+            return cls.from_json(data)
+        except ClusterError as error:
+            raise ClusterError(f"Topology file {str(path)!r}: {error}") from error
+
+    def __str__(self) -> str:
+        units = " × ".join(
+            f"{level.size} {level.name}{'s' if level.size != 1 else ''}" for level in self.levels
+        )
+        return f"{self.name}: {units} of {self.device.name}"
+
+
+def prime_factors(number: int) -> tuple[int, ...]:
+    """The prime factors of a positive integer, ascending; none for 1."""
+    factors = []
+    divisor = 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+    return (*factors, number) if number > 1 else tuple(factors)
+
+
+def _level_from_json(data: object, where: str) -> Level:
+    fields = {"shared": False, **read_object(data, where)}
+    reject_unknown_fields(fields, ("name", "size", "latency_s", "bandwidth_bytes_per_s", "shared"), where)
+    return Level(
+        read_text(fields, "name", where),
+        read_integer(fields, "size", where),
+        read_number(fields, "latency_s", where),
+        read_number(fields, "bandwidth_bytes_per_s", where),
+        read_bool(fields, "shared", where),
+    )
+
+
+def _device_from_json(data: object) -> Device:
+    where = "device"
+    fields = read_object(data, where)
+    known = ("name", "flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes", "op_overhead_s")
+    reject_unknown_fields(fields, known, where)
+    rates = read_object(fields["flops_per_s"], "device.flops_per_s")
+    return Device(
+        read_text(fields, "name", where),
+        {dtype: read_number(rates, dtype, "device.flops_per_s") for dtype in rates},
+        read_number(fields, "memory_bandwidth_bytes_per_s", where),
+        read_integer(fields, "memory_bytes", where),
+        read_number(fields, "op_overhead_s", where),
+    )

@@ -67,7 +67,7 @@ lint: $(STAMP)
 	$(IN_VENV) ruff check .
 	$(IN_VENV) ruff format --check .
 	$(IN_VENV) mypy
-	$(IN_VENV) lint-imports
+	$(IN_VENV) lint-imports --no-logo
 
 format: $(STAMP)
 	$(IN_VENV) ruff check --fix .

@@ -1,1 +1,215 @@
 """A strategy with its reshard paths: all that the devices need to run, as a value and as a JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensoropt.errors import PlanError, TensorOptError
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.registry import rule_of
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout, Mesh, Step
+from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
+
+__all__ = ["SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "rules_of"]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPlan:
+    """One operator's configuration and what it is predicted to cost on a device."""
+
+    configuration: Configuration
+    time_s: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class EdgePlan:
+    """The steps that bring a tensor to its consumer, and its gradient back, and their predicted cost."""
+
+    forward: tuple[Step, ...] = ()
+    backward: tuple[Step, ...] = ()
+    time_s: float = 0.0
+    memory_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A strategy for one graph on one mesh.
+
+    Attributes:
+        mesh: the factor mesh.
+        fingerprint: of the graph that it is for.
+        option: how it was chosen, such as ``mini_time``.
+        operators: by name.
+        edges: reshards by edge; an edge that needs none is left out.
+        time_s: predicted seconds per training step.
+        memory_bytes: predicted peak bytes per device.
+        notes: what else is worth keeping, such as whether the search was exact.
+    """
+
+    mesh: Mesh
+    fingerprint: str
+    option: str
+    operators: Mapping[str, OperatorPlan]
+    edges: Mapping[Edge, EdgePlan]
+    time_s: float
+    memory_bytes: float
+    notes: Mapping[str, Any]
+
+    def configuration(self, name: str) -> Configuration:
+        """The configuration of an operator."""
+        try:
+            return self.operators[name].configuration
+        except KeyError:
+            raise PlanError(f"Plan: has no operator '{name}'. Make the plan again for this graph.") from None
+
+    def edge(self, edge: Edge) -> EdgePlan:
+        """The reshard of an edge; without steps if it needs none."""
+        return self.edges.get(edge, EdgePlan())
+
+    def check(self, graph: Graph) -> None:
+        """Checks that the plan is for ``graph`` and that it can run.
+
+        Raises:
+            PlanError: if it is for another graph, lacks an operator, has an illegal configuration, or if the steps of
+                an edge do not lead from what its producer gives to what its consumer wants.
+        """
+        if graph.fingerprint() != self.fingerprint:
+            raise PlanError(
+                f"Plan: was made for the graph {self.fingerprint}, this one is {graph.fingerprint()}. "
+                "The model, its shapes or its names changed; call find_strategy again."
+            )
+        rules = rules_of(graph)
+        try:
+            for op in graph.operators:
+                check_configuration(str(op), self.configuration(op.name), rules[op.name], self.mesh)
+            for edge in graph.edges():
+                self._check_edge(graph, rules, edge)
+        except PlanError:
+            raise
+        except TensorOptError as error:
+            raise PlanError(f"Plan: cannot run. {error}") from error
+
+    def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> None:
+        given = self.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
+        wanted = self.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
+        steps = self.edge(edge)
+        pairs = [("forward", steps.forward, given.value, wanted.value)]
+        if edge in graph.differentiable and rules[edge.consumer].sparse_input != edge.position:
+            pairs.append(("backward", steps.backward, wanted.gradient, given.gradient))
+        for direction, path, layout, target in pairs:
+            reached: Layout = layout
+            for step in path:
+                reached = step.apply(reached)
+                reached.check(graph.spec(edge.tensor).shape, self.mesh, str(edge))
+            if reached != target:
+                raise PlanError(
+                    f"Plan: the {direction} steps of edge {edge} lead from {layout} to {reached}, its ends need {target}."
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; stable: equal plans give equal text."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "graph": self.fingerprint,
+            "mesh": list(self.mesh.shape),
+            "option": self.option,
+            "time_s": self.time_s,
+            "memory_bytes": self.memory_bytes,
+            "notes": dict(self.notes),
+            "operators": {
+                name: {
+                    "actions": entry.configuration.to_json(),
+                    "time_s": entry.time_s,
+                    "memory_bytes": entry.memory_bytes,
+                }
+                for name, entry in self.operators.items()
+            },
+            "edges": [
+                {
+                    "tensor": str(edge.tensor),
+                    "consumer": edge.consumer,
+                    "position": edge.position,
+                    "forward": [step.to_json() for step in entry.forward],
+                    "backward": [step.to_json() for step in entry.backward],
+                    "time_s": entry.time_s,
+                    "memory_bytes": entry.memory_bytes,
+                }
+                for edge, entry in sorted(self.edges.items())
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The plan that ``to_json`` wrote.
+
+        Raises:
+            PlanError: if fields are missing or wrong, or the schema version is another.
+        """
+        version = data.get("schema_version") if isinstance(data, Mapping) else None
+        if version != SCHEMA_VERSION:
+            raise PlanError(
+                f"Plan: schema_version is {version!r}, this version of tensoropt reads {SCHEMA_VERSION}. "
+                "Make the plan again with find_strategy."
+            )
+        try:
+            edges = {}
+            for entry in data["edges"]:
+                op, _, index = entry["tensor"].rpartition(":")
+                edges[Edge(TensorId(op, int(index)), entry["consumer"], int(entry["position"]))] = EdgePlan(
+                    tuple(Step.from_json(step) for step in entry["forward"]),
+                    tuple(Step.from_json(step) for step in entry["backward"]),
+                    float(entry["time_s"]),
+                    float(entry["memory_bytes"]),
+                )
+            return cls(
+                Mesh(tuple(int(extent) for extent in data["mesh"])),
+                str(data["graph"]),
+                str(data["option"]),
+                {
+                    name: OperatorPlan(
+                        actions_from_json(entry["actions"]), float(entry["time_s"]), float(entry["memory_bytes"])
+                    )
+                    for name, entry in data["operators"].items()
+                },
+                edges,
+                float(data["time_s"]),
+                float(data["memory_bytes"]),
+                dict(data["notes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, TensorOptError) as error:
+            raise PlanError(f"Plan: not a plan: {type(error).__name__} {error}. Save it with Plan.save.") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan as JSON, whole or not at all."""
+        target = Path(path)
+        partial = target.with_name(f"{target.name}.{os.getpid()}.part")
+        partial.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        partial.replace(target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Reads what :meth:`save` wrote.
+
+        Raises:
+            PlanError: if the file cannot be read or is not a plan.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise PlanError(f"Plan '{os.fspath(path)}': cannot be read: {error}.") from error
+        return cls.from_json(data)
+
+
+def rules_of(graph: Graph) -> dict[str, OpRule]:
+    """The rule of every operator."""
+    return {op.name: rule_of(op, graph.input_specs(op)) for op in graph.operators}

@@ -1,0 +1,93 @@
+"""The analytic cost model: a roofline for operators, the topology's collectives for everything else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.cluster import CollectiveModel, Topology
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.layout import Mesh, StepKind
+from tensoropt.plan.configuration import Configuration
+
+__all__ = ["AnalyticCost"]
+
+
+class AnalyticCost:
+    """Operators take the longer of their arithmetic and their memory traffic, plus a fixed time to start.
+
+    Collectives cost what the topology measured, or its α-β model where it measured nothing.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.mesh = Mesh(topology.factor_mesh())
+        self._collectives = CollectiveModel(topology)
+        self._device = topology.device
+
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        # Every step passes over the piece in memory once to read and once to write, whoever it talks to.
+        local = self._device.op_overhead_s + 2 * bytes_in / self._device.memory_bandwidth_bytes_per_s
+        if kind.is_local:
+            return np.asarray(np.maximum(local, 1e-9))
+        seconds = self._collectives.seconds(kind.value, axes, bytes_in)
+        if kind is StepKind.ALL_REDUCE:
+            return np.asarray(np.maximum(seconds, 1e-9))  # works in place on the whole piece
+        return np.asarray(np.maximum(seconds + local, 1e-9))
+
+    def op_seconds(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        pieces = configuration.pieces(rule, self.mesh)
+        tensors = [
+            (spec, configuration.input_layouts(rule, index).value) for index, spec in enumerate(inputs)
+        ] + [(spec, configuration.output_layouts(rule, index).value) for index, spec in enumerate(op.outputs)]
+        dtype = next((spec.dtype for spec, _ in tensors if spec.is_differentiable), "float32")
+        rate = self._device.flops(dtype)
+        size_bytes = 0.0
+        for index, (spec, layout) in enumerate(tensors):
+            if index == rule.sparse_input:
+                # Only the rows that are looked up are read.
+                size_bytes += op.outputs[0].size_bytes / pieces
+            else:
+                size_bytes += math.prod(layout.local_shape(spec.shape, self.mesh)) * spec.itemsize
+        forward = max(rule.flops / pieces / rate, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
+        forward += self._internal_seconds(rule, inputs, configuration)
+        if not gradients:
+            return forward
+        share = gradients / max(1, len(rule.inputs))
+        arithmetic = rule.backward_flops * share / pieces / rate
+        backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
+        backward += self._device.op_overhead_s * gradients
+        return forward + backward + self._internal_seconds(rule, inputs, configuration)
+
+    def traffic_seconds(self, size_bytes: float) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        return size_bytes / self._device.memory_bandwidth_bytes_per_s
+
+    def _internal_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
+        """The collectives inside an op: two reductions of what is left of its first input without those axes."""
+        axes = tuple(sorted(axis for name in rule.internal for axis in configuration.mesh_axes(name)))
+        if not axes or not inputs:
+            return 0.0
+        kept = [name for dim in rule.inputs[0] for name in dim if name not in rule.internal]
+        elements = math.prod(
+            rule.size(name) / self.mesh.extent(configuration.mesh_axes(name)) for name in kept
+        )
+        size = np.array([max(1.0, elements) * inputs[0].itemsize])
+        return 2 * float(self._collectives.seconds("all_reduce", axes, size)[0])

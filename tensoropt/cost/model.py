@@ -1,0 +1,45 @@
+"""What a search asks of a cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.layout import Mesh, StepKind
+from tensoropt.plan.configuration import Configuration
+
+__all__ = ["CostModel"]
+
+
+class CostModel(Protocol):
+    """Times on one device of a topology, additive over operators and edges (TensorOpt Eq. 1-3)."""
+
+    mesh: Mesh
+
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Seconds of one reshard step over a group of mesh axes, per input size in bytes per device."""
+        ...
+
+    def op_seconds(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> float:
+        """Seconds of an operator, forward, and backward to ``gradients`` of its inputs."""
+        ...
+
+    def traffic_seconds(self, size_bytes: float) -> float:
+        """Seconds to move ``size_bytes`` through a device's memory."""
+        ...

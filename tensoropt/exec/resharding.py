@@ -1,0 +1,165 @@
+"""Runs reshard steps on a device's piece of a tensor, with the collectives of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.gradient import with_gradient
+from tensoropt.layout import Layout, Mesh, Step, StepKind
+
+__all__ = ["reshard", "reshard_edge", "reshard_rows"]
+
+
+def reshard(tensor: Any, layout: Layout, steps: Sequence[Step], mesh: Mesh, engine: CollectiveEngine) -> Any:
+    """The device's piece after ``steps``, which start from ``layout``. Has no gradient of its own."""
+    for step in steps:
+        tensor = _apply(step, tensor, layout, mesh, engine)
+        layout = step.apply(layout)
+    return tensor
+
+
+def reshard_edge(
+    tensor: Any,
+    value: Layout,
+    forward: Sequence[Step],
+    gradient: Layout,
+    backward: Sequence[Step],
+    target_gradient: Layout,
+    mesh: Mesh,
+    engine: CollectiveEngine,
+) -> Any:
+    """One edge of the graph: ``forward`` steps for the value, ``backward`` steps for its gradient.
+
+    Args:
+        tensor: the producer's piece.
+        value: its layout.
+        forward: steps to the layout that the consumer wants.
+        gradient: the layout of the gradient that the consumer gives.
+        backward: steps to the layout that the producer needs.
+        target_gradient: that layout; rows of a sparse gradient go there by a path of their own.
+        mesh: the factor mesh.
+        engine: does the collectives.
+    """
+    if not forward and not backward and gradient == target_gradient:
+        return tensor
+    moved = reshard(tensor, value, forward, mesh, engine)
+
+    def gradient_back(incoming: Any) -> list[Any]:
+        if isinstance(incoming, tf.IndexedSlices):
+            shape = _global_shape(tensor, value, mesh)
+            return [reshard_rows(incoming, gradient, target_gradient, shape, mesh, engine)]
+        return [reshard(incoming, gradient, backward, mesh, engine)]
+
+    return with_gradient([tensor], [moved], gradient_back)[0]
+
+
+def reshard_rows(
+    rows: tf.IndexedSlices,
+    source: Layout,
+    target: Layout,
+    shape: Sequence[int],
+    mesh: Mesh,
+    engine: CollectiveEngine,
+) -> tf.IndexedSlices:
+    """Moves a gradient that is given as rows, which stays so: optimizers treat untouched rows differently.
+
+    A row with index -1 belongs to another device and counts for nothing.
+
+    Args:
+        rows: this device's rows, by their indices within its piece.
+        source: the layout of the gradient that they are rows of.
+        target: the layout that is needed.
+        shape: of the whole gradient.
+        mesh: the factor mesh.
+        engine: does the collectives.
+    """
+    if source == target:
+        return rows
+    values, indices = rows.values, tf.cast(rows.indices, tf.int64)
+    if source.dims[0] != target.dims[0]:
+        offset = source.offsets(shape, mesh, engine.rank)[0]
+        indices = tf.where(indices >= 0, indices + offset, indices)
+    gathered = tuple(
+        sorted(
+            (set(source.partial) - set(target.partial)) | (set(source.dims[0]) - set(target.dims[0])),
+        )
+    )
+    if gathered:
+        members = engine.all_gather(values, gathered)
+        values = tf.reshape(members, [-1, *members.shape[2:]])
+        indices = tf.reshape(engine.all_gather(indices, gathered), [-1])
+    for dim in range(1, source.rank):
+        have, want = source.dims[dim], target.dims[dim]
+        if have != want:
+            if have:
+                values = _merge(engine.all_gather(values, have), dim)
+            if want:
+                count = values.shape[dim] // mesh.extent(want)
+                start = mesh.group_index(engine.rank, want) * count
+                values = tf.gather(values, tf.range(start, start + count), axis=dim)
+    if source.dims[0] != target.dims[0] and target.dims[0]:
+        extent = target.local_shape(shape, mesh)[0]
+        local = indices - target.offsets(shape, mesh, engine.rank)[0]
+        indices = tf.where((indices >= 0) & (local >= 0) & (local < extent), local, tf.constant(-1, tf.int64))
+    dropped = tuple(sorted(set(target.partial) - set(source.partial)))
+    if dropped and mesh.group_index(engine.rank, dropped):
+        indices = tf.fill(tf.shape(indices), tf.constant(-1, tf.int64))
+    local_shape = target.local_shape(shape, mesh)
+    return tf.IndexedSlices(values, indices, tf.constant(local_shape, tf.int64))
+
+
+def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: CollectiveEngine) -> Any:
+    kind, axes, dim = step.kind, step.axes, step.dim
+    if kind is StepKind.ALL_REDUCE:
+        return engine.all_reduce(tensor, axes)
+    if kind is StepKind.PERMUTE:
+        return engine.permute(tensor, step.permutation(layout, mesh))
+    if kind is StepKind.TO_PARTIAL:
+        return tensor if mesh.group_index(engine.rank, axes) == 0 else tf.zeros_like(tensor)
+    if dim is None:
+        raise ValueError(f"Step {step}: has no dimension.")
+    count = mesh.extent(axes)
+    if kind is StepKind.ALL_GATHER:
+        return _merge(engine.all_gather(tensor, axes), dim)
+    if kind is StepKind.SLICE:
+        size = list(tensor.shape)
+        size[dim] //= count
+        begin = [0] * len(size)
+        begin[dim] = mesh.group_index(engine.rank, axes) * size[dim]
+        return tf.slice(tensor, begin, size)
+    if kind is StepKind.REDUCE_SCATTER:
+        return engine.reduce_scatter(_stack(tensor, dim, count), axes)
+    if step.to_dim is None:
+        raise ValueError(f"Step {step}: has no dimension to split instead.")
+    return _merge(engine.all_to_all(_stack(tensor, step.to_dim, count), axes), dim)
+
+
+def _stack(tensor: Any, dim: int, count: int) -> Any:
+    """Cuts ``dim`` into ``count`` pieces and stacks them in front."""
+    shape = list(tensor.shape)
+    cut = tf.reshape(tensor, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
+    if dim == 0:
+        return cut
+    order = [dim, *range(dim), *range(dim + 1, len(shape) + 1)]
+    return tf.transpose(cut, order)
+
+
+def _merge(stacked: Any, dim: int) -> Any:
+    """Joins pieces that are stacked in front along ``dim``; the inverse of :func:`_stack`."""
+    shape = list(stacked.shape)
+    if dim:
+        order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape))]
+        stacked = tf.transpose(stacked, order)
+    piece = shape[1:]
+    return tf.reshape(stacked, [-1 if i == dim and piece[i] is None else n * (shape[0] if i == dim else 1)
+                                for i, n in enumerate(piece)])
+
+
+def _global_shape(tensor: Any, layout: Layout, mesh: Mesh) -> tuple[int, ...]:
+    return tuple(
+        extent * count for extent, count in zip(tensor.shape.as_list(), layout.shard_counts(mesh), strict=True)
+    )

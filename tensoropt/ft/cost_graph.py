@@ -1,0 +1,312 @@
+"""The graph that eliminations simplify: variables, and frontier tables over the configurations of some of
+them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tensoropt.ft.origin import Choice, Join, Leaf, Origin, Select
+from tensoropt.ft.reduction import Reduced
+from tensoropt.search.frontier import reduce_segments
+from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.result import Elimination
+from tensoropt.search.tables import FrontierTable, Joined, Prune, join, table_from_costs
+
+__all__ = ["CostGraph", "Factor", "Workshop", "build_cost_graph", "choice", "unit"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factor:
+    """A frontier for every joint configuration of ``scope``'s variables (ascending), with its
+    back-pointers."""
+
+    scope: tuple[int, ...]
+    table: FrontierTable
+    origin: Origin
+
+
+@dataclass(slots=True, eq=False)
+class Workshop:
+    """What all eliminations of one search share.
+
+    Attributes:
+        names: per variable, the names of its nodes.
+        rank: per variable, its place in topological order.
+        ratio: thinning per elimination; 0.0 for exact.
+        pool: threads, or None.
+        steps: what was done, in order.
+        exact: false once something was decided by a heuristic, or thinned.
+        conflict: variables of the first table that turned out to have no finite cost.
+        progress: is told (variables decided, variables).
+        decided: variables eliminated or fixed so far; of those decided several times, the first.
+        joined: results by what was joined. Repeated layers have equal tables, so their joins are made once.
+    """
+
+    names: tuple[tuple[str, ...], ...]
+    rank: tuple[int, ...]
+    ratio: float
+    pool: ThreadPoolExecutor | None
+    steps: list[Elimination] = field(default_factory=list)
+    exact: bool = True
+    conflict: tuple[int, ...] = ()
+    progress: Callable[[int, int], None] | None = None
+    decided: int = 0
+    joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(
+        default_factory=dict
+    )
+
+    def record(
+        self, kind: str, variables: Iterable[int], into: Iterable[int] = (), configuration: int | None = None
+    ) -> None:
+        """Notes a step."""
+        nodes = tuple(name for v in variables for name in self.names[v])
+        self.steps.append(Elimination(kind, nodes, tuple(self.names[v][0] for v in into), configuration))
+        if self.progress is not None and kind not in ("edge", "product"):
+            self.decided = min(self.decided + 1, len(self.names))
+            self.progress(self.decided, len(self.names))
+
+    def join(
+        self,
+        left: Factor,
+        right: Factor,
+        scope: tuple[int, ...],
+        gone: tuple[int, ...],
+        sizes: dict[int, int],
+        ratio: float = 0.0,
+        prune: Prune | None = None,
+    ) -> Factor:
+        """Product of two factors, then union over ``gone``; the result is over ``scope``."""
+        axes = (*scope, *gone)
+        place = {v: axis for axis, v in enumerate(axes)}
+        lengths = tuple(sizes[v] for v in axes)
+        left_axes, right_axes = (tuple(place[v] for v in f.scope) for f in (left, right))
+        key = (id(left.table), left_axes, id(right.table), right_axes, lengths, len(scope), ratio)
+        known = self.joined.get(key) if prune is None else None
+        if known is None:
+            made = join(
+                left.table,
+                left_axes,
+                right.table,
+                right_axes,
+                lengths,
+                len(scope),
+                ratio=ratio,
+                prune=prune,
+                pool=self.pool,
+            )
+            known = (left.table, right.table, made)  # holds the tables, so that their ids stay theirs
+            if prune is None:
+                self.joined[key] = known
+        made = known[2]
+        if made.table.points == 0 and not self.conflict:
+            self.conflict = tuple(sorted(axes))
+        return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right))
+
+
+class CostGraph:
+    """Variables that are undecided, and at most one factor per scope.
+
+    Attributes:
+        sizes: the number of configurations of each variable.
+        factors: by scope. The empty scope holds what is fully decided.
+        workshop: what all eliminations share.
+    """
+
+    def __init__(self, sizes: dict[int, int], workshop: Workshop) -> None:
+        self.sizes = dict(sizes)
+        self.factors: dict[tuple[int, ...], Factor] = {}
+        self.workshop = workshop
+        self._of: dict[int, set[tuple[int, ...]]] = {v: set() for v in sizes}
+
+    def add(self, factor: Factor) -> None:
+        """Adds a factor. One over the same variables is merged with it: edge elimination, Eq. 5."""
+        known = self.factors.get(factor.scope)
+        if known is not None:
+            factor = self.workshop.join(known, factor, factor.scope, (), self.sizes)
+            if len(factor.scope) > 1:
+                self.workshop.record("edge", factor.scope, factor.scope)
+        self.factors[factor.scope] = factor
+        for v in factor.scope:
+            self._of[v].add(factor.scope)
+
+    def around(self, variable: int) -> list[Factor]:
+        """The factors over ``variable``, smallest first."""
+        return sorted(
+            (self.factors[scope] for scope in self._of[variable]), key=lambda f: (f.table.cells, f.scope)
+        )
+
+    def neighbours(self, variable: int) -> tuple[int, ...]:
+        """The variables that share a factor with ``variable``, ascending."""
+        return tuple(sorted({v for scope in self._of[variable] for v in scope} - {variable}))
+
+    def _remove(self, scope: tuple[int, ...]) -> Factor:
+        for v in scope:
+            self._of[v].discard(scope)
+        return self.factors.pop(scope)
+
+    def eliminate(self, variable: int, kind: str, prune: Prune | None = None) -> tuple[int, ...]:
+        """Decides ``variable`` for every joint configuration of its neighbours, and removes it.
+
+        With two neighbours this is node elimination (Eq. 4), with one a step of LDP (Algorithm 3, line 6),
+        with more the compound of branch elimination (Eq. 6), reduced over the merged node at once.
+
+        Returns:
+            the neighbours.
+        """
+        factors = self.around(variable)
+        for factor in factors:
+            self._remove(factor.scope)
+        whole = factors[0]
+        if len(factors) == 1:
+            factors.append(unit())
+        for factor in factors[1:-1]:
+            scope = tuple(sorted({*whole.scope, *factor.scope}))
+            whole = self.workshop.join(whole, factor, scope, (), self.sizes)
+        scope = tuple(sorted({*whole.scope, *factors[-1].scope} - {variable}))
+        self.workshop.record(kind, (variable,), scope)
+        result = self.workshop.join(
+            whole, factors[-1], scope, (variable,), self.sizes, self.workshop.ratio, prune
+        )
+        del self.sizes[variable], self._of[variable]
+        self.add(result)
+        return scope
+
+    def components(self) -> list[list[int]]:
+        """Undecided variables that hang together, each list ascending, lists by their first."""
+        seen: set[int] = set()
+        found = []
+        for start in sorted(self.sizes):
+            if start in seen:
+                continue
+            seen.add(start)
+            stack, part = [start], []
+            while stack:
+                v = stack.pop()
+                part.append(v)
+                for w in self.neighbours(v):
+                    if w not in seen:
+                        seen.add(w)
+                        stack.append(w)
+            found.append(sorted(part))
+        return found
+
+    def part(self, variables: list[int]) -> CostGraph:
+        """The graph of some variables that share no factor with others."""
+        chosen = set(variables)
+        graph = CostGraph({v: self.sizes[v] for v in variables}, self.workshop)
+        for scope in sorted(self.factors):
+            if scope and scope[0] in chosen:
+                graph.add(self.factors[scope])
+        return graph
+
+    def fixed(self, variable: int, configuration: int) -> CostGraph:
+        """The graph after ``variable`` took one configuration (Eq. 7)."""
+        graph = CostGraph({v: k for v, k in self.sizes.items() if v != variable}, self.workshop)
+        for scope in sorted(self.factors):
+            factor = self.factors[scope]
+            if variable in scope:
+                axis = scope.index(variable)
+                cells = (
+                    np.arange(factor.table.cells).reshape(factor.table.shape).take(configuration, axis=axis)
+                )
+                table, points = factor.table.take(cells.reshape(-1), cells.shape)
+                scope = tuple(v for v in scope if v != variable)
+                factor = Factor(scope, table, Select(factor.origin, points))
+            graph.add(factor)
+        return graph
+
+
+_UNIT = Factor(
+    (),
+    FrontierTable((), np.array([0, 1]), np.zeros(1), np.zeros(1)),
+    Choice((), np.zeros(1, np.int64), np.zeros(1, np.int64)),
+)
+
+
+def unit() -> Factor:
+    """The factor over nothing that costs nothing: the one of product."""
+    return _UNIT
+
+
+def choice(factors: list[Factor]) -> Factor:
+    """Union of fully decided factors."""
+    tables = [f.table for f in factors]
+    time = np.concatenate([t.time_s for t in tables])
+    memory = np.concatenate([t.memory_bytes for t in tables])
+    child = np.repeat(np.arange(len(tables)), [t.points for t in tables])
+    points = np.concatenate([np.arange(t.points) for t in tables])
+    kept, offsets = reduce_segments(np.array([0, len(time)]), time, memory)
+    return Factor(
+        (),
+        FrontierTable((), offsets, time[kept], memory[kept]),
+        Choice(tuple(f.origin for f in factors), child[kept], points[kept]),
+    )
+
+
+def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> CostGraph:
+    """Initialization (Algorithm 2, line 3): the frontiers of single nodes and edges."""
+    sizes = {v: len(alive) for v, alive in enumerate(reduced.alive)}
+    whole = CostGraph(sizes, workshop)
+    made: dict[tuple[object, ...], tuple[FrontierTable, IntArray]] = {}
+
+    def leaf_table(
+        costs: object, time: FloatArray, memory: FloatArray, rows: list[IntArray]
+    ) -> tuple[FrontierTable, IntArray]:
+        key = (id(costs), *(r.tobytes() for r in rows))
+        if key not in made:
+            made[key] = table_from_costs(time[np.ix_(*rows)], memory[np.ix_(*rows)])
+        return made[key]
+
+    for term in reduced.terms:
+        if len(term.scope) == 1:
+            v = term.scope[0]
+            rows = reduced.alive[v]
+            table, source = leaf_table(term.costs, term.costs.time_s, term.costs.memory_bytes, [rows])
+            several = term.costs.time_s.shape[-1]
+            configuration = rows[source // several] if term.term < problem.nodes else None
+            alternative = source % several if several > 1 else None
+            whole.add(Factor(term.scope, table, Leaf(term.term, configuration, alternative)))
+    graph = CostGraph({v: int(c.max()) + 1 for v, c in enumerate(reduced.classes)}, workshop)
+    for v, classes in enumerate(reduced.classes):
+        factor = whole.factors[(v,)]
+        if graph.sizes[v] < sizes[v]:
+            factor = _merge_classes(factor, classes, made)
+        graph.add(factor)
+    for term in reduced.terms:
+        if len(term.scope) == 2:
+            ends = [reduced.representatives(v) for v in term.scope]
+            table, source = leaf_table(term.costs, term.costs.time_s, term.costs.memory_bytes, ends)
+            several = term.costs.time_s.shape[-1]
+            alternative = source % several if several > 1 else None
+            graph.add(Factor(term.scope, table, Leaf(term.term, None, alternative)))
+    return graph
+
+
+def _merge_classes(
+    factor: Factor, classes: IntArray, made: dict[tuple[object, ...], tuple[FrontierTable, IntArray]]
+) -> Factor:
+    """Union of the frontiers of each class."""
+    key = ("classes", id(factor.table), classes.tobytes())
+    if key not in made:
+        table = factor.table
+        order = np.argsort(classes, kind="stable")
+        regrouped, points = table.take(order, table.shape)
+        counts = np.bincount(classes[order], weights=regrouped.counts).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        kept, offsets = reduce_segments(offsets, regrouped.time_s, regrouped.memory_bytes)
+        made[key] = (
+            FrontierTable((len(counts),), offsets, regrouped.time_s[kept], regrouped.memory_bytes[kept]),
+            points[kept],
+        )
+    merged, points = made[key]
+    return Factor(factor.scope, merged, Select(factor.origin, points))
+
+
+def joint_size(sizes: dict[int, int], scope: Iterable[int]) -> int:
+    """The number of joint configurations."""
+    return math.prod(sizes[v] for v in scope)

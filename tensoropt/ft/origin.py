@@ -1,0 +1,97 @@
+"""Back-pointers: where each point of a table came from, and unrolling them into strategies (section 3.2).
+
+An origin is kept for every table, the table itself only while it is in use. Origins form a tree whose leaves
+are the problem's own tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.search.problem import IntArray
+
+__all__ = ["Choice", "Join", "Leaf", "Origin", "Select", "unroll"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """A table of the problem.
+
+    Attributes:
+        term: the node *i*, or N + *e* for edge *e*.
+        configuration: for each point its configuration of the node; None for an edge.
+        alternative: for each point its alternative; None where there is only one.
+    """
+
+    term: int
+    configuration: IntArray | None
+    alternative: IntArray | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Join:
+    """Each point is the sum of a point of each of two tables."""
+
+    left: Origin
+    right: Origin
+    left_points: IntArray
+    right_points: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select:
+    """Each point is a point of another table."""
+
+    child: Origin
+    points: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """Each point is a point of one of several tables."""
+
+    children: tuple[Origin, ...]
+    child: IntArray
+    points: IntArray
+
+
+Origin = Leaf | Join | Select | Choice
+
+
+def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[IntArray, IntArray]:
+    """The strategies of chosen points of a fully decided table.
+
+    Args:
+        origin: of a table whose origins reach every node and edge of the problem once.
+        points: which points.
+        nodes: N.
+        terms: N + E.
+
+    Returns:
+        assignments ``(points, N)`` and alternatives ``(points, N + E)``.
+    """
+    assignments = np.full((len(points), nodes), -1, np.int64)
+    alternatives = np.zeros((len(points), terms), np.int64)
+    # A stack and not recursion: a chain of a thousand layers is a thousand deep.
+    stack: list[tuple[Origin, IntArray, IntArray]] = [(origin, points, np.arange(len(points)))]
+    while stack:
+        at, where, rows = stack.pop()
+        match at:
+            case Leaf():
+                if at.configuration is not None:
+                    assignments[rows, at.term] = at.configuration[where]
+                if at.alternative is not None:
+                    alternatives[rows, at.term] = at.alternative[where]
+            case Join():
+                stack.append((at.left, at.left_points[where], rows))
+                stack.append((at.right, at.right_points[where], rows))
+            case Select():
+                stack.append((at.child, at.points[where], rows))
+            case Choice():
+                for index, child in enumerate(at.children):
+                    mine = at.child[where] == index
+                    if mine.any():
+                        stack.append((child, at.points[where[mine]], rows[mine]))
+    return assignments, alternatives

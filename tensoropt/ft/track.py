@@ -1,0 +1,236 @@
+"""Frontier tracking (TensorOpt, section 3): Algorithm 2, and what the paper leaves open in it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.ft.cost_graph import CostGraph, Factor, Workshop, build_cost_graph, choice, unit
+from tensoropt.ft.linear import (
+    LinearGraph,
+    eliminate_simple,
+    first_operator,
+    least_table_order,
+    topological_rank,
+)
+from tensoropt.ft.origin import unroll
+from tensoropt.ft.reduction import reduce_problem
+from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.registry import register_search
+from tensoropt.search.result import Frontier, frontier_of
+
+__all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "track_frontier"]
+
+METHODS = ("ldp", "elimination")
+
+MAX_JOINT_CONFIGURATIONS = 1 << 25
+"""The largest elimination that is done as a whole: joint configurations of a variable and its neighbours.
+
+33 million take some ten seconds and, at one point each in the result, up to a gigabyte. Four variables of 76
+configurations are just below."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    method: str
+    heuristics: bool
+    limit: int
+
+
+@register_search("ft")
+def track_frontier(
+    problem: Problem,
+    *,
+    method: str = "ldp",
+    heuristics: bool = True,
+    epsilon: float = 0.0,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    max_joint_configurations: int = MAX_JOINT_CONFIGURATIONS,
+) -> Frontier:
+    """All strategies of which none beats another in both time and memory (Algorithm 2).
+
+    Initialization, elimination until the marked linear graph is left, LDP on it, unrolling. Where node and
+    edge elimination end before the graph is linear, variables are merged with their neighbours in the order
+    of least tables (branch elimination). If that would make too large a table, the variable with the most
+    neighbours is fixed (heuristic elimination, the result is not exact) or, with ``heuristics=False``,
+    conditioned on: the rest is solved for each of its configurations, which is exact on any graph.
+
+    The result does not depend on the number of threads.
+
+    Args:
+        problem: tables of costs.
+        method: ``ldp``, or ``elimination`` for FT-Elimination: node by node down to two.
+        heuristics: whether heuristic elimination is allowed.
+        epsilon: for every strategy there is a point with at most ``1 + epsilon`` times its time and at most
+            its memory. 0.0 for the exact frontier.
+        threads: threads to share the work among; by default one per processor.
+        progress: called with (variables decided, variables) as the search goes on.
+        max_joint_configurations: what is too large a table.
+
+    Returns:
+        the frontier; ``exact`` says whether it is, ``eliminations`` what was done.
+
+    Raises:
+        ProblemError: an option is out of range.
+        InfeasibleError: no strategy has a finite cost; the message names the nodes that cannot stand
+            together.
+    """
+    _check(method, epsilon, threads, max_joint_configurations)
+    began = time.perf_counter()
+    reduced = reduce_problem(problem)
+    count = len(reduced.members)
+    variable = {node: v for v, nodes in enumerate(reduced.members) for node in nodes}
+    rank = topological_rank(count, [(variable[u], variable[v]) for u, v in problem.edges.tolist()])
+    workers = threads if threads is not None else os.cpu_count() or 1
+    options = _Options(method, heuristics, max_joint_configurations)
+    with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
+        workshop = Workshop(
+            names=tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members),
+            rank=rank,
+            # Every variable is eliminated, and its result thinned, once.
+            ratio=math.expm1(math.log1p(epsilon) / count),
+            pool=pool,
+            exact=epsilon == 0.0,
+            progress=progress,
+        )
+        result = _solve(build_cost_graph(problem, reduced, workshop), options)
+    if result.table.points == 0:
+        names = ", ".join(repr(name) for v in workshop.conflict for name in workshop.names[v])
+        raise InfeasibleError(
+            f"Problem nodes {names}: some strategy must have a finite cost, but their configurations are "
+            "impossible together. Allow more configurations there."
+        )
+    assignments, alternatives = unroll(
+        result.origin, np.arange(result.table.points), problem.nodes, problem.nodes + len(problem.edges)
+    )
+    return frontier_of(
+        problem,
+        assignments,
+        alternatives,
+        exact=workshop.exact,
+        eliminations=workshop.steps,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _check(method: str, epsilon: float, threads: int | None, limit: int) -> None:
+    if method not in METHODS:
+        raise ProblemError(
+            f"track_frontier method: must be one of {', '.join(map(repr, METHODS))}, got {method!r}. Choose "
+            "one."
+        )
+    if not (0.0 <= epsilon < math.inf):
+        raise ProblemError(
+            f"track_frontier epsilon: must be >= 0 and finite, got {epsilon}. Give the relative error "
+            "allowed."
+        )
+    if threads is not None and threads < 1:
+        raise ProblemError(
+            f"track_frontier threads: must be >= 1, got {threads}. Leave it out for one per processor."
+        )
+    if limit < 1:
+        raise ProblemError(
+            f"track_frontier max_joint_configurations: must be >= 1, got {limit}. Leave it out for the "
+            "default."
+        )
+
+
+def _solve(graph: CostGraph, options: _Options) -> Factor:
+    """The frontier of a graph, part by part."""
+    decided = [graph.factors[()]] if () in graph.factors else []
+    parts = graph.components()
+    for variables in parts:
+        decided.append(_solve_part(graph.part(variables), options))
+    # Small ones first, so that the long products come last.
+    decided.sort(key=lambda f: f.table.points)
+    result = decided[0] if decided else unit()
+    for factor in decided[1:]:
+        result = graph.workshop.join(result, factor, (), (), {})
+    if len(parts) > 1:
+        graph.workshop.record("product", [variables[0] for variables in parts])
+    return result
+
+
+def _solve_part(graph: CostGraph, options: _Options) -> Factor:
+    """The frontier of a connected graph."""
+    if options.method == "ldp":
+        line = LinearGraph(graph)
+
+        def marked() -> list[int]:
+            line.extend()
+            return line.marked
+
+        eliminate_simple(graph, marked)
+        if len(line.marked) == len(graph.sizes):
+            return _finish(graph, line.marked, "ldp")
+    else:
+        first = first_operator(graph)
+        last = max(graph.sizes, key=lambda v: graph.workshop.rank[v])
+        ends = [first, last]
+        eliminate_simple(graph, lambda: ends)
+        if len(graph.sizes) <= 2:
+            return _finish(graph, sorted(graph.sizes, key=lambda v: graph.workshop.rank[v]), "final")
+    order, largest = least_table_order(graph)
+    if largest <= options.limit:
+        return _finish(graph, order, "branch")
+    return _fix(graph, options)
+
+
+def _finish(graph: CostGraph, order: list[int], kind: str) -> Factor:
+    """Eliminates all variables in the given order."""
+    for v in order:
+        graph.eliminate(v, kind if kind != "branch" or len(graph.neighbours(v)) > 2 else "node")
+    return graph.factors[()]
+
+
+def _fix(graph: CostGraph, options: _Options) -> Factor:
+    """Decides the variable with the most neighbours ahead of the others: by heuristic, or one way after
+    another."""
+    workshop = graph.workshop
+    hub = max(graph.sizes, key=lambda v: (len(graph.neighbours(v)), graph.sizes[v], -workshop.rank[v]))
+    near = graph.neighbours(hub)
+    if options.heuristics:
+        workshop.exact = False
+        for configuration in _preference(graph, hub):
+            workshop.record("heuristic", (hub,), near, configuration)
+            result = _solve(graph.fixed(hub, configuration), options)
+            if result.table.points:
+                break
+        return result
+    workshop.record("condition", (hub,), near)
+    return choice([_solve(graph.fixed(hub, k), options) for k in range(graph.sizes[hub])])
+
+
+def _preference(graph: CostGraph, variable: int) -> list[int]:
+    """A variable's configurations, best first: time plus memory at best, each relative to the least there
+    is."""
+    least = [np.zeros(graph.sizes[variable]), np.zeros(graph.sizes[variable])]
+    for factor in graph.around(variable):
+        axis = factor.scope.index(variable)
+        for which, costs in enumerate((factor.table.time_s, factor.table.memory_bytes)):
+            cells = _cell_minima(factor.table.offsets, costs).reshape(factor.table.shape)
+            least[which] = least[which] + np.moveaxis(cells, axis, 0).reshape(len(least[which]), -1).min(
+                axis=1
+            )
+    score = np.zeros(graph.sizes[variable])
+    for costs in least:
+        low = costs.min()
+        score = score + (costs / low if 0.0 < low < math.inf else costs)
+    return np.argsort(score, kind="stable").tolist()
+
+
+def _cell_minima(offsets: IntArray, costs: FloatArray) -> FloatArray:
+    minima = np.full(len(offsets) - 1, np.inf)
+    full = np.diff(offsets) > 0
+    if full.any():
+        minima[full] = np.minimum.reduceat(costs, offsets[:-1][full])
+    return minima

@@ -1,0 +1,40 @@
+"""Search problems (tables of costs), cost frontiers, and choosing from them.
+
+A search sees a `Problem` and returns a `Frontier`; it knows nothing of TensorFlow, graphs or devices.
+"""
+
+from __future__ import annotations
+
+from tensoropt.search.brute_force import brute_force as brute_force
+from tensoropt.search.options import OPTIONS as OPTIONS
+from tensoropt.search.options import choose as choose
+from tensoropt.search.options import mini_memory as mini_memory
+from tensoropt.search.options import mini_time as mini_time
+from tensoropt.search.options import turning_point as turning_point
+from tensoropt.search.problem import Problem as Problem
+from tensoropt.search.registry import Search as Search
+from tensoropt.search.registry import get_search as get_search
+from tensoropt.search.registry import register_search as register_search
+from tensoropt.search.registry import search_names as search_names
+from tensoropt.search.result import Elimination as Elimination
+from tensoropt.search.result import Frontier as Frontier
+from tensoropt.search.result import FrontierPoint as FrontierPoint
+from tensoropt.search.result import frontier_of as frontier_of
+
+__all__ = [
+    "OPTIONS",
+    "Elimination",
+    "Frontier",
+    "FrontierPoint",
+    "Problem",
+    "Search",
+    "brute_force",
+    "choose",
+    "frontier_of",
+    "get_search",
+    "mini_memory",
+    "mini_time",
+    "register_search",
+    "search_names",
+    "turning_point",
+]

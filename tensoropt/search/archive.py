@@ -1,0 +1,99 @@
+"""A `Problem` as one ``.npz`` file of plain arrays, which any program can write.
+
+Arrays: ``names`` (N,); for node *i* ``node_time_s_i`` and ``node_memory_bytes_i``; ``edges`` (E, 2); for edge
+*e* ``edge_time_s_e`` and, unless it is zero everywhere, ``edge_memory_bytes_e``; and, where nodes share
+configurations, ``groups`` (N,). Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from tensoropt.errors import ProblemError
+from tensoropt.search.problem import Problem
+
+__all__ = ["load_problem", "save_problem"]
+
+_INDEXED = re.compile(r"(node_time_s|node_memory_bytes|edge_time_s|edge_memory_bytes)_(0|[1-9][0-9]*)")
+
+
+def save_problem(problem: Problem, path: str | Path) -> None:
+    """Writes ``problem`` to exactly ``path`` (no suffix is added)."""
+    arrays: dict[str, np.ndarray] = {"names": np.array(problem.names, dtype=np.str_), "edges": problem.edges}
+    for i in range(problem.nodes):
+        arrays[f"node_time_s_{i}"] = problem.node_time_s[i]
+        arrays[f"node_memory_bytes_{i}"] = problem.node_memory_bytes[i]
+    for e in range(len(problem.edges)):
+        arrays[f"edge_time_s_{e}"] = problem.edge_time_s[e]
+        if problem.edge_memory_bytes[e].any():
+            arrays[f"edge_memory_bytes_{e}"] = problem.edge_memory_bytes[e]
+    if problem.groups is not None:
+        arrays["groups"] = problem.groups
+    with open(path, "wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)
+
+
+def load_problem(path: str | Path) -> Problem:
+    """Reads a problem file; see `Problem.load`."""
+    arrays = _read_arrays(path)
+
+    def need(key: str, reason: str) -> np.ndarray:
+        if key not in arrays:
+            raise ProblemError(
+                f"Problem file {str(path)!r}: array {key!r} is missing ({reason}). Add it to the file."
+            )
+        return arrays[key]
+
+    names = need("names", "one name per node")
+    if names.ndim != 1 or names.dtype.kind not in "US":
+        raise ProblemError(
+            f"Problem file {str(path)!r}: array 'names' must be one-dimensional text, got shape "
+            f"{names.shape} of {names.dtype}. Save it as a NumPy array of strings."
+        )
+    texts = [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    edges = need("edges", "shape (E, 2), which may be (0, 2)")
+    n, e = len(texts), len(edges) if edges.ndim else 0
+    for key in sorted(arrays):
+        indexed = _INDEXED.fullmatch(key)
+        limit = 0 if indexed is None else (n if indexed[1].startswith("node") else e)
+        if key in ("names", "edges", "groups") or (indexed is not None and int(indexed[2]) < limit):
+            continue
+        raise ProblemError(
+            f"Problem file {str(path)!r}: array {key!r} is unknown for {n} nodes and {e} edges. Remove it, "
+            "or correct its name."
+        )
+    return Problem(
+        texts,
+        [need(f"node_time_s_{i}", f"names has {n} nodes") for i in range(n)],
+        [need(f"node_memory_bytes_{i}", f"names has {n} nodes") for i in range(n)],
+        edges,
+        [need(f"edge_time_s_{i}", f"edges has {e} rows") for i in range(e)],
+        [arrays.get(f"edge_memory_bytes_{i}") for i in range(e)],
+        arrays.get("groups"),
+    )
+
+
+def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """All arrays of the file; equal ones are held once, since layers repeat."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ProblemError(
+                    f"Problem file {str(path)!r}: must be an .npz archive, got a single array. Save it with "
+                    "savez."
+                )
+            seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
+            arrays = {}
+            for key in archive.files:
+                array = archive[key]
+                arrays[key] = seen.setdefault((array.tobytes(), str(array.dtype), array.shape), array)
+            return arrays
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise ProblemError(
+            f"Problem file {str(path)!r}: must be an .npz archive of plain arrays, but reading it failed: "
+            f"{error}. Save it again with Problem.save or numpy.savez, without objects."
+        ) from error

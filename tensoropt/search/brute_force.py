@@ -1,0 +1,78 @@
+"""The exact frontier by trying every assignment: what the other searches are tested against."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.search.grid import on_grid, problem_grids
+from tensoropt.search.problem import Problem
+from tensoropt.search.registry import register_search
+from tensoropt.search.result import Frontier, frontier_of
+
+__all__ = ["MAX_ASSIGNMENTS", "brute_force"]
+
+MAX_ASSIGNMENTS = 2_000_000
+"""More than this many strategies (alternatives counted) are refused: they would take minutes and
+gigabytes."""
+
+
+@register_search("brute_force")
+def brute_force(problem: Problem) -> Frontier:
+    """The frontier of ``problem`` by enumeration of all K^n strategies (TensorOpt, section 3.1).
+
+    Raises:
+        ProblemError: there are more than `MAX_ASSIGNMENTS` strategies.
+        InfeasibleError: every strategy has an infinite cost.
+    """
+    began = time.perf_counter()
+    groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
+    _, leaders, member = np.unique(groups, return_index=True, return_inverse=True)
+    terms = problem.nodes + len(problem.edges)
+    alternatives = [
+        (problem.node_tables(i) if i < problem.nodes else problem.edge_tables(i - problem.nodes))[0].shape[-1]
+        for i in range(terms)
+    ]
+    axes = [problem.configurations(i) for i in leaders.tolist()] + alternatives
+    count = math.prod(axes)
+    if count > MAX_ASSIGNMENTS:
+        raise ProblemError(
+            f"brute_force: at most {MAX_ASSIGNMENTS} strategies can be tried, got {count} for "
+            f"{problem.nodes} nodes. Use another search, such as 'ft'."
+        )
+    digits = np.stack(np.unravel_index(np.arange(count), axes), axis=1)
+    assignments, picks = digits[:, : len(leaders)][:, member], digits[:, len(leaders) :]
+    grids = problem_grids(problem)
+    sums = np.zeros((2, count))
+    for i, which in itertools.product(range(terms), (0, 1)):
+        if i < problem.nodes:
+            entries = problem.node_tables(i)[which][assignments[:, i], picks[:, i]]
+        else:
+            u, v = problem.edges[i - problem.nodes].tolist()
+            table = problem.edge_tables(i - problem.nodes)[which]
+            entries = table[assignments[:, u], assignments[:, v], picks[:, i]]
+        sums[which] += on_grid(entries, grids[which])
+    possible = np.flatnonzero(np.isfinite(sums).all(axis=0))
+    if len(possible) == 0:
+        raise InfeasibleError(
+            f"brute_force: every one of {count} strategies of nodes {', '.join(problem.names)} has an "
+            "infinite cost. Allow more configurations."
+        )
+    # Algorithm 1 as the paper has it, one tuple after the other.
+    kept, best = [], math.inf
+    for index in possible[np.lexsort((sums[0][possible], sums[1][possible]))].tolist():
+        if sums[0][index] < best:
+            kept.append(index)
+            best = sums[0][index]
+    return frontier_of(
+        problem,
+        assignments[kept],
+        picks[kept],
+        exact=True,
+        eliminations=(),
+        seconds=time.perf_counter() - began,
+    )

@@ -1,0 +1,70 @@
+"""Costs rounded to one power of two, so that every sum of them is exact.
+
+Repeated layers give many strategies whose costs are equal on paper. Floating-point sums of them differ in the
+last bit, depending on the order of addition; a frontier would then keep points that differ by nothing but
+that noise, and two exact algorithms would disagree. Multiples of one power of two that stay below 2^53 of it
+add exactly in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensoropt.search.problem import FloatArray, Problem
+
+__all__ = ["Grid", "on_grid", "problem_grids"]
+
+Grid = float
+"""A power of two; 0.0 where no grid is fine enough and costs stay as they are."""
+
+_RELATIVE_LOSS = 1e-12
+"""Rounding may change no total by more than this share of it. Cost models are a million times less
+accurate."""
+
+
+def problem_grids(problem: Problem) -> tuple[Grid, Grid]:
+    """The grids of a problem's times and of its memories."""
+    return (
+        _grid([*problem.node_time_s, *problem.edge_time_s]),
+        _grid([*problem.node_memory_bytes, *problem.edge_memory_bytes]),
+    )
+
+
+def _grid(arrays: Sequence[FloatArray]) -> Grid:
+    largest, least, terms = 0.0, 0.0, 0
+    known: dict[tuple[object, ...], tuple[float, float]] = {}
+    for array in arrays:
+        if array.strides and not any(array.strides):
+            continue  # a broadcast zero
+        key = (
+            array.__array_interface__["data"][0],
+            array.shape,
+            array.strides,
+        )  # shared tables are read once
+        if key not in known:
+            finite = array[np.isfinite(array)]
+            known[key] = (float(finite.max()), float(finite.min())) if finite.size else (0.0, 0.0)
+        high, low = known[key]
+        largest, least, terms = largest + high, least + low, terms + 1
+    if largest == 0.0:
+        return 0.0
+    grid = math.ldexp(1.0, max(math.frexp(largest)[1] - 52, -1022))
+    return grid if terms * grid / 2 <= _RELATIVE_LOSS * least else _integer_grid(arrays, largest)
+
+
+def _integer_grid(arrays: Sequence[FloatArray], largest: float) -> Grid:
+    """1.0 where all costs are whole numbers whose sums are exact anyway, otherwise 0.0."""
+    if largest < 2.0**52 and all(bool((np.rint(a) == a)[np.isfinite(a)].all()) for a in arrays):
+        return 1.0
+    return 0.0
+
+
+def on_grid(array: FloatArray, grid: Grid) -> FloatArray:
+    """``array`` rounded to multiples of ``grid``."""
+    if grid == 0.0:
+        return array
+    rounded: FloatArray = np.rint(array / grid) * grid
+    return rounded

@@ -1,0 +1,399 @@
+"""`Problem`: what a search is given, tables of costs and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensoropt.errors import InfeasibleError, ProblemError
+
+__all__ = ["FloatArray", "IntArray", "Problem"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+def _cost_array(name: str, value: Any) -> FloatArray:
+    """Checks one cost array: numbers, none negative or NaN. Returns a read-only float64 view."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ProblemError(
+            f"Problem {name}: costs must be real numbers, got {type(value).__name__} ({error}). "
+            "Give an array of float64."
+        ) from error
+    if array.size and not (array.min() >= 0.0):  # also false for NaN
+        where = tuple(int(i) for i in np.argwhere(~(array >= 0.0))[0])
+        raise ProblemError(
+            f"Problem {name}: every cost must be >= 0 (+inf for an impossible one), got {array[where]} at "
+            f"index {where}. Correct the cost, or use +inf where the configuration does not exist."
+        )
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _int_array(name: str, value: Any) -> IntArray:
+    array = np.asarray(value)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ProblemError(
+            f"Problem {name}: indices must be integers, got dtype {array.dtype}. Give an integer array."
+        )
+    array = array.astype(np.int64)
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Costs of every configuration of every node, and of every pair of configurations of every edge.
+
+    A strategy (an *assignment*) takes one configuration index per node. Its time is the sum of its nodes' and
+    edges' times, its memory the sum of their memories (TensorOpt, section 2.1, Eq. 3). Where a table has
+    alternatives (such as tensor reuse: keep the copy before a reshard, after it, or both) one of them is
+    chosen per node or edge, freely.
+
+    Invariants: every array is float64, >= 0 or +inf; +inf in time or memory marks what does not exist. Arrays
+    are read-only views of what was given, so tables shared by many edges are held once.
+
+    Attributes:
+        names: one name per node, all different.
+        node_time_s: per node *i*, shape ``(K_i,)`` or ``(K_i, P)`` for P alternatives, seconds.
+        node_memory_bytes: per node, the same shape, bytes.
+        edges: ``(E, 2)`` node indices; a pair may repeat, in either direction.
+        edge_time_s: per edge ``(u, v)``, shape ``(K_u, K_v)`` or ``(K_u, K_v, P)``, seconds.
+        edge_memory_bytes: per edge, the same shape, bytes; an omitted one (None) is zero.
+        groups: ``(N,)`` or None; nodes with equal numbers take the same configuration index.
+    """
+
+    names: tuple[str, ...]
+    node_time_s: tuple[FloatArray, ...]
+    node_memory_bytes: tuple[FloatArray, ...]
+    edges: IntArray
+    edge_time_s: tuple[FloatArray, ...]
+    edge_memory_bytes: tuple[FloatArray, ...]
+    groups: IntArray | None = None
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        node_time_s: Sequence[npt.ArrayLike],
+        node_memory_bytes: Sequence[npt.ArrayLike],
+        edges: npt.ArrayLike = (),
+        edge_time_s: Sequence[npt.ArrayLike] = (),
+        edge_memory_bytes: Sequence[npt.ArrayLike | None] | None = None,
+        groups: npt.ArrayLike | None = None,
+    ) -> None:
+        """Checks and takes the tables.
+
+        Raises:
+            ProblemError: an array breaks the format; the message names it.
+        """
+        put = object.__setattr__
+        put(self, "names", tuple(str(name) for name in names))
+        put(
+            self, "node_time_s", tuple(_cost_array(f"node_time_s[{i}]", a) for i, a in enumerate(node_time_s))
+        )
+        put(
+            self,
+            "node_memory_bytes",
+            tuple(_cost_array(f"node_memory_bytes[{i}]", a) for i, a in enumerate(node_memory_bytes)),
+        )
+        edge_array = _int_array("edges", edges)
+        put(self, "edges", edge_array.reshape(0, 2) if edge_array.size == 0 else edge_array)
+        put(
+            self, "edge_time_s", tuple(_cost_array(f"edge_time_s[{e}]", a) for e, a in enumerate(edge_time_s))
+        )
+        given = [None] * len(self.edge_time_s) if edge_memory_bytes is None else list(edge_memory_bytes)
+        put(
+            self,
+            "edge_memory_bytes",
+            tuple(
+                # A broadcast zero costs no memory, and says (strides 0) that nothing was given.
+                np.broadcast_to(np.float64(0.0), self.edge_time_s[e].shape)
+                if a is None and e < len(self.edge_time_s)
+                else _cost_array(f"edge_memory_bytes[{e}]", a)
+                for e, a in enumerate(given)
+            ),
+        )
+        put(self, "groups", None if groups is None else _int_array("groups", groups))
+        self._check_nodes()
+        self._check_edges()
+        self._check_groups()
+
+    def _check_nodes(self) -> None:
+        n = len(self.names)
+        if n == 0:
+            raise ProblemError(
+                "Problem names: there must be at least 1 node, got 0. Add the graph's operators."
+            )
+        first: dict[str, int] = {}
+        for i, name in enumerate(self.names):
+            if first.setdefault(name, i) != i:
+                raise ProblemError(
+                    f"Problem names: every name must be unique, got {name!r} at {first[name]} and {i}. "
+                    "Rename one."
+                )
+        for field, arrays in (
+            ("node_time_s", self.node_time_s),
+            ("node_memory_bytes", self.node_memory_bytes),
+        ):
+            if len(arrays) != n:
+                raise ProblemError(
+                    f"Problem {field}: needs one array per node, {n} for names, got {len(arrays)}. "
+                    "Give an array for each node."
+                )
+        for i, (time, memory) in enumerate(zip(self.node_time_s, self.node_memory_bytes, strict=True)):
+            if time.ndim not in (1, 2) or time.size == 0:
+                raise ProblemError(
+                    f"Problem node_time_s[{i}] ({self.names[i]!r}): shape must be (K,) or (K, P) with K, P "
+                    f">= 1, got {time.shape}. Give one time per configuration."
+                )
+            if memory.shape != time.shape:
+                raise ProblemError(
+                    f"Problem node_memory_bytes[{i}] ({self.names[i]!r}): shape must equal that of "
+                    f"node_time_s[{i}], {time.shape}, got {memory.shape}. Give one memory per time."
+                )
+
+    def _check_edges(self) -> None:
+        if self.edges.ndim != 2 or self.edges.shape[1] != 2:
+            raise ProblemError(
+                f"Problem edges: shape must be (E, 2), got {self.edges.shape}. Give one (from, to) pair per "
+                "row."
+            )
+        n = len(self.names)
+        for field, arrays in (
+            ("edge_time_s", self.edge_time_s),
+            ("edge_memory_bytes", self.edge_memory_bytes),
+        ):
+            if len(arrays) != len(self.edges):
+                raise ProblemError(
+                    f"Problem {field}: needs one array per edge, {len(self.edges)} for edges, got "
+                    f"{len(arrays)}. Give an array for each edge."
+                )
+        for e, (u, v) in enumerate(self.edges.tolist()):
+            if not (0 <= u < n and 0 <= v < n):
+                raise ProblemError(
+                    f"Problem edges[{e}]: node indices must be in 0..{n - 1}, got ({u}, {v}). Correct the "
+                    "pair."
+                )
+            time, memory = self.edge_time_s[e], self.edge_memory_bytes[e]
+            pair = (self.configurations(u), self.configurations(v))
+            if time.ndim not in (2, 3) or time.shape[:2] != pair or time.size == 0:
+                raise ProblemError(
+                    f"Problem edge_time_s[{e}] ({self.names[u]!r} -> {self.names[v]!r}): shape must be "
+                    f"{pair} or {(*pair, 'P')}, got {time.shape}. Give one time per pair of configurations."
+                )
+            if memory.shape != time.shape:
+                raise ProblemError(
+                    f"Problem edge_memory_bytes[{e}] ({self.names[u]!r} -> {self.names[v]!r}): shape must "
+                    f"equal that of edge_time_s[{e}], {time.shape}, got {memory.shape}. Give one memory per "
+                    "time."
+                )
+
+    def _check_groups(self) -> None:
+        if self.groups is None:
+            return
+        if self.groups.shape != (len(self.names),):
+            raise ProblemError(
+                f"Problem groups: shape must be ({len(self.names)},), one number per node, got "
+                f"{self.groups.shape}. Give every node a group (its own number if it shares none)."
+            )
+        leader: dict[int, int] = {}
+        for i, group in enumerate(self.groups.tolist()):
+            j = leader.setdefault(group, i)
+            if self.configurations(i) != self.configurations(j):
+                raise ProblemError(
+                    f"Problem groups: nodes of group {group} must have equally many configurations, got "
+                    f"{self.configurations(j)} for {self.names[j]!r} and {self.configurations(i)} for "
+                    f"{self.names[i]!r}. Give them the same list of configurations, or different groups."
+                )
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes, N."""
+        return len(self.names)
+
+    def configurations(self, node: int) -> int:
+        """The number of configurations of a node, K_i."""
+        return int(self.node_time_s[node].shape[0])
+
+    def node_tables(self, node: int) -> tuple[FloatArray, FloatArray]:
+        """(time, memory) of a node, both of shape ``(K, P)`` with P = 1 where there are no alternatives."""
+        time, memory = self.node_time_s[node], self.node_memory_bytes[node]
+        return (time, memory) if time.ndim == 2 else (time[:, None], memory[:, None])
+
+    def edge_tables(self, edge: int) -> tuple[FloatArray, FloatArray]:
+        """(time, memory) of an edge, both of shape ``(K_u, K_v, P)``."""
+        time, memory = self.edge_time_s[edge], self.edge_memory_bytes[edge]
+        return (time, memory) if time.ndim == 3 else (time[:, :, None], memory[:, :, None])
+
+    def check_assignments(self, assignments: npt.ArrayLike) -> IntArray:
+        """Checks configuration indices of shape ``(N,)`` or ``(points, N)``; returns them as ``(points, N)``.
+
+        Raises:
+            ProblemError: wrong shape, an index out of range, or nodes of one group that differ.
+        """
+        array = np.atleast_2d(_int_array("assignment", assignments))
+        if array.ndim != 2 or array.shape[1] != self.nodes:
+            raise ProblemError(
+                f"Problem assignment: needs one configuration index per node, {self.nodes}, got shape "
+                f"{np.shape(assignments)}. Give indices in the order of names."
+            )
+        limits = np.array([self.configurations(i) for i in range(self.nodes)])
+        bad = np.argwhere((array < 0) | (array >= limits))
+        if len(bad):
+            p, i = bad[0]
+            raise ProblemError(
+                f"Problem assignment: configuration of {self.names[i]!r} must be in 0..{limits[i] - 1}, got "
+                f"{array[p, i]}. Choose one of its {limits[i]} configurations."
+            )
+        if self.groups is not None:
+            _, leaders, member = np.unique(self.groups, return_index=True, return_inverse=True)
+            bad = np.argwhere(array != array[:, leaders][:, member])
+            if len(bad):
+                p, i = bad[0]
+                j = leaders[member[i]]
+                raise ProblemError(
+                    f"Problem assignment: nodes of group {self.groups[i]} must take one configuration, got "
+                    f"{array[p, j]} for {self.names[j]!r} and {array[p, i]} for {self.names[i]!r}. Make them "
+                    "equal."
+                )
+        return array
+
+    def costs(
+        self, assignments: npt.ArrayLike, alternatives: npt.ArrayLike | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Exact (time, memory) of strategies: the correctly rounded sum of the tables' entries.
+
+        The sum does not depend on the order of its terms (``math.fsum``), so whoever adds the same entries
+        exactly gets the same number to the last bit. An impossible strategy costs +inf in both.
+
+        Args:
+            assignments: ``(points, N)`` configuration indices.
+            alternatives: ``(points, N + E)``, the alternative of each node, then of each edge; zeros if
+                omitted.
+
+        Returns:
+            time in seconds and memory in bytes, each of shape ``(points,)``.
+
+        Raises:
+            ProblemError: indices out of range or of the wrong shape.
+        """
+        chosen = self.check_assignments(assignments)
+        terms = self.nodes + len(self.edges)
+        picks = (
+            np.zeros((len(chosen), terms), np.int64)
+            if alternatives is None
+            else np.atleast_2d(_int_array("alternatives", alternatives))
+        )
+        if picks.shape != (len(chosen), terms):
+            raise ProblemError(
+                f"Problem alternatives: shape must be ({len(chosen)}, {terms}), one per point, node and "
+                f"edge, got {picks.shape}. Give those that came with the assignments."
+            )
+        entries = np.empty((2, len(chosen), terms))
+        for i in range(terms):
+            if i < self.nodes:
+                subject, tables = f"{self.names[i]!r}", self.node_tables(i)
+                where: tuple[IntArray, ...] = (chosen[:, i], picks[:, i])
+            else:
+                u, v = self.edges[i - self.nodes].tolist()
+                subject = f"edge {i - self.nodes} ({self.names[u]!r} -> {self.names[v]!r})"
+                tables = self.edge_tables(i - self.nodes)
+                where = (chosen[:, u], chosen[:, v], picks[:, i])
+            count = tables[0].shape[-1]
+            if picks.size and not (0 <= picks[:, i].min() and picks[:, i].max() < count):
+                raise ProblemError(
+                    f"Problem alternatives: that of {subject} must be in 0..{count - 1}, got "
+                    f"{picks[:, i].min()}..{picks[:, i].max()}. Choose one that exists."
+                )
+            for which in (0, 1):
+                entries[which, :, i] = tables[which][where]
+        sums = np.array([[math.fsum(row) for row in part.tolist()] for part in entries]).reshape(
+            2, len(chosen)
+        )
+        sums[:, np.isinf(sums).any(axis=0)] = np.inf
+        return sums[0], sums[1]
+
+    def evaluate(
+        self, assignment: npt.ArrayLike, alternatives: npt.ArrayLike | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """The exact frontier of one assignment over all choices of alternatives.
+
+        Args:
+            assignment: ``(N,)`` configuration indices.
+            alternatives: ``(N + E,)``; if given, only this choice is evaluated.
+
+        Returns:
+            time in seconds (descending) and memory in bytes (ascending), shape ``(points,)``; one point where
+            no table has alternatives.
+
+        Raises:
+            ProblemError: the assignment breaks the format.
+            InfeasibleError: a cost of the assignment is infinite; the message names the node or edge.
+        """
+        # Imported here because these modules are written over Problem.
+        from tensoropt.search.evaluation import evaluate_alternatives
+        from tensoropt.search.frontier import reduce_segments
+
+        chosen = self.check_assignments(assignment)
+        if len(chosen) != 1:
+            raise ProblemError(
+                f"Problem assignment: evaluate takes 1 assignment, got {len(chosen)}. Use costs() for many."
+            )
+        self._check_possible(chosen[0])
+        if alternatives is None:
+            alternatives = evaluate_alternatives(self, chosen[0])
+        picks = np.atleast_2d(np.asarray(alternatives))
+        time, memory = self.costs(np.repeat(chosen, len(picks), axis=0), picks)
+        if np.isinf(time).any():
+            raise InfeasibleError(
+                f"Problem assignment {chosen[0].tolist()}: the chosen alternatives must exist, got an "
+                "infinite cost. Leave alternatives out to get those that exist."
+            )
+        kept, _ = reduce_segments(np.array([0, len(time)]), time, memory)
+        return time[kept], memory[kept]
+
+    def _check_possible(self, assignment: IntArray) -> None:
+        for i in range(self.nodes):
+            time, memory = self.node_tables(i)
+            k = assignment[i]
+            if not np.isfinite(time[k] + memory[k]).any():
+                raise InfeasibleError(
+                    f"Problem node {self.names[i]!r}: configuration {k} is impossible (infinite cost). "
+                    "Choose another configuration."
+                )
+        for e, (u, v) in enumerate(self.edges.tolist()):
+            time, memory = self.edge_tables(e)
+            k, p = assignment[u], assignment[v]
+            if not np.isfinite(time[k, p] + memory[k, p]).any():
+                raise InfeasibleError(
+                    f"Problem edge {e} ({self.names[u]!r} -> {self.names[v]!r}): configurations {k} and {p} "
+                    "are impossible together (infinite cost). Choose another pair."
+                )
+
+    def save(self, path: str | Path) -> None:
+        """Writes the tables to an ``.npz`` file; `load` reads it. See `tensoropt.search.archive`."""
+        from tensoropt.search.archive import save_problem
+
+        save_problem(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Problem:
+        """Reads a file written by `save` or by another program.
+
+        Raises:
+            ProblemError: the file is no ``.npz``, or an array is missing, unknown or breaks the format.
+        """
+        from tensoropt.search.archive import load_problem
+
+        return load_problem(path)

@@ -1,0 +1,69 @@
+"""The searches that exist, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from tensoropt.errors import ProblemError
+from tensoropt.search.problem import Problem
+from tensoropt.search.result import Frontier
+
+__all__ = ["Search", "get_search", "register_search", "search_names"]
+
+
+class Search(Protocol):
+    """A search: a problem in, a frontier out. Keyword arguments are its own."""
+
+    def __call__(self, problem: Problem, **options: Any) -> Frontier:
+        """Searches ``problem``."""
+        ...
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Frontier])
+
+# Filled once, while modules are imported; never changed by a search.
+_SEARCHES: dict[str, Callable[..., Frontier]] = {}
+
+
+def register_search(name: str) -> Callable[[_Function], _Function]:
+    """Declares the decorated function as the search called ``name``.
+
+    Raises:
+        ProblemError: another function has the name.
+    """
+
+    def register(function: _Function) -> _Function:
+        known = _SEARCHES.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (
+            function.__module__,
+            function.__qualname__,
+        ):
+            raise ProblemError(
+                f"search {name!r}: a name may be registered once, got "
+                f"{known.__module__}.{known.__qualname__} and {function.__module__}.{function.__qualname__}. "
+                "Rename one of them."
+            )
+        _SEARCHES[name] = function
+        return function
+
+    return register
+
+
+def search_names() -> tuple[str, ...]:
+    """All registered names, sorted."""
+    return tuple(sorted(_SEARCHES))
+
+
+def get_search(name: str) -> Search:
+    """The search called ``name``.
+
+    Raises:
+        ProblemError: no search has the name; the message lists those that exist.
+    """
+    if name not in _SEARCHES:
+        raise ProblemError(
+            f"search {name!r}: must be one of {', '.join(map(repr, search_names()))}, got {name!r}. Choose "
+            "one of these, or import the package that registers it."
+        )
+    return _SEARCHES[name]

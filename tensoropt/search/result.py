@@ -1,0 +1,269 @@
+"""`Frontier`: what a search gives back, all strategies that are worth having."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.search.frontier import reduce_segments
+from tensoropt.search.problem import FloatArray, IntArray, Problem
+
+__all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of"]
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Elimination:
+    """One step of a search.
+
+    Attributes:
+        kind: ``edge``, ``node``, ``branch``, ``heuristic``, ``condition``, ``ldp`` or ``product``.
+        nodes: names of the nodes that it decides (of the edge's ends, for ``edge``).
+        into: names of the nodes over whose configurations the result is a table.
+        configuration: for ``heuristic``, the configuration index that was fixed.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    into: tuple[str, ...] = ()
+    configuration: int | None = None
+
+    def __str__(self) -> str:
+        fixed = "" if self.configuration is None else f" = {self.configuration}"
+        into = f" -> ({', '.join(self.into)})" if self.into else ""
+        return f"{self.kind} {', '.join(self.nodes)}{fixed}{into}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """One strategy of a frontier.
+
+    Attributes:
+        index: its place in the frontier.
+        time_s: seconds per iteration.
+        memory_bytes: bytes per device.
+        assignment: the configuration index of each node.
+        alternatives: the alternative of each node, then of each edge.
+    """
+
+    index: int
+    time_s: float
+    memory_bytes: float
+    assignment: tuple[int, ...]
+    alternatives: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """Strategies of which none is beaten in both time and memory.
+
+    Invariants: at least one point; memory strictly ascends, time strictly descends; every point is what
+    ``Problem.costs(assignments, alternatives)`` gives, to the last bit.
+
+    Attributes:
+        names: the problem's nodes.
+        time_s: ``(points,)`` seconds per iteration.
+        memory_bytes: ``(points,)`` bytes per device.
+        assignments: ``(points, N)`` configuration indices.
+        alternatives: ``(points, N + E)``, the alternative of each node, then of each edge.
+        exact: whether no strategy of the problem beats a point, and none that is not beaten is missing.
+        eliminations: what was done, in order.
+        seconds: how long the search took.
+    """
+
+    names: tuple[str, ...]
+    time_s: FloatArray
+    memory_bytes: FloatArray
+    assignments: IntArray
+    alternatives: IntArray
+    exact: bool
+    eliminations: tuple[Elimination, ...]
+    seconds: float
+
+    def __post_init__(self) -> None:
+        points, nodes = len(self.time_s), len(self.names)
+        if points == 0:
+            raise ProblemError(
+                "Frontier: must have at least 1 point, got 0. An infeasible problem has no frontier."
+            )
+        if (
+            self.memory_bytes.shape != (points,)
+            or self.assignments.shape != (points, nodes)
+            or self.alternatives.ndim != 2
+            or self.alternatives.shape[0] != points
+            or self.alternatives.shape[1] < nodes
+        ):
+            raise ProblemError(
+                f"Frontier: arrays must agree on {points} points and {nodes} nodes, got memory_bytes "
+                f"{self.memory_bytes.shape}, assignments {self.assignments.shape}, alternatives "
+                f"{self.alternatives.shape}. Give one row per point."
+            )
+        if not (np.all(np.diff(self.memory_bytes) > 0) and np.all(np.diff(self.time_s) < 0)):
+            raise ProblemError(
+                "Frontier: memory must ascend and time descend strictly, got "
+                f"memory_bytes={self.memory_bytes.tolist()[:8]}, time_s={self.time_s.tolist()[:8]}. Reduce "
+                "the points."
+            )
+        for array in (self.time_s, self.memory_bytes, self.assignments, self.alternatives):
+            array.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.time_s)
+
+    def __str__(self) -> str:
+        first, last = self.point(0), self.point(len(self) - 1)
+        return (
+            f"Frontier({len(self)} points{'' if self.exact else ', not exact'}: {first.time_s:.6g} s in "
+            f"{first.memory_bytes:.6g} bytes ... {last.time_s:.6g} s in {last.memory_bytes:.6g} bytes)"
+        )
+
+    def point(self, index: int) -> FrontierPoint:
+        """The point at ``index`` (0 has the least memory, the last the least time)."""
+        return FrontierPoint(
+            index=index,
+            time_s=float(self.time_s[index]),
+            memory_bytes=float(self.memory_bytes[index]),
+            assignment=tuple(self.assignments[index].tolist()),
+            alternatives=tuple(self.alternatives[index].tolist()),
+        )
+
+    def best(self, memory_bytes: float | None = None) -> FrontierPoint:
+        """The fastest point that takes at most ``memory_bytes`` (no limit if None).
+
+        Raises:
+            InfeasibleError: nothing fits; the message says how much is missing.
+        """
+        if memory_bytes is None:
+            return self.point(len(self) - 1)
+        index = int(np.searchsorted(self.memory_bytes, memory_bytes, side="right")) - 1
+        if index < 0 or np.isnan(memory_bytes):
+            least = float(self.memory_bytes[0])
+            raise InfeasibleError(
+                f"Frontier: a strategy must fit in {memory_bytes:.0f} bytes, but the least that any takes is "
+                f"{least:.0f} bytes: {least - memory_bytes:.0f} bytes are missing. Allow {least:.0f} bytes, "
+                "use more devices, or make the batch smaller."
+            )
+        return self.point(index)
+
+    def turning_point(self) -> FrontierPoint:
+        """The knee (TensorOpt, section 5.1): below its memory time rises fast, beyond it time hardly falls.
+
+        It is the point farthest below the straight line from the first point to the last, both axes scaled to
+        0..1; of equal ones, that of least memory. A frontier of one or two points turns at its first.
+        """
+        memory = self.memory_bytes - self.memory_bytes[0]
+        time = self.time_s - self.time_s[-1]
+        if len(self) < 3:
+            return self.point(0)
+        return self.point(int(np.argmin(memory / memory[-1] + time / time[0])))
+
+    def to_json(self) -> str:
+        """The frontier as JSON text; `from_json` gives it back unchanged."""
+        return json.dumps(
+            {
+                "schema": _SCHEMA,
+                "names": self.names,
+                "time_s": self.time_s.tolist(),
+                "memory_bytes": self.memory_bytes.tolist(),
+                "assignments": self.assignments.tolist(),
+                "alternatives": self.alternatives.tolist(),
+                "exact": self.exact,
+                "eliminations": [
+                    {
+                        "kind": step.kind,
+                        "nodes": step.nodes,
+                        "into": step.into,
+                        "configuration": step.configuration,
+                    }
+                    for step in self.eliminations
+                ],
+                "seconds": self.seconds,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Frontier:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ProblemError: the text is not JSON, of another schema, or incomplete.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ProblemError(
+                f"Frontier JSON: cannot be read ({error}). Give the text that Frontier.to_json wrote."
+            ) from error
+        if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
+            got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+            raise ProblemError(
+                f"Frontier JSON: schema must be {_SCHEMA}, got {got!r}. Give the text that Frontier.to_json "
+                "wrote."
+            )
+        try:
+            return cls(
+                names=tuple(data["names"]),
+                time_s=np.array(data["time_s"], np.float64),
+                memory_bytes=np.array(data["memory_bytes"], np.float64),
+                assignments=np.array(data["assignments"], np.int64),
+                alternatives=np.array(data["alternatives"], np.int64),
+                exact=bool(data["exact"]),
+                eliminations=tuple(
+                    Elimination(s["kind"], tuple(s["nodes"]), tuple(s["into"]), s["configuration"])
+                    for s in data["eliminations"]
+                ),
+                seconds=float(data["seconds"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProblemError(
+                f"Frontier JSON: a field is missing or malformed ({type(error).__name__}: {error}). Give the "
+                "text that Frontier.to_json wrote."
+            ) from error
+
+
+def frontier_of(
+    problem: Problem,
+    assignments: npt.ArrayLike,
+    alternatives: npt.ArrayLike | None = None,
+    *,
+    exact: bool,
+    eliminations: Sequence[Elimination],
+    seconds: float,
+) -> Frontier:
+    """The frontier of given strategies: evaluated exactly by ``problem``, then reduced.
+
+    Args:
+        problem: what the strategies are for.
+        assignments: ``(points, N)`` configuration indices, of which impossible ones drop out.
+        alternatives: ``(points, N + E)``; zeros if omitted.
+        exact: what the search claims.
+        eliminations: what the search did.
+        seconds: how long it took.
+
+    Raises:
+        ProblemError: indices break the format, or no strategy is possible.
+    """
+    rows = np.atleast_2d(np.asarray(assignments))
+    picks = (
+        np.zeros((len(rows), problem.nodes + len(problem.edges)), np.int64)
+        if alternatives is None
+        else np.atleast_2d(np.asarray(alternatives))
+    )
+    time, memory = problem.costs(rows, picks)
+    kept, _ = reduce_segments(np.array([0, len(time)]), time, memory)
+    return Frontier(
+        names=problem.names,
+        time_s=time[kept],
+        memory_bytes=memory[kept],
+        assignments=rows[kept].astype(np.int64),
+        alternatives=picks[kept].astype(np.int64),
+        exact=exact,
+        eliminations=tuple(eliminations),
+        seconds=seconds,
+    )

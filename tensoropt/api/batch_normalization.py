@@ -88,13 +88,13 @@ def batch_normalization(
         dtype = tf.float32 if inputs.dtype in (tf.float16, tf.bfloat16) else inputs.dtype
         shape = (known_size(inputs, channel, scope),)
         beta = gamma = None
-        if center:
-            beta = layer_variable(
-                "beta", shape, dtype, beta_initializer, beta_regularizer, beta_constraint, trainable
-            )
         if scale:
             gamma = layer_variable(
                 "gamma", shape, dtype, gamma_initializer, gamma_regularizer, gamma_constraint, trainable
+            )
+        if center:
+            beta = layer_variable(
+                "beta", shape, dtype, beta_initializer, beta_regularizer, beta_constraint, trainable
             )
         moving_mean = layer_variable("moving_mean", shape, dtype, moving_mean_initializer, None, None, False)
         moving_variance = layer_variable(

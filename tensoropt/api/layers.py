@@ -216,7 +216,7 @@ def max_pooling2d(
     Raises:
         GraphError: If an argument is malformed.
     """
-    return _pool(tf.nn.max_pool2d, "max_pooling2d", inputs, pool_size, strides, padding, data_format, name)
+    return _pool(tf.nn.max_pool2d, "MaxPool", "max_pooling2d", inputs, pool_size, strides, padding, data_format, name)
 
 
 def average_pooling2d(
@@ -229,7 +229,7 @@ def average_pooling2d(
 ) -> Any:
     """The mean of each window; padding does not count. The arguments are those of :func:`max_pooling2d`."""
     return _pool(
-        tf.nn.avg_pool2d, "average_pooling2d", inputs, pool_size, strides, padding, data_format, name
+        tf.nn.avg_pool2d, "AvgPool", "average_pooling2d", inputs, pool_size, strides, padding, data_format, name
     )
 
 
@@ -344,6 +344,7 @@ def embedding(
 
 def _pool(
     op: Callable[..., Any],
+    op_name: str,
     kind: str,
     inputs: Any,
     pool_size: Any,
@@ -361,4 +362,5 @@ def _pool(
             pair(strides, "strides", scope),
             tensorflow_padding(padding, scope),
             data_format=tensorflow_layout(data_format, scope),
+            name=op_name,
         )

@@ -199,10 +199,12 @@ def _wrap(function: Callable[..., Any], name: str, module: str) -> Callable[...,
 class _ContextClass(type):
     """The type of a mirrored class: constructing it, and its class methods, work in the private graph.
 
-    Instances are TensorFlow's own, and ``isinstance`` answers for TensorFlow's class.
+    Instances are TensorFlow's own, and ``isinstance`` answers for TensorFlow's class, be it of ``tf.compat.v1`` or
+    of ``tf``: what ``tf.compat.v1.Variable()`` makes is an instance of ``tf.Variable`` only.
     """
 
     _twin: Any
+    _answers_for: tuple[Any, ...]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         check = _CHECKS.get(cls.__name__)
@@ -211,10 +213,10 @@ class _ContextClass(type):
         return instance if check is None else check(instance)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, cls._twin)
+        return isinstance(instance, cls._answers_for)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return subclass is cls or issubclass(subclass, cls._twin)
+        return subclass is cls or issubclass(subclass, cls._answers_for)
 
     def __getattr__(cls, name: str) -> Any:
         value = getattr(cls._twin, name)
@@ -230,11 +232,13 @@ class _ContextClass(type):
 
 def _context_class(twin: Any, dotted: str) -> type:
     path, _, name = dotted.rpartition(".")
+    twins = [getattr(module, name, None) for module in _twin_modules(path)]
     return _ContextClass(
         name,
         (),
         {
             "_twin": twin,
+            "_answers_for": tuple(each for each in twins if each is not None),
             "__doc__": twin.__doc__,
             "__module__": f"tensoropt.{path}" if path else "tensoropt",
             "__signature__": inspect.signature(twin),

@@ -163,7 +163,7 @@ UNSUPPORTED: dict[str, str] = {
         _STRATEGY,
         "distribute dtensor tpu train.SyncReplicasOptimizer train.Server train.replica_device_setter",
     ),
-    **_rows(_LAYER, "keras estimator nn.rnn_cell layers.experimental"),
+    **_rows(_LAYER, "keras nn.rnn_cell"),
     **_rows(
         "Use tensoropt's random ops; their seeds follow tensoropt.set_random_seed.",
         "Generator get_global_generator set_global_generator",

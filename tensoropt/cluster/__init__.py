@@ -1,11 +1,11 @@
-"""Clusters: their levels of links and their devices, measured or described, and what collectives cost on
-them."""
+"""Clusters: levels of links and devices, measured or described, and what collectives cost on them."""
 
 from tensoropt.cluster.collection import collect
 from tensoropt.cluster.collectives import CollectiveModel
+from tensoropt.cluster.device import Device
 from tensoropt.cluster.presets import PRESETS, preset
 from tensoropt.cluster.profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
-from tensoropt.cluster.topology import Device, Level, Topology
+from tensoropt.cluster.topology import Level, Topology
 
 __all__ = [
     "COLLECTIVE_KINDS",

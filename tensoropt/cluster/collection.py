@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tensoropt.cluster import probe
 from tensoropt.cluster.benchmark import Measure, fitted_levels, measure_profile
 from tensoropt.cluster.cache import load_topology, store_topology
-from tensoropt.cluster.topology import Device, Level, Topology
+from tensoropt.cluster.device import Device
+from tensoropt.cluster.topology import Level, Topology
 from tensoropt.errors import ClusterError
 
 if TYPE_CHECKING:

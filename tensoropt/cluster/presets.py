@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tensoropt.cluster.topology import Device, Level, Topology
+from tensoropt.cluster.device import Device
+from tensoropt.cluster.topology import Level, Topology
 from tensoropt.errors import ClusterError
 
 __all__ = [

@@ -1,17 +1,19 @@
-"""A cluster as planning sees it: levels of links from outermost to innermost, and the device at the
-leaves."""
+"""A cluster as planning sees it: levels of links from outermost to innermost, and equal devices at the
+ends."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensoropt.cluster.device import Device
 from tensoropt.cluster.fields import (
     read_bool,
     read_integer,
@@ -23,7 +25,7 @@ from tensoropt.cluster.fields import (
 from tensoropt.cluster.profile import CollectiveProfile, group_fits, restricted
 from tensoropt.errors import ClusterError
 
-__all__ = ["SCHEMA_VERSION", "Device", "Level", "Topology"]
+__all__ = ["SCHEMA_VERSION", "Level", "Topology", "prime_factors"]
 
 SCHEMA_VERSION = 1
 
@@ -64,71 +66,6 @@ class Level:
                 f"{subject}: bandwidth_bytes_per_s must be finite and positive, got "
                 f"{self.bandwidth_bytes_per_s}."
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What one device can do.
-
-    Attributes:
-        name: for people.
-        flops_per_s: pairs of dtype name and rate, sorted; a mapping is accepted. ``float32`` must be there.
-        memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together.
-        memory_bytes: that a process on the device can use.
-        op_overhead_s: time of an op that computes nothing.
-    """
-
-    name: str
-    flops_per_s: tuple[tuple[str, float], ...]
-    memory_bandwidth_bytes_per_s: float
-    memory_bytes: int
-    op_overhead_s: float
-
-    def __init__(
-        self,
-        name: str,
-        flops_per_s: Mapping[str, float] | Sequence[tuple[str, float]],
-        memory_bandwidth_bytes_per_s: float,
-        memory_bytes: int,
-        op_overhead_s: float,
-    ) -> None:
-        # A frozen value cannot hold a mapping, but a mapping is what people write.
-        rates = tuple(sorted((str(dtype), float(rate)) for dtype, rate in dict(flops_per_s).items()))
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "flops_per_s", rates)
-        object.__setattr__(self, "memory_bandwidth_bytes_per_s", float(memory_bandwidth_bytes_per_s))
-        object.__setattr__(self, "memory_bytes", int(memory_bytes))
-        object.__setattr__(self, "op_overhead_s", float(op_overhead_s))
-        self._validate()
-
-    def _validate(self) -> None:
-        subject = f"Device {self.name!r}"
-        if "float32" not in dict(self.flops_per_s):
-            raise ClusterError(
-                f"{subject}: flops_per_s has no 'float32'. It is the figure that other dtypes fall to."
-            )
-        positive = {f"flops_per_s[{dtype!r}]": rate for dtype, rate in self.flops_per_s}
-        positive["memory_bandwidth_bytes_per_s"] = self.memory_bandwidth_bytes_per_s
-        positive["memory_bytes"] = self.memory_bytes
-        for name, value in positive.items():
-            if not (math.isfinite(value) and value > 0):
-                raise ClusterError(f"{subject}: {name} must be finite and positive, got {value}.")
-        if not (math.isfinite(self.op_overhead_s) and self.op_overhead_s >= 0):
-            raise ClusterError(
-                f"{subject}: op_overhead_s must be finite and not negative, got {self.op_overhead_s}."
-            )
-
-    def flops(self, dtype: str) -> float:
-        """Floating-point operations per second with operands of ``dtype``.
-
-        A dtype without a figure runs at the rate of ``float32``, ``complex128`` at that of ``float64``:
-        devices without units for a narrow type widen it, and integer arithmetic has the width of
-        ``float32``'s.
-        """
-        rates = dict(self.flops_per_s)
-        if dtype == "complex128":
-            dtype = "float64"
-        return rates.get(dtype, rates["float32"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +219,11 @@ class Topology:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all fields and ``schema_version``."""
-        device = dataclasses.asdict(self.device)
-        device["flops_per_s"] = dict(self.device.flops_per_s)
         return {
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "levels": [dataclasses.asdict(level) for level in self.levels],
-            "device": device,
+            "device": self.device.to_json(),
             "profile": None if self.profile is None else self.profile.to_json(),
         }
 
@@ -320,7 +255,7 @@ class Topology:
         return cls(
             read_text(fields, "name", "the document"),
             tuple(_level_from_json(level, f"levels[{index}]") for index, level in enumerate(levels)),
-            _device_from_json(fields["device"]),
+            Device.from_json(fields["device"]),
             None if profile is None else CollectiveProfile.from_json(profile),
         )
 
@@ -357,6 +292,7 @@ class Topology:
         return f"{self.name}: {units} of {self.device.name}"
 
 
+@functools.lru_cache(maxsize=1024)
 def prime_factors(number: int) -> tuple[int, ...]:
     """The prime factors of a positive integer, ascending; none for 1."""
     factors = []
@@ -378,19 +314,4 @@ def _level_from_json(data: object, where: str) -> Level:
         read_number(fields, "latency_s", where),
         read_number(fields, "bandwidth_bytes_per_s", where),
         read_bool(fields, "shared", where),
-    )
-
-
-def _device_from_json(data: object) -> Device:
-    where = "device"
-    fields = read_object(data, where)
-    known = ("name", "flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes", "op_overhead_s")
-    reject_unknown_fields(fields, known, where)
-    rates = read_object(fields["flops_per_s"], "device.flops_per_s")
-    return Device(
-        read_text(fields, "name", where),
-        {dtype: read_number(rates, dtype, "device.flops_per_s") for dtype in rates},
-        read_number(fields, "memory_bandwidth_bytes_per_s", where),
-        read_integer(fields, "memory_bytes", where),
-        read_number(fields, "op_overhead_s", where),
     )

@@ -1,0 +1,109 @@
+"""What one device of a cluster can do."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt.cluster.fields import (
+    read_integer,
+    read_number,
+    read_object,
+    read_text,
+    reject_unknown_fields,
+)
+from tensoropt.errors import ClusterError
+
+__all__ = ["Device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What one device can do.
+
+    Attributes:
+        name: for people.
+        flops_per_s: pairs of dtype name and rate, sorted; a mapping is accepted. ``float32`` must be there.
+        memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together.
+        memory_bytes: that a process on the device can use.
+        op_overhead_s: time of an op that computes nothing.
+    """
+
+    name: str
+    flops_per_s: tuple[tuple[str, float], ...]
+    memory_bandwidth_bytes_per_s: float
+    memory_bytes: int
+    op_overhead_s: float
+
+    def __init__(
+        self,
+        name: str,
+        flops_per_s: Mapping[str, float] | Sequence[tuple[str, float]],
+        memory_bandwidth_bytes_per_s: float,
+        memory_bytes: int,
+        op_overhead_s: float,
+    ) -> None:
+        # A frozen value cannot hold a mapping, but a mapping is what people write.
+        rates = tuple(sorted((str(dtype), float(rate)) for dtype, rate in dict(flops_per_s).items()))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "flops_per_s", rates)
+        object.__setattr__(self, "memory_bandwidth_bytes_per_s", float(memory_bandwidth_bytes_per_s))
+        object.__setattr__(self, "memory_bytes", int(memory_bytes))
+        object.__setattr__(self, "op_overhead_s", float(op_overhead_s))
+        self._validate()
+
+    def _validate(self) -> None:
+        subject = f"Device {self.name!r}"
+        if "float32" not in dict(self.flops_per_s):
+            raise ClusterError(
+                f"{subject}: flops_per_s has no 'float32'. It is the figure that other dtypes fall to."
+            )
+        positive = {f"flops_per_s[{dtype!r}]": rate for dtype, rate in self.flops_per_s}
+        positive["memory_bandwidth_bytes_per_s"] = self.memory_bandwidth_bytes_per_s
+        positive["memory_bytes"] = self.memory_bytes
+        for name, value in positive.items():
+            if not (math.isfinite(value) and value > 0):
+                raise ClusterError(f"{subject}: {name} must be finite and positive, got {value}.")
+        if not (math.isfinite(self.op_overhead_s) and self.op_overhead_s >= 0):
+            raise ClusterError(
+                f"{subject}: op_overhead_s must be finite and not negative, got {self.op_overhead_s}."
+            )
+
+    def flops(self, dtype: str) -> float:
+        """Floating-point operations per second with operands of ``dtype``.
+
+        A dtype without a figure runs at the rate of ``float32``, ``complex128`` at that of ``float64``:
+        devices without units for a narrow type widen it, and integer arithmetic has the width of
+        ``float32``'s.
+        """
+        rates = dict(self.flops_per_s)
+        if dtype == "complex128":
+            dtype = "float64"
+        return rates.get(dtype, rates["float32"])
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with all fields."""
+        return {**dataclasses.asdict(self), "flops_per_s": dict(self.flops_per_s)}
+
+    @classmethod
+    def from_json(cls, data: object) -> Device:
+        """The device that ``to_json`` wrote.
+
+        Raises:
+            ClusterError: if a field is missing, unknown, of the wrong type or out of range.
+        """
+        where = "device"
+        fields = read_object(data, where)
+        known = ("name", "flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes", "op_overhead_s")
+        reject_unknown_fields(fields, known, where)
+        rates = read_object(fields["flops_per_s"], "device.flops_per_s")
+        return cls(
+            read_text(fields, "name", where),
+            {dtype: read_number(rates, dtype, "device.flops_per_s") for dtype in rates},
+            read_number(fields, "memory_bandwidth_bytes_per_s", where),
+            read_integer(fields, "memory_bytes", where),
+            read_number(fields, "op_overhead_s", where),
+        )

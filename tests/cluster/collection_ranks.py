@@ -1,0 +1,98 @@
+"""What each rank does in the tests of collection: ``collection_ranks.py SCENARIO``; rank 0 prints JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from tensoropt.cluster import cache, collect, collection, probe
+from tensoropt.errors import ClusterError
+
+COMM = MPI.COMM_WORLD
+
+
+def error_of(function: Callable[[], object]) -> list[str]:
+    """The ClusterError's text on every rank."""
+    try:
+        function()
+    except ClusterError as error:
+        text = str(error)
+    else:
+        text = ""
+    return COMM.allgather(text)
+
+
+def healthy() -> dict[str, object]:
+    start_s = time.perf_counter()
+    first = collect(COMM, budget_s=1.0)
+    measured_s = time.perf_counter() - start_s
+    start_s = time.perf_counter()
+    second = collect(COMM, budget_s=1.0)
+    cached_s = time.perf_counter() - start_s
+    COMM.Barrier()
+    if COMM.rank == 0:
+        for path in cache.cache_directory().iterdir():
+            path.write_text("damaged", encoding="utf-8")
+    COMM.Barrier()
+    third = collect(COMM, budget_s=0.2)
+    refreshed = collect(COMM, budget_s=0.2, refresh=True)
+    other_engine = collect(COMM, budget_s=0.0, engine="invented", measure=lambda *_: None)
+    return {
+        "topology": first.to_json(),
+        "equal": COMM.allgather([t.fingerprint() for t in (first, second, third, refreshed, other_engine)]),
+        "same_profile": [
+            first.profile == other.profile for other in (second, third, refreshed, other_engine)
+        ],
+        "measured_s": measured_s,
+        "cached_s": cached_s,
+        "files": len(list(cache.cache_directory().iterdir())),
+    }
+
+
+def failing() -> dict[str, object]:
+    def broken(kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+        raise RuntimeError(f"no {kind} here")
+
+    everywhere = error_of(lambda: collect(COMM, measure=broken, engine="broken", budget_s=0.1))
+
+    def late(kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+        if COMM.rank == 2 and kind == "broadcast":
+            raise RuntimeError("rank 2 cannot broadcast")
+
+    without_waiting = error_of(lambda: collect(COMM, measure=late, engine="late", budget_s=0.1))
+
+    def unreadable() -> str:
+        if COMM.rank in (1, 3):
+            raise OSError("no such file: cpuinfo")
+        return "cpu"
+
+    probe.cpu_model = unreadable  # type: ignore[assignment]
+    local = error_of(lambda: collect(COMM))
+    return {"everywhere": everywhere, "without_waiting": without_waiting, "local": local}
+
+
+def deserting() -> dict[str, object]:
+    """Rank 1 fails where the others wait for it: nothing but the end of the job helps."""
+    collection._FAILURE_GRACE_S = 0.5
+
+    def measure(kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+        if COMM.rank == 1:
+            raise RuntimeError("rank 1 deserts")
+        COMM.Barrier()
+
+    collect(COMM, measure=measure, engine="deserting")
+    return {}
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    result = {"healthy": healthy, "failing": failing, "deserting": deserting}[sys.argv[1]]()
+    if COMM.rank == 0:
+        print(json.dumps(result))

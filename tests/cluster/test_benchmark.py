@@ -1,0 +1,142 @@
+"""The measuring of collectives, with an invented engine on an invented clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tensoropt.cluster import COLLECTIVE_KINDS, CollectiveModel, Device, Level, Topology, preset
+from tensoropt.cluster.benchmark import fitted_levels, measure_profile, measured_groups
+from tensoropt.errors import ClusterError
+
+pytestmark = pytest.mark.pure
+
+MEMORY_BYTES = 2**30
+
+
+class OneRank:
+    """The only rank; its clock stands still but for the collectives, which take what ``seconds`` says."""
+
+    def __init__(self, seconds: Callable[[str, tuple[int, ...], int], float]) -> None:
+        self.now_s = 0.0
+        self.seconds = seconds
+        self.calls: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+
+    def measure(self, kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+        self.calls.append((kind, axes, array.shape))
+        self.now_s += self.seconds(kind, axes, array.nbytes)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def barrier(self) -> None:
+        pass
+
+    def agree(self, values: Sequence[float], error: Exception | None) -> list[float]:
+        if error is not None:
+            raise ClusterError(f"failed: {error}")
+        return list(values)
+
+
+def cluster(*sizes: int) -> Topology:
+    device = Device("chip", {"float32": 1e12}, 1e11, MEMORY_BYTES, 1e-6)
+    return Topology("invented", tuple(Level(f"l{i}", size, 0.0, 1.0) for i, size in enumerate(sizes)), device)
+
+
+def profile_of(topology: Topology, rank: OneRank, budget_s: float = 3.0) -> CollectiveModel:
+    profile = measure_profile(
+        topology, rank.measure, rank, budget_s=budget_s, max_output_bytes=MEMORY_BYTES, clock=rank.clock
+    )
+    return CollectiveModel(Topology("measured", topology.levels, topology.device, profile))
+
+
+def test_groups_that_are_alike_are_measured_once() -> None:
+    assert measured_groups(cluster(2, 8)) == {
+        (2, 1): (0,),
+        (1, 2): (1,),
+        (2, 2): (0, 1),
+        (1, 4): (1, 2),
+        (2, 4): (0, 1, 2),
+        (1, 8): (1, 2, 3),
+        (2, 8): (0, 1, 2, 3),
+    }
+
+
+def test_measured_profile_predicts_the_engine_for_every_kind_and_group() -> None:
+    truth = CollectiveModel(preset("v100"))
+    measured = profile_of(truth.topology, OneRank(truth.seconds))
+    for kind in COLLECTIVE_KINDS:
+        for group, axes in measured_groups(truth.topology).items():
+            assert measured.is_measured(kind, axes), (kind, group)
+            for size in (2**10, 2**14, 2**18):
+                assert measured.seconds(kind, axes, size) == pytest.approx(truth.seconds(kind, axes, size))
+
+
+def test_arrays_have_the_shape_that_each_kind_takes() -> None:
+    rank = OneRank(lambda *_: 1e-3)
+    profile_of(cluster(6), rank)
+    for kind, axes, shape in rank.calls:
+        members = {(0,): 2, (1,): 3, (0, 1): 6}[axes]
+        if kind in ("reduce_scatter", "all_to_all"):
+            assert len(shape) == 2 and shape[0] == members
+        else:
+            assert len(shape) == 1 and shape[0] % members == 0
+
+
+def test_time_stays_near_the_budget_and_every_entry_has_a_size() -> None:
+    truth = CollectiveModel(preset("v100-no-rdma"))
+    rank = OneRank(lambda kind, axes, size: 100 * truth.seconds(kind, axes, size))
+    measured = profile_of(truth.topology, rank, budget_s=1.0)
+    assert rank.now_s < 1.5
+    profile = measured.topology.profile
+    assert profile is not None and len(profile.entries) == 7 * len(COLLECTIVE_KINDS)
+
+
+def test_without_a_budget_only_the_smallest_size_is_measured() -> None:
+    profile = profile_of(cluster(4), OneRank(lambda *_: 0.1), budget_s=0.0).topology.profile
+    assert profile is not None and {len(entry.sizes_bytes) for entry in profile.entries} == {1}
+
+
+def test_outputs_that_memory_has_no_room_for_are_left_out() -> None:
+    rank = OneRank(lambda *_: 1e-6)
+    topology = cluster(4)
+    profile = measure_profile(
+        topology, rank.measure, rank, budget_s=100, max_output_bytes=2**20, clock=rank.clock
+    )
+    largest = {(entry.kind, entry.group): entry.sizes_bytes[-1] for entry in profile.entries}
+    assert largest["all_reduce", (4,)] == 2**20 and largest["all_gather", (4,)] == 2**18
+
+
+def test_single_device_has_nothing_to_measure() -> None:
+    rank = OneRank(lambda *_: 1.0)
+    assert profile_of(cluster(1), rank).topology.profile is not None and not rank.calls
+
+
+def test_disturbed_time_of_a_small_size_is_bounded_by_larger_ones() -> None:
+    def disturbed(kind: str, axes: tuple[int, ...], size: int) -> float:
+        return 1e-3 if size == 2**12 else 1e-5
+
+    measured = profile_of(cluster(2), OneRank(disturbed))
+    assert measured.seconds("permute", (0,), 2**12) == pytest.approx(1e-5)
+
+
+def test_error_of_the_engine_is_handed_to_the_agreement() -> None:
+    def broken(kind: str, axes: tuple[int, ...], size: int) -> float:
+        if kind == "all_to_all":
+            raise RuntimeError("no such collective")
+        return 1e-5
+
+    with pytest.raises(ClusterError, match="failed: no such collective"):
+        profile_of(cluster(2), OneRank(broken))
+
+
+def test_levels_fitted_to_measurements_give_back_latency_and_bandwidth() -> None:
+    truth = CollectiveModel(preset("h100").with_device_count(8))
+    measured = profile_of(truth.topology, OneRank(truth.seconds), budget_s=10.0)
+    host, device = fitted_levels(measured.topology)
+    assert host == truth.topology.levels[0]  # one host: nothing to fit
+    assert device.bandwidth_bytes_per_s == pytest.approx(18 * 20.6e9, rel=0.1)
+    assert device.latency_s == pytest.approx(truth.topology.levels[1].latency_s, rel=0.1)

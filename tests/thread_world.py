@@ -1,7 +1,7 @@
 """Ranks as threads of one process: the engine's own lowering, with collectives exchanged in memory.
 
-Each thread builds its own ``tf.Graph`` and runs its own session, made with ``session_config()``. Everything is as
-under ``mpirun`` but the transport, so a test of lowering needs neither MPI nor processes.
+Each thread builds its own ``tf.Graph`` and runs its own session, made with ``session_config()``. Everything
+is as under ``mpirun`` but the transport, so a test of lowering needs neither MPI nor processes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class _Meeting:
 class ThreadWorld:
     """Where the threads meet.
 
-    A member's k-th collective in a group meets the other members' k-th, as in MPI. A meeting where labels (kind,
-    shape, dtype) differ, an error in any thread, and a wait that is too long all end the whole world.
+    A member's k-th collective in a group meets the other members' k-th, as in MPI. A meeting where labels
+    (kind, shape, dtype) differ, an error in any thread, and a wait that is too long all end the whole world.
     """
 
     def __init__(self, size: int, stall_s: float = _STALL_S) -> None:
@@ -170,7 +170,8 @@ class ThreadTransport(Transport):
         return None
 
     def _exchange(self, label: str, x: np.ndarray, members: tuple[int, ...]) -> list[np.ndarray]:
-        # A copy: TensorFlow may use the buffer again as soon as the callback returns, before others have read it.
+        # A copy: TensorFlow may use the buffer again as soon as the callback returns, before others have read
+        # it.
         return self._world.exchange(self.rank, members, f"{label} {x.dtype} {x.shape}", np.array(x))
 
 
@@ -196,7 +197,7 @@ def _reduce(arrays: list[np.ndarray], op: str) -> np.ndarray:
 
 
 def session_config() -> tf.compat.v1.ConfigProto:
-    """Return a session's configuration with threads of its own, so that a blocked rank never blocks another."""
+    """Return a session's configuration with threads of its own, so that no rank blocks another."""
     return tf.compat.v1.ConfigProto(
         use_per_session_threads=True,
         inter_op_parallelism_threads=2,

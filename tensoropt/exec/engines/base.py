@@ -48,7 +48,8 @@ class CollectiveEngine(abc.ABC):
     """Emits collectives into a TensorFlow v1 graph.
 
     Every rank builds its own graph with the same collectives in the same order. Members of a group are the
-    ranks that differ only along the mesh axes of the group, row-major in the order in which the axes are given.
+    ranks that differ only along the mesh axes of the group, row-major in the order in which the axes are
+    given.
 
     MPI has no means of telling two collectives apart but their order, and TensorFlow runs independent ops in
     any order. Therefore each collective of a program is chained after the one before by a control dependency:
@@ -57,13 +58,16 @@ class CollectiveEngine(abc.ABC):
 
     A collective has no gradient of its own: who emits it defines one (``tf.custom_gradient``).
 
-    All ops are placed on the CPU; TensorFlow copies tensors that live on a GPU.
+    Attributes:
+        name: What the engine is called in arguments and logs.
+        device: Where its ops are placed; None leaves that to TensorFlow.
 
     Invariants:
         ``size`` is the product of ``mesh_shape``. A group of one member emits no collective.
     """
 
     name: ClassVar[str]
+    device: ClassVar[str | None] = "/cpu:0"
 
     def __init__(self, mesh_shape: Sequence[int], rank: int, size: int) -> None:
         """Check the mesh against the world.
@@ -79,9 +83,9 @@ class CollectiveEngine(abc.ABC):
         self.mesh_shape = tuple(int(axis_size) for axis_size in mesh_shape)
         if any(axis_size < 1 for axis_size in self.mesh_shape) or math.prod(self.mesh_shape) != size:
             raise EngineError(
-                f"Engine '{self.name}': the mesh {self.mesh_shape} holds {math.prod(self.mesh_shape)} ranks, but "
-                f"the job was started with {size}. Start it with mpirun -n {math.prod(self.mesh_shape)}, or plan "
-                f"for {size} devices."
+                f"Engine '{self.name}': the mesh {self.mesh_shape} holds {math.prod(self.mesh_shape)} ranks, "
+                f"but the job was started with {size}. Start it with mpirun -n {math.prod(self.mesh_shape)}, "
+                f"or plan for {size} devices."
             )
         self.rank = rank
         self.size = size
@@ -89,7 +93,7 @@ class CollectiveEngine(abc.ABC):
         self._program: Program | None = None
         self._programs = 0
 
-    # ------------------------------------------------------------------------------------------------ programs
+    # ----------------------------------------------------------------------------------------------- programs
 
     @contextlib.contextmanager
     def program(self, after: tf.Operation | None = None) -> Iterator[Program]:
@@ -104,9 +108,9 @@ class CollectiveEngine(abc.ABC):
         """
         if self._program is not None:
             raise CollectiveError(
-                f"Program {self._program.number} is still open: its collectives form one chain, which another "
-                f"program would break. Got a second 'with engine.program()' inside it. Leave the first block, or "
-                f"emit into it."
+                f"Program {self._program.number} is still open: its collectives form one chain, which "
+                "another program would break. Got a second 'with engine.program()' inside it. Leave the "
+                "first block, or emit into it."
             )
         program = Program(self._programs, after.graph if after is not None else None, after)
         self._programs += 1
@@ -123,7 +127,7 @@ class CollectiveEngine(abc.ABC):
         """
         return tuple(graph.get_collection(_EMITTED))
 
-    # --------------------------------------------------------------------------------------------- collectives
+    # -------------------------------------------------------------------------------------------- collectives
 
     def all_reduce(self, x: tf.Tensor, axes: Sequence[int], *, op: str = "sum") -> tf.Tensor:
         """Reduce ``x`` over the group, elementwise.
@@ -166,8 +170,8 @@ class CollectiveEngine(abc.ABC):
         """Sum over the members, each keeping its slice: ``[n, ...]`` → ``[...]``.
 
         Raises:
-            CollectiveError: An argument breaks a rule, such as a leading dimension other than n, or no program
-                is open.
+            CollectiveError: An argument breaks a rule, such as a leading dimension other than n, or no
+                program is open.
         """
         x = self._checked("reduce_scatter", x, _REDUCED["sum"])
         group = self._group(axes)
@@ -177,11 +181,11 @@ class CollectiveEngine(abc.ABC):
         return self._chained("reduce_scatter", x, group.axes, lambda: self._emit_reduce_scatter(x, group), x.shape[1:])
 
     def all_to_all(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-        """Exchange slices: ``[n, ...]`` → ``[n, ...]``, where slice j comes from member j, which held it for us.
+        """Exchange slices: ``[n, ...]`` → ``[n, ...]``, where slice j is the one that member j held for us.
 
         Raises:
-            CollectiveError: An argument breaks a rule, such as a leading dimension other than n, or no program
-                is open.
+            CollectiveError: An argument breaks a rule, such as a leading dimension other than n, or no
+                program is open.
         """
         x = self._checked("all_to_all", x, _MOVED)
         group = self._group(axes)
@@ -205,14 +209,12 @@ class CollectiveEngine(abc.ABC):
         group = self._group(axes)
         if not 0 <= root < group.size:
             raise CollectiveError(
-                f"broadcast '{x.name}': root must be the index of a member of its group, 0 to {group.size - 1}. "
-                f"Got root={root} for axes={group.axes} of the mesh {self.mesh_shape}."
+                f"broadcast '{x.name}': root must be the index of a member of its group, 0 to "
+                f"{group.size - 1}. Got root={root} for axes={group.axes} of the mesh {self.mesh_shape}."
             )
         if group.size == 1:
             return x
-        return self._chained(
-            f"broadcast[{root}]", x, group.axes, lambda: self._emit_broadcast(x, group, root), x.shape
-        )
+        return self._chained(f"broadcast[{root}]", x, group.axes, lambda: self._emit_broadcast(x, group, root), x.shape)
 
     def permute(self, x: tf.Tensor, sources: Sequence[int]) -> tf.Tensor:
         """Move tensors between ranks of the whole world: rank r gets the one of rank ``sources[r]``.
@@ -235,7 +237,7 @@ class CollectiveEngine(abc.ABC):
             return x
         return self._chained(f"permute{list(sources)}", x, None, lambda: self._emit_permute(x, sources), x.shape)
 
-    # -------------------------------------------------------------------------------------------- measurements
+    # ------------------------------------------------------------------------------------------- measurements
 
     @abc.abstractmethod
     def counted_bytes(self) -> dict[str, int]:
@@ -247,9 +249,9 @@ class CollectiveEngine(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back communicators and the like. Graphs with collectives of this engine cannot run any more."""
+        """Give back communicators and the like. Graphs made with this engine cannot run any more."""
 
-    # -------------------------------------------------------------------------------------------- the subclass's
+    # ----------------------------------------------------------------------------------------- the subclass's
 
     @abc.abstractmethod
     def _emit_all_reduce(self, x: tf.Tensor, group: Group, op: str) -> tf.Tensor: ...
@@ -269,7 +271,7 @@ class CollectiveEngine(abc.ABC):
     @abc.abstractmethod
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor: ...
 
-    # ------------------------------------------------------------------------------------------------- checking
+    # ----------------------------------------------------------------------------------------------- checking
 
     def _group(self, axes: Sequence[int]) -> Group:
         key = tuple(int(axis) for axis in axes)
@@ -295,8 +297,8 @@ class CollectiveEngine(abc.ABC):
         if x.shape.rank is None or x.shape.rank == 0 or x.shape[0] != group.size:
             raise CollectiveError(
                 f"{kind} '{x.name}': the leading dimension must be static and equal the group's size "
-                f"{group.size} (axes={group.axes} of the mesh {self.mesh_shape}). Got shape {x.shape}. Stack one "
-                f"slice for each member."
+                f"{group.size} (axes={group.axes} of the mesh {self.mesh_shape}). Got shape {x.shape}. Stack "
+                "one slice for each member."
             )
 
     def _chained(
@@ -310,8 +312,8 @@ class CollectiveEngine(abc.ABC):
         program, graph = self._program, x.graph
         if program is None:
             raise CollectiveError(
-                f"{kind} '{x.name}': a collective must belong to a program, which puts it in an agreed order. Got "
-                f"none open. Emit it inside 'with engine.program():'."
+                f"{kind} '{x.name}': a collective must belong to a program, which puts it in an agreed "
+                "order. Got none open. Emit it inside 'with engine.program():'."
             )
         if program.graph is None:
             program.graph = graph
@@ -319,11 +321,15 @@ class CollectiveEngine(abc.ABC):
         conditional = graph.building_function or graph._get_control_flow_context() is not None
         if program.graph is not graph or conditional:
             raise CollectiveError(
-                f"{kind} '{x.name}': all collectives of program {program.number} must be in one graph and outside "
-                f"of control flow. Got one in {'a branch, loop or function' if conditional else 'another graph'}. "
-                f"Unroll the loop, or compute both branches and select."
+                f"{kind} '{x.name}': all collectives of program {program.number} must be in one graph and "
+                "outside of control flow. Got one in "
+                f"{'a branch, loop or function' if conditional else 'another graph'}. Unroll the loop, or "
+                "compute both branches and select."
             )
-        with tf.device("/cpu:0"), tf.control_dependencies([] if program.last is None else [program.last]):
+        with (
+            tf.device(self.device) if self.device else contextlib.nullcontext(),
+            tf.control_dependencies([] if program.last is None else [program.last]),
+        ):
             y = emit()
         y.set_shape(shape)
         program.last = y.op

@@ -61,7 +61,8 @@ class Group:
         if len(set(axes)) != len(axes) or any(not 0 <= axis < len(mesh_shape) for axis in axes):
             raise CollectiveError(
                 f"A collective's axes must be distinct axes of the mesh {tuple(mesh_shape)}, that is 0 to "
-                f"{len(mesh_shape) - 1}, each at most once. Got axes={axes}. Name each mesh axis by its number."
+                f"{len(mesh_shape) - 1}, each at most once. Got axes={axes}. Name each mesh axis by its "
+                "number."
             )
         for number, members in enumerate(partition(mesh_shape, axes)):
             if rank in members:

@@ -40,8 +40,9 @@ def start_mpi() -> Any:
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise EngineError(
-            "MPI must be started with thread support of at least MPI_THREAD_SERIALIZED, because TensorFlow runs "
-            f"ops in threads of its own. Got level {MPI.Query_thread()}. Leave mpi4py.rc.thread_level at 'multiple'."
+            "MPI must be started with thread support of at least MPI_THREAD_SERIALIZED, because TensorFlow "
+            f"runs ops in threads of its own. Got level {MPI.Query_thread()}. Leave mpi4py.rc.thread_level "
+            "at 'multiple'."
         )
     return MPI.COMM_WORLD
 
@@ -66,8 +67,8 @@ def agree(comm: Any, name: str, value: str | bytes) -> None:
         ranks.setdefault(digest, []).append(rank)
     parts = "; ".join(f"{digest[:12]} on rank{'s' * (len(who) > 1)} {_ranges(who)}" for digest, who in ranks.items())
     raise CollectiveError(
-        f"The {name} must be the same on all {len(digests)} ranks. Got {parts}. Run the same program with the "
-        f"same arguments, files and package versions on every rank."
+        f"The {name} must be the same on all {len(digests)} ranks. Got {parts}. Run the same program with "
+        "the same arguments, files and package versions on every rank."
     )
 
 
@@ -94,8 +95,8 @@ def agree_on_success(comm: Any, step: str, error: BaseException | None) -> None:
 def install_abort_hook(comm: Any | None = None) -> bool:
     """End the whole job when this rank ends by an exception that nobody caught, in whatever thread.
 
-    Without it the other ranks wait forever in their next collective. The traceback is printed first, each line
-    led by the rank, so that the one which failed is seen among the others.
+    Without it the other ranks wait forever in their next collective. The traceback is printed first, each
+    line led by the rank, so that the one which failed is seen among the others.
 
     Args:
         comm: The communicator to abort; by default the world's.

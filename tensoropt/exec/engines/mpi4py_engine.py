@@ -20,8 +20,8 @@ __all__ = ["Mpi4pyEngine"]
 class Mpi4pyEngine(CollectiveEngine):
     """Collectives through ``tf.numpy_function`` and mpi4py, or any other ``Transport``.
 
-    Slower than the engine ``mpi``, by a call of Python and a copy for each collective. GPU tensors are copied to
-    the host and back by TensorFlow. Untested on machines with GPUs.
+    Slower than the engine ``mpi``, by a call of Python and a copy for each collective. GPU tensors are copied
+    to the host and back by TensorFlow. Untested on machines with GPUs.
     """
 
     name: ClassVar[str] = "mpi4py"
@@ -55,9 +55,7 @@ class Mpi4pyEngine(CollectiveEngine):
         """See the base class. Collective; not needed before the interpreter's exit."""
         self._transport.close()
 
-    def _emit(
-        self, kind: str, x: tf.Tensor, size: int, exchange: Callable[[np.ndarray], np.ndarray]
-    ) -> tf.Tensor:
+    def _emit(self, kind: str, x: tf.Tensor, size: int, exchange: Callable[[np.ndarray], np.ndarray]) -> tf.Tensor:
         def callback(array: np.ndarray) -> np.ndarray:
             array = np.asarray(array)  # TensorFlow passes a scalar as a NumPy scalar
             with self._lock:

@@ -20,8 +20,8 @@ __all__ = ["MpiEngine"]
 class MpiEngine(CollectiveEngine):
     """Collectives as TensorFlow ops that call MPI on the tensor's own buffer.
 
-    The ops are compiled on first use and cached (see ``mpi_library``). They run on the CPU: a tensor on a GPU is
-    copied to the host and back by TensorFlow. Untested on machines with GPUs.
+    The ops are compiled on first use and cached (see ``mpi_library``). They run on the CPU: a tensor on a GPU
+    is copied to the host and back by TensorFlow. Untested on machines with GPUs.
 
     16-bit floats are reduced pairwise in float32 and rounded after each pair.
     """
@@ -32,8 +32,8 @@ class MpiEngine(CollectiveEngine):
         """Start MPI and load the ops; collective.
 
         Raises:
-            EngineError: MPI is missing, the mesh has another size than the world, or the ops can be compiled or
-                loaded not on all ranks.
+            EngineError: MPI is missing, the mesh has another size than the world, or the ops can be compiled
+                or loaded not on all ranks.
         """
         world = start_mpi()
         super().__init__(mesh_shape, world.rank, world.size)
@@ -76,11 +76,15 @@ class MpiEngine(CollectiveEngine):
     def _handle(self, group: Group) -> dict[str, int]:
         """Return the attributes that every op has, with the communicator of a group, made on first use.
 
-        Making one is collective over the world. All ranks get here in the same order, since they emit the same
-        collectives; that this one is for the same axes is checked.
+        Making one is collective over the world. All ranks get here in the same order, since they emit the
+        same collectives; that this one is for the same axes is checked.
         """
         if group.axes not in self._communicators:
-            agree(self._world, "mesh axes of the next group to communicate in", f"{self.mesh_shape} {group.axes}")
+            agree(
+                self._world,
+                "mesh axes of the next group to communicate in",
+                f"{self.mesh_shape} {group.axes}",
+            )
             self._communicators[group.axes] = self._world.Split(group.number, group.index)
         return {"communicator": self._communicators[group.axes].py2f(), "meter": self._meter}
 

@@ -31,7 +31,7 @@ _NAME_CAPACITY = 512
 
 
 def cache_directory() -> Path:
-    """Return the directory of compiled libraries: TENSOROPT_CACHE_DIR, or ``tensoropt`` in the user's cache."""
+    """Return where compiled libraries are: TENSOROPT_CACHE_DIR, or ``tensoropt`` in the user's cache."""
     chosen = os.environ.get("TENSOROPT_CACHE_DIR")
     if chosen:
         return Path(chosen)
@@ -51,20 +51,21 @@ def find_compiler() -> str:
     command = next((name for name in found if name), None)
     if command is None:
         raise EngineError(
-            f"The MPI ops need an MPI C++ compiler. Got no mpicxx in {beside} or in the path. Install MPI and a C++ "
-            f"compiler (pip install 'tensoropt[mpi]', and g++), name one in MPICXX, or use the engine 'mpi4py'."
+            f"The MPI ops need an MPI C++ compiler. Got no mpicxx in {beside} or in the path. Install MPI "
+            "and a C++ compiler (pip install 'tensoropt[mpi]', and g++), name one in MPICXX, or use the "
+            "engine 'mpi4py'."
         )
     try:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(
-            f"The MPI C++ compiler '{command}' must run. Got {error}. Name another one in MPICXX, or use the engine "
-            f"'mpi4py'."
+            f"The MPI C++ compiler '{command}' must run. Got {error}. Name another one in MPICXX, or use the "
+            "engine 'mpi4py'."
         ) from error
     if done.returncode != 0:
         raise EngineError(
-            f"The MPI C++ compiler '{command}' must find a C++ compiler. Got: {_last_lines(done.stderr, 2)}. Install "
-            f"g++ or clang++, name another wrapper in MPICXX, or use the engine 'mpi4py'."
+            f"The MPI C++ compiler '{command}' must find a C++ compiler. Got: {_last_lines(done.stderr, 2)}. "
+            "Install g++ or clang++, name another wrapper in MPICXX, or use the engine 'mpi4py'."
         )
     return command
 
@@ -101,8 +102,8 @@ def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
                 _compile(command, source, flags, links, library)
     except OSError as error:
         raise EngineError(
-            f"The MPI ops need a directory to be compiled into. Got {error} for '{directory}'. Name one that can be "
-            f"written in TENSOROPT_CACHE_DIR, or use the engine 'mpi4py'."
+            f"The MPI ops need a directory to be compiled into. Got {error} for '{directory}'. Name one that "
+            "can be written in TENSOROPT_CACHE_DIR, or use the engine 'mpi4py'."
         ) from error
     return library
 
@@ -116,14 +117,14 @@ def _compile(command: str, source: bytes, flags: tuple[str, ...], links: tuple[s
             done = subprocess.run(line, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False)
         except subprocess.TimeoutExpired as error:
             raise EngineError(
-                f"The MPI ops must compile within {_COMPILE_LIMIT_S} s. Got no end of: {' '.join(line)}. Use the "
-                f"engine 'mpi4py'."
+                f"The MPI ops must compile within {_COMPILE_LIMIT_S} s. Got no end of: {' '.join(line)}. Use "
+                "the engine 'mpi4py'."
             ) from error
         if done.returncode != 0:
             raise EngineError(
                 f"The MPI ops must compile with '{command}'. Got exit status {done.returncode}:\n"
-                f"{_last_lines(done.stderr or done.stdout, 15)}\nName another compiler in MPICXX, or use the engine "
-                f"'mpi4py'."
+                f"{_last_lines(done.stderr or done.stdout, 15)}\nName another compiler in MPICXX, or use the "
+                "engine 'mpi4py'."
             )
         os.replace(made, library)  # whole or not at all, even for a process that does not lock
 
@@ -156,14 +157,14 @@ class MpiLibrary:
             self.ops, functions = _load(str(path))
         except (tf.errors.OpError, OSError) as error:
             raise EngineError(
-                f"The compiled MPI ops '{path}' must load. Got {error}. Delete the file to have them compiled again, "
-                f"or use the engine 'mpi4py'."
+                f"The compiled MPI ops '{path}' must load. Got {error}. Delete the file to have them "
+                "compiled again, or use the engine 'mpi4py'."
             ) from error
         self._functions = functions
         if not functions.tensoropt_mpi_initialized():
             raise EngineError(
-                f"The compiled MPI ops '{path}' must use the MPI library that mpi4py started. Got another one. Name "
-                f"the compiler wrapper of mpi4py's MPI in MPICXX, or use the engine 'mpi4py'."
+                f"The compiled MPI ops '{path}' must use the MPI library that mpi4py started. Got another "
+                "one. Name the compiler wrapper of mpi4py's MPI in MPICXX, or use the engine 'mpi4py'."
             )
 
     def new_meter(self) -> int:
@@ -181,7 +182,7 @@ class MpiLibrary:
         self._functions.tensoropt_meter_reset(meter)
 
     def meter_state(self, meter: int) -> tuple[int, str, float | None]:
-        """Return how many collectives were entered, the last one's name, and for how long it is under way (s)."""
+        """Return how many collectives were entered, the last one's name, and for how long it has run (s)."""
         name, waiting_s = ctypes.create_string_buffer(_NAME_CAPACITY), ctypes.c_double()
         entered = self._functions.tensoropt_meter_state(meter, name, _NAME_CAPACITY, ctypes.byref(waiting_s))
         return int(entered), name.value.decode(), None if waiting_s.value < 0 else waiting_s.value

@@ -122,9 +122,7 @@ class MpiTransport(Transport):
         if sources[self.rank] == self.rank:
             return np.array(x)
         result = np.empty(x.shape, x.dtype)
-        self._world.Sendrecv(
-            _bytes(x), sources.index(self.rank), recvbuf=_bytes(result), source=sources[self.rank]
-        )
+        self._world.Sendrecv(_bytes(x), sources.index(self.rank), recvbuf=_bytes(result), source=sources[self.rank])
         return result
 
     def close(self) -> None:
@@ -136,7 +134,7 @@ class MpiTransport(Transport):
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
-    """View an array as bytes, which MPI moves whatever they mean. No copy if it is contiguous, as ours are."""
+    """View an array as bytes, which MPI moves whatever they mean. No copy: ours are contiguous."""
     return np.asarray(x, order="C").reshape(-1).view(np.uint8)
 
 

@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -65,14 +66,16 @@ def measure_profile(
 ) -> CollectiveProfile:
     """The times of all kinds over all groups, at sizes up to where the budget of each ends.
 
-    All groups of a partition run at once. Each time is the median over repetitions of the slowest rank's.
-    Every decision rests on values that ranks have agreed on, so that they all run the same collectives.
+    All groups of a partition run at once. Each time is the median over repetitions of the slowest rank's, and no
+    repetition follows the one before: the table is gone through again and again, so that what disturbs the host
+    for a moment does not decide an entry. Every decision rests on values that ranks have agreed on, so that they
+    all run the same collectives.
 
     Args:
         topology: the levels; figures and profile are not looked at.
         measure: runs one collective on this rank.
         synchronisation: of the ranks.
-        budget_s: for the whole table, shared out evenly; the smallest size is always measured.
+        budget_s: for the whole table; the smallest size is always measured.
         max_output_bytes: sizes whose output would be larger are left out.
         clock: seconds, for tests.
 
@@ -80,71 +83,120 @@ def measure_profile(
         ClusterError: from ``synchronisation.agree``, on every rank, if any rank fails.
     """
     tasks = [
-        (kind, group, axes)
+        _Task(kind, group, axes)
         for kind in COLLECTIVE_KINDS
         for group, axes in sorted(measured_groups(topology).items())
     ]
-    entries = []
-    start_s = clock()
-    for index, (kind, group, axes) in enumerate(tasks):
-        (spent_s,) = synchronisation.agree([clock() - start_s], None)
-        share_s = max(budget_s - spent_s, 0.0) / (len(tasks) - index)
-        members = math.prod(group)
-        points: dict[int, float] = {}
-        for size in SIZES_BYTES:
-            elements = -(-size // (4 * members)) * members  # whole elements per member of the stacked kinds
-            size_bytes = 4 * elements
-            if points and size_bytes * (members if kind == "all_gather" else 1) > max_output_bytes:
-                break
-            # A size takes at most as much longer as it is larger: a first call and one repetition must fit.
-            ratio = size_bytes / max(points) if points else 0.0
-            if points and 2 * ratio * points[max(points)] > share_s:
-                break
-            shape = (
-                (members, elements // members) if kind in ("reduce_scatter", "all_to_all") else (elements,)
-            )
-            median_s, cost_s = _measure_point(kind, axes, shape, measure, synchronisation, share_s, clock)
-            points[size_bytes] = median_s
-            share_s -= cost_s
-        # Other programs on the host only ever add time, so no size takes longer than a larger one.
-        seconds = np.minimum.accumulate(list(points.values())[::-1])[::-1]
-        entries.append(ProfileEntry(kind, group, tuple(points), tuple(map(float, seconds))))
-    return CollectiveProfile.of(entries)
+    stopwatch = _Stopwatch(measure, synchronisation, clock)
+    growing = tasks
+    for size in SIZES_BYTES:
+        still_growing = []
+        for index, task in enumerate(growing):
+            # Half of what is left is for repetitions.
+            allowed_s = (budget_s - stopwatch.spent_s) / 2 / (len(growing) - index)
+            if task.can_grow(size, allowed_s, max_output_bytes):
+                task.points.append(stopwatch.first_point(task, size, allowed_s))
+                still_growing.append(task)
+        growing = still_growing
+    points = sorted(
+        ((point.size_bytes, index, task, point) for index, task in enumerate(tasks) for point in task.points),
+        key=lambda item: item[:2],
+    )
+    for _ in range(_REPETITIONS - 1):
+        for _, _, task, point in points:
+            if stopwatch.spent_s + point.calls * min(point.times_s) <= budget_s:
+                stopwatch.repeat(task, point)
+    return CollectiveProfile.of([task.entry() for task in tasks])
 
 
-def _measure_point(
-    kind: str,
-    axes: tuple[int, ...],
-    shape: tuple[int, ...],
-    measure: Measure,
-    synchronisation: Synchronisation,
-    share_s: float,
-    clock: Callable[[], float],
-) -> tuple[float, float]:
-    """Seconds of one collective at one size, and seconds that this took."""
-    array = np.zeros(shape, dtype=np.float32)
+@dataclass(slots=True)
+class _Point:
+    """One size of a task, and what it took so far."""
 
-    def timed(calls: int) -> tuple[float, Exception | None]:
-        synchronisation.barrier()
-        start_s = clock()
+    size_bytes: int
+    calls: int
+    times_s: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Task:
+    """One entry of the profile in the making."""
+
+    kind: str
+    group: tuple[int, ...]
+    axes: tuple[int, ...]
+    points: list[_Point] = field(default_factory=list)
+
+    def size_bytes(self, size: int) -> int:
+        """``size`` rounded up to whole elements for every member of the stacked kinds."""
+        members = math.prod(self.group)
+        return -(-size // (4 * members)) * members * 4
+
+    def array(self, size_bytes: int) -> NDArray[np.float32]:
+        """An input buffer, as ``Measure`` takes it."""
+        stacked = self.kind in ("reduce_scatter", "all_to_all")
+        flat = np.zeros(size_bytes // 4, dtype=np.float32)
+        return flat.reshape(math.prod(self.group), -1) if stacked else flat
+
+    def can_grow(self, size: int, allowed_s: float, max_output_bytes: int) -> bool:
+        """Whether memory and time have room for ``size``, taken to need as much more time as it is larger."""
+        if not self.points:
+            return True
+        last = self.points[-1]
+        size_bytes = self.size_bytes(size)
+        output_bytes = size_bytes * (math.prod(self.group) if self.kind == "all_gather" else 1)
+        expected_s = size_bytes / last.size_bytes * min(last.times_s)
+        return output_bytes <= max_output_bytes and 2 * expected_s <= allowed_s
+
+    def entry(self) -> ProfileEntry:
+        """The medians. Other programs on the host only add time, so no size takes longer than a larger one."""
+        medians = [max(statistics.median(point.times_s), 1e-9) for point in self.points]
+        seconds = itertools.accumulate(reversed(medians), min)
+        sizes = tuple(point.size_bytes for point in self.points)
+        return ProfileEntry(self.kind, self.group, sizes, tuple(seconds)[::-1])
+
+
+class _Stopwatch:
+    """Runs collectives on all ranks at once and agrees on how long they took."""
+
+    def __init__(self, measure: Measure, synchronisation: Synchronisation, clock: Callable[[], float]) -> None:
+        self._measure = measure
+        self._synchronisation = synchronisation
+        self._clock = clock
+        self._start_s = clock()
+        self.spent_s = 0.0
+
+    def first_point(self, task: _Task, size: int, allowed_s: float) -> _Point:
+        """A new point with one repetition, after a call that sets up connections and buffers."""
+        point = _Point(task.size_bytes(size), 1)
+        first_s = self._seconds(task, point)
+        point.calls = max(min(_calls(first_s), int(allowed_s / max(first_s, 1e-9))), 1)
+        self.repeat(task, point)
+        point.calls = _calls(min(point.times_s))
+        return point
+
+    def repeat(self, task: _Task, point: _Point) -> None:
+        """One more repetition of a point."""
+        point.times_s.append(self._seconds(task, point) / point.calls)
+
+    def _seconds(self, task: _Task, point: _Point) -> float:
+        array = task.array(point.size_bytes)
+        error = None
+        self._synchronisation.barrier()
+        start_s = self._clock()
         try:
-            for _ in range(calls):
-                measure(kind, axes, array)
-        except Exception as error:  # whatever an engine raises; handed to the other ranks
-            return 0.0, error
-        return clock() - start_s, None
+            for _ in range(point.calls):
+                self._measure(task.kind, task.axes, array)
+        except Exception as raised:  # whatever an engine raises; the other ranks must hear of it
+            error = raised
+        end_s = self._clock()
+        slowest_s, self.spent_s = self._synchronisation.agree([end_s - start_s, end_s - self._start_s], error)
+        return slowest_s
 
-    # The first call sets up connections and buffers, so it only says how many more to make.
-    elapsed_s, error = timed(1)
-    (first_s,) = synchronisation.agree([elapsed_s], error)
-    calls = min(max(math.ceil(_MIN_REPETITION_S / max(first_s, 1e-9)), 1), _MAX_CALLS)
-    repetitions = min(max(int(share_s / 2 / max(first_s * calls, 1e-9)), 1), _REPETITIONS)
-    times_s = []
-    for _ in range(repetitions):
-        elapsed_s, error = timed(calls)
-        (slowest_s,) = synchronisation.agree([elapsed_s], error)
-        times_s.append(slowest_s)
-    return max(statistics.median(times_s) / calls, 1e-9), first_s + sum(times_s)
+
+def _calls(seconds: float) -> int:
+    """How many calls make a repetition that the clock can measure."""
+    return min(max(math.ceil(_MIN_REPETITION_S / max(seconds, 1e-9)), 1), _MAX_CALLS)
 
 
 def fitted_levels(topology: Topology) -> tuple[Level, ...]:

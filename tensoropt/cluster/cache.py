@@ -48,9 +48,7 @@ def load_topology(key: Mapping[str, Any]) -> Topology | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, ClusterError) as error:
-        _LOG.warning(
-            "Ignoring the cached topology %s (%s: %s); measuring again.", path, type(error).__name__, error
-        )
+        _LOG.warning("Ignoring the cached topology %s (%s: %s); measuring again.", path, type(error).__name__, error)
         return None
 
 

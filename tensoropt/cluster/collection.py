@@ -83,9 +83,7 @@ def collect(
         control.Free()
 
 
-def _collect(
-    comm: MPI.Comm, refresh: bool, measure: Measure | None, engine: str, budget_s: float
-) -> Topology:
+def _collect(comm: MPI.Comm, refresh: bool, measure: Measure | None, engine: str, budget_s: float) -> Topology:
     from mpi4py import MPI
 
     ranks = _on_every_rank(comm, "describing the host", _describe)
@@ -104,9 +102,7 @@ def _collect(
     )[0]
     if cached is None:
         topology = _measure_topology(comm, ranks, measure, budget_s)
-        _on_every_rank(
-            comm, "writing the cache", lambda: store_topology(key, topology) if comm.rank == 0 else None
-        )
+        _on_every_rank(comm, "writing the cache", lambda: store_topology(key, topology) if comm.rank == 0 else None)
     else:
         topology = cached
     # Other programs come and go, so a remembered figure could promise memory that is gone.
@@ -122,10 +118,7 @@ def _describe() -> _Rank:
         probe.cpu_model(),
         probe.affinity(),
         probe.available_memory_bytes(),
-        tuple(
-            os.environ.get(name, "")
-            for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        ),
+        tuple(os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")),
     )
 
 
@@ -134,9 +127,7 @@ def _cores(ranks: Sequence[_Rank]) -> list[float]:
     cores = [0.0] * len(ranks)
     for host in dict.fromkeys(rank.host for rank in ranks):
         members = [index for index, rank in enumerate(ranks) if rank.host == host]
-        for index, share in zip(
-            members, probe.cores_per_rank([ranks[i].affinity for i in members]), strict=True
-        ):
+        for index, share in zip(members, probe.cores_per_rank([ranks[i].affinity for i in members]), strict=True):
             cores[index] = share
     return cores
 
@@ -173,9 +164,7 @@ def level_sizes(hosts: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return (("host", len(names)),) if per_host == 1 else (("host", len(names)), ("device", per_host))
 
 
-def _measure_topology(
-    comm: MPI.Comm, ranks: Sequence[_Rank], measure: Measure | None, budget_s: float
-) -> Topology:
+def _measure_topology(comm: MPI.Comm, ranks: Sequence[_Rank], measure: Measure | None, budget_s: float) -> Topology:
     start_s = time.perf_counter()
     comm.Barrier()  # all ranks compute at the same time, as they will when they train
     speeds = _on_every_rank(
@@ -219,9 +208,7 @@ def _measure_topology(
     if comm.rank == 0:
         _LOG.info("Measured %s in %.1f s.", topology, time.perf_counter() - start_s)
     # Clocks and rounding differ between ranks; the plan must not.
-    return Topology.from_json(
-        json.loads(comm.bcast(json.dumps(topology.to_json()) if comm.rank == 0 else None))
-    )
+    return Topology.from_json(json.loads(comm.bcast(json.dumps(topology.to_json()) if comm.rank == 0 else None)))
 
 
 def _on_every_rank(comm: MPI.Comm, what: str, function: Callable[[], _T]) -> list[_T]:
@@ -320,9 +307,7 @@ class _MpiCollectives:
         elif kind == "permute":
             # Half-way round the group, so that every piece crosses its outermost level.
             step = group.size // 2
-            group.Sendrecv(
-                array, (group.rank + step) % group.size, 0, out, (group.rank - step) % group.size, 0
-            )
+            group.Sendrecv(array, (group.rank + step) % group.size, 0, out, (group.rank - step) % group.size, 0)
         else:
             raise ClusterError(f"Collective {kind!r}: mpi4py's measurement does not know it. Pass measure=.")
 

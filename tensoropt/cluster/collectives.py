@@ -40,9 +40,7 @@ class CollectiveModel:
     def seconds(self, kind: str, axes: Sequence[int], bytes_in: float) -> float: ...
 
     @overload
-    def seconds(
-        self, kind: str, axes: Sequence[int], bytes_in: NDArray[np.generic]
-    ) -> NDArray[np.float64]: ...
+    def seconds(self, kind: str, axes: Sequence[int], bytes_in: NDArray[np.generic]) -> NDArray[np.float64]: ...
 
     def seconds(
         self, kind: str, axes: Sequence[int], bytes_in: float | NDArray[np.generic]
@@ -62,18 +60,12 @@ class CollectiveModel:
         group = self.topology.group_by_level(axes)
         size = np.asarray(bytes_in, dtype=np.float64)
         if not np.all(size >= 0):
-            raise ClusterError(
-                f"Collective {kind} over mesh axes {tuple(axes)}: bytes_in is negative or not a number."
-            )
+            raise ClusterError(f"Collective {kind} over mesh axes {tuple(axes)}: bytes_in is negative or not a number.")
         if math.prod(group) == 1:
             times = np.zeros(size.shape)
         else:
             entry = None if self.topology.profile is None else self.topology.profile.find(kind, group)
-            times = (
-                _predict(self.topology.levels, kind, group, size)
-                if entry is None
-                else entry.interpolate(size)
-            )
+            times = _predict(self.topology.levels, kind, group, size) if entry is None else entry.interpolate(size)
         return float(times) if times.ndim == 0 else times
 
     def is_measured(self, kind: str, axes: Sequence[int]) -> bool:
@@ -90,13 +82,9 @@ class CollectiveModel:
     def bytes_moved(self, kind: str, axes: Sequence[int], bytes_in: int) -> int: ...
 
     @overload
-    def bytes_moved(
-        self, kind: str, axes: Sequence[int], bytes_in: NDArray[np.int64]
-    ) -> NDArray[np.int64]: ...
+    def bytes_moved(self, kind: str, axes: Sequence[int], bytes_in: NDArray[np.int64]) -> NDArray[np.int64]: ...
 
-    def bytes_moved(
-        self, kind: str, axes: Sequence[int], bytes_in: int | NDArray[np.int64]
-    ) -> int | NDArray[np.int64]:
+    def bytes_moved(self, kind: str, axes: Sequence[int], bytes_in: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
         """Payload bytes that each rank sends, by the counting convention of the collectives engines.
 
         With ``n`` members: all_gather ``(n-1) * in``, all_reduce ``2 * (n-1) / n * in``, reduce_scatter,
@@ -128,8 +116,7 @@ class _Line(NamedTuple):
 def _check_kind(kind: str) -> None:
     if kind not in COLLECTIVE_KINDS:
         raise ClusterError(
-            f"Collective {str(kind)!r}: unknown, so its cost is unknown too. Use one of "
-            f"{', '.join(COLLECTIVE_KINDS)}."
+            f"Collective {kind!r}: unknown, so its cost is unknown too. Use one of {', '.join(COLLECTIVE_KINDS)}."
         )
 
 
@@ -138,7 +125,7 @@ def _predict(
 ) -> NDArray[np.float64]:
     """The sum over stages of the best line of each."""
     times = np.zeros(bytes_in.shape)
-    for lines in _stages(levels, str(kind), group):
+    for lines in _stages(levels, kind, group):
         times = times + np.min([line.fixed_s + line.s_per_byte * bytes_in for line in lines], axis=0)
     return times
 
@@ -155,9 +142,7 @@ def _stages(levels: tuple[Level, ...], kind: str, group: tuple[int, ...]) -> tup
     for index in spanned:
         outside = math.prod(group[:index])
         inside = math.prod(group[index + 1 :])
-        stages.append(
-            _stage(kind, group[index], outside, inside, levels[index].latency_s, _s_per_byte(levels, index))
-        )
+        stages.append(_stage(kind, group[index], outside, inside, levels[index].latency_s, _s_per_byte(levels, index)))
     return tuple(stages)
 
 

@@ -58,9 +58,7 @@ class Device:
     def _validate(self) -> None:
         subject = f"Device {self.name!r}"
         if "float32" not in dict(self.flops_per_s):
-            raise ClusterError(
-                f"{subject}: flops_per_s has no 'float32'. It is the figure that other dtypes fall to."
-            )
+            raise ClusterError(f"{subject}: flops_per_s has no 'float32'. It is the figure that other dtypes fall to.")
         positive = {f"flops_per_s[{dtype!r}]": rate for dtype, rate in self.flops_per_s}
         positive["memory_bandwidth_bytes_per_s"] = self.memory_bandwidth_bytes_per_s
         positive["memory_bytes"] = self.memory_bytes
@@ -68,9 +66,7 @@ class Device:
             if not (math.isfinite(value) and value > 0):
                 raise ClusterError(f"{subject}: {name} must be finite and positive, got {value}.")
         if not (math.isfinite(self.op_overhead_s) and self.op_overhead_s >= 0):
-            raise ClusterError(
-                f"{subject}: op_overhead_s must be finite and not negative, got {self.op_overhead_s}."
-            )
+            raise ClusterError(f"{subject}: op_overhead_s must be finite and not negative, got {self.op_overhead_s}.")
 
     def flops(self, dtype: str) -> float:
         """Floating-point operations per second with operands of ``dtype``.

@@ -28,9 +28,7 @@ def reject_unknown_fields(fields: Mapping[str, object], known: Sequence[str], wh
     """Raise for a field that is missing or that nobody reads, most likely a misspelt one."""
     unknown = sorted(set(fields) - set(known))
     if unknown:
-        raise ClusterError(
-            f"Topology JSON: {where}: unknown field {unknown[0]!r}. Known fields: {', '.join(known)}."
-        )
+        raise ClusterError(f"Topology JSON: {where}: unknown field {unknown[0]!r}. Known fields: {', '.join(known)}.")
     missing = [name for name in known if name not in fields]
     if missing:
         raise ClusterError(f"Topology JSON: {where}: field {missing[0]!r} is missing. Add it.")

@@ -130,9 +130,7 @@ def v100_pcie(hosts: int = 2) -> Topology:
 def p100(hosts: int = 4) -> Topology:
     """FlexFlow's first cluster (section 8.1): 4 nodes of 4 P100 with NVLink, 100 Gbps EDR InfiniBand."""
     # 4 NVLinks of 18 GB/s (topo.h: SM60_NVLINK_BW). The paper prints 100 "GB/s"; EDR has 100 Gbps.
-    return Topology(
-        f"{hosts}x4 P100, NVLink", (_edr(hosts), Level("device", 4, _NVLINK_LATENCY_S, 4 * 18e9)), _P100
-    )
+    return Topology(f"{hosts}x4 P100, NVLink", (_edr(hosts), Level("device", 4, _NVLINK_LATENCY_S, 4 * 18e9)), _P100)
 
 
 def k80(hosts: int = 16) -> Topology:
@@ -180,9 +178,7 @@ def cpu(devices: int = 4) -> Topology:
     one."""
     # Round figures of one server core and of its share of memory; collectives copy through one memory bus.
     core = Device("cpu core", {"float32": 50e9, "float64": 25e9}, 10e9, 4 * _GIB, 5e-6)
-    return Topology(
-        f"{devices} processes of one host", (Level("device", devices, 5e-6, 20e9, shared=True),), core
-    )
+    return Topology(f"{devices} processes of one host", (Level("device", devices, 5e-6, 20e9, shared=True),), core)
 
 
 # What ``preset`` and the command line offer; each builds its paper's size.
@@ -210,7 +206,5 @@ def preset(name: str) -> Topology:
         ClusterError: if there is none.
     """
     if name not in PRESETS:
-        raise ClusterError(
-            f"Cluster preset {name!r}: unknown. Use one of {', '.join(PRESETS)}, or a topology's JSON."
-        )
+        raise ClusterError(f"Cluster preset {name!r}: unknown. Use one of {', '.join(PRESETS)}, or a topology's JSON.")
     return PRESETS[name]()

@@ -43,9 +43,7 @@ class ProfileEntry:
     def __post_init__(self) -> None:
         subject = f"Collective profile, {self.kind} over groups {self.group}"
         if self.kind not in COLLECTIVE_KINDS:
-            raise ClusterError(
-                f"{subject}: unknown kind {self.kind!r}. Use one of {', '.join(COLLECTIVE_KINDS)}."
-            )
+            raise ClusterError(f"{subject}: unknown kind {self.kind!r}. Use one of {', '.join(COLLECTIVE_KINDS)}.")
         if not self.group or any(members < 1 for members in self.group) or math.prod(self.group) < 2:
             raise ClusterError(f"{subject}: a group needs at least two members. Leave the entry out.")
         if not self.sizes_bytes or len(self.sizes_bytes) != len(self.seconds):
@@ -56,9 +54,7 @@ class ProfileEntry:
         if any(low >= high for low, high in zip((0, *self.sizes_bytes), self.sizes_bytes, strict=False)):
             raise ClusterError(f"{subject}: sizes must be positive and ascending, got {self.sizes_bytes}.")
         if not all(math.isfinite(second) and second > 0 for second in self.seconds):
-            raise ClusterError(
-                f"{subject}: times must be positive and finite, got {self.seconds}. Measure it again."
-            )
+            raise ClusterError(f"{subject}: times must be positive and finite, got {self.seconds}. Measure it again.")
 
     def interpolate(self, bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds at ``bytes_in`` (any shape), by interpolating the bandwidth.
@@ -116,9 +112,7 @@ class CollectiveProfile:
         keys = [(entry.kind, entry.group) for entry in self.entries]
         for first, second in itertools.pairwise(keys):
             if first == second:
-                raise ClusterError(
-                    f"Collective profile: {first[0]} over groups {first[1]} occurs twice. Keep one."
-                )
+                raise ClusterError(f"Collective profile: {first[0]} over groups {first[1]} occurs twice. Keep one.")
             if first > second:
                 raise ClusterError(
                     f"Collective profile: {second} comes after {first}. Sort entries by kind and group, or "
@@ -126,9 +120,7 @@ class CollectiveProfile:
                     "table with CollectiveProfile.of."
                 )
         if len({len(entry.group) for entry in self.entries}) > 1:
-            raise ClusterError(
-                "Collective profile: groups differ in their number of levels. Measure all at once."
-            )
+            raise ClusterError("Collective profile: groups differ in their number of levels. Measure all at once.")
 
     @classmethod
     def of(cls, entries: Sequence[ProfileEntry]) -> CollectiveProfile:
@@ -160,9 +152,7 @@ class CollectiveProfile:
 
 def group_fits(group: Sequence[int], sizes: Sequence[int]) -> bool:
     """Whether groups of that shape partition levels of ``sizes``."""
-    return len(group) == len(sizes) and all(
-        size % members == 0 for members, size in zip(group, sizes, strict=True)
-    )
+    return len(group) == len(sizes) and all(size % members == 0 for members, size in zip(group, sizes, strict=True))
 
 
 def restricted(profile: CollectiveProfile | None, sizes: Sequence[int]) -> CollectiveProfile | None:

@@ -54,17 +54,14 @@ class Level:
     def __post_init__(self) -> None:
         subject = f"Topology level {self.name!r}"
         if not self.name:
-            raise ClusterError(
-                "Topology level: the name is empty. Name the unit, such as 'host' or 'device'."
-            )
+            raise ClusterError("Topology level: the name is empty. Name the unit, such as 'host' or 'device'.")
         if self.size < 1:
             raise ClusterError(f"{subject}: size must be at least 1, got {self.size}.")
         if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
             raise ClusterError(f"{subject}: latency_s must be finite and not negative, got {self.latency_s}.")
         if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
             raise ClusterError(
-                f"{subject}: bandwidth_bytes_per_s must be finite and positive, got "
-                f"{self.bandwidth_bytes_per_s}."
+                f"{subject}: bandwidth_bytes_per_s must be finite and positive, got {self.bandwidth_bytes_per_s}."
             )
 
 
@@ -90,9 +87,7 @@ class Topology:
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
         if not self.levels:
-            raise ClusterError(
-                f"Topology {self.name!r}: no levels. Give at least one, such as Level('device', 1, …)."
-            )
+            raise ClusterError(f"Topology {self.name!r}: no levels. Give at least one, such as Level('device', 1, …).")
         names = [level.name for level in self.levels]
         for name in names:
             if names.count(name) > 1:
@@ -153,9 +148,7 @@ class Topology:
         for position, axis in enumerate(axes):
             level = self.axis_level(axis)
             if axis in axes[:position]:
-                raise ClusterError(
-                    f"Topology {self.name!r}: mesh axis {axis} occurs twice in the group {tuple(axes)}."
-                )
+                raise ClusterError(f"Topology {self.name!r}: mesh axis {axis} occurs twice in the group {tuple(axes)}.")
             members[level] *= mesh[axis]
         return tuple(members)
 
@@ -180,20 +173,14 @@ class Topology:
             )
         sizes = self._filled_sizes(count)
         if sizes is None:
-            fitting = [fewer for fewer in range(count - 1, 0, -1) if self._filled_sizes(fewer) is not None][
-                :1
-            ]
-            fitting += [more for more in range(count + 1, self.device_count + 1) if self._filled_sizes(more)][
-                :1
-            ]
+            fitting = [fewer for fewer in range(count - 1, 0, -1) if self._filled_sizes(fewer) is not None][:1]
+            fitting += [more for more in range(count + 1, self.device_count + 1) if self._filled_sizes(more)][:1]
             raise ClusterError(
                 f"Topology {self.name!r}: {count} devices do not fill levels of sizes {self.level_sizes} "
                 "evenly, inner "
                 f"levels first. Use {' or '.join(map(str, fitting))}."
             )
-        levels = tuple(
-            dataclasses.replace(level, size=size) for level, size in zip(self.levels, sizes, strict=True)
-        )
+        levels = tuple(dataclasses.replace(level, size=size) for level, size in zip(self.levels, sizes, strict=True))
         return dataclasses.replace(self, levels=levels, profile=restricted(self.profile, sizes))
 
     def _filled_sizes(self, count: int) -> tuple[int, ...] | None:
@@ -243,14 +230,10 @@ class Topology:
                 "version of tensoropt, or is it not a topology?"
             )
         fields = {"profile": None, **fields}
-        reject_unknown_fields(
-            fields, ("schema_version", "name", "levels", "device", "profile"), "the document"
-        )
+        reject_unknown_fields(fields, ("schema_version", "name", "levels", "device", "profile"), "the document")
         levels = fields["levels"]
         if not isinstance(levels, list):
-            raise ClusterError(
-                f"Topology JSON: field 'levels' must be an array, got {type(levels).__name__}."
-            )
+            raise ClusterError(f"Topology JSON: field 'levels' must be an array, got {type(levels).__name__}.")
         profile = fields["profile"]
         return cls(
             read_text(fields, "name", "the document"),
@@ -273,9 +256,7 @@ class Topology:
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise ClusterError(
-                f"Topology file {str(path)!r}: cannot be read: {error}. Check the path."
-            ) from error
+            raise ClusterError(f"Topology file {str(path)!r}: cannot be read: {error}. Check the path.") from error
         except ValueError as error:
             raise ClusterError(
                 f"Topology file {str(path)!r}: not JSON: {error}. Write it with Topology.save."
@@ -286,9 +267,7 @@ class Topology:
             raise ClusterError(f"Topology file {str(path)!r}: {error}") from error
 
     def __str__(self) -> str:
-        units = " × ".join(
-            f"{level.size} {level.name}{'s' if level.size != 1 else ''}" for level in self.levels
-        )
+        units = " × ".join(f"{level.size} {level.name}{'s' if level.size != 1 else ''}" for level in self.levels)
         return f"{self.name}: {units} of {self.device.name}"
 
 

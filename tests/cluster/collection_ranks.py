@@ -47,9 +47,7 @@ def healthy() -> dict[str, object]:
     return {
         "topology": first.to_json(),
         "equal": COMM.allgather([t.fingerprint() for t in (first, second, third, refreshed, other_engine)]),
-        "same_profile": [
-            first.profile == other.profile for other in (second, third, refreshed, other_engine)
-        ],
+        "same_profile": [first.profile == other.profile for other in (second, third, refreshed, other_engine)],
         "measured_s": measured_s,
         "cached_s": cached_s,
         "files": len(list(cache.cache_directory().iterdir())),

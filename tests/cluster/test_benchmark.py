@@ -103,9 +103,7 @@ def test_without_a_budget_only_the_smallest_size_is_measured() -> None:
 def test_outputs_that_memory_has_no_room_for_are_left_out() -> None:
     rank = OneRank(lambda *_: 1e-6)
     topology = cluster(4)
-    profile = measure_profile(
-        topology, rank.measure, rank, budget_s=100, max_output_bytes=2**20, clock=rank.clock
-    )
+    profile = measure_profile(topology, rank.measure, rank, budget_s=100, max_output_bytes=2**20, clock=rank.clock)
     largest = {(entry.kind, entry.group): entry.sizes_bytes[-1] for entry in profile.entries}
     assert largest["all_reduce", (4,)] == 2**20 and largest["all_gather", (4,)] == 2**18
 

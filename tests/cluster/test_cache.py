@@ -42,12 +42,8 @@ def test_stored_topology_is_found_by_its_key_only(folder: Path) -> None:
     assert [path.suffix for path in folder.iterdir()] == [".json"]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", json.dumps({"key": KEY, "topology": {"schema_version": 0}})]
-)
-def test_damaged_file_is_ignored_with_a_warning(
-    folder: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", json.dumps({"key": KEY, "topology": {"schema_version": 0}})])
+def test_damaged_file_is_ignored_with_a_warning(folder: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     folder.mkdir(parents=True)
     cache.topology_path(KEY).write_text(text, encoding="utf-8")
     with caplog.at_level(logging.WARNING):
@@ -57,9 +53,7 @@ def test_damaged_file_is_ignored_with_a_warning(
     assert cache.load_topology(KEY) == preset("v100")
 
 
-def test_file_of_another_machine_under_the_same_name_is_ignored(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_file_of_another_machine_under_the_same_name_is_ignored(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache.store_topology({"hosts": ["c"]}, preset("v100"))
     (path,) = folder.iterdir()
     path.rename(cache.topology_path(KEY))

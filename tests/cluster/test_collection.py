@@ -34,9 +34,7 @@ def test_equal_runs_of_ranks_on_hosts_are_levels(
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize(
-    ("hosts", "counts"), [("abab", "a: 2, b: 2"), ("aaab", "a: 3, b: 1"), ("aba", "a: 2, b: 1")]
-)
+@pytest.mark.parametrize(("hosts", "counts"), [("abab", "a: 2, b: 2"), ("aaab", "a: 3, b: 1"), ("aba", "a: 2, b: 1")])
 def test_irregular_hosts_are_one_flat_level_with_a_warning(
     hosts: str, counts: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from tensoropt.cluster import (
     preset,
 )
 from tensoropt.errors import ClusterError
+from tensoropt.layout import StepKind
 
 pytestmark = pytest.mark.pure
 
@@ -121,9 +122,7 @@ def test_time_is_positive_and_never_falls_with_bytes_for_any_group(name: str, ki
     topology = preset(name)
     sizes = np.geomspace(1, 2**34, 60)
     axes = range(len(topology.factor_mesh()))
-    for group in itertools.chain.from_iterable(
-        itertools.combinations(axes, count) for count in (1, 2, len(axes))
-    ):
+    for group in groups(axes):
         times = CollectiveModel(topology).seconds(kind, group, sizes)
         assert times.shape == sizes.shape and np.all(times > 0) and np.all(np.diff(times) >= 0)
 
@@ -134,13 +133,9 @@ def test_all_reduce_is_never_dearer_than_reduce_scatter_then_all_gather(name: st
     costs = CollectiveModel(topology)
     sizes = 2.0 ** np.arange(6, 34)
     axes = range(len(topology.factor_mesh()))
-    for group in itertools.chain.from_iterable(
-        itertools.combinations(axes, count) for count in (1, 2, len(axes))
-    ):
+    for group in groups(axes):
         members = np.prod([topology.factor_mesh()[axis] for axis in group])
-        parts = costs.seconds("reduce_scatter", group, sizes) + costs.seconds(
-            "all_gather", group, sizes / members
-        )
+        parts = costs.seconds("reduce_scatter", group, sizes) + costs.seconds("all_gather", group, sizes / members)
         assert np.all(costs.seconds("all_reduce", group, sizes) <= parts * (1 + 1e-9))
 
 
@@ -189,6 +184,15 @@ def test_measured_time_wins_over_the_model_and_only_for_its_group() -> None:
     assert costs.is_measured("all_reduce", (2,)) and not costs.is_measured("all_reduce", (0,))
     for kind, axes in (("all_reduce", (0,)), ("all_reduce", (1, 2)), ("all_gather", (1,))):
         assert costs.seconds(kind, axes, 1024) == predicted.seconds(kind, axes, 1024)
+
+
+@pytest.mark.parametrize(
+    "step", [StepKind.ALL_REDUCE, StepKind.ALL_GATHER, StepKind.REDUCE_SCATTER, StepKind.ALL_TO_ALL, StepKind.PERMUTE]
+)
+def test_kinds_of_reshard_steps_are_kinds_of_collectives(step: StepKind) -> None:
+    costs = CollectiveModel(preset("v100"))
+    assert costs.seconds(step, (0, 1), 1000) == costs.seconds(step.value, (0, 1), 1000) > 0
+    assert costs.bytes_moved(step, (0, 1), 1000) == costs.bytes_moved(step.value, (0, 1), 1000) > 0
 
 
 @pytest.mark.parametrize("kind", ["slice", "gossip", ""])

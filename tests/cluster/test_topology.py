@@ -220,9 +220,7 @@ DELETE = object()
         (("profile",), [{}], "collective profile entry: field 'kind' is missing"),
     ],
 )
-def test_json_that_breaks_the_schema_names_the_field(
-    path: tuple[Any, ...], value: object, message: str
-) -> None:
+def test_json_that_breaks_the_schema_names_the_field(path: tuple[Any, ...], value: object, message: str) -> None:
     document: Any = copy.deepcopy(preset("v100").to_json())
     inner = document
     for key in path[:-1]:

@@ -135,7 +135,8 @@ class _Task:
     def array(self, size_bytes: int) -> NDArray[np.float32]:
         """An input buffer, as ``Measure`` takes it."""
         stacked = self.kind in ("reduce_scatter", "all_to_all")
-        flat = np.zeros(size_bytes // 4, dtype=np.float32)
+        # Not zeros, whose pages would first be made inside the measured call.
+        flat = np.ones(size_bytes // 4, dtype=np.float32)
         return flat.reshape(math.prod(self.group), -1) if stacked else flat
 
     def can_grow(self, size: int, allowed_s: float, max_output_bytes: int) -> bool:

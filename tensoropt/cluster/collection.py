@@ -327,7 +327,7 @@ class _MpiCollectives:
     def _output(self, elements: int) -> NDArray[np.float32]:
         """A buffer that is kept, so that no first touch of its pages is measured."""
         if self._out.size < elements:
-            self._out = np.zeros(elements, dtype=np.float32)
+            self._out = np.ones(elements, dtype=np.float32)
         return self._out[:elements]
 
     def free(self) -> None:

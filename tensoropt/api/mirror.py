@@ -47,9 +47,7 @@ class MirrorNamespace(types.ModuleType):
 
     def __init__(self, path: str) -> None:
         name = f"tensoropt.{path}"
-        super().__init__(
-            name, f"The mirror of ``tf.{path}``; every call builds in tensoropt's private graph."
-        )
+        super().__init__(name, f"The mirror of ``tf.{path}``; every call builds in tensoropt's private graph.")
         self.__spec__ = ModuleSpec(name, loader=None)
         self.__package__ = "tensoropt"
         self.__dict__["_path"] = path
@@ -113,9 +111,7 @@ def _find(path: str, dotted: str, name: str) -> Any:
     if not path and importlib.util.find_spec(f"tensoropt.{name}") is not None:
         return importlib.import_module(f"tensoropt.{name}")
     if dotted in UNSUPPORTED:
-        raise UnsupportedError(
-            f"tensoropt.{dotted}: tf.{dotted} is not supported by tensoropt. {UNSUPPORTED[dotted]}"
-        )
+        raise UnsupportedError(f"tensoropt.{dotted}: tf.{dotted} is not supported by tensoropt. {UNSUPPORTED[dotted]}")
     twin = tensorflow_twin(dotted)
     if twin is _MISSING:
         close = difflib.get_close_matches(name, names(path), n=3)
@@ -183,9 +179,7 @@ def _wrap(function: Callable[..., Any], name: str, module: str) -> Callable[...,
     """A function of TensorFlow's signature that builds in the private graph."""
     check = _CHECKS.get(name)
 
-    @functools.wraps(
-        function, updated=()
-    )  # TensorFlow's own marks on a function's __dict__ are not true of this one.
+    @functools.wraps(function, updated=())  # TensorFlow's own marks on a function's __dict__ are not true of this one.
     def call(*args: Any, **kwargs: Any) -> Any:
         with current_model().enter():
             result = function(*args, **kwargs)
@@ -199,8 +193,8 @@ def _wrap(function: Callable[..., Any], name: str, module: str) -> Callable[...,
 class _ContextClass(type):
     """The type of a mirrored class: constructing it, and its class methods, work in the private graph.
 
-    Instances are TensorFlow's own, and ``isinstance`` answers for TensorFlow's class, be it of ``tf.compat.v1`` or
-    of ``tf``: what ``tf.compat.v1.Variable()`` makes is an instance of ``tf.Variable`` only.
+    Instances are TensorFlow's own, and ``isinstance`` answers for TensorFlow's class, be it of ``tf.compat.v1``
+    or of ``tf``: what ``tf.compat.v1.Variable()`` makes is an instance of ``tf.Variable`` only.
     """
 
     _twin: Any
@@ -220,11 +214,7 @@ class _ContextClass(type):
 
     def __getattr__(cls, name: str) -> Any:
         value = getattr(cls._twin, name)
-        return (
-            _wrap(value, name, cls.__module__)
-            if inspect.ismethod(value) and not name.startswith("_")
-            else value
-        )
+        return _wrap(value, name, cls.__module__) if inspect.ismethod(value) and not name.startswith("_") else value
 
     def __dir__(cls) -> list[str]:
         return sorted({*super().__dir__(), *dir(cls._twin)})

@@ -115,9 +115,7 @@ def test_mirror_has_every_public_name_of_tensorflow_or_says_why_not(mirrored: di
                     *PLAIN_NAMESPACES,
                 }
                 is_inner_module = isinstance(value, types.ModuleType) and bool(path)
-                if (
-                    not is_mirrored_module and not is_inner_module and dotted != "errors"
-                ):  # Ours, by that name.
+                if not is_mirrored_module and not is_inner_module and dotted != "errors":  # Ours, by that name.
                     missing.append(dotted)
     assert missing == []
 
@@ -313,7 +311,7 @@ def test_variables_are_resources_even_where_tensorflow_is_set_otherwise(model: M
     ],
 )
 def test_reference_and_partitioned_variables_are_refused(model: Model, make: Any) -> None:
-    with pytest.raises(UnsupportedError, match="must be one whole resource variable.*find_strategy decides"):
+    with pytest.raises(UnsupportedError, match=r"must be one whole resource variable.*find_strategy decides"):
         make()
 
 
@@ -343,7 +341,8 @@ def test_seed_decides_random_ops(model: Model, set_seed: str) -> None:
     for _ in range(2):
         reset_default_graph()
         assert current_model().seed is None
-        functools.reduce(getattr, set_seed.split("."), tensoropt)(7)
+        setter: Any = functools.reduce(getattr, set_seed.split("."), tensoropt)
+        setter(7)
         assert current_model().seed == 7
         x = tensoropt.random.normal([4])
         with v1.Session(graph=current_model().graph) as session:
@@ -409,9 +408,7 @@ class TestSoftmaxCrossEntropy:
             (([2, 1, 1], "int32"), ([2, 3], "float32"), "or integer class ids of one dimension less"),
         ],
     )
-    def test_shapes_and_dtypes_that_do_not_fit(
-        self, model: Model, labels: Any, logits: Any, match: str
-    ) -> None:
+    def test_shapes_and_dtypes_that_do_not_fit(self, model: Model, labels: Any, logits: Any, match: str) -> None:
         with pytest.raises(GraphError, match=match):
             tensoropt.softmax_cross_entropy(
                 tensoropt.placeholder(labels[1], labels[0]), tensoropt.placeholder(logits[1], logits[0])

@@ -32,6 +32,7 @@ def import_graph(
     trainable: Iterable[str] = (),
     updates: Iterable[str] = (),
     others: Iterable[str] = (),
+    sources: Any = None,
 ) -> Graph:
     """The logical graph of a training step, and of whatever else may be fetched.
 
@@ -42,6 +43,7 @@ def import_graph(
         trainable: names of the variables that are trained.
         updates: names of operations that a training step runs beside (assignments and groups of them).
         others: names of operations that may be fetched; what cannot be imported of them is left out.
+        sources: the ``tf.Graph`` in which the user built the ops, if ``graph`` is a copy of it.
 
     Raises:
         GraphError: naming the user's op and line, if a tensor has no static shape or a dtype that cannot be moved,
@@ -50,12 +52,12 @@ def import_graph(
     sinks = tuple(dict.fromkeys((*losses, *parameters)))
     roots = [graph.get_tensor_by_name(name).op for name in sinks]
     roots += [graph.get_operation_by_name(name) for name in updates]
-    operators = import_operators(graph, roots)
+    operators = import_operators(graph, roots, sources=sources)
     training = {op.name for op in operators} if roots else set()
     for name in others:
         try:
             known = {op.name for op in operators}
-            more = import_operators(graph, [graph.get_operation_by_name(name)], known=known)
+            more = import_operators(graph, [graph.get_operation_by_name(name)], known=known, sources=sources)
         except GraphError:
             continue  # it is outside of training; fetching it will say that it is not in the plan's graph
         operators += more
@@ -81,7 +83,9 @@ def import_graph(
     return result
 
 
-def import_operators(graph: Any, roots: Sequence[Any], *, known: Iterable[str] = ()) -> list[Operator]:
+def import_operators(
+    graph: Any, roots: Sequence[Any], *, known: Iterable[str] = (), sources: Any = None
+) -> list[Operator]:
     """The operators that ``roots`` (``tf.Operation``) need, in the order in which they were built."""
     done: dict[str, Operator] = {}
     seen = set(known)
@@ -94,7 +98,8 @@ def import_operators(graph: Any, roots: Sequence[Any], *, known: Iterable[str] =
         if tf_op.name in seen:
             continue
         seen.add(tf_op.name)
-        operator, dynamic = _operator(tf_op, significant)
+        origin = tf_op if sources is None else sources.get_operation_by_name(tf_op.name)
+        operator, dynamic = _operator(tf_op, significant, _source(origin))
         done[operator.name] = operator
         pending += [tensor.op for tensor in dynamic]
         pending += [graph.get_operation_by_name(name) for name in operator.control_inputs]
@@ -102,15 +107,16 @@ def import_operators(graph: Any, roots: Sequence[Any], *, known: Iterable[str] =
     return sorted(done.values(), key=lambda op: order[op.name])
 
 
-def _operator(tf_op: Any, significant: dict[str, bool]) -> tuple[Operator, list[Any]]:
+def _operator(
+    tf_op: Any, significant: dict[str, bool], source: str | None
+) -> tuple[Operator, list[Any]]:
     if tf_op.type == "VarHandleOp":
-        return _variable(tf_op), []
+        return _variable(tf_op, source), []
     static_operands = declaration(tf_op.type).static if has_rule(tf_op.type) else {}
     count = len(tf_op.inputs)
     fixed = {position % count: what for position, what in static_operands.items()} if count else {}
     static: dict[int, Any] = {}
     dynamic: list[Any] = []
-    source = _source(tf_op)
     for position, tensor in enumerate(tf_op.inputs):
         if position not in fixed:
             dynamic.append(tensor)
@@ -139,9 +145,8 @@ def _operator(tf_op: Any, significant: dict[str, bool]) -> tuple[Operator, list[
     return operator, dynamic
 
 
-def _variable(tf_op: Any) -> Operator:
+def _variable(tf_op: Any, source: str | None) -> Operator:
     attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
-    source = _source(tf_op)
     if attrs["shape"] is None:
         raise GraphError(f"Variable '{tf_op.name}' ({source}): its shape is unknown. Give it a full shape.")
     spec = TensorSpec(attrs["shape"], attrs["dtype"])

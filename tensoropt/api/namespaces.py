@@ -87,13 +87,12 @@ OWN: dict[str, tuple[str, str]] = {
     **{
         name: (_RUNTIME, name)
         for name in (
-            "Session", "build_execution_graph", "compare_with_reference", "find_strategy", "init", "run",
-            "shutdown", "verify",
+            "Session", "build_execution_graph", "find_strategy", "init", "reference_losses", "run", "verify",
         )
     },
     # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
-    "world_rank": (_RUNTIME, "rank"),
-    "world_size": (_RUNTIME, "size"),
+    "world_rank": (_RUNTIME, "world_rank"),
+    "world_size": (_RUNTIME, "world_size"),
 }  # fmt: skip
 
 _FEED = "Read and batch the data in Python and pass it through feed_dict."

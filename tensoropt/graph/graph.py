@@ -17,6 +17,8 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 
 __all__ = ["Edge", "Graph"]
 
+_SEEDS = ("seed", "seed2")  # a plan serves the same model under any seed
+
 
 class Edge(NamedTuple):
     """Input ``position`` of ``consumer`` is ``tensor``."""
@@ -128,7 +130,7 @@ class Graph:
                     op.type,
                     [str(tensor) for tensor in op.inputs],
                     [str(spec) for spec in op.outputs],
-                    sorted((key, _stable(value)) for key, value in op.attrs.items()),
+                    sorted((key, _stable(value)) for key, value in op.attrs.items() if key not in _SEEDS),
                     sorted((key, _stable(value)) for key, value in op.static.items()),
                     sorted(op.control_inputs),
                 ]

@@ -1,0 +1,127 @@
+"""The same model in one process with plain TensorFlow: what initial values are, and what numbers must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.api.model import Model
+from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
+from tensoropt.errors import SessionError
+
+__all__ = ["InitialValues", "Reference"]
+
+
+def _copy(graph: Any, seeds: Seeds) -> Any:
+    """A copy of a ``tf.Graph`` with seeds, whose variables are in its collections."""
+    meta = with_seeds_in_meta_graph(tf.compat.v1.train.export_meta_graph(graph=graph), seeds)
+    copy = tf.Graph()
+    with copy.as_default():
+        tf.compat.v1.train.import_meta_graph(meta)
+    return copy
+
+
+class InitialValues:
+    """Whole initial values of variables, by the initializers of the logical graph.
+
+    Each rank works out the whole of one variable at a time and keeps its piece, so values do not depend on the
+    layout and no message is needed; the price is one whole variable of memory at a time.
+    """
+
+    def __init__(self, graph: Any, seeds: Seeds) -> None:
+        self._graph = _copy(graph, seeds)
+        with self._graph.as_default():
+            self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+        self._session = tf.compat.v1.Session(graph=self._graph)
+
+    def __call__(self, name: str) -> np.ndarray:
+        """The whole initial value of a variable.
+
+        Raises:
+            SessionError: if it is not in TensorFlow's collection of global variables, or cannot be computed alone.
+        """
+        if name not in self._variables:
+            raise SessionError(
+                f"Variable '{name}': is not in the collection GLOBAL_VARIABLES, so its initializer is unknown. "
+                "Make it with tensoropt.get_variable."
+            )
+        try:
+            return np.asarray(self._session.run(self._variables[name].initializer.inputs[1]))
+        except tf.errors.OpError as error:
+            raise SessionError(
+                f"Variable '{name}': its initial value cannot be computed: {error.message}. "
+                "An initial value may not depend on feeds or on other variables."
+            ) from error
+
+    def close(self) -> None:
+        """Ends the session and frees the copy."""
+        self._session.close()
+
+
+class Reference:
+    """The model trained by TensorFlow alone, with the same seeds: the numbers that every plan must give."""
+
+    def __init__(self, model: Model, seeds: Seeds) -> None:
+        self._graph = _copy(model.graph, seeds)
+        self._gradients: dict[tuple[str, str], Any] = {}
+        self._updates: dict[str, Any] = {}
+        with self._graph.as_default():
+            self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+            self._optimizers: dict[int, Any] = {}
+            for step in model.train_steps:
+                self._add(step)
+            self._session = tf.compat.v1.Session(graph=self._graph)
+            self._session.run([v.initializer for v in tf.compat.v1.global_variables()])
+
+    def run(self, fetches: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Any]:
+        """Runs tensors (``name:0``) and operations of the logical graph by name; None for an operation."""
+        values = self._session.run(
+            [self._updates.get(name) or self._graph.as_graph_element(name) for name in fetches],
+            {f"{name}:0": value for name, value in feeds.items()},
+        )
+        return list(values)
+
+    def gradient(self, step: str, variable: str) -> Any:
+        """The gradient tensor of a training step, dense."""
+        return self._gradients[step, variable]
+
+    def run_step(
+        self, step: str, loss: str, variables: Sequence[str], feeds: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """One training step: the loss and the gradients that it used."""
+        gradients = [self._gradients[step, name] for name in variables]
+        loss_value, values, _ = self._session.run(
+            [self._graph.get_tensor_by_name(loss), gradients, self._updates[step]],
+            {f"{name}:0": value for name, value in feeds.items()},
+        )
+        return np.asarray(loss_value), values
+
+    def variable(self, name: str) -> np.ndarray:
+        """The value of a variable."""
+        return np.asarray(self._session.run(self._variables[name].value()))
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._session.close()
+
+    def _add(self, step: Any) -> None:
+        spec = step.optimizer
+        optimizer = self._optimizers.get(step.optimizer_index)
+        if optimizer is None:
+            tensors = {key: self._graph.get_tensor_by_name(name) for key, name in spec.tensors.items()}
+            optimizer = self._optimizers[step.optimizer_index] = spec.build(tf, tensors)
+        variables = [self._variables[name] for name in step.variables]
+        loss = self._graph.get_tensor_by_name(step.loss)
+        marker = self._graph.get_operation_by_name(step.op)
+        with tf.control_dependencies(list(marker.control_inputs)):
+            pairs = optimizer.compute_gradients(loss, variables)
+            global_step = None if step.global_step is None else self._variables[step.global_step]
+            update = optimizer.apply_gradients(pairs, global_step=global_step)
+        for (gradient, _), name in zip(pairs, step.variables, strict=True):
+            self._gradients[step.op, name] = tf.convert_to_tensor(gradient)
+        # A step may wait for another step, whose marker does nothing by itself.
+        others = [self._updates[op.name] for op in marker.control_inputs if op.name in self._updates]
+        self._updates[step.op] = tf.group(update, *others)

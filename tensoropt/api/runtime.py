@@ -1,0 +1,195 @@
+"""The steps of a job: ``init``, ``find_strategy``, ``build_execution_graph``, ``run`` (TensorOpt section 4.1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from tensoropt.api.job import current_job
+from tensoropt.api.strategy import import_model, load_plan, search
+from tensoropt.api.model import current_model
+from tensoropt.cluster import Topology
+from tensoropt.errors import EngineError, PlanError, SessionError
+from tensoropt.plan.plan import Plan
+
+__all__ = ["Session", "build_execution_graph", "find_strategy", "init", "run", "world_rank", "world_size"]
+
+_ENGINES = ("tensorflow",)
+_ENGINE_VARIABLE = "TENSOROPT_ENGINE"
+
+
+def init(topology: Topology | None = None, *, refresh: bool = False) -> Topology:
+    """Starts MPI and collects the hardware: hosts, ranks per host, memory, and how fast collectives are.
+
+    After it, an exception that nobody catches on one rank ends the whole job, its traceback first.
+
+    Args:
+        topology: used instead of collecting; must have as many devices as the job has ranks.
+        refresh: measure again instead of using what was cached on disk.
+
+    Returns:
+        The topology.
+
+    Raises:
+        EngineError: if there is no MPI.
+        ClusterError: if the hardware cannot be described.
+        PlanError: if ``topology`` is of another size.
+    """
+    return current_job().start(topology, refresh)
+
+
+def world_rank() -> int:
+    """This process's rank (``tensoropt.rank`` is TensorFlow's)."""
+    return current_job().rank
+
+
+def world_size() -> int:
+    """How many ranks the job has (``tensoropt.size`` is TensorFlow's)."""
+    return current_job().size
+
+
+def find_strategy(
+    option: str | os.PathLike[str] | Plan = "mini_time",
+    *,
+    memory_bytes: float | None = None,
+    topology: Topology | None = None,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+) -> Plan:
+    """Searches a parallelization strategy for the model built so far.
+
+    Rank 0 searches, all ranks get its plan. With ``topology`` it needs neither MPI nor devices.
+
+    Args:
+        option: ``mini_time`` (least time per iteration within the memory), ``mini_memory``, ``turning_point``,
+            ``data_parallel``; or a plan, or the path of a saved one, which is checked against the model.
+        memory_bytes: limit per device; by default the device's memory less a tenth.
+        topology: plan for this cluster; by default for the one that ``init`` collected.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        feed: ``data_parallel``: each rank feeds its share of the batch, and the plan counts what it takes to
+            bring it where it is needed; ``global``: every rank has the whole batch.
+
+    Returns:
+        The plan.
+
+    Raises:
+        PlanError: an unknown option, a plan that does not fit, a batch that devices do not divide.
+        InfeasibleError: nothing fits in the memory; the message says what would.
+        SessionError: before ``init``, if no topology is given.
+    """
+    job = current_job()
+    where = topology if topology is not None else job.topology
+    if where is None:
+        raise SessionError(
+            "find_strategy: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan "
+            "without them."
+        )
+    imported = import_model(current_model(), batch_size)
+    job.imported[id(current_model())] = imported
+    if isinstance(option, Plan) or os.path.sep in os.fspath(option) or os.fspath(option).endswith(".json"):
+        return load_plan(option, imported.graph, where.device_count)
+    chosen = str(option)
+    return job.on_rank_0(
+        "find_strategy", lambda: search(imported, where, chosen, memory_bytes=memory_bytes, feed=feed).plan
+    )
+
+
+def build_execution_graph(
+    engine: str = "tensorflow", plan: Plan | None = None, *, collectives: str = "auto", config: Any = None
+) -> None:
+    """Builds this rank's part of the plan, with variables at their initial values.
+
+    Args:
+        engine: what runs the local graph; ``tensorflow``. The environment variable ``TENSOROPT_ENGINE`` wins.
+        plan: from :func:`find_strategy`.
+        collectives: ``auto``, ``mpi``, ``mpi4py`` or ``horovod``; ``TENSOROPT_COLLECTIVES`` wins.
+        config: ``tf.compat.v1.ConfigProto`` of the local session.
+
+    Raises:
+        EngineError: an unknown engine, or one that cannot be used here.
+        PlanError: a plan for another graph or device count.
+        CollectiveError: if ranks built different models or have different plans.
+    """
+    chosen = os.environ.get(_ENGINE_VARIABLE, engine)
+    if chosen not in _ENGINES:
+        raise EngineError(
+            f"build_execution_graph: engine {chosen!r} is unknown. Use one of {', '.join(map(repr, _ENGINES))}."
+        )
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"build_execution_graph: plan must be a Plan, got {plan!r}. Give what find_strategy returned."
+        )
+    job = current_job()
+    imported = job.imported.get(id(current_model()))
+    if imported is None:
+        imported = import_model(current_model())
+    job.build(plan, imported, collectives, config)
+
+
+def run(fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+    """Runs operations and evaluates tensors, on all ranks together.
+
+    All ranks call it with the same fetches in the same order.
+
+    Args:
+        fetches: a tensor, variable or operation of the model, its name, or a nest of them.
+        feed_dict: arrays by placeholder: the whole batch, the same on every rank, or this rank's share, the
+            ``rank``-th part of the first dimension.
+
+    Returns:
+        What was fetched, in the same structure: whole values of tensors, on every rank; None for operations.
+
+    Raises:
+        SessionError: before :func:`build_execution_graph`, or for something that was not planned.
+        FeedError: for a missing feed, or a wrong shape or dtype.
+    """
+    return current_job().run(fetches, feed_dict)
+
+
+class Session:
+    """``tf.compat.v1.Session`` for a job that has its execution graph.
+
+    Example::
+
+        with tensoropt.Session() as session:
+            session.run(tensoropt.global_variables_initializer())
+            session.run(train_op, feed_dict={...})
+    """
+
+    def __init__(self, target: str = "", graph: Any = None, config: Any = None) -> None:
+        """Takes ``tf.compat.v1.Session``'s arguments; only the defaults have a meaning here.
+
+        Raises:
+            SessionError: for a target or a graph of one's own, or a config, which build_execution_graph takes.
+        """
+        if target or graph not in (None, current_model().graph) or config is not None:
+            raise SessionError(
+                "Session: a target, another graph or a config cannot be given here. The execution graph is the one "
+                "that build_execution_graph made; give it config=… there."
+            )
+        current_job().require_executor("Session")
+
+    @property
+    def graph(self) -> Any:
+        """The logical graph, a ``tf.Graph``."""
+        return current_model().graph
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """See :func:`run`."""
+        return run(fetches, feed_dict)
+
+    def close(self) -> None:
+        """Does nothing: the variables live as long as the execution graph."""
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

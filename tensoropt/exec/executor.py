@@ -1,0 +1,472 @@
+"""One device's part of a plan: its variables, its local graph and the programs that a job runs on it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.errors import FeedError, PlanError, SessionError
+from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.exec.resharding import reshard, reshard_edge
+from tensoropt.exec.training import Training
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.layout import Layout, canonical_path
+from tensoropt.plan.configuration import TensorLayouts
+from tensoropt.plan.plan import Plan, rules_of
+
+__all__ = ["Executor", "Fetch", "GradientOf"]
+
+_log = logging.getLogger("tensoropt")
+_INPUTS = ("Placeholder", "PlaceholderWithDefault")
+_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+
+@dataclass(frozen=True, slots=True)
+class GradientOf:
+    """The whole gradient that a training step uses for a variable."""
+
+    training: str
+    variable: str
+
+
+# What a user fetches: the whole value of a tensor, an operation run for its effect, or a gradient.
+Fetch = TensorId | str | GradientOf
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The local tensors of one set of fetches; everything that differs from run to run is a feed."""
+
+    values: tuple[Any, ...]  # one per fetch; an operation for an operation
+    feeds: Mapping[str, Any]  # placeholder by the name of the logical one
+
+
+class Executor:
+    """Builds local programs from a plan and runs them.
+
+    A program is made for each distinct set of fetches, the first time that it is run, so that a run does the work
+    and the collectives of what it fetches and no other. Variables, optimizer slots and random generators are shared.
+
+    All ranks must call :meth:`run` with the same fetches in the same order.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        plan: Plan,
+        engine: CollectiveEngine,
+        trainings: Sequence[Training] = (),
+        *,
+        agree: Callable[[str, str], None] | None = None,
+        config: Any = None,
+    ) -> None:
+        """Makes the local graph with its variables, which :meth:`set_variables` fills.
+
+        Args:
+            graph: the logical graph.
+            plan: checked against it.
+            engine: does the collectives.
+            trainings: the training steps.
+            agree: called as ``agree(what, fingerprint)`` before a new program first runs; raises if ranks differ.
+            config: ``tf.compat.v1.ConfigProto`` of the session.
+        """
+        plan.check(graph)
+        if engine.size != plan.mesh.size:
+            raise PlanError(
+                f"Plan: is for {plan.mesh.size} devices, this job has {engine.size}. "
+                f"Run it with mpirun -n {plan.mesh.size}, or call find_strategy again."
+            )
+        self.graph = graph
+        self.plan = plan
+        self.engine = engine
+        self._rules = rules_of(graph)
+        self._trainings = {training.op: training for training in trainings}
+        self._agree = agree
+        self._programs: dict[tuple[Any, ...], _Program] = {}
+        self._shared: dict[str, list[Any]] = {}
+        self._optimizers: dict[int, Any] = {}
+        self.tf_graph = tf.Graph()
+        with self.tf_graph.as_default():
+            # The seeds of operators are attributes already; this one is for what only this device draws.
+            tf.compat.v1.set_random_seed(0)
+            self._variables = {op.name: self._make_variable(op) for op in graph.of_type("Variable")}
+        self._session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
+        self._initialized: set[str] = set()
+
+    # ------------------------------------------------------------------------------------------------ variables
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """This device's pieces of the variables (``tf.Variable``), by name."""
+        return dict(self._variables)
+
+    @property
+    def session(self) -> Any:
+        """The ``tf.compat.v1.Session`` that runs the local graph."""
+        return self._session
+
+    def layout_of(self, tensor: TensorId) -> Layout:
+        """How an operator's output lies on the mesh."""
+        return self._given(tensor).value
+
+    def set_variables(self, values: Callable[[str], np.ndarray], names: Sequence[str] | None = None) -> None:
+        """Sets this device's pieces from whole values, one variable at a time.
+
+        Args:
+            values: gives the whole value of a variable.
+            names: which variables; all of them by default.
+        """
+        for name in self._variables if names is None else names:
+            variable, feed, assign = self._variables[name], *self._assigns[name]
+            whole = np.asarray(values(name))
+            spec = self.graph[name].outputs[0]
+            if whole.shape != spec.shape:
+                raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
+            piece = whole[self.layout_of(TensorId(name)).slices(spec.shape, self.plan.mesh, self.engine.rank)]
+            self._session.run(assign, {feed: piece})
+            self._initialized.add(variable.name)
+        self._initialize_rest()
+
+    def reset_optimizers(self) -> None:
+        """Sets all slots of optimizers to their initial values."""
+        self._initialized &= {variable.name for variable in self._variables.values()}
+        self._initialize_rest()
+
+    def _make_variable(self, op: Operator) -> Any:
+        layout = self.plan.configuration(op.name).output_layouts(self._rules[op.name], 0).value
+        shape = layout.local_shape(op.outputs[0].shape, self.plan.mesh)
+        feed = tf.compat.v1.placeholder(op.outputs[0].dtype, shape, name=f"{op.name}/initial")
+        variable = tf.compat.v1.Variable(
+            feed, use_resource=True, trainable=True, name=op.name, collections=["tensoropt_variables"]
+        )
+        if not hasattr(self, "_assigns"):
+            self._assigns: dict[str, tuple[Any, Any]] = {}
+        self._assigns[op.name] = (feed, variable.initializer)
+        return variable
+
+    def _initialize_rest(self) -> None:
+        """Initialises what optimizers made: slots and accumulators, which TensorFlow keeps in this collection."""
+        with self.tf_graph.as_default():
+            rest = [v for v in tf.compat.v1.global_variables() if v.name not in self._initialized]
+            if rest:
+                self._session.run([variable.initializer for variable in rest])
+        self._initialized |= {variable.name for variable in rest}
+
+    # --------------------------------------------------------------------------------------------------- running
+
+    def run(self, fetches: Sequence[Fetch], feeds: Mapping[str, np.ndarray] | None = None) -> list[Any]:
+        """Runs one program.
+
+        Args:
+            fetches: tensors (their whole values come back) and operations (None comes back).
+            feeds: by placeholder name: the whole array, the same on every rank, or this rank's share of the batch
+                (its ``rank``-th part of the first dimension).
+
+        Raises:
+            FeedError: if a feed is missing, or has another shape or dtype than a whole or a share.
+        """
+        given = dict(feeds or {})
+        needed = self._needed(fetches)
+        for name in given:
+            if name not in self.graph or self.graph[name].type not in _INPUTS:
+                raise FeedError(f"Feed '{name}': is not a placeholder of the graph that was planned.")
+        modes: dict[str, bool] = {}
+        for op in needed:
+            if op.type in _INPUTS:
+                if op.name in given:
+                    modes[op.name] = self._is_share(op, given[op.name])
+                elif op.type == "Placeholder":
+                    raise FeedError(
+                        f"{op}: is needed for {', '.join(map(str, fetches))} and was not fed. "
+                        f"Add it to feed_dict with an array of {op.outputs[0]}."
+                    )
+        key = (tuple(fetches), tuple(sorted(modes.items())))
+        if key not in self._programs:
+            self._programs[key] = self._build(fetches, needed, modes)
+            self._initialize_rest()
+        program = self._programs[key]
+        local = {program.feeds[name]: self._piece(self.graph[name], given[name], modes[name]) for name in modes}
+        values = self._session.run(list(program.values), local)
+        return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._session.close()
+
+    def _needed(self, fetches: Sequence[Fetch]) -> tuple[Operator, ...]:
+        """The operators that the fetches need, with what the training steps among them need."""
+        names: list[str] = []
+        for fetch in fetches:
+            name = fetch.training if isinstance(fetch, GradientOf) else fetch if isinstance(fetch, str) else fetch.op
+            if name not in self._trainings and name not in self.graph:
+                raise SessionError(
+                    f"Fetch '{fetch}': is not in the graph that was planned. Make it before find_strategy; "
+                    "ops with unknown shapes, strings or sessions of their own cannot be planned."
+                )
+            names.append(name)
+        needed: tuple[Operator, ...] = ()
+        done: set[str] = set()
+        while True:
+            reached = [name for name in (*names, *(op.name for op in needed)) if name in self._trainings]
+            fresh = [name for name in dict.fromkeys(reached) if name not in done]
+            if needed and not fresh:
+                return needed
+            for name in fresh:
+                done.add(name)
+                training = self._trainings[name]
+                names += [training.loss, *(tensor.op for tensor in training.parameters.values()), *training.after]
+                names += training.variables
+                names += [] if training.global_step is None else [training.global_step]
+            needed = self.graph.needed_for(name for name in names if name in self.graph)
+
+    # -------------------------------------------------------------------------------------------------- feeding
+
+    def _is_share(self, op: Operator, value: Any) -> bool:
+        spec = op.outputs[0]
+        array = np.asarray(value)
+        if not np.can_cast(array.dtype, _numpy_dtype(spec), casting="same_kind") and not (
+            array.dtype == object or np.asarray(value).ndim == 0
+        ):
+            raise FeedError(
+                f"{op}: wants {spec.dtype}, got an array of {array.dtype}. Cast it with .astype({spec.dtype!r})."
+            )
+        if array.shape == spec.shape:
+            return False
+        share = self._share_layout(spec)
+        if share is not None and array.shape == share.local_shape(spec.shape, self.plan.mesh):
+            return True
+        accepted = f"the whole batch {spec.shape}"
+        if share is not None:
+            accepted += f" or this rank's share {share.local_shape(spec.shape, self.plan.mesh)}"
+        raise FeedError(f"{op}: wants {accepted}, got shape {array.shape}. The plan is made for one batch size.")
+
+    def _share_layout(self, spec: TensorSpec) -> Layout | None:
+        if not spec.shape or self.plan.mesh.size == 1 or spec.shape[0] % self.plan.mesh.size:
+            return None
+        return Layout((self.plan.mesh.axes, *((),) * (spec.rank - 1)))
+
+    def _piece(self, op: Operator, value: Any, share: bool) -> np.ndarray:
+        spec = op.outputs[0]
+        array = np.asarray(value, dtype=_numpy_dtype(spec))
+        if share:
+            return array
+        layout = self.layout_of(TensorId(op.name))
+        return array[layout.slices(spec.shape, self.plan.mesh, self.engine.rank)]
+
+    # ------------------------------------------------------------------------------------------------- building
+
+    def _build(self, fetches: Sequence[Fetch], needed: Sequence[Operator], modes: Mapping[str, bool]) -> _Program:
+        """Adds the program's ops to the local graph, in the same order on every rank."""
+        number = len(self._programs)
+        builder = _Builder(self, modes)
+        with self.tf_graph.as_default(), self.engine.program(), tf.name_scope(f"program_{number}"):
+            before = len(self.engine.emitted(self.tf_graph))
+            late = self._after_training(needed)
+            for op in needed:
+                if op.name not in late:
+                    builder.add(op)
+            for fetch in fetches:
+                if isinstance(fetch, GradientOf) or fetch in self._trainings:
+                    builder.operation(fetch.training if isinstance(fetch, GradientOf) else str(fetch))
+            for op in needed:
+                if op.name in late:
+                    builder.add(op)
+            values = tuple(builder.fetched(fetch) for fetch in fetches)
+            emitted = self.engine.emitted(self.tf_graph)[before:]
+        # Every rank compares what it is about to run: a difference would pair up the wrong collectives.
+        if self._agree is not None:
+            self._agree(
+                f"collectives of {', '.join(map(str, fetches))}",
+                hashlib.sha256("\n".join(emitted).encode()).hexdigest(),
+            )
+        _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), len(emitted))
+        return _Program(values, builder.feeds)
+
+    def _after_training(self, needed: Sequence[Operator]) -> set[str]:
+        """Operators that wait for a training step (a moving average of variables, say), and its marker itself."""
+        late: set[str] = set()
+        for op in needed:
+            waits_for = (*op.control_inputs, *(tensor.op for tensor in op.inputs))
+            if op.name in self._trainings or any(name in late or name in self._trainings for name in waits_for):
+                late.add(op.name)
+        return late
+
+    def _given(self, tensor: TensorId) -> TensorLayouts:
+        return self.plan.configuration(tensor.op).output_layouts(self._rules[tensor.op], tensor.index)
+
+    def _wanted(self, edge: Edge) -> TensorLayouts:
+        return self.plan.configuration(edge.consumer).input_layouts(self._rules[edge.consumer], edge.position)
+
+
+class _Builder:
+    """Lowers operators one by one into the default graph."""
+
+    def __init__(self, executor: Executor, modes: Mapping[str, bool]) -> None:
+        self._executor = executor
+        self._modes = modes
+        self._values: dict[TensorId, Any] = {}
+        self._operations: dict[str, Any] = {}
+        self._gradients: dict[tuple[str, str], Any] = {}
+        self.feeds: dict[str, Any] = {}
+
+    def add(self, op: Operator) -> None:
+        """Builds one operator; those that it needs are there."""
+        with tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
+            outputs = self._outputs(op)
+        for index, tensor in enumerate(outputs):
+            self._values[TensorId(op.name, index)] = tensor
+
+    def operation(self, name: str) -> Any:
+        """The local operation for an operator that is run for its effect."""
+        if name not in self._operations:
+            if name in self._executor._trainings:
+                self._operations[name] = self._train(self._executor._trainings[name])
+            elif self._executor.graph[name].type == "NoOp":
+                inner = self._executor.graph[name].control_inputs
+                self._operations[name] = tf.group(*(self.operation(other) for other in inner))
+            else:
+                made = [value for key, value in self._values.items() if key.op == name and value is not None]
+                self._operations[name] = tf.group(*made)
+        return self._operations[name]
+
+    def fetched(self, fetch: Fetch) -> Any:
+        """What is given to ``Session.run`` for a fetch."""
+        if isinstance(fetch, str):
+            return self.operation(fetch)
+        if isinstance(fetch, GradientOf):
+            gradient = tf.convert_to_tensor(self._gradients[fetch.training, fetch.variable])
+            layout = self._executor.layout_of(TensorId(fetch.variable))
+            return self._whole(gradient, layout)
+        return self._whole_tensor(fetch)
+
+    def _whole(self, piece: Any, layout: Layout) -> Any:
+        executor = self._executor
+        path = canonical_path(layout, Layout.replicated(layout.rank))
+        return reshard(tf.identity(piece), layout, path, executor.plan.mesh, executor.engine)
+
+    def _whole_tensor(self, tensor: TensorId) -> Any:
+        if self._values[tensor] is None:
+            raise SessionError(f"Fetch '{tensor}': this output is only used by TensorFlow's own gradient.")
+        return self._whole(self._values[tensor], self._executor.layout_of(tensor))
+
+    def _train(self, training: Training) -> Any:
+        """Gradients and update of a training step."""
+        executor = self._executor
+        others = [self.operation(name) for name in training.after]
+        loss = self._values[TensorId(training.loss)]
+        variables = [executor._variables[name] for name in training.variables]
+        reads = [self._values[TensorId(name)] for name in training.variables]
+        gradients = tf.gradients(loss, reads)
+        pairs = []
+        for name, variable, gradient in zip(training.variables, variables, gradients, strict=True):
+            if gradient is None:
+                raise SessionError(f"Variable '{name}': loss '{training.loss}' has no gradient with respect to it.")
+            self._gradients[training.op, name] = gradient
+            pairs.append((_own_rows(gradient) if executor.engine.size > 1 else gradient, variable))
+        parameters = {argument: self._values[tensor] for argument, tensor in training.parameters.items()}
+        optimizer = executor._optimizers.get(training.optimizer)
+        if optimizer is None or parameters:
+            fresh = training.make_optimizer(parameters)
+            if optimizer is not None:
+                _share_slots(optimizer, fresh)
+            executor._optimizers[training.optimizer] = optimizer = fresh
+        step = None if training.global_step is None else executor._variables[training.global_step]
+        update = optimizer.apply_gradients(pairs, global_step=step)
+        return tf.group(update, *others)
+
+    def _outputs(self, op: Operator) -> list[Any]:
+        executor = self._executor
+        if op.type == "Variable":
+            return [executor._variables[op.name].read_value()]
+        if op.type in _INPUTS:
+            return [self._input(op)]
+        if op.type == "NoOp":
+            self.operation(op.name)
+            return []
+        inputs = [self._arrive(Edge(tensor, op.name, position)) for position, tensor in enumerate(op.inputs)]
+        if op.type in ("Fanout", "Sink"):
+            return [tf.identity(inputs[0])]
+        if op.type in _ASSIGNMENTS:
+            variable = executor._variables[op.inputs[0].op]
+            assign = {
+                "AssignVariableOp": variable.assign,
+                "AssignAddVariableOp": variable.assign_add,
+                "AssignSubVariableOp": variable.assign_sub,
+            }[op.type]
+            self._operations[op.name] = assign(inputs[1], read_value=False)
+            return []
+        shared = has_rule(op.type) and declaration(op.type).shared
+        if shared and op.name in executor._shared:
+            return executor._shared[op.name]
+        context = OpLowering(
+            op,
+            executor._rules[op.name],
+            executor.graph.input_specs(op),
+            executor.plan.configuration(op.name),
+            executor.plan.mesh,
+            executor.engine,
+        )
+        outputs = lower_operator(context, inputs)
+        if shared:
+            executor._shared[op.name] = outputs
+        return outputs
+
+    def _input(self, op: Operator) -> Any:
+        executor = self._executor
+        spec = op.outputs[0]
+        layout = executor.layout_of(TensorId(op.name))
+        if op.name not in self._modes:
+            raise FeedError(f"{op}: placeholders with a default must be fed when they run on several devices.")
+        share = executor._share_layout(spec) if self._modes[op.name] else None
+        fed = layout if share is None else share
+        placeholder = tf.compat.v1.placeholder(spec.dtype, fed.local_shape(spec.shape, executor.plan.mesh), op.name)
+        self.feeds[op.name] = placeholder
+        return reshard(placeholder, fed, canonical_path(fed, layout), executor.plan.mesh, executor.engine)
+
+    def _arrive(self, edge: Edge) -> Any:
+        executor = self._executor
+        given, wanted = executor._given(edge.tensor), executor._wanted(edge)
+        steps = executor.plan.edge(edge)
+        tensor = self._values[edge.tensor]
+        if edge not in executor.graph.differentiable:
+            return reshard(tensor, given.value, steps.forward, executor.plan.mesh, executor.engine)
+        return reshard_edge(
+            tensor,
+            given.value,
+            steps.forward,
+            wanted.gradient,
+            steps.backward,
+            given.gradient,
+            executor.plan.mesh,
+            executor.engine,
+        )
+
+
+def _own_rows(gradient: Any) -> Any:
+    """Rows without those that belong to other devices, which carry the index -1."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    own = tf.reshape(tf.where(gradient.indices >= 0), [-1])
+    return tf.IndexedSlices(
+        tf.gather(gradient.values, own), tf.gather(gradient.indices, own), gradient.dense_shape
+    )
+
+
+def _share_slots(first: Any, second: Any) -> None:
+    """Lets an optimizer that is made for another program use the slots of the first one."""
+    second._slots = first._slots
+    second._non_slot_dict = first._non_slot_dict
+
+
+def _numpy_dtype(spec: TensorSpec) -> Any:
+    return tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype

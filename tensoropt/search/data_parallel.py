@@ -1,0 +1,48 @@
+"""Data parallelism: every operator splits the batch over all devices, variables are whole everywhere."""
+
+from __future__ import annotations
+
+from tensoropt.graph.operator import Operator
+from tensoropt.plan.configuration import DEFER, Configuration, is_legal
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["data_parallel"]
+
+
+def data_parallel(space: SearchSpace) -> dict[str, Configuration]:
+    """The data-parallel configuration of every operator of the training step.
+
+    The batch is the first dimension of the placeholders; it is followed through the graph. An operator that
+    cannot split it computes whole.
+    """
+    mesh, graph = space.mesh, space.graph
+    whole = Configuration((None,) * len(mesh.axes))
+    result: dict[str, Configuration] = {}
+    for op in space.operators:
+        rule = space.rules[op.name]
+        if op.type == "Fanout" and graph[op.inputs[0].op].type == "Variable":
+            # Gradients of all readers are summed before they are synchronised, once.
+            result[op.name] = Configuration((DEFER,) * len(mesh.axes))
+            continue
+        axis = _batch_axis(space, op, result)
+        split = Configuration((axis,) * len(mesh.axes))
+        result[op.name] = split if axis is not None and is_legal(split, rule, mesh) else whole
+        if result[op.name] not in space.choices(op.name):
+            result[op.name] = space.choices(op.name)[-1]
+    return result
+
+
+def _batch_axis(space: SearchSpace, op: Operator, done: dict[str, Configuration]) -> str | None:
+    """The iteration axis that the batch of an operator's inputs is, if it has one."""
+    rule = space.rules[op.name]
+    if op.type in ("Placeholder", "PlaceholderWithDefault"):
+        return "d0" if "d0" in rule.split else None
+    if op.type == "Variable":
+        return None
+    for position, tensor in enumerate(op.inputs):
+        given = done[tensor.op].output_layouts(space.rules[tensor.op], tensor.index).value
+        for dim, axes in enumerate(given.dims):
+            if axes == space.mesh.axes and axes and rule.inputs[position][dim]:
+                return rule.inputs[position][dim][0]
+    return None
+

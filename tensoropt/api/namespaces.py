@@ -87,12 +87,12 @@ OWN: dict[str, tuple[str, str]] = {
     **{
         name: (_RUNTIME, name)
         for name in (
-            "Session", "build_execution_graph", "find_strategy", "init", "reference_losses", "run", "verify",
+            **{name: ("tensoropt.api.verify", name) for name in ("reference_losses", "verify")},
+    **{name: ("tensoropt.api.report", name) for name in ("show_strategy", "strategy_rows")},
+    # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
+            "Session", "build_execution_graph", "find_strategy", "init", "run", "world_rank", "world_size",
         )
     },
-    # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
-    "world_rank": (_RUNTIME, "world_rank"),
-    "world_size": (_RUNTIME, "world_size"),
 }  # fmt: skip
 
 _FEED = "Read and batch the data in Python and pass it through feed_dict."
@@ -170,7 +170,7 @@ UNSUPPORTED: dict[str, str] = {
     ),
     **_rows(
         _OPTIMIZER,
-        "AdadeltaOptimizer AdagradDAOptimizer FtrlOptimizer ProximalAdagradOptimizer "
+        "experimental AdadeltaOptimizer AdagradDAOptimizer FtrlOptimizer ProximalAdagradOptimizer "
         "ProximalGradientDescentOptimizer sdca_fprint sdca_optimizer sdca_shrink_l1",
         "train.",
     ),
@@ -194,7 +194,6 @@ UNSUPPORTED: dict[str, str] = {
     ),
     **_rows(
         _OUTSIDE,
-        "app config distributions experimental flags lite mixed_precision mlir profiler security tools "
-        "user_ops xla",
+        "app config distributions experimental flags lite mixed_precision mlir profiler security tools user_ops xla",
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import threading
 import types
@@ -131,6 +132,18 @@ def test_functions_are_wrapped_and_values_are_tensorflows_own(mirrored: dict[str
             assert (value is twin) == (dotted in PLAIN), dotted
         else:
             assert value is twin or value == twin, dotted
+
+
+@pytest.mark.parametrize("dotted", sorted(OWN))
+def test_own_name_is_the_object_its_module_declares(dotted: str) -> None:
+    module, name = OWN[dotted]
+    assert name in importlib.import_module(module).__all__
+    value: Any = functools.reduce(getattr, dotted.split("."), tensoropt)
+    assert value is getattr(importlib.import_module(module), name)
+
+
+def test_every_step_of_a_job_is_a_name_of_the_package() -> None:
+    assert OURS == set(importlib.import_module("tensoropt.api.runtime").__all__)
 
 
 @pytest.mark.parametrize("dotted", sorted(EXCEPTIONS))

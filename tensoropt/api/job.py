@@ -105,7 +105,13 @@ class Job:
         self.initialize()
 
     def make_executor(
-        self, plan: Plan, imported: ImportedModel, model: Model, collectives: str, config: Any
+        self,
+        plan: Plan,
+        imported: ImportedModel,
+        model: Model,
+        collectives: str,
+        config: Any,
+        seeds: Seeds | None = None,
     ) -> tuple[Executor, Seeds]:
         """An executor whose variables have no values yet, and the seeds that it uses."""
         plan.check(imported.graph)
@@ -119,8 +125,9 @@ class Job:
         agree(self.comm, "graph", imported.graph.fingerprint())
         agree(self.comm, "plan", repr(plan.to_json()))
         engine = make_engine(collectives, plan.mesh.shape)
-        base = int(self.comm.bcast(int.from_bytes(os.urandom(3), "big") + 1 if self.rank == 0 else None, root=0))
-        seeds = resolve_seeds(imported.tf_graph, base)
+        if seeds is None:
+            drawn = int.from_bytes(os.urandom(3), "big") + 1 if self.rank == 0 else None
+            seeds = resolve_seeds(imported.tf_graph, int(self.comm.bcast(drawn, root=0)))
         executor = Executor(
             with_seeds(imported.graph, seeds),
             plan,

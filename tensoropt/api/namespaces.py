@@ -84,12 +84,12 @@ OWN: dict[str, tuple[str, str]] = {
     "random.set_random_seed": (_RANDOM, "set_random_seed"),
     "random.set_seed": (_RANDOM, "set_seed"),
     "reset_default_graph": ("tensoropt.api.model", "reset_default_graph"),
+    **{name: ("tensoropt.api.verify", name) for name in ("reference_losses", "verify")},
+    **{name: ("tensoropt.api.report", name) for name in ("show_strategy", "strategy_rows")},
     **{
         name: (_RUNTIME, name)
         for name in (
-            **{name: ("tensoropt.api.verify", name) for name in ("reference_losses", "verify")},
-    **{name: ("tensoropt.api.report", name) for name in ("show_strategy", "strategy_rows")},
-    # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
+            # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
             "Session", "build_execution_graph", "find_strategy", "init", "run", "world_rank", "world_size",
         )
     },

@@ -64,8 +64,15 @@ class InitialValues:
 class Reference:
     """The model trained by TensorFlow alone, with the same seeds: the numbers that every plan must give."""
 
-    def __init__(self, model: Model, seeds: Seeds) -> None:
-        self._graph = _copy(model.graph, seeds)
+    def __init__(self, model: Model, seeds: Seeds, graph: Any = None) -> None:
+        """Copies the model and adds TensorFlow's own gradients and updates.
+
+        Args:
+            model: the model.
+            seeds: of its random operators.
+            graph: the ``tf.Graph`` to copy, if not the model's own (open shapes filled in).
+        """
+        self._graph = _copy(model.graph if graph is None else graph, seeds)
         self._gradients: dict[tuple[str, str], Any] = {}
         self._updates: dict[str, Any] = {}
         with self._graph.as_default():
@@ -83,10 +90,6 @@ class Reference:
             {f"{name}:0": value for name, value in feeds.items()},
         )
         return list(values)
-
-    def gradient(self, step: str, variable: str) -> Any:
-        """The gradient tensor of a training step, dense."""
-        return self._gradients[step, variable]
 
     def run_step(
         self, step: str, loss: str, variables: Sequence[str], feeds: Mapping[str, np.ndarray]

@@ -1,0 +1,109 @@
+"""A plan for people: per operator its mesh, tensor maps, time and memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tensoropt.api.job import current_job
+from tensoropt.api.model import current_model
+from tensoropt.api.strategy import import_model
+from tensoropt.graph.graph import Edge
+from tensoropt.layout import coarsen, tensor_map
+from tensoropt.plan.configuration import DEFER
+from tensoropt.plan.plan import Plan, rules_of
+
+__all__ = ["show_strategy", "strategy_rows"]
+
+_HIDDEN = ("Sink", "NoOp")
+
+
+def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
+    """One row per operator of the training step.
+
+    Args:
+        plan: for the current model.
+
+    Returns:
+        ``operator``, ``type``, ``mesh`` (of the operator's own coarse mesh), ``splits`` (what each of its axes
+        does), ``inputs`` and ``outputs`` (tensor maps; -1 is unsplit), ``communication`` (steps of its inputs,
+        forward and backward), ``time_s`` (its inputs' reshards included), ``memory_bytes``.
+
+    Raises:
+        PlanError: if the plan is for another model.
+    """
+    imported = current_job().imported.get(id(current_model())) or import_model(current_model())
+    graph = imported.graph
+    plan.check(graph)
+    rules = rules_of(graph)
+    rows = []
+    for op in graph.operators:
+        if op.name not in graph.training or op.type in _HIDDEN:
+            continue
+        configuration, rule, entry = plan.configuration(op.name), rules[op.name], plan.operators[op.name]
+        shape, groups = coarsen(plan.mesh, configuration.actions)
+        edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
+        steps = [str(step) for edge in edges for step in plan.edge(edge).forward]
+        back = [str(step) for edge in edges for step in plan.edge(edge).backward]
+        rows.append(
+            {
+                "operator": op.name,
+                "type": op.type,
+                "mesh": list(shape),
+                "splits": [_action(configuration.actions[group[0]]) for group in groups],
+                "inputs": [
+                    _map(tensor_map(configuration.input_layouts(rule, i).value, groups)) for i in range(len(op.inputs))
+                ],
+                "outputs": [
+                    _map(tensor_map(configuration.output_layouts(rule, i).value, groups))
+                    for i in range(len(op.outputs))
+                ],
+                "communication": {"forward": steps, "backward": back},
+                "time_s": entry.time_s + sum(plan.edge(edge).time_s for edge in edges),
+                "memory_bytes": entry.memory_bytes + sum(plan.edge(edge).memory_bytes for edge in edges),
+            }
+        )
+    return rows
+
+
+def show_strategy(plan: Plan, console: Console | None = None) -> None:
+    """Prints the plan as a table, on rank 0 only.
+
+    Args:
+        plan: for the current model.
+        console: where to; standard output by default.
+    """
+    rows = strategy_rows(plan)
+    if current_job().rank:
+        return
+    table = Table(
+        title=f"{plan.option} on {plan.mesh.size} devices: {plan.time_s * 1e3:.3g} ms per step and "
+        f"{plan.memory_bytes / 2**20:.3g} MiB per device, predicted"
+    )
+    for header, justify in (("operator", "left"), ("mesh", "left"), ("splits", "left"), ("tensor maps", "left")):
+        table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for header in ("time, µs", "memory, KiB"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            f"{row['operator']} ({row['type']})" if row["type"] not in row["operator"] else row["operator"],
+            str(row["mesh"]),
+            ", ".join(row["splits"]) or "-",
+            f"{' '.join(map(str, row['inputs']))} → {' '.join(map(str, row['outputs']))}".strip(),
+            f"{row['time_s'] * 1e6:.1f}",
+            f"{row['memory_bytes'] / 2**10:.1f}",
+        )
+    out = console or Console(width=None)
+    if out.width < 120 and not out.is_terminal:
+        out = Console(width=120, file=out.file)
+    out.print(table)
+
+
+def _action(action: str | None) -> str:
+    return "replicate" if action is None else "replicate, gradient partial" if action == DEFER else f"split {action}"
+
+
+def _map(entries: tuple[int | tuple[int, ...], ...]) -> list[Any]:
+    return [list(entry) if isinstance(entry, tuple) else entry for entry in entries]

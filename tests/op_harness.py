@@ -1,0 +1,443 @@
+"""Checks an op's declaration against TensorFlow: the op's local parts together must be the unsplit op.
+
+For a sample and a configuration, every rank's local part is built from the rank's pieces of the inputs. Outputs and
+gradients must then be in the states that the configuration says: a shard equals the slice of the whole, partial
+sums add up to it, a replicated tensor equals it everywhere. All parts live in one graph and run in one session;
+where an op communicates inside, ranks are threads that build in turns and meet at each collective, which becomes
+plain TensorFlow ops between their parts (:class:`Lockstep`).
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_def_library, op_def_registry
+
+from tensoropt.api.importer import import_operators
+from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.graph.registry import declaration, registered_types, rule_of
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.sample import Operand, Sample
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.layout import Layout, Mesh
+from tensoropt.plan.configuration import Configuration, configurations
+
+__all__ = ["MESHES", "Lockstep", "Part", "Report", "SampleGraph", "check_sample", "lowered_types", "samples_of"]
+
+MESHES = (Mesh((2,)), Mesh((3,)), Mesh((2, 2)), Mesh((2, 3)), Mesh((2, 2, 2)))
+
+# Of the largest value in the tensor.
+_TOLERANCES = {"float16": 5e-3, "bfloat16": 3e-2, "float32": 2e-5, "complex64": 2e-5}
+_SMALL = 0.1
+
+_Result = TypeVar("_Result")
+
+
+def lowered_types() -> tuple[str, ...]:
+    """All op types that the contract test is about."""
+    return tuple(op_type for op_type in registered_types() if declaration(op_type).lower is not None)
+
+
+def samples_of(op_type: str) -> tuple[Sample, ...]:
+    """The samples of one op type."""
+    return tuple(sample for sample in declaration(op_type).samples if sample.type == op_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank computes under one configuration: tensors, or their values; None where there is none."""
+
+    mesh: Mesh
+    configuration: Configuration
+    rank: int
+    outputs: tuple[Any, ...]
+    gradients: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found."""
+
+    configurations: int = 0
+    splits: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class SampleGraph:
+    """A sample's op in a graph of its own, beside the local parts that are added."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self._random = np.random.default_rng(zlib.crc32(repr((sample.type, len(sample.operands))).encode()))
+        self._feeds: dict[Any, np.ndarray] = {}
+        self._constants: dict[tuple[int, tuple[tuple[int, int], ...]], Any] = {}
+        self.graph = tf.Graph()
+        self.graph.switch_to_thread_local()
+        with self.graph.as_default():
+            outputs = self._build()
+            operator = import_operators(self.graph, [outputs[0].op])[-1]
+            self.op = operator
+            tensors = [self.graph.get_tensor_by_name(str(tensor)) for tensor in operator.inputs]
+            self.inputs = [self._value(tensor) for tensor in tensors]
+            self.input_specs = [TensorSpec(tuple(x.shape.as_list()), x.dtype.name) for x in tensors]
+            self.rule: OpRule = rule_of(operator, self.input_specs)
+            # An output that the lowering leaves out is read by TensorFlow's own gradient only.
+            alone = self._context(Mesh(()), Configuration(()), 0, None)
+            made = lower_operator(alone, [self._constant(value) for value in self.inputs])
+            present = [tensor is not None for tensor in made]
+            self.incoming = [
+                self._random.uniform(-1, 1, spec.shape).astype(tf.as_dtype(spec.dtype).as_numpy_dtype)
+                if here and spec.is_differentiable
+                else None
+                for here, spec in zip(present, operator.outputs, strict=True)
+            ]
+            self._whole = (list(outputs), self._whole_gradients(outputs, tensors))
+
+    # ------------------------------------------------------------------------------------------------ the whole op
+
+    def _build(self) -> Sequence[Any]:
+        """The unsplit op, its operands placeholders but for the static ones."""
+        if self.sample.type == "Const":
+            return [tf.constant(self.sample.attrs["value"], dtype=self.sample.attrs["dtype"])]
+        definition = op_def_registry.get(self.sample.type)
+        if definition is None:
+            raise LookupError(f"TensorFlow has no op {self.sample.type}.")
+        arguments = {}
+        for position, (argument, operand) in enumerate(
+            zip(definition.input_arg, self.sample.operands, strict=True)
+        ):
+            if isinstance(operand, list) and operand and isinstance(operand[0], Operand):
+                arguments[argument.name] = [self._operand(one, 7 * i) for i, one in enumerate(operand)]
+            else:
+                arguments[argument.name] = self._operand(operand, position)
+        op_def_library.apply_op(self.sample.type, name="sample", **arguments, **self.sample.attrs)
+        return list(self.graph.get_operation_by_name("sample").outputs)
+
+    def _operand(self, operand: Any, position: int) -> Any:
+        if not isinstance(operand, Operand):
+            return operand
+        tensor = tf.compat.v1.placeholder(operand.dtype, operand.shape)
+        self._feeds[tensor] = _values(operand, position, self._random)
+        return tensor
+
+    def _value(self, tensor: Any) -> np.ndarray:
+        for placeholder, value in self._feeds.items():
+            if placeholder is tensor:
+                return value
+        value = tf.get_static_value(tensor)
+        if value is None:
+            raise ValueError(f"{self.sample}: input {tensor.name} is neither an operand nor a constant.")
+        return np.asarray(value)
+
+    def _whole_gradients(self, outputs: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...] | None:
+        pairs = [(y, g) for y, g in zip(outputs, self.incoming, strict=True) if g is not None]
+        self._wanted = [i for i, spec in enumerate(self.input_specs) if spec.is_differentiable and pairs]
+        if not self._wanted:
+            return None
+        try:
+            made = tf.gradients([y for y, _ in pairs], [tensors[i] for i in self._wanted], [g for _, g in pairs])
+        except LookupError:  # TensorFlow has no gradient for it
+            return None
+        return tuple(_dense(g, self.input_specs[i].shape) for g, i in zip(made, self._wanted, strict=True))
+
+    # ---------------------------------------------------------------------------------------------------- its parts
+
+    def _context(self, mesh: Mesh, configuration: Configuration, rank: int, engine: Any) -> OpLowering:
+        stand_in: Any = _Silent(rank) if engine is None else engine
+        return OpLowering(self.op, self.rule, self.input_specs, configuration, mesh, stand_in)
+
+    def _constant(self, value: np.ndarray, pieces: tuple[slice, ...] | None = None) -> Any:
+        key = (id(value), tuple((piece.start, piece.stop) for piece in pieces or ()))
+        if key not in self._constants:
+            self._constants[key] = tf.constant(value if pieces is None else value[pieces])
+        return self._constants[key]
+
+    def add(
+        self, mesh: Mesh, configuration: Configuration, rank: int, engine: Any = None
+    ) -> tuple[list[Any], list[Any]]:
+        """Builds the local part of ``rank``: its inputs and its outputs."""
+        inputs = []
+        for index, (value, spec) in enumerate(zip(self.inputs, self.input_specs, strict=True)):
+            layout = configuration.input_layouts(self.rule, index).value
+            inputs.append(tf.identity(self._constant(value, layout.slices(spec.shape, mesh, rank))))
+        outputs = lower_operator(self._context(mesh, configuration, rank, engine), inputs)
+        return inputs, outputs
+
+    def gradients(
+        self, jobs: Sequence[tuple[Mesh, Configuration, int, list[Any], list[Any]]]
+    ) -> list[tuple[Any, ...]]:
+        """The gradients of local inputs, of all ``jobs`` at once, for the incoming ones in their states."""
+        if self._whole[1] is None:
+            return [() for _ in jobs]
+        ys, grad_ys, xs = [], [], []
+        for mesh, configuration, rank, inputs, outputs in jobs:
+            for index, (tensor, incoming) in enumerate(zip(outputs, self.incoming, strict=True)):
+                if incoming is not None:
+                    layout = configuration.output_layouts(self.rule, index).gradient
+                    ys.append(tensor)
+                    grad_ys.append(self._constant(incoming, layout.slices(incoming.shape, mesh, rank)))
+            xs += [inputs[index] for index in self._wanted]
+        made = iter(tf.gradients(ys, xs, grad_ys))
+        flat = iter([_dense(gradient, x.shape.as_list()) for gradient, x in zip(made, xs, strict=True)])
+        return [tuple(next(flat) for _ in self._wanted) for _ in jobs]
+
+    def parts(self, mesh: Mesh, chosen: Sequence[Configuration]) -> list[Part]:
+        """The local parts of all ranks under all configurations, without and with communication inside."""
+        result = []
+        with self.graph.as_default():
+            quiet = [c for c in chosen if not set(c.actions) & self.rule.internal]
+            jobs = [(mesh, c, rank, *self.add(mesh, c, rank)) for c in quiet for rank in _distinct(mesh, c)]
+            gradients = self.gradients(jobs)
+            for (_, configuration, rank, _, outputs), gradient in zip(jobs, gradients, strict=True):
+                result.append(Part(mesh, configuration, rank, tuple(outputs), gradient))
+        talking = [c for c in chosen if set(c.actions) & self.rule.internal]
+        if talking:
+            for parts in Lockstep(mesh).run(lambda engine: self._talking(mesh, talking, engine)):
+                result += parts
+        return result
+
+    def _talking(self, mesh: Mesh, chosen: Sequence[Configuration], engine: Any) -> list[Part]:
+        with self.graph.as_default():
+            return [self.part(mesh, configuration, engine) for configuration in chosen]
+
+    def part(self, mesh: Mesh, configuration: Configuration, engine: Any) -> Part:
+        """The local part of the engine's rank, which may communicate."""
+        inputs, outputs = self.add(mesh, configuration, engine.rank, engine)
+        gradients = self.gradients([(mesh, configuration, engine.rank, inputs, outputs)])[0]
+        return Part(mesh, configuration, engine.rank, tuple(outputs), gradients)
+
+    # --------------------------------------------------------------------------------------------------- comparison
+
+    def run(self, parts: Sequence[Part]) -> tuple[Part, list[Part]]:
+        """The values of the whole op and of its parts, all from one run."""
+        config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+        config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        whole = Part(Mesh(()), Configuration(()), 0, tuple(self._whole[0]), self._whole[1] or ())
+        fetched: list[Any] = []
+        for part in (whole, *parts):
+            fetched += [x for x in (*part.outputs, *part.gradients) if x is not None]
+        with tf.compat.v1.Session(graph=self.graph, config=config) as session:
+            values = iter(session.run(fetched, self._feeds))
+        result = [
+            Part(
+                part.mesh,
+                part.configuration,
+                part.rank,
+                tuple(None if x is None else next(values) for x in part.outputs),
+                tuple(None if x is None else next(values) for x in part.gradients),
+            )
+            for part in (whole, *parts)
+        ]
+        return result[0], result[1:]
+
+    def failures(self, whole: Part, parts: Sequence[Part]) -> Iterator[str]:
+        """What is wrong with ``parts``, which are values and complete for each of their configurations."""
+        groups: dict[tuple[Mesh, Configuration], dict[int, Part]] = {}
+        for part in parts:
+            groups.setdefault((part.mesh, part.configuration), {})[part.rank] = part
+        for (mesh, configuration), ranks in groups.items():
+            checks = []
+            for index, expected in enumerate(whole.outputs):
+                layout = configuration.output_layouts(self.rule, index).value
+                checks.append((f"output {index}", layout, expected, {r: p.outputs[index] for r, p in ranks.items()}))
+            for place, expected in enumerate(whole.gradients):
+                index = self._wanted[place]
+                layout = configuration.input_layouts(self.rule, index).gradient
+                found = {r: p.gradients[place] for r, p in ranks.items()}
+                checks.append((f"gradient of input {index}", layout, expected, found))
+            for what, layout, expected, found in checks:
+                problem = _compare(mesh, configuration, layout, expected, found, what.startswith("output"))
+                if problem:
+                    yield (
+                        f"{self.sample.type} {self.sample.operands} {dict(self.sample.attrs)}, {mesh}, "
+                        f"configuration {configuration}: {what} (layout {layout}): {problem}"
+                    )
+
+
+def check_sample(sample: Sample, meshes: Sequence[Mesh] = MESHES) -> Report:
+    """Compares a sample with TensorFlow under every legal configuration on every mesh."""
+    built = SampleGraph(sample)
+    report = Report()
+    parts = []
+    for mesh in meshes:
+        chosen = configurations(built.rule, mesh)
+        report.configurations += len(chosen)
+        report.splits += sum(any(action is not None for action in c.actions) for c in chosen)
+        parts += built.parts(mesh, chosen)
+    report.failures += built.failures(*built.run(parts))
+    return report
+
+
+def _values(operand: Operand, position: int, random: np.random.Generator) -> np.ndarray:
+    """Values without ties, and none near 0 by chance: evenly spaced points in random order."""
+    dtype = tf.as_dtype(operand.dtype)
+    if dtype.is_floating or dtype.is_complex:
+        count = int(np.prod(operand.shape, dtype=np.int64))
+        places = (random.permutation(count) + 0.37 + 0.13 * (position % 5)) / max(count, 1)
+        values = operand.low + (operand.high - operand.low) * places
+        if dtype.is_complex:
+            values = values + 1j * random.permutation(values)
+        return values.reshape(operand.shape).astype(dtype.as_numpy_dtype)
+    return random.integers(int(operand.low), int(operand.high), operand.shape).astype(dtype.as_numpy_dtype)
+
+
+def _dense(gradient: Any, shape: Sequence[int]) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
+    return gradient
+
+
+def _representative(mesh: Mesh, configuration: Configuration, rank: int) -> int:
+    """The rank that computes the same because it differs only along mesh axes that replicate the op."""
+    pairs = zip(mesh.coordinates(rank), configuration.actions, strict=True)
+    return mesh.rank([0 if action is None else place for place, action in pairs])
+
+
+def _distinct(mesh: Mesh, configuration: Configuration) -> list[int]:
+    return [rank for rank in range(mesh.size) if _representative(mesh, configuration, rank) == rank]
+
+
+def _compare(
+    mesh: Mesh,
+    configuration: Configuration,
+    layout: Layout,
+    expected: Any,
+    found: Mapping[int, Any],
+    may_lack: bool,
+) -> str | None:
+    """What is wrong with a tensor, given the values that ranks hold."""
+    missing = [rank for rank, value in found.items() if value is None]
+    if expected is None:
+        wrong = [rank for rank, value in found.items() if value is not None and np.any(value)]
+        return f"TensorFlow has none, ranks {wrong} have one" if wrong else None
+    if missing:
+        return None if may_lack and len(missing) == len(found) else f"none on ranks {missing}"
+    exact = expected.dtype.kind in "biu"
+    wide = expected.dtype if exact else np.complex128 if expected.dtype.kind == "c" else np.float64
+    tolerance = 0.0
+    if not exact:
+        finite = np.abs(expected.astype(wide))
+        largest = float(np.max(finite[np.isfinite(finite)], initial=_SMALL))
+        tolerance = _TOLERANCES.get(tf.as_dtype(expected.dtype).name, 1e-9) * largest
+    for rank in sorted(found):
+        members = mesh.group_members(rank, layout.partial)
+        terms = [found[_pick(found, mesh, configuration, member)].astype(wide) for member in members]
+        total = terms[0] if len(terms) == 1 else np.sum(terms, axis=0).astype(wide)
+        whole = expected.astype(wide)[layout.slices(expected.shape, mesh, rank)]
+        if total.shape != whole.shape:
+            return f"shape {total.shape} on rank {rank}, expected {whole.shape}"
+        if exact:
+            if not np.array_equal(total, whole):
+                return f"{int(np.sum(total != whole))} of {whole.size} values differ on rank {rank}"
+        elif not np.allclose(total, whole, rtol=0, atol=tolerance, equal_nan=True):
+            with np.errstate(invalid="ignore"):
+                difference = float(np.nanmax(np.abs(total - whole), initial=0.0))
+            return f"largest difference {difference:.3g} on rank {rank}, tolerated {tolerance:.3g}"
+    return None
+
+
+def _pick(found: Mapping[int, Any], mesh: Mesh, configuration: Configuration, rank: int) -> int:
+    return rank if rank in found else _representative(mesh, configuration, rank)
+
+
+class _Silent:
+    """Stands for the engine of an op that must not communicate."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
+        """Refuses."""
+        raise RuntimeError(f"all_reduce of {tensor} over {axes}, but no internal axis of the op is split.")
+
+
+class Lockstep:
+    """All ranks of a mesh build into one graph: threads that take turns and meet at each collective.
+
+    A thread runs only while it holds the lock, and lets go of it only while it waits for the others.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._turn = threading.Condition()
+        self._rounds: list[dict[int, tuple[str, Any]]] = []
+        self._counts = [0] * mesh.size
+        self._ended: set[int] = set()
+        self._errors: list[BaseException] = []
+
+    def run(self, work: Callable[[Any], _Result]) -> list[_Result]:
+        """``work(engine)`` of every rank, in the order of ranks."""
+        results: dict[int, _Result] = {}
+
+        def rank_main(rank: int) -> None:
+            with self._turn:
+                try:
+                    results[rank] = work(_LockstepEngine(self, rank))
+                except BaseException as error:
+                    self._errors.append(error)
+                finally:
+                    self._ended.add(rank)
+                    self._turn.notify_all()
+
+        threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(self._mesh.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        return [results[rank] for rank in range(self._mesh.size)]
+
+    def exchange(self, rank: int, what: str, tensor: Any) -> list[Any]:
+        """Waits until every rank is at its collective of the same number; gives all their tensors."""
+        number = self._counts[rank]
+        self._counts[rank] += 1
+        while len(self._rounds) <= number:
+            self._rounds.append({})
+        present = self._rounds[number]
+        present[rank] = (what, tensor)
+        self._turn.notify_all()
+        while len(present) < self._mesh.size:
+            if self._errors or any(other not in present for other in sorted(self._ended)):
+                raise RuntimeError(f"Rank {rank} is at its collective {number}, {what}; others ended without it.")
+            self._turn.wait()
+        kinds = sorted({kind for kind, _ in present.values()})
+        if len(kinds) > 1:
+            raise RuntimeError(f"Collective {number} is {kinds} on different ranks.")
+        return [present[other][1] for other in range(self._mesh.size)]
+
+    def members(self, rank: int, axes: Sequence[int]) -> tuple[int, ...]:
+        """The group of a rank."""
+        return self._mesh.group_members(rank, axes)
+
+
+class _LockstepEngine:
+    """The engine of one rank: its collectives are ordinary ops on the tensors of all ranks."""
+
+    def __init__(self, world: Lockstep, rank: int) -> None:
+        self._world = world
+        self.rank = rank
+
+    def _gathered(self, what: str, tensor: Any, axes: Sequence[int]) -> list[Any]:
+        everyone = self._world.exchange(self.rank, f"{what} {tuple(axes)} {tensor.dtype.name} {tensor.shape}", tensor)
+        return [everyone[member] for member in self._world.members(self.rank, axes)]
+
+    def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
+        """See the engines."""
+        stacked = tf.stack(self._gathered(f"all_reduce[{op}]", tensor, axes))
+        if op == "sum":
+            return tf.reduce_sum(stacked, 0)
+        if tensor.dtype == tf.bool:
+            return tf.reduce_any(stacked, 0) if op == "max" else tf.reduce_all(stacked, 0)
+        return tf.reduce_max(stacked, 0) if op == "max" else tf.reduce_min(stacked, 0)
+
+    def all_gather(self, tensor: Any, axes: Sequence[int]) -> Any:
+        """See the engines."""
+        return tf.stack(self._gathered("all_gather", tensor, axes))

@@ -39,7 +39,7 @@ class Job:
     executor: Executor | None = None
     model: Model | None = None
     seeds: Seeds = field(default_factory=dict)
-    initial: InitialValues | None = None
+    _known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -102,6 +102,7 @@ class Job:
         model = current_model()
         executor, seeds = self.make_executor(plan, imported, model, collectives, config)
         self.executor, self.model, self.seeds = executor, model, seeds
+        self._known.clear()
         self.initialize()
 
     def make_executor(
@@ -167,7 +168,7 @@ class Job:
         """Runs nested fetches; see :func:`tensoropt.run`."""
         executor = self.require_executor("run")
         flat = tf.nest.flatten(fetches)
-        resolved = [self._fetch(item) for item in flat]
+        resolved = [self._resolved(item) for item in flat]
         feeds = {_feed_name(key): value for key, value in (feed_dict or {}).items()}
         if any(item is _INITIALIZE for item in resolved):
             self.initialize()
@@ -176,6 +177,14 @@ class Job:
         values = dict(zip(unique, executor.run(unique, feeds), strict=True)) if unique else {}
         results = [None if item is _INITIALIZE else values[item] for item in resolved]
         return tf.nest.pack_sequence_as(fetches, results)
+
+    def _resolved(self, item: Any) -> Any:
+        """What the executor calls a fetch; looked up once per object."""
+        key = item if isinstance(item, str) else id(item)
+        known = self._known.get(key)
+        if known is None or known[0] is not item:
+            self._known[key] = known = (item, self._fetch(item))
+        return known[1]
 
     def _fetch(self, item: Any) -> Any:
         model = self.model or current_model()

@@ -47,8 +47,8 @@ Fetch = TensorId | str | GradientOf
 class _Program:
     """The local tensors of one set of fetches; everything that differs from run to run is a feed."""
 
-    values: tuple[Any, ...]  # one per fetch; an operation for an operation
-    feeds: Mapping[str, Any]  # placeholder by the name of the logical one
+    call: Callable[..., Sequence[Any]]  # takes the feeds in order, gives one value per fetch (None for an operation)
+    feeds: tuple[str, ...]  # names of the logical placeholders
 
 
 class Executor:
@@ -93,6 +93,7 @@ class Executor:
         self._trainings = {training.op: training for training in trainings}
         self._agree = agree
         self._programs: dict[tuple[Any, ...], _Program] = {}
+        self._needs: dict[tuple[Fetch, ...], tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
         self._shared: dict[str, list[Any]] = {}
         self._optimizers: dict[int, Any] = {}
         self.tf_graph = tf.Graph()
@@ -176,32 +177,36 @@ class Executor:
             FeedError: if a feed is missing, or has another shape or dtype than a whole or a share.
         """
         given = dict(feeds or {})
-        needed = self._needed(fetches)
+        needed, inputs = self._inputs(tuple(fetches))
         for name in given:
             if name not in self.graph or self.graph[name].type not in _INPUTS:
                 raise FeedError(f"Feed '{name}': is not a placeholder of the graph that was planned.")
         modes: dict[str, bool] = {}
-        for op in needed:
-            if op.type in _INPUTS:
-                if op.name in given:
-                    modes[op.name] = self._is_share(op, given[op.name])
-                elif op.type == "Placeholder":
-                    raise FeedError(
-                        f"{op}: is needed for {', '.join(map(str, fetches))} and was not fed. "
-                        f"Add it to feed_dict with an array of {op.outputs[0]}."
-                    )
+        for op in inputs:
+            if op.name in given:
+                modes[op.name] = self._is_share(op, given[op.name])
+            elif op.type == "Placeholder":
+                raise FeedError(
+                    f"{op}: is needed for {', '.join(map(str, fetches))} and was not fed. "
+                    f"Add it to feed_dict with an array of {op.outputs[0]}."
+                )
         key = (tuple(fetches), tuple(sorted(modes.items())))
         if key not in self._programs:
             self._programs[key] = self._build(fetches, needed, modes)
-            self._initialize_rest()
         program = self._programs[key]
-        local = {program.feeds[name]: self._piece(self.graph[name], given[name], modes[name]) for name in modes}
-        values = self._session.run(list(program.values), local)
+        values = program.call(*(self._piece(self.graph[name], given[name], modes[name]) for name in program.feeds))
         return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
 
     def close(self) -> None:
         """Ends the session."""
         self._session.close()
+
+    def _inputs(self, fetches: tuple[Fetch, ...]) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+        """The operators that the fetches need, and the placeholders among them; worked out once."""
+        if fetches not in self._needs:
+            needed = self._needed(fetches)
+            self._needs[fetches] = needed, tuple(op for op in needed if op.type in _INPUTS)
+        return self._needs[fetches]
 
     def _needed(self, fetches: Sequence[Fetch]) -> tuple[Operator, ...]:
         """The operators that the fetches need, with what the training steps among them need."""
@@ -290,7 +295,11 @@ class Executor:
                 hashlib.sha256("\n".join(emitted).encode()).hexdigest(),
             )
         _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), len(emitted))
-        return _Program(values, builder.feeds)
+        # Slots are made while the update is built; they must have values before the first run.
+        self._initialize_rest()
+        names = tuple(builder.feeds)
+        call = self._session.make_callable(list(values), [builder.feeds[name] for name in names])
+        return _Program(call, names)
 
     def _after_training(self, needed: Sequence[Operator]) -> set[str]:
         """Operators that wait for a training step (a moving average of variables, say), and its marker itself."""

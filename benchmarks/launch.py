@@ -1,0 +1,52 @@
+"""Starts benchmark programs: alone or under mpirun, all with the same allocator, MPI and thread settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["launch"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def launch(module: str, arguments: list[str], ranks: int | None, extra: dict[str, str] | None = None) -> str:
+    """Runs ``python -m module`` and gives its standard output.
+
+    Args:
+        module: what to run.
+        arguments: its flags.
+        ranks: processes under mpirun; None for one process without it.
+        extra: more environment variables.
+
+    Raises:
+        RuntimeError: with the program's output, if it fails.
+    """
+    cores = len(os.sched_getaffinity(0))
+    environment = os.environ | {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        # Keep freed pages: without this, every large buffer is mapped anew in every step.
+        "MALLOC_MMAP_THRESHOLD_": str(2**30),
+        "MALLOC_TRIM_THRESHOLD_": str(2**32),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, "-m", module, *arguments]
+    if ranks is not None:
+        mpirun = Path(sys.executable).with_name("mpirun")
+        crowded = ranks > cores
+        if os.getuid() == 0:
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        flags = ["-n", str(ranks), "--mca", "mpi_yield_when_idle", "1"]
+        flags += ["--oversubscribe", "--bind-to", "none"] if crowded else ["--bind-to", "core"]
+        command = [str(mpirun) if mpirun.exists() else "mpirun", *flags, *command]
+    done = subprocess.run(
+        command, env=environment | (extra or {}), capture_output=True, text=True, check=False, cwd=_ROOT
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done.stdout

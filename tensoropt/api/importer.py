@@ -121,7 +121,7 @@ def _operator(
         if position not in fixed:
             dynamic.append(tensor)
             continue
-        value = tf.get_static_value(tensor)
+        value = _static_value(tensor)
         if value is None:
             raise GraphError(
                 f"{tf_op.type} '{tf_op.name}' ({source}): its {fixed[position]} is '{tensor.name}', which is not known "
@@ -143,6 +143,39 @@ def _operator(
         dict(tf_op.node_def.attr),
     )
     return operator, dynamic
+
+
+def _static_value(tensor: Any) -> Any:
+    """The value of a tensor that depends on nothing but constants and static shapes, else None."""
+    value = tf.get_static_value(tensor)
+    if value is not None:
+        return value
+    # What TensorFlow does not fold by itself is computed, in a graph that holds nothing else.
+    with tf.Graph().as_default() as scratch:
+        copy = _constant_copy(tensor, scratch, {})
+        if copy is None:
+            return None
+        with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
+            return session.run(copy)
+
+
+def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
+    """``tensor`` rebuilt in ``scratch`` from constants; None if it depends on anything else."""
+    if tensor.name not in made:
+        value = tf.get_static_value(tensor)
+        op = tensor.op
+        if value is not None:
+            made[tensor.name] = tf.constant(value)
+        elif op.op_def.is_stateful or not op.inputs or tensor.dtype in (tf.resource, tf.variant):
+            made[tensor.name] = None
+        else:
+            operands = [_constant_copy(operand, scratch, made) for operand in op.inputs]
+            made[tensor.name] = None
+            if all(operand is not None for operand in operands):
+                attrs = {key: item for key, item in op.node_def.attr.items() if not key.startswith("_")}
+                copy = scratch.create_op(op.type, operands, [out.dtype for out in op.outputs], attrs=attrs)
+                made |= {out.name: twin for out, twin in zip(op.outputs, copy.outputs, strict=True)}
+    return made[tensor.name]
 
 
 def _variable(tf_op: Any, source: str | None) -> Operator:

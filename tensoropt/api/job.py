@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -218,7 +219,7 @@ def trainings(model: Model, imported: ImportedModel) -> list[Training]:
                 step.op,
                 sink_of(step.loss).op,
                 step.variables,
-                lambda tensors, spec=step.optimizer: spec.build(tf, tensors),
+                functools.partial(step.optimizer.build, tf),
                 {argument: sink_of(name) for argument, name in step.optimizer.tensors.items()},
                 step.optimizer_index,
                 step.global_step,

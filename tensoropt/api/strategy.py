@@ -217,7 +217,7 @@ def _feeds_only(tf_graph: Any, initializers: set[str]) -> set[str]:
 
 def _fed(graph: Graph, mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:
     """Placeholders of training with the one configuration in which each rank loads its share of the batch."""
-    result = {}
+    result: dict[str, tuple[Configuration, ...]] = {}
     for op in graph.of_type("Placeholder", "PlaceholderWithDefault"):
         spec = op.outputs[0]
         if not spec.shape or op.name not in graph.training or mesh.size == 1:

@@ -14,7 +14,7 @@ from tensoropt.api.reference import InitialValues, Reference
 from tensoropt.api.seeds import Seeds
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.errors import SessionError, VerificationError
-from tensoropt.exec.executor import Executor, GradientOf
+from tensoropt.exec.executor import Executor, Fetch, GradientOf
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
@@ -188,7 +188,7 @@ class _Run:
 
     def _train_step(self, batch: dict[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
         step = self._step
-        fetches = [
+        fetches: list[Fetch] = [
             _tensor_id(step.loss),
             *(GradientOf(step.op, name) for name in step.variables),
             step.op,

@@ -34,7 +34,7 @@ class TensorId(NamedTuple):
     """One output of one operator."""
 
     op: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which has no meaning here
 
     def __str__(self) -> str:
         return f"{self.op}:{self.index}"

@@ -192,12 +192,10 @@ class SearchSpace:
         slots = self._slots.get(op.name, 0)
         kept = tuple(self._keeps(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if op.type == "Fanout" else 0
-        key = (op.type, rule, tuple(op.outputs), gradients, trained, slots, kept, readers, self._allowed.get(op.name))
-        try:
-            if key in self._node_memo:
-                return self._node_memo[key]
-        except TypeError:  # an allowed list is not hashable
-            key = (op.name,)
+        allowed = tuple(self._allowed.get(op.name, ()))
+        key = (op.type, rule, op.outputs, gradients, trained, slots, kept, readers, allowed)
+        if key in self._node_memo:
+            return self._node_memo[key]
         inputs = self.graph.input_specs(op)
         times, memories = [], []
         for choice in self._of(op.name):
@@ -231,7 +229,7 @@ class SearchSpace:
         return memory
 
     def _keeps(self, tensor: TensorId) -> bool:
-        """Whether the tensor stays in memory until the backward pass: its producer or a consumer needs it there."""
+        """Whether its producer or a consumer needs the tensor in the backward pass."""
         producer = self.rules[tensor.op]
         readers = self.graph.consumers(tensor)
         if any(edge in self.graph.differentiable for edge in self._incoming(tensor.op)):
@@ -284,9 +282,13 @@ class SearchSpace:
         return self._edge_memo[key]
 
     def _rows_seconds(
-        self, spec: TensorSpec, rows_elements: int, made: Sequence[TensorLayouts], need: Sequence[TensorLayouts]
+        self,
+        spec: TensorSpec,
+        rows_elements: int,
+        made: Sequence[TensorLayouts],
+        need: Sequence[TensorLayouts],
     ) -> NDArray[np.float64]:
-        """Seconds to move a gradient that is given as rows: rows are gathered over the axes that must be summed."""
+        """Seconds to move a gradient that is given as rows: they are gathered over the axes to sum over."""
         result = np.zeros((len(made), len(need)))
         memo: dict[tuple[Layout, Layout], float] = {}
         for row, source in enumerate(made):

@@ -313,7 +313,8 @@ def _differentiable(graph: Graph, trainable: set[str], sinks: Sequence[str]) -> 
 
 def static_shapes(graph: Any, batch_sizes: Mapping[str, Sequence[int]]) -> Any:
     """A copy of ``graph`` in which the named placeholders have the given shapes, all other shapes inferred anew."""
-    meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    with graph.as_default():  # TensorFlow exports no graph of a thread that is in eager mode
+        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
     for node in meta.graph_def.node:
         if node.name in batch_sizes:
             shape = tf.TensorShape(batch_sizes[node.name]).as_proto()

@@ -17,7 +17,8 @@ __all__ = ["InitialValues", "Reference"]
 
 def _copy(graph: Any, seeds: Seeds) -> Any:
     """A copy of a ``tf.Graph`` with seeds, whose variables are in its collections."""
-    meta = with_seeds_in_meta_graph(tf.compat.v1.train.export_meta_graph(graph=graph), seeds)
+    with graph.as_default():  # TensorFlow exports no graph of a thread that is in eager mode
+        meta = with_seeds_in_meta_graph(tf.compat.v1.train.export_meta_graph(graph=graph), seeds)
     copy = tf.Graph()
     with copy.as_default():
         tf.compat.v1.train.import_meta_graph(meta)
@@ -77,6 +78,7 @@ class Reference:
         self._updates: dict[str, Any] = {}
         with self._graph.as_default():
             self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+            self._reads = {name: variable.read_value() for name, variable in self._variables.items()}
             self._optimizers: dict[int, Any] = {}
             for step in model.train_steps:
                 self._add(step)
@@ -104,7 +106,7 @@ class Reference:
 
     def variable(self, name: str) -> np.ndarray:
         """The value of a variable."""
-        return np.asarray(self._session.run(self._variables[name].value()))
+        return np.asarray(self._session.run(self._reads[name]))
 
     def close(self) -> None:
         """Ends the session."""
@@ -121,7 +123,9 @@ class Reference:
         marker = self._graph.get_operation_by_name(step.op)
         with tf.control_dependencies(list(marker.control_inputs)):
             pairs = optimizer.compute_gradients(loss, variables)
-            global_step = None if step.global_step is None else self._variables[step.global_step]
+        global_step = None if step.global_step is None else self._variables[step.global_step]
+        # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it.
+        with tf.control_dependencies([*marker.control_inputs, loss]):
             update = optimizer.apply_gradients(pairs, global_step=global_step)
         for (gradient, _), name in zip(pairs, step.variables, strict=True):
             self._gradients[step.op, name] = tf.convert_to_tensor(gradient)

@@ -77,44 +77,41 @@ class HorovodEngine(CollectiveEngine):
 
     def _emit_all_reduce(self, x: tf.Tensor, group: Group, op: str) -> tf.Tensor:
         coded, decode = _reducible(x, op, _REDUCES[op])
+        coded = self._counted("all_reduce", x, coded, group.size)
         hvd_op = {"sum": self._hvd.Sum, "max": self._hvd.Max, "min": self._hvd.Min}[op]
-        with self._counted("all_reduce", x, group.size):
-            return decode(self._hvd.allreduce(coded, op=hvd_op, **self._where(group, "all_reduce")))
+        return decode(self._hvd.allreduce(coded, op=hvd_op, **self._where(group, "all_reduce")))
 
     def _emit_all_gather(self, x: tf.Tensor, group: Group) -> tf.Tensor:
         coded, decode = _movable(x)
-        with self._counted("all_gather", x, group.size):
-            y = self._hvd.allgather(tf.expand_dims(coded, 0), **self._where(group, "all_gather"))
-            return decode(_from_sorted(y, group))
+        coded = self._counted("all_gather", x, tf.expand_dims(coded, 0), group.size)
+        return decode(_from_sorted(self._hvd.allgather(coded, **self._where(group, "all_gather")), group))
 
     def _emit_reduce_scatter(self, x: tf.Tensor, group: Group) -> tf.Tensor:
         coded, decode = _reducible(_to_sorted(x, group), "sum", _REDUCES["scatter"])
-        with self._counted("reduce_scatter", x, group.size):
-            y = self._hvd.reducescatter(coded, op=self._hvd.Sum, **self._where(group, "reduce_scatter"))
-            return decode(tf.squeeze(y, [0]))
+        coded = self._counted("reduce_scatter", x, coded, group.size)
+        y = self._hvd.reducescatter(coded, op=self._hvd.Sum, **self._where(group, "reduce_scatter"))
+        return decode(tf.squeeze(y, [0]))
 
     def _emit_all_to_all(self, x: tf.Tensor, group: Group) -> tf.Tensor:
         coded, decode = _movable(_to_sorted(x, group))
-        with self._counted("all_to_all", x, group.size):
-            y = self._hvd.alltoall(coded, **self._where(group, "all_to_all"))
-            return decode(_from_sorted(tf.ensure_shape(y, coded.shape), group))
+        coded = self._counted("all_to_all", x, coded, group.size)
+        y = self._hvd.alltoall(coded, **self._where(group, "all_to_all"))
+        return decode(_from_sorted(tf.ensure_shape(y, coded.shape), group))
 
     def _emit_broadcast(self, x: tf.Tensor, group: Group, root: int) -> tf.Tensor:
         coded, decode = _movable(x)
-        with self._counted("broadcast", x, group.size):
-            # Horovod wants the root's rank in the world, also inside a process set.
-            return decode(self._hvd.broadcast(coded, group.members[root], **self._where(group, "broadcast")))
+        coded = self._counted("broadcast", x, coded, group.size)
+        # Horovod wants the root's rank in the world, also inside a process set.
+        return decode(self._hvd.broadcast(coded, group.members[root], **self._where(group, "broadcast")))
 
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor:
         coded, decode = _movable(x)
+        moved = 1 if sources[self.rank] == self.rank else 2
+        coded = self._counted("permute", x, tf.expand_dims(coded, 0), moved)
         destination = sources.index(self.rank)
         splits = tf.constant([int(rank == destination) for rank in range(self.size)], tf.int32)
-        moved = 1 if sources[self.rank] == self.rank else 2
-        with self._counted("permute", x, moved):
-            y, _ = self._hvd.alltoall(
-                tf.expand_dims(coded, 0), splits, name=self._unique("permute"), ignore_name_scope=True
-            )
-            return decode(tf.squeeze(tf.ensure_shape(y, [1, *coded.shape]), [0]))
+        y, _ = self._hvd.alltoall(coded, splits, name=self._unique("permute"), ignore_name_scope=True)
+        return decode(tf.squeeze(tf.ensure_shape(y, coded.shape), [0]))
 
     def _unique(self, kind: str) -> str:
         """Return a name by which Horovod matches the ranks' tensors: the same on all of them, used once."""
@@ -146,17 +143,31 @@ class HorovodEngine(CollectiveEngine):
                 "start Horovod, or call hvd.init(process_sets='dynamic')."
             ) from error
 
-    def _counted(self, kind: str, x: tf.Tensor, size: int) -> Any:
-        """Return a scope whose ops run after the bytes of ``x`` were counted."""
+    def _counted(self, kind: str, x: tf.Tensor, coded: tf.Tensor, size: int) -> tf.Tensor:
+        """Return ``coded``, whose use comes after the bytes of ``x`` were counted.
 
-        def count(elements: np.ndarray) -> np.ndarray:
+        Its shape goes through the callback. That also hides from TensorFlow that the tensor may be constant:
+        Horovod's ops are not stateful, so that constant folding would run one with a constant input, out of its
+        order and while other ranks do not.
+        """
+
+        def count(elements: np.ndarray, shape: np.ndarray) -> np.ndarray:
             with self._lock:
                 self._counts[kind] += payload_bytes(kind, int(elements) * x.dtype.size, size)
-            return np.asarray(True)
+            return shape
 
         with tf.device("/cpu:0"):
-            counted = tf.numpy_function(count, [tf.size(x, tf.int64)], tf.bool, stateful=True, name=f"count_{kind}")
-        return tf.control_dependencies([counted])
+            shape = tf.numpy_function(
+                count,
+                [tf.size(x, tf.int64), tf.shape(coded, tf.int64)],
+                tf.int64,
+                stateful=True,
+                name=f"count_{kind}",
+            )
+        counted = tf.reshape(coded, shape)
+        counted.set_shape(coded.shape)
+        # Horovod's ops have gradients, which know nothing of partial sums.
+        return tf.stop_gradient(counted)
 
 
 # ----------------------------------------------------------------------------------------------- member order

@@ -181,24 +181,49 @@ class ByteRange {
   bool owned_ = false;
 };
 
+// The dtypes that are combined by our own code rather than MPI's: 16-bit floats, which MPI 3 does not know, in float32
+// and rounded after each pair; small integers, whose sums saturate in Open MPI's vectorised code, where TensorFlow's
+// wrap around.
+template <typename T>
+struct Wide {
+  using type = int32_t;
+};
+template <>
+struct Wide<Eigen::half> {
+  using type = float;
+};
+template <>
+struct Wide<Eigen::bfloat16> {
+  using type = float;
+};
+
 struct Sum {
-  static float Apply(float a, float b) { return a + b; }
+  template <typename W>
+  static W Apply(W a, W b) {
+    return a + b;
+  }
 };
 // A NaN on either side stays, as in TensorFlow's own reductions.
 struct Max {
-  static float Apply(float a, float b) { return (a > b || a != a) ? a : b; }
+  template <typename W>
+  static W Apply(W a, W b) {
+    return (a > b || a != a) ? a : b;
+  }
 };
 struct Min {
-  static float Apply(float a, float b) { return (a < b || a != a) ? a : b; }
+  template <typename W>
+  static W Apply(W a, W b) {
+    return (a < b || a != a) ? a : b;
+  }
 };
 
-// Every pair is combined in float32 and rounded once.
 template <typename T, typename Operation>
-void CombineShortFloats(void* in, void* inout, int* length, MPI_Datatype*) {
+void Combine(void* in, void* inout, int* length, MPI_Datatype*) {
+  using W = typename Wide<T>::type;
   const T* a = static_cast<const T*>(in);
   T* b = static_cast<T*>(inout);
   for (int i = 0; i < *length; ++i) {
-    b[i] = static_cast<T>(Operation::Apply(static_cast<float>(a[i]), static_cast<float>(b[i])));
+    b[i] = static_cast<T>(Operation::Apply(static_cast<W>(a[i]), static_cast<W>(b[i])));
   }
 }
 
@@ -208,21 +233,20 @@ struct Reduction {
   MPI_Op operation = MPI_OP_NULL;
 };
 
-// 16-bit floats are unknown to MPI 3: a datatype and operations of our own, made once per process.
+// A datatype and operations of our own, made once per process.
 template <typename T>
-absl::Status ShortFloatReduction(const std::string& op, Reduction* reduction) {
+absl::Status OwnReduction(const std::string& op, Reduction* reduction) {
   static std::mutex mutex;
   static MPI_Datatype type = MPI_DATATYPE_NULL;
   static MPI_Op sum = MPI_OP_NULL, max = MPI_OP_NULL, min = MPI_OP_NULL;
   std::lock_guard<std::mutex> lock(mutex);
   if (type == MPI_DATATYPE_NULL) {
-    static_assert(sizeof(T) == 2, "a 16-bit float has two bytes");
     MPI_Datatype made;
-    TENSOROPT_MPI(MPI_Type_contiguous, 2, MPI_BYTE, &made);
+    TENSOROPT_MPI(MPI_Type_contiguous, sizeof(T), MPI_BYTE, &made);
     TENSOROPT_MPI(MPI_Type_commit, &made);
-    TENSOROPT_MPI(MPI_Op_create, &CombineShortFloats<T, Sum>, 1, &sum);
-    TENSOROPT_MPI(MPI_Op_create, &CombineShortFloats<T, Max>, 1, &max);
-    TENSOROPT_MPI(MPI_Op_create, &CombineShortFloats<T, Min>, 1, &min);
+    TENSOROPT_MPI(MPI_Op_create, (&Combine<T, Sum>), 1, &sum);
+    TENSOROPT_MPI(MPI_Op_create, (&Combine<T, Max>), 1, &max);
+    TENSOROPT_MPI(MPI_Op_create, (&Combine<T, Min>), 1, &min);
     type = made;
   }
   reduction->type = type;
@@ -234,9 +258,9 @@ absl::Status MakeReduction(DataType dtype, const std::string& op, Reduction* red
   reduction->operation = op == "sum" ? MPI_SUM : op == "max" ? MPI_MAX : MPI_MIN;
   switch (dtype) {
     case tensorflow::DT_HALF:
-      return ShortFloatReduction<Eigen::half>(op, reduction);
+      return OwnReduction<Eigen::half>(op, reduction);
     case tensorflow::DT_BFLOAT16:
-      return ShortFloatReduction<Eigen::bfloat16>(op, reduction);
+      return OwnReduction<Eigen::bfloat16>(op, reduction);
     case tensorflow::DT_FLOAT:
       reduction->type = MPI_FLOAT;
       break;
@@ -244,11 +268,9 @@ absl::Status MakeReduction(DataType dtype, const std::string& op, Reduction* red
       reduction->type = MPI_DOUBLE;
       break;
     case tensorflow::DT_INT8:
-      reduction->type = MPI_INT8_T;
-      break;
+      return OwnReduction<int8_t>(op, reduction);
     case tensorflow::DT_INT16:
-      reduction->type = MPI_INT16_T;
-      break;
+      return OwnReduction<int16_t>(op, reduction);
     case tensorflow::DT_INT32:
       reduction->type = MPI_INT32_T;
       break;
@@ -256,11 +278,9 @@ absl::Status MakeReduction(DataType dtype, const std::string& op, Reduction* red
       reduction->type = MPI_INT64_T;
       break;
     case tensorflow::DT_UINT8:
-      reduction->type = MPI_UINT8_T;
-      break;
+      return OwnReduction<uint8_t>(op, reduction);
     case tensorflow::DT_UINT16:
-      reduction->type = MPI_UINT16_T;
-      break;
+      return OwnReduction<uint16_t>(op, reduction);
     case tensorflow::DT_UINT32:
       reduction->type = MPI_UINT32_T;
       break;

@@ -23,7 +23,7 @@ class MpiEngine(CollectiveEngine):
     The ops are compiled on first use and cached (see ``mpi_library``). They run on the CPU: a tensor on a GPU
     is copied to the host and back by TensorFlow. Untested on machines with GPUs.
 
-    16-bit floats are reduced pairwise in float32 and rounded after each pair.
+    16-bit floats are reduced pairwise, in float32, and rounded after each pair. Integers wrap around.
     """
 
     name: ClassVar[str] = "mpi"

@@ -158,13 +158,13 @@ def ordered_axes(mesh_shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def check_every_kind_axes_and_dtype(engine: CollectiveEngine) -> int:
-    """Every kind over every ordered group; every dtype over the first and the last of them."""
+    """Every kind over every ordered group; every dtype over the last of them."""
     choices = ordered_axes(engine.mesh_shape)
     contract = Contract(engine)
     with tf.Graph().as_default() as graph, engine.program():
         for axes in choices:
             n = Group.of(engine.mesh_shape, axes, engine.rank).size
-            full = axes in (choices[-1], choices[min(1, len(choices) - 1)])
+            full = axes == choices[-1]
             for op, dtypes in REDUCED.items():
                 for dtype in dtypes if full else ("float32",):
                     contract.add("all_reduce", axes, dtype, op=op)
@@ -274,7 +274,7 @@ def check_no_gradient_through(engine: CollectiveEngine) -> int:
         x = tf.constant([1.0])
         if tf.gradients(engine.permute(x, tuple(reversed(range(engine.size)))), x) != [None]:
             raise AssertionError("permute has a gradient")
-        if engine.name != "horovod" and tf.gradients(engine.all_reduce(x, axes), x) != [None]:
+        if tf.gradients(engine.all_reduce(x, axes), x) != [None]:
             raise AssertionError("all_reduce has a gradient")
     return 2
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.errors import LayoutError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.gradient import with_gradient
-from tensoropt.layout import Layout, Mesh, Step, StepKind
+from tensoropt.layout import Layout, Mesh, Step, StepKind, common_prefix
 
 __all__ = ["reshard", "reshard_edge", "reshard_rows"]
 
@@ -47,11 +48,19 @@ def reshard_edge(
     if not forward and not backward and gradient == target_gradient:
         return tensor
     moved = reshard(tensor, value, forward, mesh, engine)
+    reached = gradient
+    for step in backward:
+        reached = step.apply(reached)
 
     def gradient_back(incoming: Any) -> list[Any]:
         if isinstance(incoming, tf.IndexedSlices):
             shape = _global_shape(tensor, value, mesh)
             return [reshard_rows(incoming, gradient, target_gradient, shape, mesh, engine)]
+        if reached != target_gradient:
+            raise LayoutError(
+                f"Reshard of a gradient: its steps lead from {gradient} to {reached}, but {target_gradient} is needed. "
+                "The rule of the consumer says that TensorFlow gives this gradient as rows, and it came whole."
+            )
         return [reshard(incoming, gradient, backward, mesh, engine)]
 
     return with_gradient([tensor], [moved], gradient_back)[0]
@@ -83,11 +92,9 @@ def reshard_rows(
     if source.dims[0] != target.dims[0]:
         offset = source.offsets(shape, mesh, engine.rank)[0]
         indices = tf.where(indices >= 0, indices + offset, indices)
-    gathered = tuple(
-        sorted(
-            (set(source.partial) - set(target.partial)) | (set(source.dims[0]) - set(target.dims[0])),
-        )
-    )
+    # Beyond the axes that both split rows by alike, a piece of the target has rows of any piece of the source.
+    alike = len(common_prefix(source.dims[0], target.dims[0]))
+    gathered = tuple(sorted({*source.partial} - {*target.partial} | {*source.dims[0][alike:]}))
     if gathered:
         members = engine.all_gather(values, gathered)
         values = tf.reshape(members, [-1, *members.shape[2:]])
@@ -106,8 +113,9 @@ def reshard_rows(
         local = indices - target.offsets(shape, mesh, engine.rank)[0]
         indices = tf.where((indices >= 0) & (local >= 0) & (local < extent), local, tf.constant(-1, tf.int64))
     dropped = tuple(sorted(set(target.partial) - set(source.partial)))
-    if dropped and mesh.group_index(engine.rank, dropped):
-        indices = tf.fill(tf.shape(indices), tf.constant(-1, tf.int64))
+    if dropped:  # the same ops on every rank, as in _apply
+        first = tf.constant(mesh.group_index(engine.rank, dropped) == 0)
+        indices = tf.where(first, indices, tf.constant(-1, tf.int64))
     local_shape = target.local_shape(shape, mesh)
     return tf.IndexedSlices(values, indices, tf.constant(local_shape, tf.int64))
 
@@ -119,7 +127,8 @@ def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: Collecti
     if kind is StepKind.PERMUTE:
         return engine.permute(tensor, step.permutation(layout, mesh))
     if kind is StepKind.TO_PARTIAL:
-        return tensor if mesh.group_index(engine.rank, axes) == 0 else tf.zeros_like(tensor)
+        # Every rank builds the same ops: TensorFlow's order of gradients, and so of their collectives, follows them.
+        return tf.where(tf.constant(mesh.group_index(engine.rank, axes) == 0), tensor, tf.zeros_like(tensor))
     if dim is None:
         raise ValueError(f"Step {step}: has no dimension.")
     count = mesh.extent(axes)
@@ -155,8 +164,9 @@ def _merge(stacked: Any, dim: int) -> Any:
         order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape))]
         stacked = tf.transpose(stacked, order)
     piece = shape[1:]
-    return tf.reshape(stacked, [-1 if i == dim and piece[i] is None else n * (shape[0] if i == dim else 1)
-                                for i, n in enumerate(piece)])
+    return tf.reshape(stacked, [
+        -1 if extent is None else extent * shape[0] if i == dim else extent for i, extent in enumerate(piece)
+    ])
 
 
 def _global_shape(tensor: Any, layout: Layout, mesh: Mesh) -> tuple[int, ...]:

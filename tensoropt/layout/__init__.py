@@ -1,6 +1,6 @@
 """Meshes, layouts of tensors on them, and the steps that turn one layout into another. Data only."""
 
-from tensoropt.layout.layout import Layout
+from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.reshard import ReshardTable, canonical_path, reshard_table
 from tensoropt.layout.step import Step, StepKind
@@ -14,6 +14,7 @@ __all__ = [
     "StepKind",
     "canonical_path",
     "coarsen",
+    "common_prefix",
     "reshard_table",
     "tensor_map",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tensoropt.errors import LayoutError
 from tensoropt.layout.mesh import Mesh
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "common_prefix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +129,11 @@ class Layout:
     def __str__(self) -> str:
         text = "".join("{" + ",".join(map(str, axes)) + "}" for axes in self.dims)
         return f"{text} partial{{{','.join(map(str, self.partial))}}}" if self.partial else text
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """The mesh axes by which two dimensions are split alike: the leading ones that are equal."""
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return tuple(one[:count])

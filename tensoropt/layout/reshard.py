@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.errors import LayoutError
-from tensoropt.layout.layout import Layout
+from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.step import Step, StepKind
 
@@ -106,9 +106,7 @@ def canonical_path(source: Layout, target: Layout) -> tuple[Step, ...]:
         layout = steps[-1].apply(layout)
     for dim in range(layout.rank):
         have, want = layout.dims[dim], target.dims[dim]
-        common = 0
-        while common < min(len(have), len(want)) and have[common] == want[common]:
-            common += 1
+        common = len(common_prefix(have, want))
         if have[common:]:
             steps.append(Step(StepKind.ALL_GATHER, have[common:], dim))
             layout = steps[-1].apply(layout)

@@ -15,7 +15,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, reshard_table
+from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, common_prefix, reshard_table
 from tensoropt.plan.configuration import Configuration, TensorLayouts, configurations
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, rules_of
 from tensoropt.search.problem import Problem
@@ -300,11 +300,8 @@ class SearchSpace:
         return result
 
     def _rows_pair_seconds(self, spec: TensorSpec, elements: int, source: Layout, target: Layout) -> float:
-        gathered = tuple(
-            sorted(
-                (set(source.partial) - set(target.partial)) | (set(source.dims[0]) - set(target.dims[0]))
-            )
-        )
+        alike = len(common_prefix(source.dims[0], target.dims[0]))
+        gathered = tuple(sorted({*source.partial} - {*target.partial} | {*source.dims[0][alike:]}))
         held = elements * spec.itemsize / self.mesh.extent([*source.used_axes])
         seconds = 0.0
         if gathered:

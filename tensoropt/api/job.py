@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,9 +18,10 @@ from tensoropt.api.reference import InitialValues
 from tensoropt.api.seeds import Seeds, resolve_seeds, with_seeds
 from tensoropt.api.strategy import ImportedModel, import_model, sink_of
 from tensoropt.cluster import Topology, collect
-from tensoropt.errors import FeedError, PlanError, SessionError, TensorOptError
+from tensoropt.errors import CollectiveError, FeedError, PlanError, SessionError, TensorOptError
+from tensoropt.exec.engines.guard import Guard
 from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
-from tensoropt.exec.engines.select import make_engine
+from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.training import Training
 from tensoropt.graph.spec import TensorId
@@ -36,7 +39,8 @@ class Job:
 
     comm: Any = None
     topology: Topology | None = None
-    imported: dict[int, ImportedModel] = field(default_factory=dict)
+    guard: Guard | None = None
+    imported: weakref.WeakKeyDictionary[Model, ImportedModel] = field(default_factory=weakref.WeakKeyDictionary)
     executor: Executor | None = None
     model: Model | None = None
     seeds: Seeds = field(default_factory=dict)
@@ -57,51 +61,85 @@ class Job:
         if self.comm is None:
             comm = start_mpi()
             install_abort_hook(comm)
+            self.guard = Guard(comm)
             self.comm = comm
-        if topology is not None:
-            if topology.device_count != self.size:
+        with self.step(f"init({'' if topology is None else 'topology=…'}{'refresh=True' if refresh else ''})"):
+            if topology is not None and topology.device_count != self.size:
                 raise PlanError(
                     f"init(topology={topology.name!r}): has {topology.device_count} devices, the job has {self.size} "
                     "ranks. Leave topology out to have it collected, or plan without init for another cluster."
                 )
+        if topology is not None:
             self.topology = topology
         elif self.topology is None or refresh:
             self.topology = collect(self.comm, refresh=refresh)
         return self.topology
 
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """The part of a step that needs no other rank; an error in it ends the step on all ranks.
+
+        Raises:
+            CollectiveError: if it fails on another rank, or another rank takes another step.
+        """
+        if self.guard is None:
+            yield
+            return
+        with self.guard.step(what):
+            yield
+
+    def agree(self, what: str, value: str) -> None:
+        """Checks that a value is the same on all ranks.
+
+        Raises:
+            CollectiveError: on every rank, if it is not.
+        """
+        if self.guard is not None and self.size > 1:
+            with self.guard.waiting(f"comparing the {what}"):
+                agree(self.comm, what, value)
+
     def import_model(self, batch_size: int | None = None) -> ImportedModel:
-        """The model as it is now."""
-        return import_model(current_model(), batch_size)
+        """The current model as it is now, which becomes the one that is planned and built."""
+        imported = self.imported[current_model()] = import_model(current_model(), batch_size)
+        return imported
+
+    def imported_model(self) -> ImportedModel:
+        """The current model as it was when it was planned last; as it is now if it never was."""
+        return self.imported.get(current_model()) or import_model(current_model())
 
     def on_rank_0(self, what: str, make: Callable[[], _Value]) -> _Value:
         """``make()`` of rank 0, on every rank; its error too.
 
         Raises:
-            TensorOptError: what ``make`` raised on rank 0.
+            TensorOptError: what ``make`` raised on rank 0; other exceptions are a CollectiveError on other ranks.
         """
-        if self.comm is None or self.size == 1:
+        if self.guard is None or self.size == 1:
             return make()
-        outcome: tuple[str, Any]
+        outcome: tuple[Any, Exception | None] = (None, None)
+        failure: Exception | None = None
         if self.rank == 0:
             try:
-                outcome = ("value", make())
-            except TensorOptError as error:
-                outcome = ("error", error)
-        else:
-            outcome = ("none", None)
-        kind, value = self.comm.bcast(outcome if self.rank == 0 else None, root=0)
-        if kind == "error":
-            _log.debug("%s failed on rank 0", what)
-            raise value
+                outcome = (make(), None)
+            except Exception as error:  # whatever it is, the other ranks must hear of it instead of waiting
+                failure = error
+                passed_on = isinstance(error, TensorOptError)
+                described = f"{what}: failed on rank 0: {type(error).__name__}: {error}"
+                outcome = (None, error if passed_on else CollectiveError(described))
+        with self.guard.waiting(what):
+            value, error_of_0 = self.comm.bcast(outcome, root=0)
+        if failure is not None:
+            raise failure
+        if error_of_0 is not None:
+            raise error_of_0
         return value
 
     def build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
         """Makes the executor of a plan and gives the variables their initial values."""
-        if self.executor is not None:
-            self.executor.close()
-            self.executor = None
         model = current_model()
         executor, seeds = self.make_executor(plan, imported, model, collectives, config)
+        if self.executor is not None:
+            self.executor.close()
+            self.executor.engine.close()
         self.executor, self.model, self.seeds = executor, model, seeds
         self._known.clear()
         self.initialize()
@@ -116,16 +154,18 @@ class Job:
         seeds: Seeds | None = None,
     ) -> tuple[Executor, Seeds]:
         """An executor whose variables have no values yet, and the seeds that it uses."""
-        plan.check(imported.graph)
-        if plan.mesh.size != self.size:
-            raise PlanError(
-                f"Plan: is for {plan.mesh.size} devices, this job has {self.size}. Run it with "
-                f"mpirun -n {plan.mesh.size}, or call find_strategy again."
-            )
         if self.comm is None:
             self.start(None, False)
-        agree(self.comm, "graph", imported.graph.fingerprint())
-        agree(self.comm, "plan", repr(plan.to_json()))
+        with self.step("checking the plan"):
+            check_collectives(collectives)
+            if plan.mesh.size != self.size:
+                raise PlanError(
+                    f"Plan: is for {plan.mesh.size} devices, this job has {self.size}. Run it with "
+                    f"mpirun -n {plan.mesh.size}, or call find_strategy again."
+                )
+            plan.check(imported.graph)
+        self.agree("graph", imported.graph.fingerprint())
+        self.agree("plan", repr(plan.to_json()))
         engine = make_engine(collectives, plan.mesh.shape)
         if seeds is None:
             drawn = int.from_bytes(os.urandom(3), "big") + 1 if self.rank == 0 else None
@@ -135,7 +175,8 @@ class Job:
             plan,
             engine,
             trainings(model, imported),
-            agree=lambda what, value: agree(self.comm, what, value),
+            agree=self.agree,
+            guard=self.guard,
             config=config,
         )
         return executor, seeds
@@ -145,12 +186,13 @@ class Job:
         executor, model = self.require_executor("global_variables_initializer"), self.model
         if model is None:
             raise SessionError("The job has no model; call build_execution_graph first.")
-        initial = InitialValues(model.graph, self.seeds)
-        try:
-            executor.set_variables(initial)
-            executor.reset_optimizers()
-        finally:
-            initial.close()
+        with self.step("giving variables their initial values"):
+            initial = InitialValues(model.graph, self.seeds)
+            try:
+                executor.set_variables(initial)
+                executor.reset_optimizers()
+            finally:
+                initial.close()
 
     def require_executor(self, what: str) -> Executor:
         """The executor.
@@ -167,10 +209,14 @@ class Job:
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         """Runs nested fetches; see :func:`tensoropt.run`."""
-        executor = self.require_executor("run")
-        flat = tf.nest.flatten(fetches)
-        resolved = [self._resolved(item) for item in flat]
-        feeds = {_feed_name(key): value for key, value in (feed_dict or {}).items()}
+        try:
+            executor = self.require_executor("run")
+            resolved = [self._resolved(item) for item in tf.nest.flatten(fetches)]
+            feeds = {self._feed_name(key): value for key, value in (feed_dict or {}).items()}
+        except Exception as error:
+            if self.guard is not None:
+                self.guard.meet("run", error)
+            raise
         if any(item is _INITIALIZE for item in resolved):
             self.initialize()
         wanted = [item for item in resolved if item is not _INITIALIZE]
@@ -194,9 +240,21 @@ class Job:
             raise SessionError(
                 f"Fetch {item!r}: must be a tensor, a variable or an operation of the model, or the name of one."
             )
+        graph = None if isinstance(item, str) else getattr(item, "graph", model.graph)
+        if graph not in (None, model.graph):
+            raise SessionError(
+                f"Fetch {item!r}: is of another model than the one that build_execution_graph built. "
+                "Fetch what was made after the last reset_default_graph, or build the other model's graph."
+            )
         if isinstance(item, tf.Variable):
             return TensorId(item.op.name)
-        element = model.graph.as_graph_element(name)
+        try:
+            element = model.graph.as_graph_element(name)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SessionError(
+                f"Fetch {item!r}: the model has no such tensor, variable or operation. Use 'name:0' for an output of "
+                "an operation and 'name' for the operation."
+            ) from error
         if isinstance(element, tf.Operation):
             if element.type == "NoOp" and _initializes(element):
                 return _INITIALIZE
@@ -204,6 +262,18 @@ class Job:
         if element.op.type == "ReadVariableOp":
             return TensorId(element.op.inputs[0].op.name)
         return TensorId(element.op.name, element.value_index)
+
+    def _feed_name(self, key: Any) -> str:
+        if isinstance(key, str):
+            return key.split(":")[0]
+        if not isinstance(key, tf.Tensor) or key.op.type not in ("Placeholder", "PlaceholderWithDefault"):
+            raise FeedError(f"Feed {key!r}: only placeholders can be fed. Make one with tensoropt.placeholder.")
+        if self.model is not None and key.graph is not self.model.graph:
+            raise FeedError(
+                f"Feed {key!r}: is of another model than the one that build_execution_graph built. "
+                "Feed what was made after the last reset_default_graph, or build the other model's graph."
+            )
+        return str(key.op.name)
 
 
 _INITIALIZE = object()
@@ -213,6 +283,8 @@ def trainings(model: Model, imported: ImportedModel) -> list[Training]:
     """The model's training steps as the executor takes them."""
     result = []
     for step in model.train_steps:
+        if step.op not in imported.steps:  # made after planning
+            continue
         marker = imported.tf_graph.get_operation_by_name(step.op)
         result.append(
             Training(
@@ -235,14 +307,6 @@ def _initializes(operation: Any) -> bool:
         names = {variable.initializer.name for variable in tf.compat.v1.global_variables()}
     controls = [control.name for control in operation.control_inputs]
     return bool(controls) and all(name in names for name in controls)
-
-
-def _feed_name(key: Any) -> str:
-    if isinstance(key, str):
-        return key.split(":")[0]
-    if not isinstance(key, tf.Tensor) or key.op.type not in ("Placeholder", "PlaceholderWithDefault"):
-        raise FeedError(f"Feed {key!r}: only placeholders can be fed. Make one with tensoropt.placeholder.")
-    return str(key.op.name)
 
 
 _job = Job()

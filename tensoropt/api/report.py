@@ -8,8 +8,6 @@ from rich.console import Console
 from rich.table import Table
 
 from tensoropt.api.job import current_job
-from tensoropt.api.model import current_model
-from tensoropt.api.strategy import import_model
 from tensoropt.graph.graph import Edge
 from tensoropt.layout import coarsen, tensor_map
 from tensoropt.plan.configuration import DEFER
@@ -34,7 +32,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
     Raises:
         PlanError: if the plan is for another model.
     """
-    imported = current_job().imported.get(id(current_model())) or import_model(current_model())
+    imported = current_job().imported_model()
     graph = imported.graph
     plan.check(graph)
     rules = rules_of(graph)

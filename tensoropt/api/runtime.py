@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from tensoropt.api.job import current_job
-from tensoropt.api.strategy import import_model, load_plan, search
+from tensoropt.api.strategy import load_plan, search
 from tensoropt.api.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError, SessionError
@@ -86,13 +86,31 @@ def find_strategy(
             "find_strategy: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan "
             "without them."
         )
-    imported = import_model(current_model(), batch_size)
-    job.imported[id(current_model())] = imported
-    if isinstance(option, Plan) or os.path.sep in os.fspath(option) or os.fspath(option).endswith(".json"):
-        return load_plan(option, imported.graph, where.device_count)
-    chosen = str(option)
-    return job.on_rank_0(
-        "find_strategy", lambda: search(imported, where, chosen, memory_bytes=memory_bytes, feed=feed).plan
+    given = _is_given(option)
+    what = f"find_strategy(option={'a plan' if given else repr(option)}, memory_bytes={memory_bytes}, feed={feed!r})"
+    with job.step(what):
+        if batch_size is not None and batch_size < 1:
+            raise PlanError(f"find_strategy: batch_size must be at least 1, got {batch_size}.")
+        if memory_bytes is not None and not memory_bytes > 0:
+            raise PlanError(
+                f"find_strategy: memory_bytes must be above 0, got {memory_bytes}. Leave it out for no limit "
+                "but the device's."
+            )
+        imported = job.import_model(batch_size)
+        if given:
+            return load_plan(option, imported.graph, where.device_count)
+    job.agree("model", imported.graph.fingerprint())
+    return job.on_rank_0(what, lambda: search(imported, where, str(option), memory_bytes=memory_bytes, feed=feed).plan)
+
+
+def _is_given(option: Any) -> bool:
+    """Whether an option is a plan, or the path of one, and not the name of a search."""
+    if isinstance(option, str):
+        return os.path.sep in option or option.endswith(".json")
+    if isinstance(option, Plan | os.PathLike):
+        return True
+    raise PlanError(
+        f"find_strategy: option must be a name such as 'mini_time', a Plan, or the path of a saved one, got {option!r}."
     )
 
 
@@ -112,19 +130,17 @@ def build_execution_graph(
         PlanError: a plan for another graph or device count.
         CollectiveError: if ranks built different models or have different plans.
     """
-    chosen = os.environ.get(_ENGINE_VARIABLE, engine)
-    if chosen not in _ENGINES:
-        raise EngineError(
-            f"build_execution_graph: engine {chosen!r} is unknown. Use one of {', '.join(map(repr, _ENGINES))}."
-        )
-    if not isinstance(plan, Plan):
-        raise PlanError(
-            f"build_execution_graph: plan must be a Plan, got {plan!r}. Give what find_strategy returned."
-        )
     job = current_job()
-    imported = job.imported.get(id(current_model()))
-    if imported is None:
-        imported = import_model(current_model())
+    with job.step("build_execution_graph"):
+        chosen = os.environ.get(_ENGINE_VARIABLE) or engine
+        if chosen not in _ENGINES:
+            source = f"{_ENGINE_VARIABLE}" if os.environ.get(_ENGINE_VARIABLE) else "build_execution_graph"
+            raise EngineError(f"{source}: engine {chosen!r} is unknown. Use one of {', '.join(map(repr, _ENGINES))}.")
+        if not isinstance(plan, Plan):
+            raise PlanError(
+                f"build_execution_graph: plan must be a Plan, got {plan!r}. Give what find_strategy returned."
+            )
+        imported = job.imported_model()
     job.build(plan, imported, collectives, config)
 
 

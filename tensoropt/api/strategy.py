@@ -46,11 +46,13 @@ class ImportedModel:
         graph: ours.
         tf_graph: TensorFlow's, in which every shape is known.
         slots: for each trained variable, how many tensors of its shape the optimizers keep.
+        steps: the operations of the training steps that there were.
     """
 
     graph: Graph
     tf_graph: Any
     slots: Mapping[str, int]
+    steps: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def import_model(model: Model, batch_size: int | None = None) -> ImportedModel:
     for step in steps:
         for name in step.variables:
             slots[name] = max(slots.get(name, 0), step.optimizer.slot_count)
-    return ImportedModel(graph, tf_graph, slots)
+    return ImportedModel(graph, tf_graph, slots, tuple(step.op for step in steps))
 
 
 def search(

@@ -71,7 +71,7 @@ def verify(
         SessionError: if the model trains nothing, or several steps and none was chosen.
     """
     job, model = current_job(), current_model()
-    imported = job.imported.get(id(model)) or job.import_model()
+    imported = job.imported_model()
     step = _step(model, train_op)
     batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
     run = _Run(job, model, imported, plan, step, collectives)

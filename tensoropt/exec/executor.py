@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tensoropt.errors import FeedError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.resharding import reshard, reshard_edge
 from tensoropt.exec.training import Training
@@ -41,6 +42,8 @@ class GradientOf:
 
 # What a user fetches: the whole value of a tensor, an operation run for its effect, or a gradient.
 Fetch = TensorId | str | GradientOf
+# What makes a program: the fetches, and per placeholder that is fed whether it is a share of the batch.
+_Key = tuple[tuple[Fetch, ...], tuple[tuple[str, bool], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Executor:
         trainings: Sequence[Training] = (),
         *,
         agree: Callable[[str, str], None] | None = None,
+        guard: Guard | None = None,
         config: Any = None,
     ) -> None:
         """Makes the local graph with its variables, which :meth:`set_variables` fills.
@@ -78,6 +82,7 @@ class Executor:
             engine: does the collectives.
             trainings: the training steps.
             agree: called as ``agree(what, fingerprint)`` before a new program first runs; raises if ranks differ.
+            guard: lets all ranks run the same program or none.
             config: ``tf.compat.v1.ConfigProto`` of the session.
         """
         plan.check(graph)
@@ -92,7 +97,9 @@ class Executor:
         self._rules = rules_of(graph)
         self._trainings = {training.op: training for training in trainings}
         self._agree = agree
-        self._programs: dict[tuple[Any, ...], _Program] = {}
+        self._guard = guard
+        self._labels: dict[_Key, str] = {}
+        self._programs: dict[_Key, _Program] = {}
         self._needs: dict[tuple[Fetch, ...], tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
         self._shared: dict[str, list[Any]] = {}
         self._optimizers: dict[int, Any] = {}
@@ -175,27 +182,50 @@ class Executor:
 
         Raises:
             FeedError: if a feed is missing, or has another shape or dtype than a whole or a share.
+            CollectiveError: on the other ranks, if this fails on some or if ranks run different programs.
         """
-        given = dict(feeds or {})
-        needed, inputs = self._inputs(tuple(fetches))
+        try:
+            key, local = self._prepare(tuple(fetches), feeds or {})
+        except Exception as error:
+            self._meet("run", error)
+            raise
+        label = self._labels.get(key)
+        if label is None:
+            label = self._labels[key] = _label(*key)
+        self._meet(label)
+        try:
+            program = self._programs.get(key)
+            if program is None:
+                program = self._programs[key] = self._build(*key)
+            values = program.call(*(local[name] for name in program.feeds))
+        except Exception as error:
+            # The other ranks may be inside of this program's collectives, where they would wait forever.
+            self._meet(label, error, FAILURE_PATIENCE_S)
+            raise
+        return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
+
+    def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
+        if self._guard is not None:
+            self._guard.meet(what, error, patience_s=patience_s)
+
+    def _prepare(self, fetches: tuple[Fetch, ...], given: Mapping[str, Any]) -> tuple[_Key, dict[str, np.ndarray]]:
+        """Which program to run, and what is fed to it: all that needs no other rank."""
+        _, inputs = self._inputs(fetches)
         for name in given:
             if name not in self.graph or self.graph[name].type not in _INPUTS:
                 raise FeedError(f"Feed '{name}': is not a placeholder of the graph that was planned.")
         modes: dict[str, bool] = {}
+        local: dict[str, np.ndarray] = {}
         for op in inputs:
             if op.name in given:
                 modes[op.name] = self._is_share(op, given[op.name])
+                local[op.name] = self._piece(op, given[op.name], modes[op.name])
             elif op.type == "Placeholder":
                 raise FeedError(
                     f"{op}: is needed for {', '.join(map(str, fetches))} and was not fed. "
                     f"Add it to feed_dict with an array of {op.outputs[0]}."
                 )
-        key = (tuple(fetches), tuple(sorted(modes.items())))
-        if key not in self._programs:
-            self._programs[key] = self._build(fetches, needed, modes)
-        program = self._programs[key]
-        values = program.call(*(self._piece(self.graph[name], given[name], modes[name]) for name in program.feeds))
-        return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
+        return (fetches, tuple(sorted(modes.items()))), local
 
     def close(self) -> None:
         """Ends the session."""
@@ -238,10 +268,11 @@ class Executor:
 
     def _is_share(self, op: Operator, value: Any) -> bool:
         spec = op.outputs[0]
-        array = np.asarray(value)
-        if not np.can_cast(array.dtype, _numpy_dtype(spec), casting="same_kind") and not (
-            array.dtype == object or np.asarray(value).ndim == 0
-        ):
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise FeedError(f"{op}: wants an array of {spec}, got {type(value).__name__}: {error}.") from error
+        if not _can_feed(array, _numpy_dtype(spec)):
             raise FeedError(
                 f"{op}: wants {spec.dtype}, got an array of {array.dtype}. Cast it with .astype({spec.dtype!r})."
             )
@@ -270,10 +301,11 @@ class Executor:
 
     # ------------------------------------------------------------------------------------------------- building
 
-    def _build(self, fetches: Sequence[Fetch], needed: Sequence[Operator], modes: Mapping[str, bool]) -> _Program:
+    def _build(self, fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...]) -> _Program:
         """Adds the program's ops to the local graph, in the same order on every rank."""
+        needed, _ = self._inputs(fetches)
         number = len(self._programs)
-        builder = _Builder(self, modes)
+        builder = _Builder(self, dict(modes))
         with self.tf_graph.as_default(), self.engine.program(), tf.name_scope(f"program_{number}"):
             before = len(self.engine.emitted(self.tf_graph))
             late = self._after_training(needed)
@@ -461,20 +493,33 @@ class _Builder:
         )
 
 
+def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...]) -> str:
+    """What a program is called in messages; another one for every other program."""
+    label = f"run [{', '.join(map(str, fetches))}]"
+    return label + "".join(f", {name} fed {'a share' if share else 'whole'}" for name, share in modes)
+
+
 def _own_rows(gradient: Any) -> Any:
     """Rows without those that belong to other devices, which carry the index -1."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     own = tf.reshape(tf.where(gradient.indices >= 0), [-1])
-    return tf.IndexedSlices(
-        tf.gather(gradient.values, own), tf.gather(gradient.indices, own), gradient.dense_shape
-    )
+    return tf.IndexedSlices(tf.gather(gradient.values, own), tf.gather(gradient.indices, own), gradient.dense_shape)
 
 
 def _share_slots(first: Any, second: Any) -> None:
     """Lets an optimizer that is made for another program use the slots of the first one."""
     second._slots = first._slots
     second._non_slot_dict = first._non_slot_dict
+
+
+def _can_feed(array: np.ndarray, wanted: Any) -> bool:
+    """Whether the numbers keep their meaning in the wanted dtype; floats may be rounded, but not to integers."""
+    if np.can_cast(array.dtype, wanted, casting="same_kind"):
+        return True
+    if array.dtype.kind != "i" or np.dtype(wanted).kind != "u":
+        return False
+    return array.size == 0 or (array.min() >= 0 and array.max() <= np.iinfo(wanted).max)
 
 
 def _numpy_dtype(spec: TensorSpec) -> Any:

@@ -17,7 +17,7 @@ from tensoropt.exec.engines.mpi4py_engine import Mpi4pyEngine
 from tensoropt.exec.engines.mpi_engine import MpiEngine
 from tensoropt.exec.engines.mpi_library import find_compiler
 
-__all__ = ["ENGINES", "check_engine_name", "make_engine"]
+__all__ = ["ENGINES", "check_collectives", "check_engine_name", "make_engine"]
 
 _log = logging.getLogger("tensoropt")
 
@@ -49,6 +49,16 @@ def check_engine_name(name: str, source: str = "collectives") -> str:
     return name
 
 
+def check_collectives(name: str) -> str:
+    """Return the name of the engine to use: ``name``, or what the environment variable TENSOROPT_COLLECTIVES says.
+
+    Raises:
+        EngineError: There is no such engine.
+    """
+    chosen = os.environ.get(_VARIABLE)
+    return check_engine_name(chosen, _VARIABLE) if chosen else check_engine_name(name)
+
+
 def make_engine(name: str = _AUTO, mesh_shape: Sequence[int] | None = None) -> CollectiveEngine:
     """Start MPI and make the engine of collectives for all ranks; collective.
 
@@ -63,11 +73,8 @@ def make_engine(name: str = _AUTO, mesh_shape: Sequence[int] | None = None) -> C
             size than the world.
         CollectiveError: Ranks were asked for different engines or meshes.
     """
-    chosen = os.environ.get(_VARIABLE)
-    if chosen:
-        name, reason = check_engine_name(chosen, _VARIABLE), f"{_VARIABLE} says so"
-    else:
-        name, reason = check_engine_name(name), "it was asked for"
+    reason = f"{_VARIABLE} says so" if os.environ.get(_VARIABLE) else "it was asked for"
+    name = check_collectives(name)
     world = start_mpi()
     mesh_shape = (world.size,) if mesh_shape is None else tuple(mesh_shape)
     agree(world, "collectives engine and mesh", f"{name} {mesh_shape}")

@@ -35,6 +35,7 @@ class OpRule:
         internal: axes over which the lowering reduces by its own collectives.
         flops: floating-point operations of the whole op, forward.
         backward_flops: the same, backward.
+        replicated_flops: floating-point operations, forward, that every device does however the op is split.
         saved_inputs: inputs that the op keeps for its backward pass.
         saved_outputs: outputs that it keeps.
         sparse_input: the input whose gradient TensorFlow gives as rows (``IndexedSlices``), if any.
@@ -53,6 +54,7 @@ class OpRule:
     internal: frozenset[str] = frozenset()
     flops: float = 0.0
     backward_flops: float = 0.0
+    replicated_flops: float = 0.0
     saved_inputs: tuple[int, ...] = ()
     saved_outputs: tuple[int, ...] = ()
     sparse_input: int | None = None

@@ -1,0 +1,147 @@
+"""Rows looked up by index: embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.movement import dimensions, movement, passed
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import register_op
+from tensoropt.graph.rule import Dims, OpRule
+from tensoropt.graph.sample import Sample, floats, integers
+from tensoropt.graph.spec import TensorSpec
+
+__all__ = ["OTHER_DEVICE"]
+
+# The row of a sparse gradient that belongs to another device. It is not a row: optimizers must not see it.
+OTHER_DEVICE = -1
+
+
+def _axis_and_batch(op: Operator) -> tuple[int, int]:
+    """The dimension of the first input that is looked up in, and how many leading dimensions both inputs share."""
+    if op.type == "Gather":
+        return 0, 0
+    batch = int(op.attrs.get("batch_dims", 0))
+    if op.type == "ResourceGather":
+        return batch, batch
+    return int(np.asarray(op.static[2])), batch
+
+
+def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
+    """Looks up the rows that the device has; those of other devices are 0 here, so that the sum is right."""
+    tf = ctx.tf
+    axis, batch = _axis_and_batch(ctx.op)
+    axis %= len(ctx.input_shape(0))
+    batch %= max(len(ctx.input_shape(1)), 1)
+    if ctx.pieces("v") == 1:
+        return tf.gather(params, indices, axis=axis, batch_dims=batch)
+    local = indices - tf.constant(ctx.offset("v"), indices.dtype)
+    here = tf.logical_and(local >= 0, local < tf.constant(ctx.local_size("v"), indices.dtype))
+    rows = tf.gather(params, tf.where(here, local, tf.zeros_like(local)), axis=axis, batch_dims=batch)
+    shape = ctx.input_shape(1)
+    before, after = (1,) * (axis - batch), (1,) * (params.shape.rank - axis - 1)
+    mask = tf.reshape(here, (*shape[:batch], *before, *shape[batch:], *after))
+    result = tf.where(mask, rows, tf.zeros_like(rows))
+    if ctx.rule.sparse_input is None:
+        return result
+
+    def backward(gradient: Any) -> list[Any]:
+        """Gradients of the device's rows, as TensorFlow's own gradient of a lookup gives them."""
+        gradient = tf.where(mask, tf.convert_to_tensor(gradient), tf.zeros_like(rows))
+        row_of = tf.where(here, local, tf.fill(shape, tf.constant(OTHER_DEVICE, local.dtype)))
+        values = tf.reshape(gradient, (-1, *ctx.input_shape(0)[1:]))
+        size = tf.constant(ctx.input_shape(0), local.dtype)
+        return [tf.IndexedSlices(values, tf.reshape(row_of, [-1]), size)]
+
+    return ctx.with_gradient([params], [result], backward)
+
+
+@register_op(
+    "GatherV2",
+    lower=_gather,
+    static={2: "axis"},
+    samples=[
+        Sample("GatherV2", (floats(24, 6), integers(8, 3, high=24), 0)),
+        Sample("GatherV2", (floats(24, 4), integers(12, high=24, dtype="int64"), 0)),
+        Sample("GatherV2", (floats(12, 4), integers(high=12), 0)),
+        Sample("GatherV2", (floats(4, 12, 6), integers(2, 3, high=12), -2)),
+        Sample("GatherV2", (floats(6, 12, 2), integers(6, 4, high=12), 1), {"batch_dims": 1}),
+        Sample("GatherV2", (floats(4, 3, 12), integers(4, 8, 2, high=12), 2), {"batch_dims": -2}),
+        Sample("GatherV2", (integers(24, 6, high=99), integers(8, high=24), 0)),
+    ],
+)
+@register_op("Gather", lower=_gather, samples=[Sample("Gather", (floats(12, 8), integers(24, high=12)))])
+@register_op(
+    "ResourceGather",
+    lower=_gather,
+    samples=[
+        Sample("ResourceGather", (floats(24, 6), integers(8, 3, high=24)), {"dtype": "float32"}),
+        Sample("ResourceGather", (floats(12, 4), integers(6, high=12, dtype="int64")), {"dtype": "float32"}),
+    ],
+)
+def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The vocabulary ``v`` is summed over; shared, index and other dimensions pass through.
+
+    An index outside of the vocabulary is an error in TensorFlow; where the vocabulary is split it gives zeros.
+    """
+    params, indices = inputs
+    axis, batch = _axis_and_batch(op)
+    axis %= params.rank
+    batch %= max(indices.rank, 1)
+    shared = [f"b{i}" for i in range(batch)]
+    names = [*shared, *(f"p{i}" for i in range(batch, params.rank))]
+    looked_up = [f"i{i}" for i in range(batch, indices.rank)]
+    result = [*names[:axis], *looked_up, *names[axis + 1 :]]
+    # Only numbers can be summed.
+    names_split: list[str | None] = list(names)
+    names_split[axis] = None if params.dtype == "bool" else "v"
+    return movement(
+        inputs,
+        op.outputs,
+        (dimensions(names_split), dimensions([*shared, *looked_up])),
+        (dimensions(result),),
+        sizes={"v": params.shape[axis]},
+        reduced=("v",),
+        saved_inputs=(1,),
+        sparse_input=0 if axis == 0 and params.is_differentiable else None,
+    )
+
+
+def _gather_nd(ctx: Lowering, params: Any, indices: Any) -> Any:
+    return ctx.tf.gather_nd(params, indices)
+
+
+@register_op(
+    "GatherNd",
+    lower=_gather_nd,
+    samples=[
+        Sample("GatherNd", (floats(4, 3, 12), integers(8, 6, 2, high=3))),
+        Sample("GatherNd", (floats(6, 12), integers(24, 1, high=6))),
+        Sample("GatherNd", (integers(3, 4, high=99), integers(12, 2, high=3))),
+    ],
+)
+@register_op(
+    "ResourceGatherNd",
+    lower=_gather_nd,
+    samples=[Sample("ResourceGatherNd", (floats(3, 12), integers(8, 1, high=3)), {"dtype": "float32"})],
+)
+def gather_nd(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The dimensions that are looked up in stay whole; all others pass through."""
+    params, indices = inputs
+    depth = indices.shape[-1]
+    looked_up: Dims = tuple((f"i{i}",) for i in range(indices.rank - 1))
+    own = passed(params.rank, whole=range(depth))
+    # The one case in which TensorFlow gives rows.
+    is_rows = depth == 1 and indices.rank == 2 and params.is_differentiable
+    return movement(
+        inputs,
+        op.outputs,
+        (own, (*looked_up, ())),
+        ((*looked_up, *own[depth:]),),
+        saved_inputs=(1,),
+        sparse_input=0 if is_rows else None,
+    )

@@ -119,7 +119,7 @@ class Layout:
 
     def with_dim(self, dim: int, axes: Iterable[int]) -> Layout:
         """This layout with dimension ``dim`` split by ``axes`` instead."""
-        return Layout(self.dims[:dim] + (tuple(axes),) + self.dims[dim + 1 :], self.partial)
+        return Layout((*self.dims[:dim], tuple(axes), *self.dims[dim + 1 :]), self.partial)
 
     def without_partial(self, axes: Iterable[int]) -> Layout:
         """This layout with the sums along ``axes`` done."""

@@ -14,7 +14,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
-from tensoropt.layout import Layout, Mesh, Step
+from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
 
 __all__ = ["SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "rules_of"]
@@ -109,11 +109,14 @@ class Plan:
         for direction, path, layout, target in pairs:
             reached: Layout = layout
             for step in path:
+                if step.kind is StepKind.PERMUTE:
+                    step.permutation(reached, self.mesh)  # raises unless every piece that is wanted is there
                 reached = step.apply(reached)
                 reached.check(graph.spec(edge.tensor).shape, self.mesh, str(edge))
             if reached != target:
                 raise PlanError(
-                    f"Plan: the {direction} steps of edge {edge} lead from {layout} to {reached}, its ends need {target}."
+                    f"Plan: the {direction} steps of edge {edge} lead from {layout} to {reached}, its ends need "
+                    f"{target}. Make the plan again with find_strategy."
                 )
 
     def to_json(self) -> dict[str, Any]:

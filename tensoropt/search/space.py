@@ -13,7 +13,6 @@ from tensoropt.cost import CostModel, activation_bytes, copy_bytes, variable_byt
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, common_prefix, reshard_table
 from tensoropt.plan.configuration import Configuration, TensorLayouts, configurations

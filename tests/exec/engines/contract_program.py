@@ -14,6 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -147,7 +148,11 @@ class Contract:
 
 def session(threads: int = 2) -> tf.compat.v1.Session:
     return tf.compat.v1.Session(
-        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads, intra_op_parallelism_threads=1)
+        config=tf.compat.v1.ConfigProto(
+            inter_op_parallelism_threads=threads,
+            intra_op_parallelism_threads=1,
+            use_per_session_threads=True,  # ranks may be threads of one process
+        )
     )
 
 
@@ -157,7 +162,7 @@ def ordered_axes(mesh_shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [axes for count in range(len(mesh_shape) + 1) for axes in itertools.permutations(numbers, count)]
 
 
-def check_every_kind_axes_and_dtype(engine: CollectiveEngine) -> int:
+def check_every_kind_axes_and_dtype(engine: CollectiveEngine, comm: Any) -> int:
     """Every kind over every ordered group; every dtype over the last of them."""
     choices = ordered_axes(engine.mesh_shape)
     contract = Contract(engine)
@@ -188,7 +193,7 @@ def check_every_kind_axes_and_dtype(engine: CollectiveEngine) -> int:
         contract.add_permute(ranks[:-2] + ranks[-2:][::-1], "float32")  # most ranks keep theirs
         contract.add_permute(ranks, "float32")
     checked = contract.run()
-    agree(start_mpi(), "emitted collectives", "\n".join(engine.emitted(graph)))
+    agree(comm, "emitted collectives", "\n".join(engine.emitted(graph)))
     alone = all(size == 1 for size in engine.mesh_shape)
     if bool(engine.emitted(graph)) == alone:
         raise AssertionError(f"{len(engine.emitted(graph))} collectives were emitted on {engine.size} ranks")
@@ -219,7 +224,7 @@ def check_order_of_independent_collectives(engine: CollectiveEngine) -> int:
         time.sleep(0.2)
         return x
 
-    with tf.Graph().as_default() as graph, engine.program():
+    with tf.Graph().as_default(), engine.program():
         first = second = tf.constant(np.full(1000, engine.rank + 1, np.float32))
         second = second * 100
         if engine.rank % 2:
@@ -227,7 +232,6 @@ def check_order_of_independent_collectives(engine: CollectiveEngine) -> int:
         else:
             first = tf.ensure_shape(tf.numpy_function(late, [first], tf.float32), [1000])
         y, z = engine.all_reduce(first, axes), engine.all_reduce(second, axes)
-        del graph
         with session(threads=4) as running:
             for _ in range(3):
                 got = running.run([y, z])
@@ -349,7 +353,7 @@ def main(name: str) -> None:
         engine = make_engine(name, mesh_shape)
         if engine.name != name or (engine.rank, engine.size) != (world.rank, math.prod(mesh_shape)):
             raise AssertionError(f"{engine.name} on {engine.rank} of {engine.size}")
-        checked += check_every_kind_axes_and_dtype(engine)
+        checked += check_every_kind_axes_and_dtype(engine, world)
         checked += check_short_floats_are_summed_in_float32(engine)
         checked += check_order_of_independent_collectives(engine)
         checked += check_shape_known_at_run_time_only(engine)

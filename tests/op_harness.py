@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +24,6 @@ from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.graph.registry import declaration, registered_types, rule_of
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Operand, Sample
-from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Layout, Mesh
 from tensoropt.plan.configuration import Configuration, configurations
 
@@ -62,10 +61,18 @@ class Part:
 
 @dataclass(slots=True)
 class Report:
-    """What a check found."""
+    """What a check found.
+
+    Attributes:
+        configurations: how many were checked.
+        splits: how many of them split something.
+        splittable: the axes that the rule would let split.
+        failures: what is wrong.
+    """
 
     configurations: int = 0
     splits: int = 0
+    splittable: tuple[str, ...] = ()
     failures: list[str] = field(default_factory=list)
 
 
@@ -76,20 +83,22 @@ class SampleGraph:
         self.sample = sample
         self._random = np.random.default_rng(zlib.crc32(repr((sample.type, len(sample.operands))).encode()))
         self._feeds: dict[Any, np.ndarray] = {}
-        self._constants: dict[tuple[int, tuple[tuple[int, int], ...]], Any] = {}
+        self._variables: dict[str, np.ndarray] = {}
+        self._initial: list[Any] = []
         self.graph = tf.Graph()
         self.graph.switch_to_thread_local()
         with self.graph.as_default():
             outputs = self._build()
-            operator = import_operators(self.graph, [outputs[0].op])[-1]
+            imported = {op.name: op for op in import_operators(self.graph, [outputs[0].op])}
+            operator = imported[outputs[0].op.name]
             self.op = operator
             tensors = [self.graph.get_tensor_by_name(str(tensor)) for tensor in operator.inputs]
             self.inputs = [self._value(tensor) for tensor in tensors]
-            self.input_specs = [TensorSpec(tuple(x.shape.as_list()), x.dtype.name) for x in tensors]
+            self.input_specs = [imported[tensor.op].outputs[tensor.index] for tensor in operator.inputs]
             self.rule: OpRule = rule_of(operator, self.input_specs)
             # An output that the lowering leaves out is read by TensorFlow's own gradient only.
             alone = self._context(Mesh(()), Configuration(()), 0, None)
-            made = lower_operator(alone, [self._constant(value) for value in self.inputs])
+            made = lower_operator(alone, [tf.constant(value) for value in self.inputs])
             present = [tensor is not None for tensor in made]
             self.incoming = [
                 self._random.uniform(-1, 1, spec.shape).astype(tf.as_dtype(spec.dtype).as_numpy_dtype)
@@ -114,10 +123,25 @@ class SampleGraph:
         ):
             if isinstance(operand, list) and operand and isinstance(operand[0], Operand):
                 arguments[argument.name] = [self._operand(one, 7 * i) for i, one in enumerate(operand)]
+            elif argument.type == tf.resource.as_datatype_enum:
+                arguments[argument.name] = self._variable(operand, position)
             else:
                 arguments[argument.name] = self._operand(operand, position)
-        op_def_library.apply_op(self.sample.type, name="sample", **arguments, **self.sample.attrs)
+        defaults = {
+            attr.name: _attr_value(attr.default_value)
+            for attr in definition.attr
+            if attr.HasField("default_value") and attr.name not in self._inferred(definition)
+        }
+        op_def_library.apply_op(
+            self.sample.type, name="sample", **arguments, **(defaults | dict(self.sample.attrs))
+        )
         return list(self.graph.get_operation_by_name("sample").outputs)
+
+    @staticmethod
+    def _inferred(definition: Any) -> set[str]:
+        """Attributes that follow from the operands."""
+        arguments = definition.input_arg
+        return {name for x in arguments for name in (x.type_attr, x.number_attr, x.type_list_attr) if name}
 
     def _operand(self, operand: Any, position: int) -> Any:
         if not isinstance(operand, Operand):
@@ -126,7 +150,17 @@ class SampleGraph:
         self._feeds[tensor] = _values(operand, position, self._random)
         return tensor
 
+    def _variable(self, operand: Operand, position: int) -> Any:
+        """The handle of a variable, for ops that read one."""
+        handle = tf.raw_ops.VarHandleOp(dtype=operand.dtype, shape=operand.shape)
+        self._variables[handle.name] = _values(operand, position, self._random)
+        value = tf.constant(self._variables[handle.name])
+        self._initial.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
+        return handle
+
     def _value(self, tensor: Any) -> np.ndarray:
+        if tensor.name in self._variables:
+            return self._variables[tensor.name]
         for placeholder, value in self._feeds.items():
             if placeholder is tensor:
                 return value
@@ -152,90 +186,137 @@ class SampleGraph:
         stand_in: Any = _Silent(rank) if engine is None else engine
         return OpLowering(self.op, self.rule, self.input_specs, configuration, mesh, stand_in)
 
-    def _constant(self, value: np.ndarray, pieces: tuple[slice, ...] | None = None) -> Any:
-        key = (id(value), tuple((piece.start, piece.stop) for piece in pieces or ()))
-        if key not in self._constants:
-            self._constants[key] = tf.constant(value if pieces is None else value[pieces])
-        return self._constants[key]
+    def _input_slices(self, mesh: Mesh, configuration: Configuration, rank: int) -> list[np.ndarray]:
+        layouts = [configuration.input_layouts(self.rule, i).value for i in range(len(self.inputs))]
+        return [x[layout.slices(x.shape, mesh, rank)] for x, layout in zip(self.inputs, layouts, strict=True)]
 
-    def add(
-        self, mesh: Mesh, configuration: Configuration, rank: int, engine: Any = None
-    ) -> tuple[list[Any], list[Any]]:
-        """Builds the local part of ``rank``: its inputs and its outputs."""
-        inputs = []
-        for index, (value, spec) in enumerate(zip(self.inputs, self.input_specs, strict=True)):
-            layout = configuration.input_layouts(self.rule, index).value
-            inputs.append(tf.identity(self._constant(value, layout.slices(spec.shape, mesh, rank))))
+    def _incoming_slices(self, mesh: Mesh, configuration: Configuration, rank: int) -> list[np.ndarray | None]:
+        layouts = [configuration.output_layouts(self.rule, i).gradient for i in range(len(self.incoming))]
+        return [
+            None if x is None else x[layout.slices(x.shape, mesh, rank)]
+            for x, layout in zip(self.incoming, layouts, strict=True)
+        ]
+
+    def _local(self, mesh: Mesh, configuration: Configuration, rank: int) -> _Local:
+        """A local part without communication, fed with any rank's pieces unless it depends on the rank."""
+        engine = _Silent(rank)
+        values = self._input_slices(mesh, configuration, rank)
+        inputs = [tf.compat.v1.placeholder(value.dtype, value.shape) for value in values]
         outputs = lower_operator(self._context(mesh, configuration, rank, engine), inputs)
-        return inputs, outputs
+        incoming = [
+            None if value is None else tf.compat.v1.placeholder(value.dtype, value.shape)
+            for value in self._incoming_slices(mesh, configuration, rank)
+        ]
+        return _Local(engine, inputs, outputs, incoming)
 
-    def gradients(
-        self, jobs: Sequence[tuple[Mesh, Configuration, int, list[Any], list[Any]]]
-    ) -> list[tuple[Any, ...]]:
-        """The gradients of local inputs, of all ``jobs`` at once, for the incoming ones in their states."""
-        if self._whole[1] is None:
-            return [() for _ in jobs]
-        ys, grad_ys, xs = [], [], []
-        for mesh, configuration, rank, inputs, outputs in jobs:
-            for index, (tensor, incoming) in enumerate(zip(outputs, self.incoming, strict=True)):
-                if incoming is not None:
-                    layout = configuration.output_layouts(self.rule, index).gradient
-                    ys.append(tensor)
-                    grad_ys.append(self._constant(incoming, layout.slices(incoming.shape, mesh, rank)))
-            xs += [inputs[index] for index in self._wanted]
-        made = iter(tf.gradients(ys, xs, grad_ys))
-        flat = iter([_dense(gradient, x.shape.as_list()) for gradient, x in zip(made, xs, strict=True)])
-        return [tuple(next(flat) for _ in self._wanted) for _ in jobs]
+    def _add_gradients(self, made: Sequence[_Local]) -> None:
+        """Adds the gradients of local inputs, of all local parts at once."""
+        if self._whole[1] is None or not made:
+            return
+        pairs = [pair for x in made for pair in zip(x.outputs, x.incoming, strict=True) if pair[1] is not None]
+        xs = [local.inputs[index] for local in made for index in self._wanted]
+        gradients = tf.gradients([y for y, _ in pairs], xs, [g for _, g in pairs])
+        flat = iter([_dense(gradient, x.shape.as_list()) for gradient, x in zip(gradients, xs, strict=True)])
+        for local in made:
+            local.gradients = [next(flat) for _ in self._wanted]
 
-    def parts(self, mesh: Mesh, chosen: Sequence[Configuration]) -> list[Part]:
-        """The local parts of all ranks under all configurations, without and with communication inside."""
+    def quiet(self, meshes: Sequence[Mesh]) -> list[tuple[Any, _Local, Part]]:
+        """The local parts under all configurations without communication, each with the mesh, rank and so on.
+
+        A lowering sees only how each axis is split and which piece is its own, so parts that are alike in that are
+        one, and unless it asks for the piece, one graph serves all pieces.
+        """
+        places: dict[tuple[tuple[int, int], ...], tuple[Mesh, Configuration, int]] = {}
+        listed = []
+        for mesh in meshes:
+            for configuration in configurations(self.rule, mesh):
+                if set(configuration.actions) & self.rule.internal:
+                    continue
+                for rank in _distinct(mesh, configuration):
+                    axes = [configuration.mesh_axes(axis) for axis in self.rule.split]
+                    key = tuple((mesh.extent(group), mesh.group_index(rank, group)) for group in axes)
+                    places.setdefault(key, (mesh, configuration, rank))
+                    listed.append((key, Part(mesh, configuration, rank, (), ())))
+        with self.graph.as_default():
+            shapes: dict[tuple[int, ...], _Local] = {}
+            for key, place in places.items():
+                shape = tuple(pieces for pieces, _ in key)
+                if shape not in shapes:
+                    shapes[shape] = self._local(*place)
+            self._add_gradients(list(shapes.values()))
+            locals_: dict[tuple[tuple[int, int], ...], _Local] = {}
+            for key, place in places.items():
+                local = shapes[tuple(pieces for pieces, _ in key)]
+                locals_[key] = self._local(*place) if local.engine.asked else local
+            self._add_gradients([local for local in locals_.values() if local.gradients is None])
+        return [(key, locals_[key], part) for key, part in listed]
+
+    def talking(self, meshes: Sequence[Mesh]) -> list[Part]:
+        """The local parts of all ranks under all configurations in which they communicate."""
         result = []
-        with self.graph.as_default():
-            quiet = [c for c in chosen if not set(c.actions) & self.rule.internal]
-            jobs = [(mesh, c, rank, *self.add(mesh, c, rank)) for c in quiet for rank in _distinct(mesh, c)]
-            gradients = self.gradients(jobs)
-            for (_, configuration, rank, _, outputs), gradient in zip(jobs, gradients, strict=True):
-                result.append(Part(mesh, configuration, rank, tuple(outputs), gradient))
-        talking = [c for c in chosen if set(c.actions) & self.rule.internal]
-        if talking:
-            for parts in Lockstep(mesh).run(lambda engine: self._talking(mesh, talking, engine)):
-                result += parts
-        return result
+        for mesh in meshes:
+            chosen = [c for c in configurations(self.rule, mesh) if set(c.actions) & self.rule.internal]
 
-    def _talking(self, mesh: Mesh, chosen: Sequence[Configuration], engine: Any) -> list[Part]:
-        with self.graph.as_default():
-            return [self.part(mesh, configuration, engine) for configuration in chosen]
+            def build(engine: Any, mesh: Mesh = mesh, chosen: Sequence[Configuration] = chosen) -> list[Part]:
+                with self.graph.as_default():
+                    return [self.part(mesh, configuration, engine) for configuration in chosen]
+
+            if chosen:
+                for parts in Lockstep(mesh).run(build):
+                    result += parts
+        return result
 
     def part(self, mesh: Mesh, configuration: Configuration, engine: Any) -> Part:
         """The local part of the engine's rank, which may communicate."""
-        inputs, outputs = self.add(mesh, configuration, engine.rank, engine)
-        gradients = self.gradients([(mesh, configuration, engine.rank, inputs, outputs)])[0]
+        inputs = [tf.constant(value) for value in self._input_slices(mesh, configuration, engine.rank)]
+        outputs = lower_operator(self._context(mesh, configuration, engine.rank, engine), inputs)
+        incoming = self._incoming_slices(mesh, configuration, engine.rank)
+        gradients: tuple[Any, ...] = ()
+        if self._whole[1] is not None:
+            pairs = [(y, tf.constant(g)) for y, g in zip(outputs, incoming, strict=True) if g is not None]
+            xs = [inputs[index] for index in self._wanted]
+            made = tf.gradients([y for y, _ in pairs], xs, [g for _, g in pairs])
+            gradients = tuple(_dense(g, x.shape.as_list()) for g, x in zip(made, xs, strict=True))
         return Part(mesh, configuration, engine.rank, tuple(outputs), gradients)
 
     # --------------------------------------------------------------------------------------------------- comparison
 
-    def run(self, parts: Sequence[Part]) -> tuple[Part, list[Part]]:
-        """The values of the whole op and of its parts, all from one run."""
+    def run(
+        self, parts: Sequence[Part], quiet: Sequence[tuple[Any, _Local, Part]] = ()
+    ) -> tuple[Part, list[Part]]:
+        """The values of the whole op and of its parts."""
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         whole = Part(Mesh(()), Configuration(()), 0, tuple(self._whole[0]), self._whole[1] or ())
-        fetched: list[Any] = []
-        for part in (whole, *parts):
-            fetched += [x for x in (*part.outputs, *part.gradients) if x is not None]
+        keyed = {key: (local, part) for key, local, part in quiet}
+        # A run serves one piece of every local part: each new set of fetches costs a pass over the whole graph.
+        waves: list[list[Any]] = []
+        served: dict[int, int] = {}
+        for key, (local, _) in keyed.items():
+            number = served[id(local)] = served.get(id(local), -1) + 1
+            if number == len(waves):
+                waves.append([])
+            waves[number].append(key)
+        known: dict[Any, Part] = {}
         with tf.compat.v1.Session(graph=self.graph, config=config) as session:
-            values = iter(session.run(fetched, self._feeds))
-        result = [
-            Part(
-                part.mesh,
-                part.configuration,
-                part.rank,
-                tuple(None if x is None else next(values) for x in part.outputs),
-                tuple(None if x is None else next(values) for x in part.gradients),
-            )
-            for part in (whole, *parts)
-        ]
-        return result[0], result[1:]
+            session.run(self._initial)
+            values = iter(session.run(_present((whole, *parts)), self._feeds))
+            whole, *made = [_filled(part, values) for part in (whole, *parts)]
+            for wave in waves:
+                feeds: dict[Any, Any] = {}
+                tensors = []
+                for local, part in (keyed[key] for key in wave):
+                    pieces = self._input_slices(part.mesh, part.configuration, part.rank)
+                    incoming = self._incoming_slices(part.mesh, part.configuration, part.rank)
+                    pairs = zip((*local.inputs, *local.incoming), (*pieces, *incoming), strict=True)
+                    feeds |= {x.ref(): value for x, value in pairs if x is not None}
+                    gradients = tuple(local.gradients or ())
+                    tensors.append(replace(part, outputs=tuple(local.outputs), gradients=gradients))
+                values = iter(session.run(_present(tensors), {x.deref(): value for x, value in feeds.items()}))
+                known |= {key: _filled(part, values) for key, part in zip(wave, tensors, strict=True)}
+        result = [replace(part, outputs=known[key].outputs, gradients=known[key].gradients) for key, _, part in quiet]
+        return whole, result + made
 
     def failures(self, whole: Part, parts: Sequence[Part]) -> Iterator[str]:
         """What is wrong with ``parts``, which are values and complete for each of their configurations."""
@@ -264,15 +345,34 @@ class SampleGraph:
 def check_sample(sample: Sample, meshes: Sequence[Mesh] = MESHES) -> Report:
     """Compares a sample with TensorFlow under every legal configuration on every mesh."""
     built = SampleGraph(sample)
-    report = Report()
-    parts = []
+    report = Report(splittable=built.rule.split)
     for mesh in meshes:
         chosen = configurations(built.rule, mesh)
         report.configurations += len(chosen)
         report.splits += sum(any(action is not None for action in c.actions) for c in chosen)
-        parts += built.parts(mesh, chosen)
-    report.failures += built.failures(*built.run(parts))
+    quiet = built.quiet(meshes)
+    report.failures += built.failures(*built.run(built.talking(meshes), quiet))
     return report
+
+
+@dataclass(slots=True)
+class _Local:
+    """The tensors of a local part: inputs and incoming gradients are fed."""
+
+    engine: _Silent
+    inputs: list[Any]
+    outputs: list[Any]
+    incoming: list[Any]
+    gradients: list[Any] | None = None
+
+
+def _present(parts: Sequence[Part]) -> list[Any]:
+    return [x for part in parts for x in (*part.outputs, *part.gradients) if x is not None]
+
+
+def _filled(part: Part, values: Iterator[Any]) -> Part:
+    outputs = tuple(None if x is None else next(values) for x in part.outputs)
+    return replace(part, outputs=outputs, gradients=tuple(None if x is None else next(values) for x in part.gradients))
 
 
 def _values(operand: Operand, position: int, random: np.random.Generator) -> np.ndarray:
@@ -286,6 +386,13 @@ def _values(operand: Operand, position: int, random: np.random.Generator) -> np.
             values = values + 1j * random.permutation(values)
         return values.reshape(operand.shape).astype(dtype.as_numpy_dtype)
     return random.integers(int(operand.low), int(operand.high), operand.shape).astype(dtype.as_numpy_dtype)
+
+
+def _attr_value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        return next((list(items) for _, items in value.list.ListFields()), [])
+    return getattr(value, kind)
 
 
 def _dense(gradient: Any, shape: Sequence[int]) -> Any:
@@ -348,10 +455,17 @@ def _pick(found: Mapping[int, Any], mesh: Mesh, configuration: Configuration, ra
 
 
 class _Silent:
-    """Stands for the engine of an op that must not communicate."""
+    """Stands for the engine of an op that must not communicate; knows whether it was asked for the rank."""
 
     def __init__(self, rank: int) -> None:
-        self.rank = rank
+        self._rank = rank
+        self.asked = False
+
+    @property
+    def rank(self) -> int:
+        """The rank whose part is built."""
+        self.asked = True
+        return self._rank
 
     def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
         """Refuses."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -18,8 +18,9 @@ __all__ = ["reshard", "reshard_edge", "reshard_rows"]
 def reshard(tensor: Any, layout: Layout, steps: Sequence[Step], mesh: Mesh, engine: CollectiveEngine) -> Any:
     """The device's piece after ``steps``, which start from ``layout``. Has no gradient of its own."""
     for step in steps:
+        reached = step.apply(layout)
         tensor = _apply(step, tensor, layout, mesh, engine)
-        layout = step.apply(layout)
+        layout = reached
     return tensor
 
 
@@ -121,16 +122,16 @@ def reshard_rows(
 
 
 def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: CollectiveEngine) -> Any:
-    kind, axes, dim = step.kind, step.axes, step.dim
+    kind, axes = step.kind, step.axes
     if kind is StepKind.ALL_REDUCE:
-        return engine.all_reduce(tensor, axes)
+        # A sum of truth values is whether any is true.
+        return engine.all_reduce(tensor, axes, op="max" if tensor.dtype == tf.bool else "sum")
     if kind is StepKind.PERMUTE:
         return engine.permute(tensor, step.permutation(layout, mesh))
     if kind is StepKind.TO_PARTIAL:
         # Every rank builds the same ops: TensorFlow's order of gradients, and so of their collectives, follows them.
         return tf.where(tf.constant(mesh.group_index(engine.rank, axes) == 0), tensor, tf.zeros_like(tensor))
-    if dim is None:
-        raise ValueError(f"Step {step}: has no dimension.")
+    dim = cast(int, step.dim)  # a step of any other kind has one
     count = mesh.extent(axes)
     if kind is StepKind.ALL_GATHER:
         return _merge(engine.all_gather(tensor, axes), dim)
@@ -141,10 +142,11 @@ def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: Collecti
         begin[dim] = mesh.group_index(engine.rank, axes) * size[dim]
         return tf.slice(tensor, begin, size)
     if kind is StepKind.REDUCE_SCATTER:
-        return engine.reduce_scatter(_stack(tensor, dim, count), axes)
-    if step.to_dim is None:
-        raise ValueError(f"Step {step}: has no dimension to split instead.")
-    return _merge(engine.all_to_all(_stack(tensor, step.to_dim, count), axes), dim)
+        stacked = _stack(tensor, dim, count)
+        if tensor.dtype == tf.bool:
+            return tf.cast(engine.reduce_scatter(tf.cast(stacked, tf.uint8), axes), tf.bool)
+        return engine.reduce_scatter(stacked, axes)
+    return _merge(engine.all_to_all(_stack(tensor, cast(int, step.to_dim), count), axes), dim)
 
 
 def _stack(tensor: Any, dim: int, count: int) -> Any:

@@ -41,6 +41,9 @@ class Step:
         dim: the dimension that is gathered, sliced, scattered, or whose split an all_to_all takes away.
         to_dim: the dimension that an all_to_all splits instead.
         target: the layout that a permute leads to.
+
+    Invariants:
+        Each kind has what it needs and nothing else.
     """
 
     kind: StepKind
@@ -48,6 +51,25 @@ class Step:
     dim: int | None = None
     to_dim: int | None = None
     target: Layout | None = None
+
+    def __post_init__(self) -> None:
+        moves = self.kind is StepKind.PERMUTE
+        needs = {
+            "axes": not moves,
+            "dim": self.kind not in (StepKind.PERMUTE, StepKind.ALL_REDUCE, StepKind.TO_PARTIAL),
+            "to_dim": self.kind is StepKind.ALL_TO_ALL,
+            "target": moves,
+        }
+        has = {
+            "axes": bool(self.axes),
+            "dim": self.dim is not None,
+            "to_dim": self.to_dim is not None,
+            "target": self.target is not None,
+        }
+        if has != needs or (self.dim is not None and self.dim == self.to_dim):
+            wanted = ", ".join(name for name, needed in needs.items() if needed)
+            got = ", ".join(f"{name}={getattr(self, name)}" for name, given in has.items() if given) or "nothing"
+            raise LayoutError(f"Step {self.kind.value}: needs {wanted} (and another to_dim than dim), got {got}.")
 
     def apply(self, layout: Layout) -> Layout:
         """The layout after this step.

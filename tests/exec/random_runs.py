@@ -1,0 +1,208 @@
+"""Random plans for random models, three steps of them on this rank, and what one process gives instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensoropt.api.job import trainings
+from tensoropt.api.model import Model, current_model
+from tensoropt.api.reference import InitialValues, Reference
+from tensoropt.api.seeds import resolve_seeds, with_seeds
+from tensoropt.api.strategy import ImportedModel, import_model
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.executor import Executor, Fetch, GradientOf
+from tensoropt.graph.spec import TensorId
+from tensoropt.plan.plan import Plan
+from tensoropt.search.space import SearchSpace
+from tests.cost.odd_cost import OddCost
+from tests.exec.random_models import RandomModel, build_model
+
+__all__ = [
+    "Case",
+    "Outcome",
+    "differences",
+    "first_difference",
+    "make_case",
+    "random_plan",
+    "reference_outcome",
+    "train",
+]
+
+_TOLERANCE = {"float64": 1e-8, "float32": 2e-4}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with a plan."""
+
+    model: RandomModel
+    recorded: Model
+    imported: ImportedModel
+    plan: Plan
+    seeds: Mapping[str, tuple[int, int]]
+
+
+@dataclass
+class Outcome:
+    """What training gives: per step the loss and the gradients, and the variables after the last."""
+
+    losses: list[float] = field(default_factory=list)
+    gradients: list[dict[str, np.ndarray]] = field(default_factory=list)
+    variables: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def make_case(seed: int, devices: int, folder: Path) -> Case:
+    """The model of a seed and a random plan for it, which has been to a file and back."""
+    model = build_model(seed)
+    imported = import_model(current_model())
+    plan = random_plan(imported, seed, devices)
+    path = folder / f"plan{seed}.{os.getpid()}.json"
+    plan.save(path)
+    loaded = Plan.load(path)
+    path.unlink()
+    if loaded.to_json() != plan.to_json():
+        raise AssertionError(f"seed {seed}: the plan changed on its way through a file")
+    return Case(model, current_model(), imported, loaded, resolve_seeds(imported.tf_graph, seed + 1))
+
+
+def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
+    """A legal plan with a random configuration for every operator."""
+    random = np.random.default_rng(seed)
+    topology = cpu(devices)
+    cost = OddCost(topology, seed) if random.random() < 0.5 else AnalyticCost(topology)
+    space = SearchSpace(imported.graph, cost, slots=imported.slots)
+    problem = space.problem
+    chosen: list[int] = []
+    whole = random.random() * 0.4  # so much of the graph is left whole
+    for node in range(len(problem.names)):
+        possible = np.isfinite(problem.node_time_s[node])
+        for (source, target), time in zip(problem.edges.tolist(), problem.edge_time_s, strict=True):
+            if target == node:
+                possible = possible & np.isfinite(time[chosen[source]])
+        legal = np.flatnonzero(possible)
+        chosen.append(int(legal[-1] if random.random() < whole else random.choice(legal)))
+    plan = space.plan(chosen, "random", {"seed": seed})
+    plan.check(imported.graph)
+    return plan
+
+
+def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], None] | None, config: Any) -> Outcome:
+    """Three steps of this rank's part."""
+    executor = Executor(
+        with_seeds(case.imported.graph, case.seeds),
+        case.plan,
+        engine,
+        trainings(case.recorded, case.imported),
+        agree=agree,
+        config=config,
+    )
+    initial = InitialValues(case.recorded.graph, case.seeds)
+    executor.set_variables(initial)
+    initial.close()
+    model = case.model
+    outcome = Outcome()
+    fetches: list[Fetch] = [TensorId(model.loss.split(":")[0])]
+    fetches += [GradientOf(model.train, name) for name in model.variables]
+    fetches.append(model.train)
+    for feeds in model.feeds:
+        values = executor.run(fetches, _fed(feeds, engine, model.seed))
+        outcome.losses.append(float(values[0]))
+        outcome.gradients.append(dict(zip(model.variables, values[1:-1], strict=True)))
+    names = list(model.variables)
+    finals = executor.run([TensorId(name) for name in names])
+    outcome.variables = dict(zip(names, finals, strict=True))
+    executor.close()
+    return outcome
+
+
+def _fed(feeds: Mapping[str, np.ndarray], engine: CollectiveEngine, seed: int) -> dict[str, np.ndarray]:
+    """The feeds of this rank: whole, or for every other seed its share of each batch that ranks divide."""
+    if seed % 2:
+        return dict(feeds)
+    result = {}
+    for name, array in feeds.items():
+        rows = array.shape[0] // engine.size
+        shared = array.shape[0] % engine.size == 0
+        result[name] = array[engine.rank * rows : (engine.rank + 1) * rows] if shared else array
+    return result
+
+
+def reference_outcome(case: Case) -> Outcome:
+    """The same three steps by TensorFlow alone."""
+    model = case.model
+    reference = Reference(case.recorded, case.seeds)
+    outcome = Outcome()
+    for feeds in model.feeds:
+        loss, gradients = reference.run_step(model.train, model.loss, model.variables, feeds)
+        outcome.losses.append(float(loss))
+        outcome.gradients.append(dict(zip(model.variables, gradients, strict=True)))
+    outcome.variables = {name: reference.variable(name) for name in model.variables}
+    reference.close()
+    return outcome
+
+
+def differences(case: Case, found: Outcome, expected: Outcome) -> list[str]:
+    """What is not equal, in order of appearance."""
+    pairs: list[tuple[str, Any, Any]] = []
+    for step, (loss, gradients) in enumerate(zip(expected.losses, expected.gradients, strict=True)):
+        pairs.append((f"loss of step {step}", found.losses[step], loss))
+        pairs += [(f"gradient of {n} in step {step}", found.gradients[step][n], g) for n, g in gradients.items()]
+    pairs += [(f"variable {name}", found.variables[name], value) for name, value in expected.variables.items()]
+    return [
+        f"{what}: {error:.3g} of {scale:.3g}"
+        for what, one, other in pairs
+        for error, scale in [_error(one, other)]
+        if not error <= _TOLERANCE[case.model.dtype] * max(1.0, scale)
+    ]
+
+
+def first_difference(case: Case, engine: CollectiveEngine, config: Any) -> str:
+    """The first operator of the training step whose value differs from TensorFlow's, with its entry in the plan."""
+    graph = case.imported.graph
+    names = [
+        op.name
+        for op in graph.operators
+        if op.name in graph.training and op.outputs and op.type not in ("Sink", "Fanout", "Variable", "Const")
+    ]
+    tensors = [TensorId(name) for name in names]
+    executor = Executor(
+        with_seeds(graph, case.seeds), case.plan, engine, trainings(case.recorded, case.imported), config=config
+    )
+    initial = InitialValues(case.recorded.graph, case.seeds)
+    executor.set_variables(initial)
+    initial.close()
+    feeds = case.model.feeds[0]
+    found = executor.run(tensors, feeds)
+    executor.close()
+    existing = {op.name for op in case.recorded.graph.get_operations()}
+    reference = Reference(case.recorded, case.seeds)
+    kept = [(t, value) for t, value in zip(tensors, found, strict=True) if t.op in existing]
+    expected = reference.run([str(t) for t, _ in kept], feeds)
+    reference.close()
+    for (tensor, value), other in zip(kept, expected, strict=True):
+        error, scale = _error(value, other)
+        if not error <= _TOLERANCE[case.model.dtype] * max(1.0, scale):
+            op = graph[tensor.op]
+            lines = [f"{op} {list(map(str, graph.input_specs(op)))} -> {op.outputs[0]}: {error:.3g} of {scale:.3g}"]
+            lines.append(f"  configuration {case.plan.configuration(op.name)}")
+            for edge in graph.edges():
+                if edge.consumer == op.name:
+                    lines.append(f"  {edge} {list(map(str, case.plan.edge(edge).forward))}")
+            return "\n".join(lines)
+    return "no forward value differs"
+
+
+def _error(one: Any, other: Any) -> tuple[float, float]:
+    a, b = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    if a.shape != b.shape:
+        return float("inf"), float("nan")
+    scale = float(np.max(np.abs(b), initial=0.0))
+    return float(np.max(np.abs(a - b), initial=0.0)), scale

@@ -1,0 +1,187 @@
+"""Every pair of layouts, on the code that runs, one device after the other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensoropt.cluster import Topology
+from tensoropt.cluster.presets import cpu
+from tensoropt.cluster.topology import Level
+from tensoropt.cost import AnalyticCost
+from tensoropt.errors import LayoutError
+from tensoropt.exec.resharding import reshard, reshard_edge, reshard_rows
+from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path, reshard_table
+from tests.cost.odd_cost import OddCost
+from tests.exec.layout_states import InTurns, mistake, pieces, row_mistake, row_pieces, whole_tensor
+
+pytestmark = pytest.mark.tf
+
+_ITEMSIZE = 8  # float64
+
+
+def _topology(mesh: Mesh) -> Topology:
+    device = cpu(2).device
+    levels = tuple(Level(f"level{i}", extent, 1e-5 / (i + 1), 1e9 * (i + 1)) for i, extent in enumerate(mesh.shape))
+    return Topology("test", levels, device)
+
+
+class _Walker:
+    """Runs steps from states, and remembers what a step made of a state: the same input gives the same output."""
+
+    def __init__(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
+        self.mesh, self.shape = mesh, shape
+        self._world = InTurns(mesh)
+        self._known: dict[tuple[Layout, Step, bytes], tuple[list[np.ndarray], list[int]]] = {}
+
+    def walk(
+        self, state: list[np.ndarray], layout: Layout, steps: Sequence[Step]
+    ) -> tuple[list[np.ndarray], list[int]]:
+        """The ranks' pieces after ``steps``, and the bytes that each rank sent."""
+        sent = [0] * self.mesh.size
+        for step in steps:
+            key = (layout, step, b"".join(piece.tobytes() for piece in state))
+            if key not in self._known:
+                self._known[key] = self._step(state, layout, step)
+            state, more = self._known[key]
+            sent = [a + b for a, b in zip(sent, more, strict=True)]
+            layout = step.apply(layout)
+        return state, sent
+
+    def _step(self, state: list[np.ndarray], layout: Layout, step: Step) -> tuple[list[np.ndarray], list[int]]:
+        made = self._world.run(
+            lambda engine: np.asarray(reshard(tf.constant(state[engine.rank]), layout, [step], self.mesh, engine))
+        )
+        return made, list(self._world.sent_bytes)
+
+
+def _planned_bytes(layout: Layout, steps: Sequence[Step], shape: Sequence[int], mesh: Mesh) -> list[int]:
+    total = [0] * mesh.size
+    for step in steps:
+        for rank in range(mesh.size):
+            total[rank] += step.bytes_sent(layout, shape, _ITEMSIZE, mesh, rank)
+        layout = step.apply(layout)
+    return total
+
+
+@pytest.mark.parametrize("odd", [None, 1], ids=["cluster", "odd costs"])
+@pytest.mark.parametrize(
+    ("mesh", "shape"),
+    [
+        (Mesh((2, 2, 2)), (8, 8, 8)),
+        (Mesh((2, 3)), (6, 6, 6)),
+        (Mesh((3, 2)), (6, 2, 3)),
+        (Mesh((2, 2, 2)), (4, 2, 8)),
+        (Mesh((2,)), (2, 4)),
+    ],
+    ids=str,
+)
+def test_every_pair_of_layouts_reshards_and_sends_the_planned_bytes(
+    mesh: Mesh, shape: tuple[int, ...], odd: int | None
+) -> None:
+    if odd is not None and shape == (8, 8, 8):
+        pytest.skip("the odd costs are tried on the smaller spaces")
+    cost = AnalyticCost(_topology(mesh)) if odd is None else OddCost(_topology(mesh), odd)
+    table = reshard_table(mesh, shape, _ITEMSIZE, cost.step_seconds)
+    walker = _Walker(mesh, shape)
+    whole = whole_tensor(shape)
+    for source in table.layouts:
+        start = pieces(whole, source, mesh)
+        assert mistake(start, whole, source, mesh) is None
+        for target in table.layouts:
+            steps = table.path(source, target)
+            state, sent = walker.walk(start, source, steps)
+            problem = mistake(state, whole, target, mesh)
+            assert problem is None, f"{source} -> {target} by {list(map(str, steps))}: {problem}"
+            assert sent == _planned_bytes(source, steps, shape, mesh), f"{source} -> {target}"
+
+
+@pytest.mark.parametrize(("mesh", "shape"), [(Mesh((2, 3)), (6, 6, 6)), (Mesh((2, 2, 2)), (8, 8))], ids=str)
+def test_canonical_path_reshards_every_pair_of_layouts(mesh: Mesh, shape: tuple[int, ...]) -> None:
+    layouts = reshard_table(mesh, shape, _ITEMSIZE, AnalyticCost(_topology(mesh)).step_seconds).layouts
+    walker = _Walker(mesh, shape)
+    whole = whole_tensor(shape)
+    for source in layouts:
+        start = pieces(whole, source, mesh)
+        for target in layouts:
+            steps = canonical_path(source, target)
+            state, _ = walker.walk(start, source, steps)
+            problem = mistake(state, whole, target, mesh)
+            assert problem is None, f"{source} -> {target} by {list(map(str, steps))}: {problem}"
+
+
+def _row_layouts(mesh: Mesh, shape: tuple[int, int]) -> tuple[Layout, ...]:
+    return reshard_table(mesh, shape, _ITEMSIZE, AnalyticCost(_topology(mesh)).step_seconds).layouts
+
+
+def _reshard_rows(world: InTurns, source: Layout, target: Layout, shape: tuple[int, int], seed: int) -> str | None:
+    mesh = world.mesh
+    whole, held = row_pieces(source, shape, mesh, seed)
+    assert row_mistake(held, whole, source, mesh) is None
+
+    def move(engine: object) -> tuple[np.ndarray, np.ndarray]:
+        values, indices = held[engine.rank]  # type: ignore[attr-defined]
+        local = source.local_shape(shape, mesh)
+        rows = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant(local, tf.int64))
+        moved = reshard_rows(rows, source, target, shape, mesh, engine)  # type: ignore[arg-type]
+        assert tuple(np.asarray(moved.dense_shape)) == target.local_shape(shape, mesh)
+        return np.asarray(moved.values), np.asarray(moved.indices)
+
+    return row_mistake(world.run(move), whole, target, mesh)
+
+
+@pytest.mark.parametrize(("mesh", "shape"), [(Mesh((2, 3)), (12, 6)), (Mesh((2, 2)), (8, 4))], ids=str)
+def test_every_pair_of_layouts_moves_rows(mesh: Mesh, shape: tuple[int, int]) -> None:
+    world = InTurns(mesh)
+    for number, (source, target) in enumerate(itertools.product(_row_layouts(mesh, shape), repeat=2)):
+        problem = _reshard_rows(world, source, target, shape, number)
+        assert problem is None, f"{source} -> {target}: {problem}"
+
+
+def test_random_pairs_of_layouts_move_rows_on_three_axes() -> None:
+    mesh, shape = Mesh((2, 2, 2)), (16, 8)
+    random = np.random.default_rng(5)
+    layouts = _row_layouts(mesh, shape)
+    world = InTurns(mesh)
+    for number in range(500):
+        source, target = (layouts[int(i)] for i in random.integers(len(layouts), size=2))
+        problem = _reshard_rows(world, source, target, shape, number)
+        assert problem is None, f"{source} -> {target}: {problem}"
+
+
+def test_a_whole_gradient_where_rows_were_planned_is_an_error() -> None:
+    mesh = Mesh((2,))
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (4, 2))
+        variable, rows = Layout(((), ())), Layout(((), ()), partial=(0,))
+        moved = reshard_edge(x, variable, (), rows, (), variable, mesh, InTurns(mesh))  # type: ignore[arg-type]
+        with pytest.raises(LayoutError, match=r"lead from \{\}\{\} partial\{0\} to .* but \{\}\{\} is needed"):
+            tf.gradients(tf.reduce_sum(moved * 2.0), x)
+
+
+def test_an_edge_without_steps_is_the_tensor_itself() -> None:
+    mesh = Mesh((2,))
+    layout = Layout(((0,),))
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (2,))
+        assert reshard_edge(x, layout, (), layout, (), layout, mesh, InTurns(mesh)) is x  # type: ignore[arg-type]
+
+
+def test_a_step_that_does_not_start_there_is_an_error() -> None:
+    world = InTurns(Mesh((2,)))
+    steps = [Step(StepKind.ALL_GATHER, (0,), 0)]
+    with pytest.raises(LayoutError, match=r"Step all_gather\{0\} dim 0: cannot start from layout \{\}"):
+        world.run(lambda engine: reshard(tf.constant([1.0, 2.0]), Layout(((),)), steps, world.mesh, engine))
+
+
+def test_truth_values_survive_a_path_through_partial_sums() -> None:
+    mesh, whole = Mesh((2, 2)), np.array([True, False, True, True])
+    layout = Layout(((),))
+    steps = [Step(StepKind.TO_PARTIAL, (0, 1)), Step(StepKind.REDUCE_SCATTER, (0,), 0), Step(StepKind.ALL_REDUCE, (1,))]
+    made = InTurns(mesh).run(lambda engine: np.asarray(reshard(tf.constant(whole), layout, steps, mesh, engine)))
+    assert [piece.tolist() for piece in made] == [[True, False], [True, False], [True, True], [True, True]]
+    assert made[0].dtype == np.bool_

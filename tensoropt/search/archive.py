@@ -43,9 +43,7 @@ def load_problem(path: str | Path) -> Problem:
 
     def need(key: str, reason: str) -> np.ndarray:
         if key not in arrays:
-            raise ProblemError(
-                f"Problem file {str(path)!r}: array {key!r} is missing ({reason}). Add it to the file."
-            )
+            raise ProblemError(f"Problem file {str(path)!r}: array {key!r} is missing ({reason}). Add it to the file.")
         return arrays[key]
 
     names = need("names", "one name per node")
@@ -83,8 +81,7 @@ def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ProblemError(
-                    f"Problem file {str(path)!r}: must be an .npz archive, got a single array. Save it with "
-                    "savez."
+                    f"Problem file {str(path)!r}: must be an .npz archive, got a single array. Save it with savez."
                 )
             seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
             arrays = {}

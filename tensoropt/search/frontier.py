@@ -32,9 +32,7 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
     return np.repeat(starts - first, counts) + np.arange(total)
 
 
-def reduce_segments(
-    offsets: IntArray, time_s: FloatArray, memory_bytes: FloatArray
-) -> tuple[IntArray, IntArray]:
+def reduce_segments(offsets: IntArray, time_s: FloatArray, memory_bytes: FloatArray) -> tuple[IntArray, IntArray]:
     """Algorithm 1 on every segment.
 
     A tuple stays if none is at least as good in both costs; of equal tuples the first stays, so that the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,7 @@ def _int_array(name: str, value: Any) -> IntArray:
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise ProblemError(
-            f"Problem {name}: indices must be integers, got dtype {array.dtype}. Give an integer array."
-        )
+        raise ProblemError(f"Problem {name}: indices must be integers, got dtype {array.dtype}. Give an integer array.")
     array = array.astype(np.int64)
     array.flags.writeable = False
     return array
@@ -84,12 +82,12 @@ class Problem:
 
     def __init__(
         self,
-        names: Sequence[str],
-        node_time_s: Sequence[npt.ArrayLike],
-        node_memory_bytes: Sequence[npt.ArrayLike],
+        names: Iterable[str],
+        node_time_s: Iterable[npt.ArrayLike],
+        node_memory_bytes: Iterable[npt.ArrayLike],
         edges: npt.ArrayLike = (),
-        edge_time_s: Sequence[npt.ArrayLike] = (),
-        edge_memory_bytes: Sequence[npt.ArrayLike | None] | None = None,
+        edge_time_s: Iterable[npt.ArrayLike] = (),
+        edge_memory_bytes: Iterable[npt.ArrayLike | None] | None = None,
         groups: npt.ArrayLike | None = None,
     ) -> None:
         """Checks and takes the tables.
@@ -99,9 +97,7 @@ class Problem:
         """
         put = object.__setattr__
         put(self, "names", tuple(str(name) for name in names))
-        put(
-            self, "node_time_s", tuple(_cost_array(f"node_time_s[{i}]", a) for i, a in enumerate(node_time_s))
-        )
+        put(self, "node_time_s", tuple(_cost_array(f"node_time_s[{i}]", a) for i, a in enumerate(node_time_s)))
         put(
             self,
             "node_memory_bytes",
@@ -109,9 +105,7 @@ class Problem:
         )
         edge_array = _int_array("edges", edges)
         put(self, "edges", edge_array.reshape(0, 2) if edge_array.size == 0 else edge_array)
-        put(
-            self, "edge_time_s", tuple(_cost_array(f"edge_time_s[{e}]", a) for e, a in enumerate(edge_time_s))
-        )
+        put(self, "edge_time_s", tuple(_cost_array(f"edge_time_s[{e}]", a) for e, a in enumerate(edge_time_s)))
         given = [None] * len(self.edge_time_s) if edge_memory_bytes is None else list(edge_memory_bytes)
         put(
             self,
@@ -132,15 +126,12 @@ class Problem:
     def _check_nodes(self) -> None:
         n = len(self.names)
         if n == 0:
-            raise ProblemError(
-                "Problem names: there must be at least 1 node, got 0. Add the graph's operators."
-            )
+            raise ProblemError("Problem names: there must be at least 1 node, got 0. Add the graph's operators.")
         first: dict[str, int] = {}
         for i, name in enumerate(self.names):
             if first.setdefault(name, i) != i:
                 raise ProblemError(
-                    f"Problem names: every name must be unique, got {name!r} at {first[name]} and {i}. "
-                    "Rename one."
+                    f"Problem names: every name must be unique, got {name!r} at {first[name]} and {i}. Rename one."
                 )
         for field, arrays in (
             ("node_time_s", self.node_time_s),
@@ -166,8 +157,7 @@ class Problem:
     def _check_edges(self) -> None:
         if self.edges.ndim != 2 or self.edges.shape[1] != 2:
             raise ProblemError(
-                f"Problem edges: shape must be (E, 2), got {self.edges.shape}. Give one (from, to) pair per "
-                "row."
+                f"Problem edges: shape must be (E, 2), got {self.edges.shape}. Give one (from, to) pair per row."
             )
         n = len(self.names)
         for field, arrays in (
@@ -182,8 +172,7 @@ class Problem:
         for e, (u, v) in enumerate(self.edges.tolist()):
             if not (0 <= u < n and 0 <= v < n):
                 raise ProblemError(
-                    f"Problem edges[{e}]: node indices must be in 0..{n - 1}, got ({u}, {v}). Correct the "
-                    "pair."
+                    f"Problem edges[{e}]: node indices must be in 0..{n - 1}, got ({u}, {v}). Correct the pair."
                 )
             time, memory = self.edge_time_s[e], self.edge_memory_bytes[e]
             pair = (self.configurations(u), self.configurations(v))
@@ -318,9 +307,7 @@ class Problem:
                 )
             for which in (0, 1):
                 entries[which, :, i] = tables[which][where]
-        sums = np.array([[math.fsum(row) for row in part.tolist()] for part in entries]).reshape(
-            2, len(chosen)
-        )
+        sums = np.array([[math.fsum(row) for row in part.tolist()] for part in entries]).reshape(2, len(chosen))
         sums[:, np.isinf(sums).any(axis=0)] = np.inf
         return sums[0], sums[1]
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from tensoropt.errors import ProblemError
-from tensoropt.search.problem import Problem
 from tensoropt.search.result import Frontier
 
 __all__ = ["Search", "get_search", "register_search", "search_names"]
 
 
-class Search(Protocol):
-    """A search: a problem in, a frontier out. Keyword arguments are its own."""
+Search = Callable[..., Frontier]
+"""A search: a `Problem` in, a `Frontier` out. Keyword arguments are its own, and have defaults."""
 
-    def __call__(self, problem: Problem, **options: Any) -> Frontier:
-        """Searches ``problem``."""
-        ...
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Frontier])
+_Function = TypeVar("_Function", bound=Search)
 
 # Filled once, while modules are imported; never changed by a search.
-_SEARCHES: dict[str, Callable[..., Frontier]] = {}
+_SEARCHES: dict[str, Search] = {}
 
 
 def register_search(name: str) -> Callable[[_Function], _Function]:

@@ -89,9 +89,7 @@ class Frontier:
     def __post_init__(self) -> None:
         points, nodes = len(self.time_s), len(self.names)
         if points == 0:
-            raise ProblemError(
-                "Frontier: must have at least 1 point, got 0. An infeasible problem has no frontier."
-            )
+            raise ProblemError("Frontier: must have at least 1 point, got 0. An infeasible problem has no frontier.")
         if (
             self.memory_bytes.shape != (points,)
             or self.assignments.shape != (points, nodes)
@@ -203,8 +201,7 @@ class Frontier:
         if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
             got = data.get("schema") if isinstance(data, dict) else type(data).__name__
             raise ProblemError(
-                f"Frontier JSON: schema must be {_SCHEMA}, got {got!r}. Give the text that Frontier.to_json "
-                "wrote."
+                f"Frontier JSON: schema must be {_SCHEMA}, got {got!r}. Give the text that Frontier.to_json wrote."
             )
         try:
             return cls(

@@ -24,7 +24,7 @@ _CHUNK = 2_000_000
 """Candidate tuples made at once: about 100 MB of temporaries, and small enough to keep two threads busy."""
 
 Prune = Callable[[IntArray, FloatArray, FloatArray], np.ndarray]
-"""(cell of each point, time, memory) -> which points to keep."""
+"""(cell of each point, time, memory) -> a mask of the points to keep."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,9 +71,7 @@ class FrontierTable:
         """A table of the chosen cells, and for each of its points the point it was here."""
         counts = self.counts[cells]
         points = ranges(self.offsets[cells], counts)
-        return FrontierTable(
-            shape, offsets_of(counts), self.time_s[points], self.memory_bytes[points]
-        ), points
+        return FrontierTable(shape, offsets_of(counts), self.time_s[points], self.memory_bytes[points]), points
 
 
 def table_from_costs(
@@ -101,9 +99,7 @@ def table_from_costs(
         offsets = np.arange(0, flat_time.size + 1, alternatives)
         shape = time_s.shape[:-1] if shape is None else shape
     else:
-        order = (
-            np.argsort(segment, kind="stable")[:, None] * alternatives + np.arange(alternatives)
-        ).reshape(-1)
+        order = (np.argsort(segment, kind="stable")[:, None] * alternatives + np.arange(alternatives)).reshape(-1)
         counts = np.bincount(segment) * alternatives
         offsets = offsets_of(counts)
         shape = (len(counts),) if shape is None else shape

@@ -1,0 +1,332 @@
+"""Frontier tracking against brute force, against itself, and its options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensoropt.ft.track as track
+import tensoropt.search.tables as tables
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.ft import track_frontier
+from tensoropt.search import Frontier, Problem, Search, brute_force, get_search
+from tests.ft.random_problems import SHAPES, layered_problem, random_problem
+
+pytestmark = pytest.mark.pure
+
+SEEDS = 50
+
+
+def solve_or_none(search: Search, problem: Problem, **options: Any) -> Frontier | None:
+    try:
+        return search(problem, **options)
+    except InfeasibleError:
+        return None
+
+
+def assert_same_points(found: Frontier | None, expected: Frontier | None) -> None:
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        # Equal strategies on paper may be different ones here, whose costs round apart in the last bit.
+        np.testing.assert_allclose(found.time_s, expected.time_s, rtol=1e-13)
+        np.testing.assert_allclose(found.memory_bytes, expected.memory_bytes, rtol=1e-13)
+
+
+def assert_costs_are_exact(problem: Problem, frontier: Frontier) -> None:
+    """Every point is what its strategy costs, to the last bit."""
+    time, memory = problem.costs(frontier.assignments, frontier.alternatives)
+    assert np.array_equal(time, frontier.time_s) and np.array_equal(memory, frontier.memory_bytes)
+    for index in range(len(frontier)):
+        point = frontier.point(index)
+        one_time, one_memory = problem.evaluate(point.assignment, point.alternatives)
+        assert (one_time.tolist(), one_memory.tolist()) == ([point.time_s], [point.memory_bytes])
+
+
+def kinds(frontier: Frontier) -> list[str]:
+    return [step.kind for step in frontier.eliminations]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_frontier_equals_brute_force_on_random_problems(shape: str) -> None:
+    feasible = 0
+    for seed in range(SEEDS):
+        problem = random_problem(shape, seed)
+        expected = solve_or_none(brute_force, problem)
+        for method in ("ldp", "elimination"):
+            for limits in ({}, {"heuristics": False, "max_joint_configurations": 8}):
+                found = solve_or_none(track_frontier, problem, threads=1, method=method, **limits)
+                assert_same_points(found, expected)
+                if found is not None:
+                    feasible += 1
+                    assert found.exact
+                    assert_costs_are_exact(problem, found)
+    assert feasible >= 4 * SEEDS // 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_frontier_of_whole_numbers_equals_brute_force_to_the_last_bit(shape: str) -> None:
+    for seed in range(100, 120):
+        problem = random_problem(shape, seed, whole=True)
+        expected, found = solve_or_none(brute_force, problem), solve_or_none(track_frontier, problem, threads=1)
+        if expected is not None:
+            assert found is not None
+            assert found.time_s.tolist() == expected.time_s.tolist()
+            assert found.memory_bytes.tolist() == expected.memory_bytes.tolist()
+
+
+@pytest.mark.parametrize("method", ["ldp", "elimination"])
+def test_bounds_leave_the_frontier_as_it_is(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "BOUND_FROM", 0)
+    monkeypatch.setattr(track, "BEAM", 2)
+    for shape in SHAPES:
+        for seed in range(25):
+            problem = random_problem(shape, seed)
+            expected = solve_or_none(brute_force, problem)
+            found = solve_or_none(track_frontier, problem, threads=1, method=method)
+            assert_same_points(found, expected)
+            if found is not None:
+                assert found.exact
+
+
+def test_bounds_drop_points_of_long_chains_and_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layered_problem(6, 7, seed=1)
+    made: list[int] = []
+    plain = tables.join
+
+    def counting(*arguments, **options):
+        joined = plain(*arguments, **options)
+        made.append(joined.table.points)
+        return joined
+
+    monkeypatch.setattr("tensoropt.ft.cost_graph.join", counting)
+    monkeypatch.setattr(track, "BOUND_FROM", float("inf"))
+    free = track_frontier(problem)
+    largest_free = max(made)
+    made.clear()
+    monkeypatch.setattr(track, "BOUND_FROM", 0)
+    bounded = track_frontier(problem)
+    assert len(free) > 50
+    assert_same_points(bounded, free)
+    assert max(made) < 0.7 * largest_free
+
+
+def test_methods_agree_on_repeated_layers() -> None:
+    problem = layered_problem(4, 5, seed=2)
+    assert_same_points(track_frontier(problem, method="elimination"), track_frontier(problem, method="ldp"))
+
+
+def test_result_is_identical_for_every_thread_count_and_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layered_problem(5, 6, seed=3)
+    expected = track_frontier(problem, threads=1)
+    monkeypatch.setattr(tables, "_CHUNK", 37)
+    for threads in (1, 2, 5):
+        found = track_frontier(problem, threads=threads)
+        for field in ("time_s", "memory_bytes", "assignments", "alternatives"):
+            assert np.array_equal(getattr(found, field), getattr(expected, field)), (field, threads)
+        assert found.eliminations == expected.eliminations
+
+
+def test_chain_is_solved_by_ldp_alone() -> None:
+    problem = Problem("abcd", [[1.0, 2.0]] * 4, [[2.0, 1.0]] * 4, [(0, 1), (1, 2), (2, 3)], [np.eye(2)] * 3)
+    found = track_frontier(problem)
+    assert kinds(found) == ["ldp"] * 4
+    assert [step.nodes for step in found.eliminations] == [("a",), ("b",), ("c",), ("d",)]
+    assert found.eliminations[0].into == ("b",)
+
+
+def test_elimination_takes_a_chain_node_by_node_down_to_its_ends() -> None:
+    problem = Problem("abcd", [[1.0, 2.0]] * 4, [[2.0, 1.0]] * 4, [(0, 1), (1, 2), (2, 3)], [np.eye(2)] * 3)
+    found = track_frontier(problem, method="elimination")
+    assert [(s.kind, s.nodes, s.into) for s in found.eliminations] == [
+        ("node", ("b",), ("a", "c")),
+        ("node", ("c",), ("a", "d")),
+        ("final", ("a",), ("d",)),
+        ("final", ("d",), ()),
+    ]
+
+
+def test_residual_layers_are_eliminated_beside_the_marked_linear_graph() -> None:
+    found = track_frontier(layered_problem(3, 4, seed=4))
+    steps = {kind: {s.nodes[0] for s in found.eliminations if s.kind == kind} for kind in ("node", "ldp")}
+    assert {name for name in steps["node"] if not name.startswith("w")} == {"mid0", "mid1", "mid2"}
+    assert {"in1", "in2", "add0", "add1", "add2"} <= steps["ldp"]
+    assert kinds(found).count("edge") == 3  # each skip connection meets what its branch became
+
+
+def hub_problem(seed: int, layers: int = 4, k: int = 3) -> Problem:
+    """A chain of which every node reads a mask, and all but one a bias: more than node elimination can do.
+
+    Edges matter most, so that no configuration is dominated.
+    """
+    rng = np.random.default_rng(seed)
+    mask, bias = layers, layers + 1
+    edges = [(i, i + 1) for i in range(layers - 1)] + [(mask, i) for i in range(layers)]
+    edges += [(bias, i) for i in range(layers) if i != 1]
+    return Problem(
+        [*(f"layer{i}" for i in range(layers)), "mask", "bias"],
+        rng.random((layers + 2, k)),
+        rng.random((layers + 2, k)),
+        edges,
+        5 * rng.random((len(edges), k, k)),
+    )
+
+
+def test_shared_node_is_carried_along_exactly_where_tables_stay_small() -> None:
+    problem = hub_problem(0)
+    found = track_frontier(problem)
+    assert found.exact and "heuristic" not in kinds(found)
+    assert_same_points(found, brute_force(problem))
+
+
+def test_dense_graph_takes_branch_elimination() -> None:
+    rng = np.random.default_rng(8)
+    edges = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+    problem = Problem("abcde", rng.random((5, 3)), rng.random((5, 3)), edges, rng.random((10, 3, 3)))
+    found = track_frontier(problem)
+    assert found.exact and "branch" in kinds(found)
+    assert_same_points(found, brute_force(problem))
+
+
+def test_heuristic_elimination_is_reported_and_never_better_than_exact() -> None:
+    worse = 0
+    for problem in [random_problem("hub", seed) for seed in range(30)] + [hub_problem(seed) for seed in range(10)]:
+        expected = solve_or_none(brute_force, problem)
+        found = solve_or_none(track_frontier, problem, max_joint_configurations=4)
+        assert (found is None) == (expected is None)
+        if found is None or expected is None:
+            continue
+        assert found.exact == ("heuristic" not in kinds(found))
+        assert_costs_are_exact(problem, found)
+        for time, memory in zip(found.time_s, found.memory_bytes, strict=True):
+            no_worse = (expected.time_s <= time * (1 + 1e-13)) & (expected.memory_bytes <= memory * (1 + 1e-13))
+            assert no_worse.any()
+        worse += len(found) < len(expected)
+    assert worse > 0  # it really was a heuristic
+
+
+def test_heuristic_elimination_fixes_the_node_with_the_most_neighbours_at_its_configuration() -> None:
+    problem = hub_problem(0)
+    found = track_frontier(problem, max_joint_configurations=9)
+    fixed = next(step for step in found.eliminations if step.kind == "heuristic")
+    assert fixed.nodes == ("mask",) and not found.exact
+    assert set(found.assignments[:, problem.names.index("mask")].tolist()) == {fixed.configuration}
+
+
+def test_shared_node_is_conditioned_on_where_heuristics_are_not_allowed() -> None:
+    problem = hub_problem(0)
+    found = track_frontier(problem, heuristics=False, max_joint_configurations=9)
+    condition = next(step for step in found.eliminations if step.kind == "condition")
+    assert condition.nodes == ("mask",) and found.exact
+    assert_same_points(found, brute_force(problem))
+
+
+def test_heuristic_that_leads_nowhere_is_taken_back() -> None:
+    # a, b and c must differ pairwise, which takes c's third configuration, and that takes the mask's dear
+    # second: no pair of neighbours shows it.
+    free = np.zeros((2, 2))
+    differ = np.array([[np.inf, 0.0], [0.0, np.inf]])
+    differ_from_c = np.array([[np.inf, 0.0, 0.0], [0.0, np.inf, 0.0]])
+    mask_to_c = np.array([[0.0, 0.0, np.inf], [np.inf, np.inf, 0.0]])
+    problem = Problem(
+        ["a", "b", "c", "mask"],
+        [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0, 5.0], [0.0, 9.0]],
+        [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0, 5.0], [0.0, 9.0]],
+        [(3, 0), (3, 1), (3, 2), (0, 1), (1, 2), (0, 2)],
+        [free, free, mask_to_c, differ, differ_from_c, differ_from_c],
+    )
+    found = track_frontier(problem, max_joint_configurations=1)
+    assert_same_points(found, brute_force(problem))
+    assert found.assignments[0, 3] == 1
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.3, 2.0])
+def test_epsilon_bounds_the_error_of_every_point(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = 0
+    for bound_from in (0, 10**9):
+        monkeypatch.setattr(track, "BOUND_FROM", bound_from)
+        for seed in range(4):
+            problem = layered_problem(4, 5, seed)
+            expected, found = track_frontier(problem), track_frontier(problem, epsilon=epsilon)
+            assert expected.exact and not found.exact
+            assert_costs_are_exact(problem, found)
+            for time, memory in zip(expected.time_s, expected.memory_bytes, strict=True):
+                near = (found.time_s <= time * (1 + epsilon)) & (found.memory_bytes <= memory * (1 + 1e-12))
+                assert near.any()
+            fewer += len(found) < len(expected)
+    assert fewer > 0
+
+
+def test_groups_take_one_configuration() -> None:
+    problem = Problem(
+        ["cell0", "cell1", "cell2"],
+        [[1.0, 5.0], [5.0, 1.0], [3.0, 3.0]],
+        [[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]],
+        [(0, 1), (1, 2)],
+        [[[7.0, 0.0], [0.0, 3.0]], np.zeros((2, 2))],
+        groups=[4, 4, 2],
+    )
+    found = track_frontier(problem)
+    assert (found.assignments[:, 0] == found.assignments[:, 1]).all()
+    assert found.time_s.tolist() == [12.0]  # 5 + 1 + 3 and the edge's 3, against 1 + 5 + 3 and 7
+    assert ("cell0", "cell1") in [step.nodes for step in found.eliminations]
+
+
+def test_components_are_combined_by_product() -> None:
+    problem = Problem("ab", [[1.0, 2.0], [10.0, 20.0]], [[2.0, 1.0], [20.0, 10.0]])
+    found = track_frontier(problem)
+    assert found.time_s.tolist() == [22.0, 21.0, 12.0, 11.0]
+    assert found.memory_bytes.tolist() == [11.0, 12.0, 21.0, 22.0]
+    assert kinds(found)[-1] == "product"
+
+
+def test_thousand_layers_unroll() -> None:
+    problem = layered_problem(250, 2, seed=5)
+    found = track_frontier(problem)
+    assert problem.nodes == 1000 and found.exact
+    time, memory = problem.costs(found.assignments)
+    assert np.array_equal(time, found.time_s) and np.array_equal(memory, found.memory_bytes)
+
+
+def test_progress_counts_up_to_all_variables() -> None:
+    seen: list[tuple[int, int]] = []
+    problem = layered_problem(2, 3, seed=6)
+    track_frontier(problem, progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == list(range(1, problem.nodes + 1))
+    assert {total for _, total in seen} == {problem.nodes}
+
+
+def test_search_is_registered_as_ft() -> None:
+    problem = random_problem("tree", 1)
+    assert_same_points(get_search("ft")(problem), track_frontier(problem))
+
+
+def test_impossible_configurations_of_one_node_are_an_error_naming_it() -> None:
+    problem = Problem("ab", [[1.0], [np.inf, np.inf]], [[1.0], [1.0, 1.0]], [(0, 1)], [np.zeros((1, 2))])
+    with pytest.raises(InfeasibleError, match=r"Problem node 'b'.*\('a'\).*all 2 are impossible"):
+        track_frontier(problem)
+
+
+def test_configurations_impossible_together_are_an_error_naming_the_nodes() -> None:
+    different = [[np.inf, 0.0], [0.0, np.inf]]  # no two of three nodes may be equal, with two configurations
+    problem = Problem("abc", [[0.0, 0.0]] * 3, [[0.0, 0.0]] * 3, [(0, 1), (1, 2), (0, 2)], [different] * 3)
+    for heuristics in (True, False):
+        for limit in (1, 100):
+            with pytest.raises(InfeasibleError, match=r"Problem nodes 'a'.*impossible together"):
+                track_frontier(problem, heuristics=heuristics, max_joint_configurations=limit)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "magic"}, r"method: must be one of 'ldp', 'elimination', got 'magic'"),
+        ({"epsilon": -0.1}, r"epsilon: must be >= 0 and finite, got -0.1"),
+        ({"epsilon": float("nan")}, r"epsilon: must be >= 0 and finite, got nan"),
+        ({"threads": 0}, r"threads: must be >= 1, got 0"),
+        ({"max_joint_configurations": 0}, r"max_joint_configurations: must be >= 1, got 0"),
+    ],
+)
+def test_option_out_of_range_is_an_error(options: dict, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        track_frontier(random_problem("chain", 0), **options)

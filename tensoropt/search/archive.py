@@ -78,11 +78,12 @@ def load_problem(path: str | Path) -> Problem:
 def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """All arrays of the file; equal ones are held once, since layers repeat."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ProblemError(
-                    f"Problem file {str(path)!r}: must be an .npz archive, got a single array. Save it with savez."
-                )
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ProblemError(
+                f"Problem file {str(path)!r}: must be an .npz archive, got a single array. Save it with numpy.savez."
+            )
+        with archive:
             seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
             arrays = {}
             for key in archive.files:

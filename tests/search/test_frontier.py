@@ -1,0 +1,163 @@
+"""The algebra of frontiers against the definitions of the paper, tuple by tuple."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import tensoropt.search.tables as tables
+from tensoropt.search import Problem
+from tensoropt.search.frontier import offsets_of, reduce_segments, thin_segments
+from tensoropt.search.grid import on_grid, problem_grids
+from tensoropt.search.tables import FrontierTable, join, table_from_costs
+
+pytestmark = pytest.mark.pure
+
+
+def algorithm_1(points: list[tuple[float, float, int]]) -> list[int]:
+    """Algorithm 1 as printed, on (memory, time, place): the places that stay, in ascending memory."""
+    kept, best = [], np.inf
+    for _, time, place in sorted(points):
+        if time < best:
+            kept.append(place)
+            best = time
+    return kept
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 40, 700])
+@pytest.mark.parametrize("values", [2, 9, 10**6])
+def test_reduce_of_many_segments_equals_algorithm_1_on_each(length: int, values: int) -> None:
+    rng = np.random.default_rng([length, values])
+    counts = rng.integers(0, length + 1, 30)
+    offsets = offsets_of(counts)
+    time, memory = rng.integers(0, values, (2, offsets[-1])).astype(float)
+    time[rng.random(len(time)) < 0.1] = np.inf
+    kept, new_offsets = reduce_segments(offsets, time, memory)
+    for s in range(len(counts)):
+        places = range(offsets[s], offsets[s + 1])
+        expected = algorithm_1([(memory[i], time[i], i) for i in places])
+        assert kept[new_offsets[s] : new_offsets[s + 1]].tolist() == expected
+
+
+def test_reduce_of_curved_frontiers_equals_algorithm_1() -> None:
+    rng = np.random.default_rng(3)
+    memory = rng.random(5000)
+    time = 1.0 / (0.05 + memory) + 0.02 * rng.random(5000)  # most points are near the frontier
+    kept, _ = reduce_segments(np.array([0, 2000, 5000]), time, memory)
+    expected = [algorithm_1([(memory[i], time[i], i) for i in part]) for part in (range(2000), range(2000, 5000))]
+    assert kept.tolist() == expected[0] + expected[1]
+
+
+def test_reduce_keeps_the_first_of_equal_tuples() -> None:
+    for copies in (2, 50):
+        kept, _ = reduce_segments(np.array([0, copies]), np.ones(copies), np.ones(copies))
+        assert kept.tolist() == [0]
+
+
+def test_reduce_drops_infinite_tuples() -> None:
+    kept, offsets = reduce_segments(np.array([0, 1, 3]), np.array([np.inf, 1.0, np.inf]), np.array([1.0, np.inf, 2.0]))
+    assert kept.tolist() == [] and offsets.tolist() == [0, 0, 0]
+
+
+def test_thinned_points_have_a_neighbour_within_the_ratio_and_no_larger() -> None:
+    rng = np.random.default_rng(4)
+    offsets = np.array([0, 300, 300, 1000])
+    time = np.concatenate([np.sort(rng.random(n))[::-1] for n in (300, 700)])
+    kept, new_offsets = thin_segments(offsets, time, 0.1)
+    assert len(kept) < 200 and new_offsets[1] == new_offsets[2]
+    for s in (0, 2):
+        stays = kept[new_offsets[s] : new_offsets[s + 1]]
+        for i in range(offsets[s], offsets[s + 1]):
+            before = stays[stays <= i]  # those of no more memory
+            assert (time[before] <= time[i] * 1.1).any()
+
+
+def test_thinning_keeps_points_of_zero_time() -> None:
+    kept, _ = thin_segments(np.array([0, 3]), np.array([1.0, 1e-300, 0.0]), 0.5)
+    assert kept.tolist() == [0, 1, 2]
+
+
+def random_table(rng: np.random.Generator, shape: tuple[int, ...], longest: int) -> FrontierTable:
+    costs = rng.integers(0, 20, (2, *shape, longest)).astype(float)
+    costs[0][rng.random(costs[0].shape) < 0.3] = np.inf
+    return table_from_costs(costs[0], costs[1])[0]
+
+
+def cell_points(table: FrontierTable, cell: tuple[int, ...]) -> list[tuple[float, float]]:
+    at = int(np.ravel_multi_index(cell, table.shape)) if table.shape else 0
+    part = slice(table.offsets[at], table.offsets[at + 1])
+    return list(zip(table.memory_bytes[part].tolist(), table.time_s[part].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+@pytest.mark.parametrize("chunk", [5, 10**6])
+def test_join_is_product_then_union_then_reduce(longest: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_CHUNK", chunk)
+    rng = np.random.default_rng(longest)
+    sizes = (2, 3, 4)  # the first two stay, the last goes: node elimination, Eq. 4
+    left, right = random_table(rng, (2, 4), longest), random_table(rng, (3, 4), longest)
+    joined = join(left, (0, 2), right, (1, 2), sizes, 2)
+    for h, j in itertools.product(range(2), range(3)):
+        candidates = [
+            (a[0] + b[0], a[1] + b[1])
+            for i in range(4)
+            for a in cell_points(left, (h, i))
+            for b in cell_points(right, (j, i))
+        ]
+        places = algorithm_1([(m, t, p) for p, (m, t) in enumerate(candidates)])
+        assert cell_points(joined.table, (h, j)) == [candidates[p] for p in places]
+    assert np.array_equal(left.time_s[joined.left] + right.time_s[joined.right], joined.table.time_s)
+    assert np.array_equal(left.memory_bytes[joined.left] + right.memory_bytes[joined.right], joined.table.memory_bytes)
+    same_middle = left.cell_of(joined.left) % 4 == right.cell_of(joined.right) % 4
+    assert same_middle.all()
+
+
+def test_join_without_union_adds_parallel_edges() -> None:
+    rng = np.random.default_rng(9)
+    one, two = random_table(rng, (3, 2), 3), random_table(rng, (3, 2), 3)
+    joined = join(one, (0, 1), two, (0, 1), (3, 2), 2)
+    for cell in itertools.product(range(3), range(2)):
+        pairs = itertools.product(cell_points(one, cell), cell_points(two, cell))
+        candidates = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
+        places = algorithm_1([(m, t, p) for p, (m, t) in enumerate(candidates)])
+        assert cell_points(joined.table, cell) == [candidates[p] for p in places]
+
+
+def test_table_of_merged_configurations_is_their_union() -> None:
+    time, memory = np.array([[1.0], [2.0], [3.0]]), np.array([[3.0], [2.0], [2.0]])
+    table, source = table_from_costs(time, memory, segment=np.array([0, 1, 0]))
+    assert table.shape == (2,) and table.offsets.tolist() == [0, 2, 3]
+    assert source.tolist() == [2, 0, 1]
+
+
+def test_sums_on_the_grid_are_exact_in_any_order() -> None:
+    rng = np.random.default_rng(5)
+    problem = Problem([str(i) for i in range(200)], rng.random((200, 4)) * 1e-3, rng.random((200, 4)) * 1e9)
+    grids = problem_grids(problem)
+    for arrays, grid in zip((problem.node_time_s, problem.node_memory_bytes), grids, strict=True):
+        assert grid > 0.0
+        values = np.array([on_grid(a, grid)[0] for a in arrays])
+        given = np.array([a[0] for a in arrays])
+        assert np.abs(values - given).max() <= grid / 2 and grid < 1e-14 * given.sum()
+        forward = backward = 0.0
+        for value in values.tolist():
+            forward += value
+        for value in values[::-1].tolist():
+            backward += value
+        assert forward == backward == values.sum()
+
+
+def test_whole_numbers_are_on_their_grid_already() -> None:
+    problem = Problem("ab", [[0.0, 3.0], [0.0, 5.0]], [[0.0, 2.0**40], [7.0, 1.0]])
+    for arrays, grid in zip((problem.node_time_s, problem.node_memory_bytes), problem_grids(problem), strict=True):
+        assert grid > 0.0
+        for array in arrays:
+            assert np.array_equal(on_grid(array, grid), array)
+
+
+def test_costs_of_too_different_sizes_stay_as_they_are() -> None:
+    problem = Problem("ab", [[0.1, 1e13], [0.1, 0.3]], [[1.0, 1.0], [1.0, 1.0]])
+    grid = problem_grids(problem)[0]
+    assert grid == 0.0 and on_grid(problem.node_time_s[0], grid) is problem.node_time_s[0]

@@ -175,7 +175,7 @@ def load_plan(source: Plan | str | os.PathLike[str], graph: Graph, devices: int)
     Raises:
         PlanError: if it is for another graph or another number of devices.
     """
-    plan = source if isinstance(source, Plan) else Plan.load(source)
+    plan = source if isinstance(source, Plan) else _read_plan(source)
     if plan.mesh.size != devices:
         raise PlanError(
             f"Plan: is for {plan.mesh.size} devices, this job has {devices}. Run it with mpirun -n {plan.mesh.size}, "
@@ -183,6 +183,13 @@ def load_plan(source: Plan | str | os.PathLike[str], graph: Graph, devices: int)
         )
     plan.check(graph)
     return plan
+
+
+def _read_plan(path: str | os.PathLike[str]) -> Plan:
+    try:
+        return Plan.load(path)
+    except PlanError as error:
+        raise PlanError(f"find_strategy(option='{os.fspath(path)}'): {error}") from error
 
 
 def _control_inputs(tf_graph: Any, name: str) -> list[str]:
@@ -227,8 +234,8 @@ def _fed(graph: Graph, mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:
         if feed_layout(spec, mesh) is None:
             raise PlanError(
                 f"{op}: its batch of {spec.shape[0]} cannot be shared by {mesh.size} devices: "
-                f"{spec.shape[0]} % {mesh.size} != 0. Use a batch that {mesh.size} divides, another number of ranks, or "
-                "find_strategy(feed='global'), by which every rank is fed the whole batch."
+                f"{spec.shape[0]} % {mesh.size} != 0. Use a batch that {mesh.size} divides, another number of ranks, "
+                "or find_strategy(feed='global'), by which every rank is fed the whole batch."
             )
         result[op.name] = (Configuration(("d0",) * len(mesh.axes)),)
     return result

@@ -273,9 +273,8 @@ class Executor:
         except ValueError as error:
             raise FeedError(f"{op}: wants an array of {spec}, got {type(value).__name__}: {error}.") from error
         if not _can_feed(array, _numpy_dtype(spec)):
-            raise FeedError(
-                f"{op}: wants {spec.dtype}, got an array of {array.dtype}. Cast it with .astype({spec.dtype!r})."
-            )
+            got = f"{type(value).__name__}" if array.dtype.kind == "O" else f"an array of {array.dtype}"
+            raise FeedError(f"{op}: wants {spec.dtype}, got {got}. Cast it with .astype({spec.dtype!r}).")
         if array.shape == spec.shape:
             return False
         share = self._share_layout(spec)

@@ -164,7 +164,7 @@ class Guard:
         if self._waiting is not wait:
             return
         frame = sys._current_frames().get(self._main)
-        text = wait.failure or "".join(traceback.format_stack(frame))
+        text = wait.failure or "Traceback (most recent call last):\n" + "".join(traceback.format_stack(frame))
         text += f"CollectiveError: {wait.what}: rank {self.rank} waits for the others, but {reason}."
         sys.stdout.flush()
         sys.stderr.write("".join(f"rank {self.rank}: {line}\n" for line in text.splitlines()))

@@ -1,0 +1,125 @@
+"""Convolutions. Their images stay whole; batch, groups and channels are split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import register_op
+from tensoropt.graph.rule import OpRule, contraction
+from tensoropt.graph.sample import Sample, floats, integers
+from tensoropt.graph.spec import TensorSpec
+
+
+def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
+    return ctx.emit(inputs)
+
+
+def _image(op: Operator, channels: str) -> str:
+    """The notation of an image with these channels."""
+    space = " ".join("_" * (op.outputs[0].rank - 2))
+    channels_first = op.attrs["data_format"].startswith("NC")
+    return f"n {channels} {space}" if channels_first else f"n {space} {channels}"
+
+
+def _convolution(
+    op: Operator, inputs: Sequence[TensorSpec], text: str, *, filters: int = 1, unsplit: Sequence[str] = ()
+) -> OpRule:
+    """The rule of ``text``; every element of the filter is used once for each point of the image that is made.
+
+    Transposed (the filter comes first), the points are those of the image that is read.
+    """
+    rule = contraction(text, inputs, op.outputs, unsplit=unsplit)
+    image = op.outputs[0] if filters == 1 else inputs[1]
+    channels = image.shape[1 if op.attrs["data_format"].startswith("NC") else -1]
+    flops = 2.0 * (image.elements // max(channels, 1)) * inputs[filters].elements
+    return replace(rule, flops=flops, backward_flops=2 * flops)
+
+
+_STRIDED = {"strides": [1, 2, 2, 1], "padding": "SAME"}
+_PLAIN = {"strides": [1, 1, 1, 1], "padding": "VALID"}
+
+
+@register_op(
+    "Conv2D",
+    lower=_same,
+    samples=[
+        Sample("Conv2D", (floats(4, 5, 4, 6), floats(3, 2, 6, 4)), _STRIDED),
+        Sample("Conv2D", (floats(4, 2, 5, 5), floats(3, 3, 2, 6)), {**_PLAIN, "data_format": "NCHW"}),
+        Sample(
+            "Conv2D",
+            (floats(6, 5, 5, 2), floats(2, 2, 2, 3)),
+            {"strides": [1, 1, 1, 1], "padding": "EXPLICIT", "explicit_paddings": [0, 0, 1, 0, 1, 1, 0, 0]},
+        ),
+        # Integers, since TensorFlow has no gradient of a dilated convolution on CPUs.
+        Sample("Conv2D", (integers(6, 5, 5, 2), integers(2, 2, 2, 3)), {**_PLAIN, "dilations": [1, 2, 2, 1]}),
+        # Six groups of two channels each, which make one channel each, and two groups of three.
+        Sample("Conv2D", (floats(2, 3, 3, 12), floats(2, 2, 2, 6)), _PLAIN),
+        Sample("Conv2D", (floats(2, 3, 3, 6), floats(2, 2, 3, 4)), _PLAIN),
+    ],
+)
+def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A partial sum where input channels are split; of a grouped convolution whole groups are split instead."""
+    channels = inputs[0].shape[1 if op.attrs["data_format"].startswith("NC") else -1]
+    if channels == inputs[1].shape[2]:
+        return _convolution(op, inputs, f"{_image(op, 'c')}, _ _ c f -> {_image(op, 'f')}")
+    grouped = f"{_image(op, '(g c)')}, _ _ c (g f) -> {_image(op, '(g f)')}"
+    return _convolution(op, inputs, grouped, unsplit=("c", "f"))
+
+
+@register_op(
+    "Conv3D",
+    lower=_same,
+    samples=[
+        Sample(
+            "Conv3D",
+            (floats(2, 3, 4, 3, 6), floats(2, 2, 2, 6, 2)),
+            {"strides": [1, 1, 2, 1, 1], "padding": "SAME"},
+        )
+    ],
+)
+def conv3d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """As :func:`conv2d`, without groups, which TensorFlow has not here."""
+    return _convolution(op, inputs, f"{_image(op, 'c')}, _ _ _ c f -> {_image(op, 'f')}")
+
+
+@register_op(
+    "DepthwiseConv2dNative",
+    lower=_same,
+    samples=[
+        Sample("DepthwiseConv2dNative", (floats(4, 4, 3, 6), floats(2, 2, 6, 2)), _STRIDED),
+        Sample(
+            "DepthwiseConv2dNative",
+            (floats(2, 4, 4, 4), floats(2, 2, 4, 1)),
+            {**_PLAIN, "data_format": "NCHW"},
+        ),
+    ],
+)
+def depthwise_conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Every channel has filters of its own: ``c`` passes through, its multiplier stays whole."""
+    text = f"{_image(op, 'c')}, _ _ c m -> {_image(op, '(c m)')}"
+    return _convolution(op, inputs, text, unsplit=("m",))
+
+
+def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
+    return ctx.emit([filters, image], static={0: ctx.output_shape()})
+
+
+@register_op(
+    "Conv2DBackpropInput",
+    lower=_transposed,
+    static={0: "output shape"},
+    samples=[
+        Sample(
+            "Conv2DBackpropInput",
+            ([4, 6, 5, 2], floats(3, 3, 2, 6), floats(4, 3, 3, 6)),
+            {"strides": [1, 2, 2, 1], "padding": "SAME"},
+        )
+    ],
+)
+def conv2d_transpose(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The gradient of a convolution, used forward (``conv2d_transpose``): ``f`` is summed."""
+    return _convolution(op, inputs, f"_ _ c f, {_image(op, 'f')} -> {_image(op, 'c')}", filters=0)

@@ -1,0 +1,245 @@
+"""Ops that work point by point, with NumPy's broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import register_op
+from tensoropt.graph.rule import OpRule, elementwise, replicated
+from tensoropt.graph.sample import Operand, Sample, booleans, floats, integers
+from tensoropt.graph.spec import TensorSpec
+
+# What a transcendental function costs beside an addition, in the vectorised code of today's CPUs and GPUs.
+TRANSCENDENTAL_FLOPS = 10.0
+_NOTHING: tuple[int, ...] = ()
+
+
+def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
+    return ctx.emit(inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Op types that cost and keep the same.
+
+    Attributes:
+        types: space-separated.
+        flops: per point.
+        saved_inputs: what TensorFlow's gradient reads of the inputs.
+        saved_outputs: and of the outputs.
+        low: least value in the samples.
+        high: greatest.
+        dtype: the samples' dtype.
+    """
+
+    types: str
+    flops: float = 1.0
+    saved_inputs: tuple[int, ...] = _NOTHING
+    saved_outputs: tuple[int, ...] = _NOTHING
+    low: float = -2.0
+    high: float = 2.0
+    dtype: str = "float32"
+
+    def operand(self, *shape: int) -> Operand:
+        """An operand in the range."""
+        return Operand(shape, self.dtype, self.low, self.high)
+
+    def declare(self, samples: Iterable[Sample]) -> None:
+        """Registers all types."""
+
+        def rule(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+            return elementwise(
+                inputs,
+                op.outputs,
+                flops_per_point=self.flops,
+                saved_inputs=self.saved_inputs,
+                saved_outputs=self.saved_outputs,
+            )
+
+        register_op(*self.types.split(), lower=_same, samples=list(samples))(rule)
+
+
+_SLOW = TRANSCENDENTAL_FLOPS
+
+_UNARY = (
+    _Kind("Identity Neg Snapshot DeepCopy", 1.0),
+    _Kind("StopGradient PreventGradient CheckNumerics OnesLike ZerosLike", 1.0),
+    _Kind("Sign Floor Ceil Round Rint IsNan IsInf IsFinite", 1.0),
+    _Kind("Abs Square", 1.0, (0,)),
+    _Kind("Relu Relu6", 1.0, (), (0,), -4.0, 8.0),
+    _Kind("LeakyRelu", 2.0, (0,)),
+    _Kind("Elu Selu", _SLOW, (), (0,)),
+    _Kind("Sigmoid Tanh Exp Expm1", _SLOW, (), (0,)),
+    _Kind("Softplus Sin Cos Sinh Cosh Asinh Atan Erf Erfc", _SLOW, (0,)),
+    _Kind("Softsign", 3.0, (0,)),
+    _Kind("Tan Asin Acos Atanh Erfinv", _SLOW, (0,), (), -0.9, 0.9),
+    _Kind("Acosh", _SLOW, (), (0,), 1.2, 3.0),
+    _Kind("Log Log1p Lgamma Digamma", _SLOW, (0,), (), 0.3, 4.0),
+    _Kind("Sqrt Rsqrt Reciprocal Inv", 4.0, (), (0,), 0.3, 4.0),
+    _Kind("Ndtri", _SLOW, (0,), (), 0.1, 0.9),
+    _Kind("BesselI0 BesselI1 BesselI0e BesselI1e", 2 * _SLOW, (0,), (0,), 0.2, 3.0),
+    _Kind("LogicalNot", dtype="bool", low=0, high=2),
+    _Kind("Invert", dtype="int32", low=-9, high=9),
+    _Kind("Conj Real Imag", 1.0, dtype="complex64"),
+    _Kind("ComplexAbs", 4.0, (0,), (0,), dtype="complex64"),
+    _Kind("Angle", _SLOW, (0,), dtype="complex64"),
+)
+
+_MESSAGES: dict[str, dict[str, Any]] = {"CheckNumerics": {"message": "sample"}}
+
+for _kind in _UNARY:
+    _kind.declare(Sample(_type, (_kind.operand(4, 6),), _MESSAGES.get(_type, {})) for _type in _kind.types.split())
+
+_BINARY = (
+    _Kind("Add AddV2 Sub"),
+    _Kind("Mul MulNoNan SquaredDifference", 2.0, (0, 1)),
+    _Kind("RealDiv Div DivNoNan", 4.0, (0, 1), (), 0.5, 3.0),
+    _Kind("FloorDiv FloorMod", 4.0, (0, 1), (), 0.5, 3.0),
+    _Kind("Mod TruncateMod", 4.0, (0, 1), (), 0.5, 3.0),
+    _Kind("TruncateDiv", 4.0, low=1, high=9, dtype="int32"),
+    _Kind("Maximum Minimum", 1.0, (0, 1)),
+    _Kind("Pow", 2 * _SLOW, (0, 1), (0,), 0.5, 3.0),
+    _Kind("Atan2 Xdivy Xlogy Xlog1py", _SLOW, (0, 1), (), 0.5, 3.0),
+    _Kind("Igamma Igammac", 5 * _SLOW, (0, 1), (), 0.5, 3.0),
+    _Kind("Equal NotEqual", low=0, high=3, dtype="int32"),
+    _Kind("Less LessEqual Greater GreaterEqual"),
+    _Kind("LogicalAnd LogicalOr", low=0, high=2, dtype="bool"),
+    _Kind("BitwiseAnd BitwiseOr BitwiseXor LeftShift RightShift", low=0, high=9, dtype="int32"),
+    _Kind("NextAfter", 4.0, low=0.5, high=3.0, dtype="float64"),
+    _Kind("Complex"),
+)
+
+
+def _binary_samples(kind: _Kind) -> Iterable[Sample]:
+    for op_type in kind.types.split():
+        yield Sample(op_type, (kind.operand(4, 6), kind.operand(4, 6)))
+        yield Sample(op_type, (kind.operand(2, 1, 4), kind.operand(6, 1)))
+        yield Sample(op_type, (kind.operand(), kind.operand(6, 2)))
+
+
+for _kind in _BINARY:
+    _kind.declare(_binary_samples(_kind))
+
+_Kind("ApproximateEqual").declare([Sample("ApproximateEqual", (floats(4, 6), floats(4, 6)), {"tolerance": 0.5})])
+_Kind("Betainc", 5 * _SLOW, (0, 1, 2)).declare(
+    [Sample("Betainc", tuple(floats(4, 6, low=0.2, high=0.9) for _ in range(3)))]
+)
+_Kind("ClipByValue", 2.0, (0, 1, 2)).declare(
+    [
+        Sample("ClipByValue", (floats(4, 6), floats(low=-0.5, high=-0.3), floats(low=0.3, high=0.5))),
+        Sample("ClipByValue", (floats(4, 6), floats(4, 6, low=-0.5, high=-0.3), floats(4, 6, low=0.3, high=0.5))),
+    ]
+)
+_Kind("SelectV2", 1.0, (0,)).declare(
+    [
+        Sample("SelectV2", (booleans(4, 6), floats(4, 6), floats(4, 6))),
+        Sample("SelectV2", (booleans(6), floats(4, 1), floats())),
+        Sample("SelectV2", (booleans(3, 1, 1), floats(4, 2), floats(1, 2))),
+    ]
+)
+_Kind("Cast").declare(
+    [
+        Sample("Cast", (floats(4, 6),), {"DstT": "float64"}),
+        Sample("Cast", (floats(4, 6, low=-9, high=9),), {"DstT": "int32"}),
+        Sample("Cast", (booleans(4, 6),), {"DstT": "float32"}),
+    ]
+)
+
+
+@register_op(
+    "AddN",
+    lower=_same,
+    samples=[
+        Sample("AddN", ([floats(4, 6), floats(4, 6), floats(4, 6)],)),
+        Sample("AddN", ([floats(4, 6)],)),
+    ],
+)
+def add_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The sum of tensors that are all of one shape."""
+    return elementwise(inputs, op.outputs, flops_per_point=float(len(inputs) - 1))
+
+
+@register_op(
+    "IdentityN",
+    lower=_same,
+    samples=[
+        Sample("IdentityN", ([floats(4, 6), integers(4, 6)],)),
+        Sample("IdentityN", ([floats(4, 6), floats(3)],)),
+    ],
+)
+def identity_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Tensors of one shape are split together; of several shapes none is."""
+    if len({spec.shape for spec in inputs}) > 1:
+        return replicated(inputs, op.outputs)
+    return elementwise(inputs, op.outputs)
+
+
+@register_op(
+    "Select",
+    lower=_same,
+    samples=[
+        Sample("Select", (booleans(4, 6), floats(4, 6), floats(4, 6))),
+        Sample("Select", (booleans(4), floats(4, 6), floats(4, 6))),
+        Sample("Select", (booleans(), floats(4, 6), floats(4, 6))),
+    ],
+)
+def select(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """TensorFlow 1's choice: a vector of conditions chooses rows, that is along the first dimension."""
+    rule = elementwise(inputs[1:], op.outputs, saved_inputs=(0,))
+    dims = rule.outputs[0][: inputs[0].rank]
+    return OpRule(
+        sizes=rule.sizes,
+        inputs=(dims, *rule.inputs),
+        outputs=rule.outputs,
+        split=rule.split,
+        flops=rule.flops,
+        backward_flops=rule.backward_flops,
+        saved_inputs=rule.saved_inputs,
+    )
+
+
+@register_op(
+    "Bitcast",
+    lower=_same,
+    samples=[
+        Sample("Bitcast", (floats(4, 6),), {"type": "int32"}),
+        Sample("Bitcast", (floats(4, 6),), {"type": "uint16"}),
+        Sample("Bitcast", (integers(4, 6, 2),), {"type": "int64"}),
+    ],
+)
+def bitcast(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Dimensions pass through, but for the one that TensorFlow adds or takes where the sizes of elements differ."""
+    shared = min(inputs[0].rank, op.outputs[0].rank)
+    shape = inputs[0].shape[:shared]
+    names = [(f"d{place}",) for place in range(shared)]
+    return OpRule(
+        sizes=tuple((f"d{place}", extent) for place, extent in enumerate(shape)),
+        inputs=((*names, *((),) * (inputs[0].rank - shared)),),
+        outputs=((*names, *((),) * (op.outputs[0].rank - shared)),),
+        split=tuple(f"d{place}" for place, extent in enumerate(shape) if extent > 1),
+        flops=float(op.outputs[0].elements),
+    )
+
+
+@register_op(
+    "L2Loss",
+    lower=_same,
+    samples=[Sample("L2Loss", (floats(4, 6),)), Sample("L2Loss", (floats(2, 3, 4),))],
+)
+def l2_loss(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Half the sum of squares: a partial sum over every axis."""
+    rule = elementwise((), inputs, flops_per_point=2.0)
+    return OpRule(
+        sizes=rule.sizes,
+        inputs=rule.outputs,
+        outputs=((),),
+        split=rule.split,
+        reduced=frozenset(rule.split),
+        flops=rule.flops,
+        backward_flops=rule.flops / 2,
+        saved_inputs=(0,),
+    )

@@ -1,0 +1,97 @@
+"""Pooling. Images stay whole; batch and channels are split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import register_op
+from tensoropt.graph.rule import OpRule, notation
+from tensoropt.graph.sample import Sample, floats, integers
+from tensoropt.graph.spec import TensorSpec
+
+
+def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
+    return ctx.emit(inputs)
+
+
+def _pool(
+    op: Operator, inputs: Sequence[TensorSpec], window: Sequence[int], strides: Sequence[int], *, keeps: bool
+) -> OpRule:
+    """Batch and channels pass through, where the window does not reach over them."""
+    channel = 1 if op.attrs["data_format"].startswith("NC") else len(window) - 1
+    names = ["_"] * len(window)
+    names[0], names[channel] = "n", "c"
+    wide = [position for position, (size, step) in enumerate(zip(window, strides, strict=True)) if size * step > 1]
+    for position in wide:
+        names[position] = "_"
+    text = " ".join(names)
+    sizes, input_dims, output_dims = notation(f"{text} -> {text}", inputs, op.outputs)
+    flops = float(op.outputs[0].elements * math.prod(window))
+    return OpRule(
+        sizes=tuple(sizes.items()),
+        inputs=input_dims,
+        outputs=output_dims,
+        split=tuple(sizes),
+        flops=flops,
+        backward_flops=flops,
+        saved_inputs=(0,) if keeps else (),
+        saved_outputs=(0,) if keeps else (),
+    )
+
+
+_SAME = {"ksize": [1, 3, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+_FIRST = {"ksize": [1, 1, 2, 2], "strides": [1, 1, 1, 1], "padding": "VALID", "data_format": "NCHW"}
+_3D = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 1, 2, 1, 1], "padding": "SAME"}
+
+
+@register_op(
+    "MaxPool",
+    "MaxPool3D",
+    lower=_same,
+    samples=[
+        Sample("MaxPool", (floats(4, 5, 4, 6),), _SAME),
+        Sample("MaxPool", (floats(6, 4, 3, 4),), _FIRST),
+        # A window over channels; integers, since TensorFlow has no gradient of it on CPUs.
+        Sample(
+            "MaxPool",
+            (integers(4, 3, 3, 6),),
+            {"ksize": [1, 1, 1, 2], "strides": [1, 1, 1, 2], "padding": "VALID"},
+        ),
+        Sample("MaxPool3D", (floats(2, 3, 4, 3, 6),), _3D),
+    ],
+)
+def max_pool(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The gradient looks for the greatest values, so input and output are kept."""
+    return _pool(op, inputs, op.attrs["ksize"], op.attrs["strides"], keeps=True)
+
+
+@register_op(
+    "MaxPoolV2",
+    lower=_same,
+    static={1: "window", 2: "strides"},
+    samples=[
+        Sample("MaxPoolV2", (floats(4, 5, 4, 6), [1, 2, 2, 1], [1, 2, 2, 1]), {"padding": "SAME"}),
+    ],
+)
+def max_pool_v2(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """As :func:`max_pool`; window and strides are operands."""
+    return _pool(op, inputs, [int(n) for n in op.static[1]], [int(n) for n in op.static[2]], keeps=True)
+
+
+@register_op(
+    "AvgPool",
+    "AvgPool3D",
+    lower=_same,
+    samples=[
+        Sample("AvgPool", (floats(4, 5, 4, 6),), _SAME),
+        Sample("AvgPool", (floats(6, 4, 3, 4),), _FIRST),
+        Sample("AvgPool3D", (floats(2, 3, 4, 3, 6),), _3D),
+    ],
+)
+def avg_pool(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The gradient needs shapes only, so nothing is kept."""
+    return _pool(op, inputs, op.attrs["ksize"], op.attrs["strides"], keeps=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from tensoropt.plan.plan import Plan, rules_of
 __all__ = ["show_strategy", "strategy_rows"]
 
 _HIDDEN = ("Sink", "NoOp")
+_WIDTH = 120
 
 
 def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -93,10 +95,8 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
             f"{row['time_s'] * 1e6:.1f}",
             f"{row['memory_bytes'] / 2**10:.1f}",
         )
-    out = console or Console(width=None)
-    if out.width < 120 and not out.is_terminal:
-        out = Console(width=120, file=out.file)
-    out.print(table)
+    # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
+    (console or Console(width=None if "COLUMNS" in os.environ else _WIDTH)).print(table)
 
 
 def _action(action: str | None) -> str:

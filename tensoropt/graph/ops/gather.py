@@ -34,14 +34,14 @@ def _axis_and_batch(op: Operator) -> tuple[int, int]:
 def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
     """Looks up the rows that the device has; those of other devices are 0 here, so that the sum is right."""
     tf = ctx.tf
-    axis, batch = _axis_and_batch(ctx.op)
-    axis %= len(ctx.input_shape(0))
+    given_axis, batch = _axis_and_batch(ctx.op)
+    axis = given_axis % len(ctx.input_shape(0))
     batch %= max(len(ctx.input_shape(1)), 1)
     if ctx.pieces("v") == 1:
-        return tf.gather(params, indices, axis=axis, batch_dims=batch)
+        return tf.gather(params, indices, axis=given_axis, batch_dims=batch)
     local = indices - tf.constant(ctx.offset("v"), indices.dtype)
     here = tf.logical_and(local >= 0, local < tf.constant(ctx.local_size("v"), indices.dtype))
-    rows = tf.gather(params, tf.where(here, local, tf.zeros_like(local)), axis=axis, batch_dims=batch)
+    rows = tf.gather(params, tf.where(here, local, tf.zeros_like(local)), axis=given_axis, batch_dims=batch)
     shape = ctx.input_shape(1)
     before, after = (1,) * (axis - batch), (1,) * (params.shape.rank - axis - 1)
     mask = tf.reshape(here, (*shape[:batch], *before, *shape[batch:], *after))
@@ -68,6 +68,7 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         Sample("GatherV2", (floats(24, 6), integers(8, 3, high=24), 0)),
         Sample("GatherV2", (floats(24, 5), integers(12, high=24, dtype="int64"), 0)),
         Sample("GatherV2", (floats(12, 5), integers(high=12), 0)),
+        Sample("GatherV2", (floats(12), integers(7, high=12), -1)),
         Sample("GatherV2", (floats(4, 12, 5), integers(7, high=12), -2)),
         Sample("GatherV2", (floats(6, 12, 5), integers(6, 7, high=12), 1), {"batch_dims": 1}),
         Sample("GatherV2", (floats(4, 5, 12), integers(4, 7, high=12), 2), {"batch_dims": -1}),
@@ -89,8 +90,8 @@ def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     An index outside of the vocabulary is an error in TensorFlow; where the vocabulary is split it gives zeros.
     """
     params, indices = inputs
-    axis, batch = _axis_and_batch(op)
-    axis %= params.rank
+    given_axis, batch = _axis_and_batch(op)
+    axis = given_axis % params.rank
     batch %= max(indices.rank, 1)
     shared = [f"b{i}" for i in range(batch)]
     names = [*shared, *(f"p{i}" for i in range(batch, params.rank))]
@@ -107,7 +108,8 @@ def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         sizes={"v": params.shape[axis]},
         reduced=("v",),
         saved_inputs=(1,),
-        sparse_input=0 if axis == 0 and params.is_differentiable else None,
+        # TensorFlow's gradient is whole for every other axis, and for the first one counted from the end.
+        sparse_input=0 if given_axis == 0 and params.is_differentiable else None,
     )
 
 

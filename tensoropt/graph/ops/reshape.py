@@ -118,6 +118,7 @@ def _reshape(ctx: Lowering, x: Any) -> Any:
         Sample("Squeeze", (floats(2, 1, 3),)),
     ],
 )
+@register_op("EnsureShape", lower=_reshape, samples=[Sample("EnsureShape", (floats(12, 6),), {"shape": [None, 6]})])
 def reshape(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Splittable where a run of elements is a piece on both sides: ``[b, s, e] -> [b*s, e]`` by ``b`` and ``e``."""
     before, after, sizes = common_factors(inputs[0].shape, op.outputs[0].shape)

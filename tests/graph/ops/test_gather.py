@@ -33,6 +33,7 @@ def test_embedding_is_summed_over_its_vocabulary() -> None:
 def test_gradient_of_rows_is_sparse_only_for_the_first_dimension() -> None:
     assert _gather((24, 6), (8,), (8, 6), axis=0).sparse_input == 0
     assert _gather((6, 24), (8,), (6, 8), axis=1).sparse_input is None
+    assert _gather((24, 6), (8,), (8, 6), axis=-2).sparse_input is None
     assert _gather((24, 6), (8,), (8, 6), axis=0, dtype="int32").sparse_input is None
 
 

@@ -44,6 +44,12 @@ def test_gradient_of_an_embedding_is_sparse(op_type: str, action: str | None) ->
     assert isinstance(gradient, tf.IndexedSlices)
 
 
+@pytest.mark.parametrize("action", ["v", "i0", None])
+def test_gradient_is_whole_where_tensorflow_gives_it_whole(action: str | None) -> None:
+    gradient, _, _ = _gradient(Sample("GatherV2", (floats(6), integers(4, high=6), -1)), action, rank=1)
+    assert isinstance(gradient, tf.Tensor)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rows_of_another_device_have_its_index_and_no_value(rank: int) -> None:
     gradient, indices, built = _gradient(LOOKUP, "v", rank)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import meta_graph
 
 from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Edge, Graph
@@ -93,7 +94,7 @@ def import_operators(
     significant: dict[str, bool] = {}
     while pending:
         tf_op = pending.pop()
-        if tf_op.type in _READS:
+        if _is_plain_read(tf_op, significant):
             tf_op = tf_op.inputs[0].op
         if tf_op.name in seen:
             continue
@@ -188,7 +189,7 @@ def _variable(tf_op: Any, source: str | None) -> Operator:
 
 def _tensor_id(tensor: Any) -> TensorId:
     op = tensor.op
-    if op.type in _READS:
+    if _is_plain_read(op, {}):
         return TensorId(op.inputs[0].op.name)
     return TensorId(op.name, tensor.value_index)
 
@@ -232,6 +233,11 @@ def _is_significant(op: Any, memo: dict[str, bool]) -> bool:
     if op.name not in memo:
         memo[op.name] = op.type in (*ASSIGNMENTS, "NoOp")
     return memo[op.name]
+def _is_plain_read(op: Any, significant: dict[str, bool]) -> bool:
+    """Whether an operation reads a variable whenever it likes: it waits for no assignment or training step."""
+    return op.type in _READS and not any(_is_significant(dep, significant) for dep in op.control_inputs)
+
+
 
 
 def _source(tf_op: Any) -> str | None:
@@ -257,7 +263,7 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
     result: list[Operator] = []
     training = set(training)
     by_name = {op.name: op for op in operators}
-    pinned = {(op.name, 0) for op in operators if op.type in ASSIGNMENTS}
+    pinned = {(op.name, 0) for op in operators if op.type in (*ASSIGNMENTS, *_READS)}
     for op in operators:
         inputs = tuple(
             renamed.get((op.name, position), tensor) for position, tensor in enumerate(op.inputs)
@@ -322,5 +328,5 @@ def static_shapes(graph: Any, batch_sizes: Mapping[str, Sequence[int]]) -> Any:
         node.attr.pop("_output_shapes", None)
     copy = tf.Graph()
     with copy.as_default():
-        tf.compat.v1.train.import_meta_graph(meta)
+        meta_graph.import_scoped_meta_graph(meta)  # unlike import_meta_graph it adds no ops that save and restore
     return copy

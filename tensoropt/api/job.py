@@ -246,10 +246,9 @@ class Job:
                 f"Fetch {item!r}: is of another model than the one that build_execution_graph built. "
                 "Fetch what was made after the last reset_default_graph, or build the other model's graph."
             )
-        if isinstance(item, tf.Variable):
-            return TensorId(item.op.name)
         try:
-            element = model.graph.as_graph_element(name)
+            # A variable is its read, and what an assignment returns is a read that comes after it.
+            element = model.graph.as_graph_element(item if isinstance(item, tf.Variable) else name)
         except (KeyError, TypeError, ValueError) as error:
             raise SessionError(
                 f"Fetch {item!r}: the model has no such tensor, variable or operation. Use 'name:0' for an output of "
@@ -259,7 +258,8 @@ class Job:
             if element.type == "NoOp" and _initializes(element):
                 return _INITIALIZE
             return element.name
-        if element.op.type == "ReadVariableOp":
+        planned = self.require_executor("run").graph
+        if element.op.type == "ReadVariableOp" and element.op.name not in planned:
             return TensorId(element.op.inputs[0].op.name)
         return TensorId(element.op.name, element.value_index)
 

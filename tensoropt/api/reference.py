@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.model import Model
 from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
 
 __all__ = ["InitialValues", "Reference"]
+
+_VARIABLE_OPS = ("VarHandleOp", "ReadVariableOp", "VarIsInitializedOp")
 
 
 def _copy(graph: Any, seeds: Seeds) -> Any:
@@ -21,7 +24,7 @@ def _copy(graph: Any, seeds: Seeds) -> Any:
         meta = with_seeds_in_meta_graph(tf.compat.v1.train.export_meta_graph(graph=graph), seeds)
     copy = tf.Graph()
     with copy.as_default():
-        tf.compat.v1.train.import_meta_graph(meta)
+        meta_graph.import_scoped_meta_graph(meta)
     return copy
 
 
@@ -37,6 +40,7 @@ class InitialValues:
         with self._graph.as_default():
             self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
         self._session = tf.compat.v1.Session(graph=self._graph)
+        self._drawn: set[str] = set()
 
     def __call__(self, name: str) -> np.ndarray:
         """The whole initial value of a variable.
@@ -49,8 +53,17 @@ class InitialValues:
                 f"Variable '{name}': is not in the collection GLOBAL_VARIABLES, so its initializer is unknown. "
                 "Make it with tensoropt.get_variable."
             )
+        initial = self._variables[name].initializer.inputs[1]
+        drawn = _stateful_ops(initial)
+        if drawn & self._drawn:
+            # Variables that start from the same random numbers (a variable and its moving average) draw them once
+            # when TensorFlow initialises all together; here a session of its own draws them for each.
+            self._session.close()
+            self._session = tf.compat.v1.Session(graph=self._graph)
+            self._drawn.clear()
+        self._drawn |= drawn
         try:
-            return np.asarray(self._session.run(self._variables[name].initializer.inputs[1]))
+            return np.asarray(self._session.run(initial))
         except tf.errors.OpError as error:
             raise SessionError(
                 f"Variable '{name}': its initial value cannot be computed: {error.message}. "
@@ -60,6 +73,21 @@ class InitialValues:
     def close(self) -> None:
         """Ends the session and frees the copy."""
         self._session.close()
+
+
+def _stateful_ops(tensor: Any) -> set[str]:
+    """Names of the operations that a tensor is computed by and that give something else each time, or may."""
+    found: set[str] = set()
+    pending, seen = [tensor.op], {tensor.op.name}
+    while pending:
+        op = pending.pop()
+        if op.op_def.is_stateful and op.type not in _VARIABLE_OPS:
+            found.add(op.name)
+        for other in (*(value.op for value in op.inputs), *op.control_inputs):
+            if other.name not in seen:
+                seen.add(other.name)
+                pending.append(other)
+    return found
 
 
 class Reference:

@@ -38,7 +38,8 @@ def with_seeds(graph: Graph, seeds: Seeds) -> Graph:
             node = dict(op.node)
             for key, value in zip(("seed", "seed2"), seeds[op.name], strict=True):
                 node[key] = tf.compat.v1.AttrValue(i=value)
-            op = replace(op, node=node)
+            attrs = {**op.attrs, **dict(zip(("seed", "seed2"), seeds[op.name], strict=True))}
+            op = replace(op, node=node, attrs=attrs)
         operators.append(op)
     return Graph(tuple(operators), graph.training, graph.differentiable)
 

@@ -208,7 +208,7 @@ def _fetchable(tf_graph: Any, initializers: set[str]) -> list[str]:
             or any(control.name in barred for control in op.control_inputs)
         ):
             barred.add(op.name)
-        elif op.type not in ("ReadVariableOp", "Placeholder"):
+        elif op.type != "Placeholder":
             result.append(op.name)
     only_initial = _feeds_only(tf_graph, initializers)
     return [name for name in result if name not in only_initial]

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensoropt.errors import FeedError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
+from tensoropt.exec.gradient import with_gradient
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.resharding import reshard, reshard_edge
 from tensoropt.exec.training import Training
@@ -436,6 +437,9 @@ class _Builder:
         inputs = [self._arrive(Edge(tensor, op.name, position)) for position, tensor in enumerate(op.inputs)]
         if op.type in ("Fanout", "Sink"):
             return [tf.identity(inputs[0])]
+        if op.type == "ReadVariableOp":
+            now = executor._variables[op.inputs[0].op].read_value()
+            return with_gradient(inputs, [now], lambda gradient: [gradient])
         if op.type in _ASSIGNMENTS:
             variable = executor._variables[op.inputs[0].op]
             assign = {

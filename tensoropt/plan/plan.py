@@ -102,6 +102,11 @@ class Plan:
     def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> None:
         given = self.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
         wanted = self.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
+        if rules[edge.consumer].pinned_input == edge.position and given.value != wanted.value:
+            raise PlanError(
+                f"Plan: edge {edge} moves a variable that must be used where it is stored, from {given.value} to "
+                f"{wanted.value}. Make the plan again with find_strategy."
+            )
         steps = self.edge(edge)
         pairs = [("forward", steps.forward, given.value, wanted.value)]
         if edge in graph.differentiable and rules[edge.consumer].sparse_input != edge.position:

@@ -37,7 +37,7 @@ def _batch_axis(space: SearchSpace, op: Operator, done: dict[str, Configuration]
     rule = space.rules[op.name]
     if op.type in ("Placeholder", "PlaceholderWithDefault"):
         return "d0" if "d0" in rule.split else None
-    if op.type == "Variable":
+    if op.type == "Variable" or rule.pinned_input is not None:
         return None
     for position, tensor in enumerate(op.inputs):
         given = done[tensor.op].output_layouts(space.rules[tensor.op], tensor.index).value

@@ -56,6 +56,12 @@ def no_op(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return replicated(inputs, op.outputs)
 
 
+@register_op("ReadVariableOp", lower=None)
+def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Reads a variable after operations that change it, where it is stored."""
+    return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned_input=0)
+
+
 @register_op("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", lower=None)
 def assign(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Writes a variable where it is stored: the value is split as the variable is."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from tensoropt.errors import CollectiveError, EngineError
+from tensoropt.exec.engines.watchdog import Activity, StallWatchdog, stall_limit_s
 
-__all__ = ["agree", "agree_on_success", "install_abort_hook", "start_mpi"]
-
-_log = logging.getLogger("tensoropt")
+__all__ = ["agree", "agree_on_success", "install_abort_hook", "start_mpi", "watch"]
 
 _DRAIN_S = 0.2  # mpirun forwards what a rank printed; without a moment to do so, an abort may cut it off
 
@@ -123,6 +122,24 @@ def install_abort_hook(comm: Any | None = None) -> bool:
     sys.excepthook = abort
     threading.excepthook = abort_thread
     return True
+
+
+def watch(comm: Any, activity: Callable[[], Activity]) -> StallWatchdog | None:
+    """Start the watch over stalled collectives; collective.
+
+    Args:
+        comm: An mpi4py communicator; the watch uses a duplicate of it.
+        activity: Says what this rank is doing.
+
+    Returns:
+        The watch; None where there is nothing to wait for, it is switched off, or MPI has no support for it.
+    """
+    from mpi4py import MPI
+
+    limit_s = stall_limit_s()
+    if comm.size == 1 or limit_s is None or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return None
+    return StallWatchdog(comm.Dup(), activity, limit_s)
 
 
 def _ranges(ranks: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.payload import KINDS, payload_bytes
 from tensoropt.exec.engines.transport import MpiTransport, Transport
+from tensoropt.exec.engines.watchdog import Activity
 
 __all__ = ["Mpi4pyEngine"]
 
@@ -40,6 +42,8 @@ class Mpi4pyEngine(CollectiveEngine):
         super().__init__(mesh_shape, self._transport.rank, self._transport.size)
         self._counts = dict.fromkeys(KINDS, 0)
         self._lock = threading.Lock()
+        self._entered, self._current, self._since_s = 0, "", 0.0
+        self._watchdog = self._transport.watch(self._activity)
 
     def counted_bytes(self) -> dict[str, int]:
         """See the base class. Counted in the callbacks, from the arrays that they were given."""
@@ -53,14 +57,28 @@ class Mpi4pyEngine(CollectiveEngine):
 
     def close(self) -> None:
         """See the base class. Collective; not needed before the interpreter's exit."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
         self._transport.close()
 
+    def _activity(self) -> Activity:
+        with self._lock:
+            waiting_s = time.monotonic() - self._since_s if self._since_s else None
+            return Activity(self._entered, self._current, waiting_s)
+
     def _emit(self, kind: str, x: tf.Tensor, size: int, exchange: Callable[[np.ndarray], np.ndarray]) -> tf.Tensor:
+        name = tf.compat.v1.get_default_graph().unique_name(kind, mark_as_used=False)
+
         def callback(array: np.ndarray) -> np.ndarray:
             array = np.asarray(array)  # TensorFlow passes a scalar as a NumPy scalar
             with self._lock:
                 self._counts[kind] += payload_bytes(kind, array.nbytes, size)
-            return exchange(array)
+                self._entered, self._current, self._since_s = self._entered + 1, name, time.monotonic()
+            try:
+                return exchange(array)
+            finally:
+                with self._lock:
+                    self._since_s = 0.0
 
         # Stateful, so that no optimiser removes or merges it.
         return tf.numpy_function(callback, [x], x.dtype, stateful=True, name=kind)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import Group
-from tensoropt.exec.engines.launch import agree, agree_on_success, start_mpi
+from tensoropt.exec.engines.launch import agree, agree_on_success, start_mpi, watch
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library
 from tensoropt.exec.engines.payload import KINDS
 
@@ -39,19 +39,18 @@ class MpiEngine(CollectiveEngine):
         super().__init__(mesh_shape, world.rank, world.size)
         from mpi4py import MPI
 
-        library, error = None, None
         try:
             library = MpiLibrary(compile_library(MPI.Get_library_version()))
-        except EngineError as raised:
-            error = raised
-        agree_on_success(world, "Making the engine 'mpi'", error)
-        if library is None:
-            raise EngineError("The engine 'mpi' has no library.") from error
+        except EngineError as error:
+            agree_on_success(world, "Making the engine 'mpi'", error)
+            raise
+        agree_on_success(world, "Making the engine 'mpi'", None)
         self._library = library
         self._meter = library.new_meter()
         self._world = world.Dup()
         self._world.Set_errhandler(MPI.ERRORS_RETURN)
         self._communicators: dict[tuple[int, ...], Any] = {}
+        self._watchdog = watch(world, lambda: library.activity(self._meter))
 
     def counted_bytes(self) -> dict[str, int]:
         """See the base class. Counted in the ops, from the tensors that they were given."""
@@ -65,6 +64,8 @@ class MpiEngine(CollectiveEngine):
         """See the base class. Collective; not needed before the interpreter's exit."""
         from mpi4py import MPI
 
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if MPI.Is_finalized():
             return
         for communicator in self._communicators.values():

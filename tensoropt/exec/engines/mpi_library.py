@@ -21,6 +21,7 @@ from types import ModuleType
 import tensorflow as tf
 
 from tensoropt.errors import EngineError
+from tensoropt.exec.engines.watchdog import Activity
 
 __all__ = ["MpiLibrary", "cache_directory", "compile_library", "find_compiler"]
 
@@ -181,11 +182,11 @@ class MpiLibrary:
         """Set the counters to zero."""
         self._functions.tensoropt_meter_reset(meter)
 
-    def meter_state(self, meter: int) -> tuple[int, str, float | None]:
-        """Return how many collectives were entered, the last one's name, and for how long it has run (s)."""
+    def activity(self, meter: int) -> Activity:
+        """Return what the ops that count into this meter are doing."""
         name, waiting_s = ctypes.create_string_buffer(_NAME_CAPACITY), ctypes.c_double()
         entered = self._functions.tensoropt_meter_state(meter, name, _NAME_CAPACITY, ctypes.byref(waiting_s))
-        return int(entered), name.value.decode(), None if waiting_s.value < 0 else waiting_s.value
+        return Activity(int(entered), name.value.decode(), None if waiting_s.value < 0 else waiting_s.value)
 
     def set_max_count(self, count: int) -> None:
         """Set the largest count for one MPI call; more is done in parts. For tests of the parts."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tensoropt.errors import EngineError
 from tensoropt.exec.engines.group import Group
-from tensoropt.exec.engines.launch import agree, start_mpi
+from tensoropt.exec.engines.launch import agree, start_mpi, watch
+from tensoropt.exec.engines.watchdog import Activity, StallWatchdog
 
 __all__ = ["MpiTransport", "Transport"]
 
@@ -27,6 +28,11 @@ class Transport(abc.ABC):
 
     rank: int
     size: int
+
+    def watch(self, activity: Callable[[], Activity]) -> StallWatchdog | None:
+        """Start a watch over stalled collectives, if the transport has one; called by all ranks."""
+        del activity
+        return None
 
     def prepare(self, group: Group) -> None:
         """Get ready for collectives of a group; called by all ranks in the same order, at graph building."""
@@ -78,6 +84,10 @@ class MpiTransport(Transport):
         self.rank = int(world.Get_rank())
         self.size = int(world.Get_size())
         self._communicators: dict[tuple[int, ...], Any] = {}
+
+    def watch(self, activity: Callable[[], Activity]) -> StallWatchdog | None:
+        """See the base class."""
+        return watch(self._world, activity)
 
     def prepare(self, group: Group) -> None:
         """See the base class."""
@@ -154,7 +164,4 @@ def _operation(op: str, dtype: np.dtype) -> Any:
 
     if dtype == np.bool_:
         return {"max": MPI.LOR, "min": MPI.LAND}[op]
-    try:
-        return {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}[op]
-    except KeyError as error:
-        raise EngineError(f"MPI has no reduction {op!r}. Use 'sum', 'max' or 'min'.") from error
+    return {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}[op]

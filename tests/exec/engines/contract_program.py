@@ -180,7 +180,7 @@ def check_every_kind_axes_and_dtype(engine: CollectiveEngine, comm: Any) -> int:
                 contract.add("all_to_all", axes, dtype)
                 contract.add("broadcast", axes, dtype, root=n - 1)
             # A scalar, a tensor without elements, and one that is large.
-            for tail in ((), (0, 3), (LARGE,)):
+            for tail in ((), (0, 3), (LARGE,)) if full else ():
                 contract.add("all_reduce", axes, "float32", tail)
                 contract.add("all_gather", axes, "float64", tail)
                 contract.add("reduce_scatter", axes, "int32", tail)
@@ -317,8 +317,9 @@ def check_mpi_error_is_a_tensorflow_error(engine: MpiEngine) -> int:
         else:
             if engine.rank == 1:
                 raise AssertionError("a message that is too long was received without an error")
-    if engine._library.meter_state(engine._meter)[1:] != ("permute", None) and engine.rank < 2:
-        raise AssertionError(f"the meter says {engine._library.meter_state(engine._meter)}")
+    activity = engine._library.activity(engine._meter)
+    if (activity.name, activity.waiting_s) != ("permute", None) and engine.rank < 2:
+        raise AssertionError(f"the meter says {activity}")
     return 1
 
 
@@ -349,7 +350,7 @@ def main(name: str) -> None:
     world = start_mpi()
     install_abort_hook()
     checked = 0
-    for mesh_shape in MESHES[world.size]:
+    for mesh_shape in MESHES[world.size][: None if name == MpiEngine.name else 1]:
         engine = make_engine(name, mesh_shape)
         if engine.name != name or (engine.rank, engine.size) != (world.rank, math.prod(mesh_shape)):
             raise AssertionError(f"{engine.name} on {engine.rank} of {engine.size}")

@@ -160,6 +160,7 @@ def test_collectives_of_a_program_are_chained_and_programs_are_not(engine: Threa
             a = engine.all_reduce(tf.zeros([2]), (0,))
             b = engine.all_gather(tf.zeros([2]), (1,))
             assert first.last is b.op
+            assert b.op is not None
         with engine.program():
             c = engine.all_reduce(tf.zeros([2]), (0,))
         with engine.program(after=b.op):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mpi
 PROGRAM = Path(__file__).with_name("contract_program.py")
 RUNS = [
     *(("mpi", ranks) for ranks in (1, 2, 3, 4, 6, 8)),
-    *(("mpi4py", ranks) for ranks in (1, 2, 3, 4)),
+    *(("mpi4py", ranks) for ranks in (2, 3, 4)),
     *(("horovod", ranks) for ranks in (2, 3, 4)),
 ]
 

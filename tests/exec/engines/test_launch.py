@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import threading
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,13 @@ class FakeComm:
 
 def digest(value: str) -> object:
     seen: list[object] = []
-    comm = FakeComm([])
-    comm.allgather = lambda sent: seen.append(sent) or [sent]  # type: ignore[method-assign, func-returns-value]
-    agree(comm, "probe", value)
+
+    class Recorder(FakeComm):
+        def allgather(self, value: object) -> list[object]:
+            seen.append(value)
+            return [value]
+
+    agree(Recorder([]), "probe", value)
     return seen[0]
 
 
@@ -79,6 +84,24 @@ def test_missing_mpi_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(EngineError, match=r"MPI cannot be started.*cannot load MPI library.*tensoropt\[mpi\]"):
         start_mpi()
+
+
+@pytest.mark.pure
+def test_mpi_without_threads_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    mpi = types.SimpleNamespace(
+        THREAD_SERIALIZED=2,
+        THREAD_MULTIPLE=3,
+        Is_initialized=lambda: bool(started),
+        Init_thread=started.append,
+        Query_thread=lambda: 1,
+    )
+    package = types.ModuleType("mpi4py")
+    vars(package)["MPI"] = mpi
+    monkeypatch.setitem(sys.modules, "mpi4py", package)
+    with pytest.raises(EngineError, match=r"at least MPI_THREAD_SERIALIZED.* Got level 1"):
+        start_mpi()
+    assert started == [3]
 
 
 @pytest.mark.pure

@@ -1,0 +1,193 @@
+"""What the scripts of cases share: models, plans, the comparison with one process, and the running of the cases.
+
+A model is a function of a module of TensorFlow's names: given ``tensoropt`` it makes the distributed one, given
+``tf.compat.v1`` the one that TensorFlow itself runs, here and alone, to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tensoropt
+from tensoropt.api.job import current_job
+from tensoropt.api.model import current_model
+from tensoropt.api.strategy import import_model
+from tensoropt.cost import AnalyticCost
+from tensoropt.plan.plan import Plan
+from tensoropt.search.space import SearchSpace
+
+BATCH = 8
+TOLERANCE = 2e-5
+CASES: dict[str, Callable[[], None]] = {}
+Model = Mapping[str, Any]  # what to run and to feed, by name
+
+
+def case(function: Callable[[], None]) -> Callable[[], None]:
+    """Registers a case under its function's name, with spaces."""
+    CASES[function.__name__.replace("_", " ")] = function
+    return function
+
+
+# ----------------------------------------------------------------------------------------------------- comparison
+
+
+def random_plan(seed: int) -> Plan:
+    """A random legal plan for the current model, the same on every rank."""
+    imported = current_job().imported[current_model()] = import_model(current_model())
+    topology = current_job().topology
+    assert topology is not None
+    space = SearchSpace(imported.graph, AnalyticCost(topology), slots=imported.slots)
+    random = np.random.default_rng(seed)
+    chosen = {}
+    for op in imported.graph.operators:
+        choices = space.choices(op.name)
+        pinned = space.rules[op.name].pinned_input
+        if pinned is not None:  # written or read where the variable is stored
+            source = op.inputs[pinned]
+            stored = chosen[source.op].output_layouts(space.rules[source.op], source.index).value
+            choices = [c for c in choices if c.input_layouts(space.rules[op.name], pinned).value == stored]
+        chosen[op.name] = choices[int(random.integers(len(choices)))]
+    return space.plan(space.assignment(chosen), f"random {seed}", {})
+
+
+class Plain:
+    """A model that TensorFlow runs in this process alone."""
+
+    def __init__(self, make: Callable[[Any], Model]) -> None:
+        with tf.Graph().as_default() as graph:
+            tf.compat.v1.set_random_seed(1)
+            tf.compat.v1.get_variable_scope().set_use_resource(True)
+            self.model = make(tf.compat.v1)
+            self._session = tf.compat.v1.Session(graph=graph)
+            self._session.run(tf.compat.v1.global_variables_initializer())
+
+    def run(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
+        """Runs by name."""
+        return self._session.run(picked(self.model, fetches), {self.model[key]: v for key, v in feeds.items()})
+
+
+class Distributed:
+    """A model that the job runs."""
+
+    def __init__(self, make: Callable[[Any], Model], option: str | int = "mini_time") -> None:
+        tensoropt.reset_default_graph()
+        tensoropt.random.set_seed(1)
+        self.model = make(tensoropt)
+        self.build(option)
+
+    def build(self, option: str | int) -> None:
+        """Builds by the option, or the random plan of that number."""
+        plan = random_plan(option) if isinstance(option, int) else tensoropt.find_strategy(option)
+        tensoropt.build_execution_graph(plan=plan)
+
+    def run(self, fetches: Any, feeds: Mapping[str, Any]) -> Any:
+        """Runs by name."""
+        return tensoropt.run(picked(self.model, fetches), {self.model[key]: v for key, v in feeds.items()})
+
+
+def picked(model: Model, fetches: Any) -> Any:
+    """A nest of names as a nest of what they stand for."""
+    return tf.nest.map_structure(lambda name: model[name], fetches)
+
+
+def close(mine: Any, theirs: Any, what: str) -> None:
+    """Fails unless two values are equal up to rounding."""
+    a, b = np.asarray(mine, np.float64), np.asarray(theirs, np.float64)
+    assert a.shape == b.shape, f"{what}: {a.shape} is not {b.shape}"
+    apart = float(np.max(np.abs(a - b), initial=0.0)) / max(1.0, float(np.max(np.abs(b), initial=0.0)))
+    assert apart <= TOLERANCE, f"{what}: differs by {apart:.3g}: {a.reshape(-1)[:6]} is not {b.reshape(-1)[:6]}"
+
+
+def compare(
+    make: Callable[[Any], Model],
+    fetches: Sequence[str],
+    step: str | Sequence[str],
+    feeds: Callable[[int], Mapping[str, Any]],
+    *,
+    options: Sequence[str | int] = ("data_parallel", "mini_time", 1, 2),
+    steps: int = 3,
+) -> None:
+    """Takes steps by several plans and in one process; before the first and after each, all fetches are compared."""
+    plain = Plain(make)
+    wanted = [plain.run(list(fetches), feeds(0))]
+    for number in range(steps):
+        plain.run(step, feeds(number))
+        wanted.append(plain.run(list(fetches), feeds(number)))
+    for option in options:
+        job = Distributed(make, option)
+        for number in range(steps + 1):
+            if number:
+                job.run(step, feeds(number - 1))
+            got = job.run(list(fetches), feeds(max(0, number - 1)))
+            for name, mine, theirs in zip(fetches, got, wanted[number], strict=True):
+                close(mine, theirs, f"plan {option}, after {number} steps: {name}")
+
+
+# ------------------------------------------------------------------------------------------------------- models
+
+
+def normal(m: Any, seed: int) -> Any:
+    """An initializer with seeds of its own."""
+    return m.random_normal_initializer(stddev=0.5, seed=seed)
+
+
+def classifier(m: Any, **extra: Any) -> dict[str, Any]:
+    """Two dense layers."""
+    x = m.placeholder(m.float32, [BATCH, 6], name="x")
+    y = m.placeholder(m.int32, [BATCH], name="y")
+    w1 = m.get_variable("w1", [6, 8], initializer=normal(m, 1))
+    b1 = m.get_variable("b1", [8], initializer=m.zeros_initializer())
+    w2 = m.get_variable("w2", [8, 4], initializer=normal(m, 2))
+    hidden = m.nn.relu(m.matmul(x, w1) + b1)
+    logits = m.matmul(hidden, w2, name="logits")
+    losses = m.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+    loss = m.reduce_mean(losses)
+    accuracy = m.reduce_mean(m.cast(m.equal(m.argmax(logits, 1, output_type=m.int32), y), m.float32))
+    found = {"x": x, "y": y, "w1": w1, "b1": b1, "w2": w2, "hidden": hidden, "logits": logits, "losses": losses}
+    return {**found, "loss": loss, "accuracy": accuracy, **extra}
+
+
+def sgd_classifier(m: Any) -> dict[str, Any]:
+    """The classifier with a training step."""
+    made = classifier(m)
+    return {**made, "train": m.train.GradientDescentOptimizer(0.5).minimize(made["loss"])}
+
+
+def batch(number: int, **extra: Any) -> dict[str, Any]:
+    """A batch for the classifier."""
+    random = np.random.default_rng(number)
+    return {"x": random.normal(size=(BATCH, 6)).astype(np.float32), "y": random.integers(0, 4, BATCH), **extra}
+
+
+def share(array: np.ndarray) -> np.ndarray:
+    """This rank's part of a batch."""
+    count = len(array) // tensoropt.world_size()
+    return array[tensoropt.world_rank() * count :][:count]
+
+
+def main() -> None:
+    """Runs all cases, or those named after the first argument, a directory for files.
+
+    Prints, as a line of JSON, the failures of each rank by case; an empty text where there is none.
+    """
+    tensoropt.init()
+    failures = {}
+    for name in sys.argv[2:] or CASES:
+        try:
+            CASES[name]()
+        except Exception:
+            failures[name] = traceback.format_exc()
+        else:
+            failures[name] = ""
+    from mpi4py import MPI
+
+    ranks = MPI.COMM_WORLD.gather(failures)
+    if ranks:
+        print("RESULT", json.dumps(ranks), flush=True)

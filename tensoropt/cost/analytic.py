@@ -66,7 +66,8 @@ class AnalyticCost:
                 size_bytes += op.outputs[0].size_bytes / pieces
             else:
                 size_bytes += math.prod(layout.local_shape(spec.shape, self.mesh)) * spec.itemsize
-        forward = max(rule.flops / pieces / rate, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
+        arithmetic = (rule.flops / pieces + rule.replicated_flops) / rate
+        forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._internal_seconds(rule, inputs, configuration)
         if not gradients:
             return forward

@@ -1,0 +1,175 @@
+"""One device's part of a plan, on ranks that are threads: what it builds, when, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tf
+
+RANKS = 2
+
+
+@pytest.fixture(autouse=True)
+def empty_model() -> Iterator[None]:
+    from tensoropt.api.model import leave_graph, reset_default_graph
+
+    reset_default_graph()
+    yield
+    leave_graph()
+
+
+def on_every_rank(check: Callable[[Any, int], Any], option: str = "data_parallel", devices: int = RANKS) -> list[Any]:
+    """Builds ``x @ w + 1`` (x of 4×3, w of 3×2, of ones) on every rank and calls ``check(executor, rank)``."""
+    import tensoropt
+    from tensoropt.api.job import trainings
+    from tensoropt.api.model import current_model
+    from tensoropt.api.strategy import import_model
+    from tensoropt.cluster.presets import cpu
+    from tensoropt.exec.executor import Executor
+    from tests.thread_world import run_threads, session_config
+
+    x = tensoropt.placeholder(tensoropt.float32, [4, 3], name="x")
+    w = tensoropt.get_variable("w", [3, 2])
+    y = tensoropt.add(tensoropt.matmul(x, w), 1.0, name="y")
+    loss = tensoropt.reduce_mean(tensoropt.square(y), name="loss")
+    tensoropt.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    plan = tensoropt.find_strategy(option, topology=cpu(devices))
+    imported = import_model(current_model())
+    steps = trainings(current_model(), imported)
+
+    def run(engine: Any) -> Any:
+        executor = Executor(imported.graph, plan, engine, steps, config=session_config())
+        try:
+            executor.set_variables(lambda name: np.ones((3, 2), np.float32))
+            return check(executor, engine.rank)
+        finally:
+            executor.close()
+
+    return run_threads(RANKS, (RANKS,), run)
+
+
+def test_shares_and_whole_batches_give_the_same_whole_values() -> None:
+    from tensoropt.graph.spec import TensorId
+
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+    def check(executor: Any, rank: int) -> list[Any]:
+        (whole,) = executor.run([TensorId("y")], {"x": x})
+        (shares,) = executor.run([TensorId("y")], {"x": x[2 * rank : 2 * rank + 2]})
+        return [whole, shares]
+
+    for values in on_every_rank(check):
+        for value in values:
+            np.testing.assert_allclose(value, x @ np.ones((3, 2)) + 1)
+
+
+def test_a_variable_is_held_in_pieces_and_fetched_whole() -> None:
+    from tensoropt.graph.spec import TensorId
+
+    def check(executor: Any, rank: int) -> Any:
+        executor.set_variables(lambda name: np.arange(6, dtype=np.float32).reshape(3, 2))
+        layout = executor.layout_of(TensorId("w"))
+        assert executor.variables["w"].shape == layout.local_shape((3, 2), executor.plan.mesh)
+        assert executor.variables["w"].graph is executor.session.graph
+        return executor.run([TensorId("w")], {})[0]
+
+    for value in on_every_rank(check, "mini_memory"):
+        np.testing.assert_array_equal(value, np.arange(6).reshape(3, 2))
+
+
+def test_a_program_is_built_once_and_holds_only_what_it_needs() -> None:
+    from tensoropt.graph.spec import TensorId
+
+    x = np.ones((4, 3), np.float32)
+
+    def check(executor: Any, rank: int) -> list[int]:
+        sizes = []
+        for fetches in ([TensorId("w")], [TensorId("w")], [TensorId("y")], ["train"], ["train"]):
+            executor.run(fetches, {"x": x})
+            sizes.append(len(executor.tf_graph.get_operations()))
+        return sizes
+
+    for sizes in on_every_rank(check):
+        assert sizes[0] == sizes[1] < sizes[2] < sizes[3] == sizes[4]
+
+
+def test_the_gradient_of_a_step_is_fetched_whole() -> None:
+    from tensoropt.exec.executor import GradientOf
+    from tensoropt.graph.spec import TensorId
+
+    x = np.arange(12, dtype=np.float32).reshape(4, 3) / 12
+
+    def check(executor: Any, rank: int) -> list[Any]:
+        gradient, _ = executor.run([GradientOf("train", "w"), "train"], {"x": x})
+        return [gradient, executor.run([TensorId("w")], {})[0]]
+
+    wanted = x.T @ (x @ np.ones((3, 2)) + 1) * 2 / 8
+    for gradient, after in on_every_rank(check):
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-5)
+        np.testing.assert_allclose(after, 1 - 0.5 * wanted, rtol=1e-5)
+
+
+def test_a_value_of_another_shape_is_refused() -> None:
+    from tensoropt.errors import SessionError
+
+    def check(executor: Any, rank: int) -> None:
+        with pytest.raises(SessionError, match=r"^Variable 'w': its value has shape \(2, 2\), it is float32\[3, 2\]"):
+            executor.set_variables(lambda name: np.ones((2, 2)))
+
+    on_every_rank(check)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.ones((4, 2)), r"'x'.*wants the whole batch \(4, 3\) or this rank's share \(2, 3\), got shape \(4, 2\)"),
+        (np.ones((4, 3), np.complex64), r"'x'.*wants float32, got an array of complex64"),
+        ("text", r"'x'.*wants float32, got an array of <U4"),
+        ([[1.0], [2.0, 3.0]], r"'x'.*wants an array of float32\[4, 3\], got list"),
+    ],
+)
+def test_a_wrong_feed_is_refused(value: Any, message: str) -> None:
+    from tensoropt.errors import FeedError
+    from tensoropt.graph.spec import TensorId
+
+    def check(executor: Any, rank: int) -> None:
+        with pytest.raises(FeedError, match=message):
+            executor.run([TensorId("y")], {"x": value})
+
+    on_every_rank(check)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64, np.uint8, np.bool_])
+def test_a_feed_that_loses_only_precision_is_taken(dtype: type) -> None:
+    from tensoropt.graph.spec import TensorId
+
+    def check(executor: Any, rank: int) -> Any:
+        return executor.run([TensorId("y")], {"x": np.ones((4, 3), dtype)})[0]
+
+    np.testing.assert_array_equal(on_every_rank(check)[0], np.full((4, 2), 4.0))
+
+
+def test_a_missing_and_an_unknown_feed_and_an_unknown_fetch_are_refused() -> None:
+    from tensoropt.errors import FeedError, SessionError
+    from tensoropt.graph.spec import TensorId
+
+    def check(executor: Any, rank: int) -> None:
+        with pytest.raises(FeedError, match=r"'x'.*is needed for y:0 and was not fed\. Add it"):
+            executor.run([TensorId("y")])
+        with pytest.raises(FeedError, match=r"^Feed 'w': is not a placeholder"):
+            executor.run([TensorId("y")], {"x": np.ones((4, 3)), "w": np.ones((3, 2))})
+        with pytest.raises(SessionError, match=r"^Fetch 'z:0': is not in the graph that was planned"):
+            executor.run([TensorId("z")])
+
+    on_every_rank(check)
+
+
+def test_a_plan_for_another_number_of_devices_is_refused() -> None:
+    from tensoropt.errors import PlanError
+
+    with pytest.raises(PlanError, match=r"is for 4 devices, this job has 2\. Run it with mpirun -n 4"):
+        on_every_rank(lambda executor, rank: None, devices=4)

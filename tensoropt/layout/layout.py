@@ -50,7 +50,8 @@ class Layout:
     @classmethod
     def parse(cls, text: str) -> Layout:
         """The layout whose ``str`` is ``text``."""
-        match = re.fullmatch(r"((?:\{[0-9,]*\})*)(?: partial\{([0-9,]+)\})?", text)
+        axes = "(?:0|[1-9][0-9]*)(?:,(?:0|[1-9][0-9]*))*"
+        match = re.fullmatch(rf"((?:\{{(?:{axes})?\}})*)(?: partial\{{({axes})\}})?", text)
         if match is None:
             raise LayoutError(f"Layout {text!r}: expected one '{{axes}}' per dimension, such as '{{0}}{{1,2}}'.")
         groups = re.findall(r"\{([0-9,]*)\}", match.group(1))

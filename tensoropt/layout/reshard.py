@@ -45,7 +45,7 @@ class ReshardTable:
     """Times and paths between all layouts of tensors of one shape.
 
     Attributes:
-        seconds: ``(L, L)``, the time of the cheapest path from row to column; +inf where there is none.
+        seconds: ``(L, L)``, the time of the cheapest path from row to column.
     """
 
     layouts: tuple[Layout, ...]
@@ -58,11 +58,15 @@ class ReshardTable:
         """The steps of the cheapest path; equal costs are decided by the order of layouts.
 
         Raises:
-            LayoutError: if no steps lead from ``source`` to ``target``.
+            LayoutError: if the tensor cannot have one of the layouts. All that it can have reach one another.
         """
+        for layout in (source, target):
+            if layout not in self.index:
+                raise LayoutError(
+                    f"Reshard from {source} to {target}: {layout} cannot be a layout of this tensor. Its shape and the "
+                    f"mesh allow {len(self.layouts)} layouts, such as {', '.join(map(str, self.layouts[:4]))}."
+                )
         start, end = self.index[source], self.index[target]
-        if not np.isfinite(self.seconds[start, end]):
-            raise LayoutError(f"Reshard from {source} to {target}: no steps lead there.")
         graph = self._graph
         steps: list[Step] = []
         while end != start:
@@ -167,15 +171,14 @@ def _layout_graph(mesh: Mesh, divisible: tuple[tuple[int, ...], ...]) -> _Layout
 def _layouts(mesh: Mesh, divisible: tuple[tuple[int, ...], ...]) -> tuple[Layout, ...]:
     """Every layout whose splits divide, in a fixed order; ascending orders of axes come first."""
     replicate, partial = -1, -2
-    all_orders = len(mesh.axes) <= _ALL_ORDERS_UP_TO_AXES
     result = []
     for states in itertools.product((replicate, partial, *range(len(divisible))), repeat=len(mesh.axes)):
         dims = [tuple(a for a in mesh.axes if states[a] == dim) for dim in range(len(divisible))]
         if any(mesh.extent(axes) not in sizes for axes, sizes in zip(dims, divisible, strict=True)):
             continue
         summed = tuple(a for a in mesh.axes if states[a] == partial)
-        orders = [list(itertools.permutations(axes)) if all_orders else [axes] for axes in dims]
-        result += [Layout(order, summed) for order in itertools.product(*orders)]
+        orders = itertools.product(*(_orders(axes, mesh) for axes in dims))
+        result += [Layout(order, summed) for order in orders]
     return tuple(result)
 
 
@@ -185,16 +188,21 @@ def _steps_from(layout: Layout, mesh: Mesh) -> list[Step]:
     free = tuple(axis for axis in mesh.axes if axis not in layout.used_axes)
     for axes in _subsets(layout.partial):
         steps.append(Step(StepKind.ALL_REDUCE, axes))
-        steps += [Step(StepKind.REDUCE_SCATTER, axes, dim) for dim in dims]
+        steps += [Step(StepKind.REDUCE_SCATTER, order, dim) for dim in dims for order in _orders(axes, mesh)]
     for dim in dims:
         have = layout.dims[dim]
         for start in range(len(have)):
             axes = have[start:]
             steps.append(Step(StepKind.ALL_GATHER, axes, dim))
             steps += [Step(StepKind.ALL_TO_ALL, axes, dim, to) for to in dims if to != dim]
-        steps += [Step(StepKind.SLICE, axes, dim) for axes in _subsets(free)]
+        steps += [Step(StepKind.SLICE, order, dim) for axes in _subsets(free) for order in _orders(axes, mesh)]
     steps += [Step(StepKind.TO_PARTIAL, axes) for axes in _subsets(free)]
     return steps
+
+
+def _orders(axes: tuple[int, ...], mesh: Mesh) -> list[tuple[int, ...]]:
+    """The orders in which a dimension may be split by ``axes``, which are given ascending."""
+    return list(itertools.permutations(axes)) if len(mesh.axes) <= _ALL_ORDERS_UP_TO_AXES else [axes]
 
 
 def _subsets(axes: Sequence[int]) -> list[tuple[int, ...]]:

@@ -78,6 +78,8 @@ class Step:
             LayoutError: if ``layout`` is not one that this step starts from.
         """
         kind, axes = self.kind, self.axes
+        if any(dim is not None and not 0 <= dim < layout.rank for dim in (self.dim, self.to_dim)):
+            raise LayoutError(f"Step {self}: cannot start from layout {layout}, which has {layout.rank} dimensions.")
         if kind is StepKind.PERMUTE and self.target is not None:
             return self.target
         if kind in (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER) and set(axes) <= set(layout.partial):

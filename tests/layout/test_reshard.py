@@ -1,0 +1,184 @@
+"""Shortest reshards: paths lead where they should and are as cheap as can be."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tensoropt.errors import LayoutError
+from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, canonical_path, reshard_table
+from tensoropt.layout.reshard import _steps_from
+
+pytestmark = pytest.mark.pure
+
+
+def _by_bytes(latency_s: float, s_per_byte: float = 1e-9) -> object:
+    """Every step costs its kind's share of the bytes over its group, plus a latency."""
+
+    def cost(kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
+        members = 2.0 ** len(axes)
+        factor = {
+            StepKind.ALL_GATHER: members - 1,
+            StepKind.ALL_REDUCE: 2 * (members - 1) / members,
+            StepKind.REDUCE_SCATTER: (members - 1) / members,
+            StepKind.ALL_TO_ALL: (members - 1) / members,
+            StepKind.PERMUTE: 1.0,
+        }.get(kind, 0.0)
+        return 1e-12 * bytes_in + 1e-9 + (latency_s + factor * s_per_byte * bytes_in if factor else 0.0)
+
+    return cost
+
+
+def _table(mesh: Mesh, shape: Sequence[int], latency_s: float = 1e-5, s_per_byte: float = 1e-9) -> ReshardTable:
+    return reshard_table(mesh, shape, 4, _by_bytes(latency_s, s_per_byte))  # type: ignore[arg-type]
+
+
+def _cost_of(table: ReshardTable, source: Layout, steps: Sequence[Step], mesh: Mesh, shape: Sequence[int]) -> float:
+    cost = _by_bytes(1e-5)
+    total, layout = 0.0, source
+    for step in steps:
+        size = np.array([step.bytes_in(layout, shape, 4, mesh)], dtype=np.float64)
+        total += float(cost(step.kind, step.axes or mesh.axes, size)[0])  # type: ignore[operator]
+        layout = step.apply(layout)
+    return total
+
+
+SPACES = [
+    (Mesh(()), (4, 4)),
+    (Mesh((2,)), (4, 6)),
+    (Mesh((2, 2)), (4, 4, 4)),
+    (Mesh((2, 3)), (6, 6)),
+    (Mesh((2, 2, 2)), (8, 8)),
+    (Mesh((2, 2, 2)), (4, 2, 8)),
+    (Mesh((2, 2)), ()),
+    (Mesh((2, 2)), (3, 2)),
+    (Mesh((2, 2, 2, 2)), (16, 16)),
+]
+
+
+@pytest.mark.parametrize(("mesh", "shape"), SPACES, ids=str)
+def test_every_layout_reaches_every_other_at_the_cost_of_its_path(mesh: Mesh, shape: tuple[int, ...]) -> None:
+    table = _table(mesh, shape)
+    assert np.all(np.isfinite(table.seconds))
+    step = max(1, len(table.layouts) // 60)
+    for source in table.layouts[::step]:
+        for target in table.layouts[::step]:
+            path = table.path(source, target)
+            reached = source
+            for one in path:
+                reached = one.apply(reached)
+                reached.check(shape, mesh)
+            assert reached == target
+            seconds = table.seconds[table.index[source], table.index[target]]
+            assert _cost_of(table, source, path, mesh, shape) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(("mesh", "shape"), [(Mesh((2, 2)), (4, 4)), (Mesh((2, 3)), (6, 6, 6))], ids=str)
+def test_no_path_is_dearer_than_the_canonical_one(mesh: Mesh, shape: tuple[int, ...]) -> None:
+    table = _table(mesh, shape)
+    for source in table.layouts:
+        for target in table.layouts:
+            seconds = table.seconds[table.index[source], table.index[target]]
+            assert seconds <= _cost_of(table, source, canonical_path(source, target), mesh, shape) + 1e-15
+
+
+@pytest.mark.parametrize(("mesh", "shape"), [(Mesh((2, 2)), (4, 4)), (Mesh((2, 2, 2)), (8, 4))], ids=str)
+def test_times_equal_a_search_of_another_kind(mesh: Mesh, shape: tuple[int, ...]) -> None:
+    """Dijkstra over steps as they come, against the table's Bellman-Ford over arrays."""
+    table = _table(mesh, shape)
+    cost = _by_bytes(1e-5)
+    for source in table.layouts[:: max(1, len(table.layouts) // 12)]:
+        best = {source: 0.0}
+        heap = [(0.0, 0, source)]
+        pushed = 0
+        while heap:
+            seconds, _, layout = heapq.heappop(heap)
+            if seconds > best[layout]:
+                continue
+            steps = _steps_from(layout, mesh)
+            if not layout.partial and any(layout.dims):
+                counts = layout.shard_counts(mesh)
+                steps += [
+                    Step(StepKind.PERMUTE, target=other)
+                    for other in table.layouts
+                    if other != layout and not other.partial and other.shard_counts(mesh) == counts
+                ]
+            for step in steps:
+                after = step.apply(layout)
+                if after not in table.index:
+                    continue
+                size = np.array([step.bytes_in(layout, shape, 4, mesh)], dtype=np.float64)
+                new = seconds + float(cost(step.kind, step.axes or mesh.axes, size)[0])  # type: ignore[operator]
+                if new < best.get(after, np.inf):
+                    best[after] = new
+                    pushed += 1
+                    heapq.heappush(heap, (new, pushed, after))
+        for target in table.layouts:
+            assert table.seconds[table.index[source], table.index[target]] == pytest.approx(best[target], rel=1e-9)
+
+
+def _kinds(table: ReshardTable, source: str, target: str) -> list[str]:
+    return [step.kind.value for step in table.path(Layout.parse(source), Layout.parse(target))]
+
+
+def test_a_partial_sum_that_is_wanted_whole_is_all_reduced() -> None:
+    assert _kinds(_table(Mesh((2,)), (8, 8)), "{}{} partial{0}", "{}{}") == ["all_reduce"]
+
+
+def test_a_partial_sum_that_is_wanted_split_is_reduce_scattered() -> None:
+    table = _table(Mesh((2,)), (8, 8))
+    assert [str(step) for step in table.path(Layout(((), ()), (0,)), Layout(((), (0,))))] == ["reduce_scatter{0} dim 1"]
+
+
+def test_a_partial_sum_is_all_reduced_and_sliced_where_reduce_scatter_is_dear() -> None:
+    def cost(kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.full(bytes_in.shape, {StepKind.REDUCE_SCATTER: 10.0, StepKind.SLICE: 0.1}.get(kind, 1.0))
+
+    table = reshard_table(Mesh((2,)), (8, 8), 4, cost)
+    assert _kinds(table, "{}{} partial{0}", "{0}{}") == ["all_reduce", "slice"]
+
+
+def test_layouts_that_differ_only_in_the_mesh_axis_are_permuted() -> None:
+    # [4] against [2, 2] in the paper's terms: the same pieces, on other devices.
+    table = _table(Mesh((2, 2)), (64, 64), latency_s=1e-9)
+    assert _kinds(table, "{0}{1}", "{1}{0}") == ["permute"]
+    assert _kinds(table, "{0,1}{}", "{1,0}{}") == ["permute"]
+    assert _kinds(table, "{0}{}", "{1}{}") in (["permute"], ["slice", "all_gather"])
+
+
+def test_a_split_that_moves_to_another_dimension_is_exchanged() -> None:
+    assert _kinds(_table(Mesh((2, 2)), (64, 64)), "{0,1}{}", "{0}{1}") == ["all_to_all"]
+
+
+def test_sizes_that_do_not_divide_leave_layouts_out() -> None:
+    table = _table(Mesh((2, 2)), (6, 4))
+    assert Layout(((0, 1), ())) not in table.index
+    assert Layout(((0,), (1,))) in table.index
+    assert Layout(((), (1, 0))) in table.index
+
+
+def test_a_scalar_is_replicated_or_partial() -> None:
+    table = _table(Mesh((2, 2)), ())
+    assert [str(layout) for layout in table.layouts] == ["", " partial{1}", " partial{0}", " partial{0,1}"]
+
+
+def test_paths_do_not_depend_on_how_often_they_are_asked_for() -> None:
+    one, other = (_table(Mesh((2, 3)), (6, 6)) for _ in range(2))
+    for source in one.layouts:
+        for target in one.layouts:
+            assert one.path(source, target) == other.path(source, target)
+
+
+def test_a_step_that_costs_nothing_is_refused() -> None:
+    with pytest.raises(LayoutError, match="every step needs a positive, finite time"):
+        reshard_table(Mesh((2,)), (4,), 4, lambda kind, axes, bytes_in: 0 * bytes_in)
+
+
+def test_a_layout_that_the_shape_cannot_have_is_named() -> None:
+    table = _table(Mesh((2,)), (3, 4))
+    with pytest.raises(LayoutError, match=r"Reshard from \{0\}\{\} to \{\}\{\}: .* cannot be a layout"):
+        table.path(Layout(((0,), ())), Layout.replicated(2))

@@ -20,6 +20,7 @@ from tensoropt.api.job import current_job
 from tensoropt.api.model import current_model
 from tensoropt.api.strategy import import_model
 from tensoropt.cost import AnalyticCost
+from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.search.space import SearchSpace
 
@@ -45,14 +46,14 @@ def random_plan(seed: int) -> Plan:
     assert topology is not None
     space = SearchSpace(imported.graph, AnalyticCost(topology), slots=imported.slots)
     random = np.random.default_rng(seed)
-    chosen = {}
+    chosen: dict[str, Configuration] = {}
     for op in imported.graph.operators:
         choices = space.choices(op.name)
         pinned = space.rules[op.name].pinned_input
         if pinned is not None:  # written or read where the variable is stored
             source = op.inputs[pinned]
             stored = chosen[source.op].output_layouts(space.rules[source.op], source.index).value
-            choices = [c for c in choices if c.input_layouts(space.rules[op.name], pinned).value == stored]
+            choices = tuple(c for c in choices if c.input_layouts(space.rules[op.name], pinned).value == stored)
         chosen[op.name] = choices[int(random.integers(len(choices)))]
     return space.plan(space.assignment(chosen), f"random {seed}", {})
 

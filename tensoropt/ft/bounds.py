@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.ft.cost_graph import CostGraph
+from tensoropt.ft.cost_graph import CostGraph, Factor
+from tensoropt.ft.origin import Select
 from tensoropt.ft.scalar import ScalarElimination, Weighted
-from tensoropt.search.frontier import reduce_segments
+from tensoropt.search.frontier import offsets_of, reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.tables import Prune
+from tensoropt.search.tables import FrontierTable, Prune
 
 __all__ = ["Bounds"]
 
@@ -36,7 +37,7 @@ class _Line:
     ``left`` and ``right`` are running maxima from the corner of least cost, ``lowest``, outwards.
     """
 
-    weighted: Weighted
+    number: int
     lowest: int
     left: FloatArray
     right: FloatArray
@@ -48,8 +49,7 @@ class Bounds:
     def __init__(self, elimination: ScalarElimination, weighted: list[Weighted]) -> None:
         """Takes the two bounds of one cost only first, then those of both."""
         self._elimination = elimination
-        self._least_time, self._least_memory = weighted[0], weighted[1]
-        self._mixed = weighted[2:]
+        self._weighted = weighted
         self.time_s = np.empty(0)
         self.memory_bytes = np.empty(0)
         self._lines: list[_Line] = []
@@ -108,12 +108,12 @@ class Bounds:
     def _set_corners(self, time_s: FloatArray, memory_bytes: FloatArray) -> None:
         self._corner_time, self._corner_memory = time_s, memory_bytes
         self._lines = []
-        for weighted in self._mixed:
+        for number, weighted in enumerate(self._weighted[2:], start=2):
             cost = self._corner_time * weighted.time_weight + self._corner_memory * weighted.memory_weight
             lowest = int(cost.argmin())
             self._lines.append(
                 _Line(
-                    weighted,
+                    number,
                     lowest,
                     np.maximum.accumulate(cost[lowest::-1]),
                     np.maximum.accumulate(cost[lowest:]),
@@ -131,7 +131,7 @@ class Bounds:
         """
 
         def keep(cell: IntArray, time_s: FloatArray, memory_bytes: FloatArray) -> np.ndarray:
-            mask = self._possible(step, cell, time_s, memory_bytes)
+            mask = self._possible([w.outside[step] for w in self._weighted], cell, time_s, memory_bytes)
             stays = np.flatnonzero(mask)
             if 0 < beam < len(stays):
                 near = self._near_hull(step, cell[stays], time_s[stays], memory_bytes[stays], beam)
@@ -140,12 +140,35 @@ class Bounds:
 
         return keep
 
-    def _possible(self, step: int, cell: IntArray, time_s: FloatArray, memory_bytes: FloatArray) -> np.ndarray:
-        """A mask of the points that some completion may bring below a corner, going by all weights."""
+    def without_hopeless(self, graph: CostGraph) -> None:
+        """Drops points of the tables that the eliminations start from; tables of single points stay as they are."""
+        for scope in sorted(graph.factors):
+            factor = graph.factors[scope]
+            table = factor.table
+            if not scope or table.points <= table.cells:
+                continue
+            outside = [self._elimination.around(factor, weighted) for weighted in self._weighted]
+            cell = np.repeat(np.arange(table.cells), table.counts)
+            points = np.flatnonzero(self._possible(outside, cell, table.time_s, table.memory_bytes))
+            offsets = offsets_of(np.bincount(cell[points], minlength=table.cells))
+            smaller = FrontierTable(table.shape, offsets, table.time_s[points], table.memory_bytes[points])
+            graph.factors[scope] = Factor(scope, smaller, Select(factor.origin, points))
+
+    def _possible(
+        self, outside: list[FloatArray], cell: IntArray, time_s: FloatArray, memory_bytes: FloatArray
+    ) -> np.ndarray:
+        """A mask of the points that some completion may bring below a corner, going by all weights.
+
+        Args:
+            outside: per pair of weights, for each cell the least cost of all that is not in it.
+            cell: of each point.
+            time_s: of each point.
+            memory_bytes: of each point.
+        """
         # By least time and least memory apart, a point may end below corners cursor..last.
-        total = time_s + self._least_time.outside[step][cell]
+        total = time_s + outside[0][cell]
         last = np.searchsorted(-self._corner_time, -total * (1.0 - _SLACK), side="right") - 1
-        total = memory_bytes + self._least_memory.outside[step][cell]
+        total = memory_bytes + outside[1][cell]
         cursor = np.searchsorted(self._corner_memory, total * (1.0 - _SLACK), side="left")
         mask: np.ndarray = cursor <= last
         at = np.flatnonzero(mask)
@@ -153,9 +176,9 @@ class Bounds:
         for line in self._lines:
             if len(at) == 0:
                 break
-            weights = line.weighted
+            weights = self._weighted[line.number]
             bound = time_s * weights.time_weight + memory_bytes * weights.memory_weight
-            bound = (bound + weights.outside[step][cell]) * (1.0 - _SLACK)
+            bound = (bound + outside[line.number][cell]) * (1.0 - _SLACK)
             # The corners below the bound, from `lowest` outwards without a gap, are out of reach.
             start = line.lowest + 1 - np.searchsorted(line.left, bound, side="left")
             stop = line.lowest + np.searchsorted(line.right, bound, side="left")
@@ -174,7 +197,7 @@ class Bounds:
     ) -> np.ndarray:
         """A mask of the ``beam`` points (more if equal) that promise most under each pair of weights."""
         near = np.zeros(len(cell), bool)
-        for weighted in (self._least_time, self._least_memory, *self._mixed):
+        for weighted in self._weighted:
             bound = time_s * weighted.time_weight + memory_bytes * weighted.memory_weight
             bound += weighted.outside[step][cell]
             near |= bound <= np.partition(bound, beam - 1)[beam - 1]

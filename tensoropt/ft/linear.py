@@ -74,7 +74,7 @@ class LinearGraph:
             self.marked.append(downstream[0])
 
 
-def eliminate_simple(graph: CostGraph, marked: Callable[[], list[int]]) -> None:
+def eliminate_simple(graph: CostGraph, marked: Callable[[], list[int]], longest: float) -> None:
     """Eliminates unmarked variables of at most two neighbours, until there are none.
 
     Leaves (such as a model's variables) go first, since their tables are smallest, then the others in
@@ -84,6 +84,8 @@ def eliminate_simple(graph: CostGraph, marked: Callable[[], list[int]]) -> None:
     Args:
         graph: is changed.
         marked: gives the variables to leave alone; called before each elimination.
+        longest: variables whose elimination would make more candidates than this are left, too: around a node
+            that all layers share, what lies beside the linear graph grows as long as the graph.
     """
     rank = graph.workshop.rank
 
@@ -97,7 +99,7 @@ def eliminate_simple(graph: CostGraph, marked: Callable[[], list[int]]) -> None:
         kept = marked()
         entry = heapq.heappop(heap)
         v = entry[2]
-        if v not in graph.sizes or v in kept:
+        if v not in graph.sizes or v in kept or graph.work(v) > longest:
             continue
         now = key(v)
         if now != entry:
@@ -119,8 +121,9 @@ def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
     near = {v: set(graph.neighbours(v)) for v in graph.sizes}
     sizes = dict(graph.sizes)
 
-    def key(v: int) -> tuple[int, int, int]:
-        return (math.prod(sizes[w] for w in near[v]) * sizes[v], rank[v], v)
+    def key(v: int) -> tuple[int, int, int, int]:
+        result = math.prod(sizes[w] for w in near[v])
+        return (result * sizes[v], result, rank[v], v)
 
     heap = [key(v) for v in sorted(sizes)]
     heapq.heapify(heap)
@@ -128,7 +131,7 @@ def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
     largest = 0
     while heap:
         entry = heapq.heappop(heap)
-        v = entry[2]
+        v = entry[3]
         if v not in near or entry != key(v):
             continue
         largest = max(largest, entry[0])

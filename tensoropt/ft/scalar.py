@@ -7,7 +7,7 @@ every table that LDP will make the least that whatever is still undecided adds t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,9 @@ from tensoropt.ft.cost_graph import CostGraph, Factor
 from tensoropt.search.problem import FloatArray, IntArray
 
 __all__ = ["ScalarElimination", "Weighted"]
+
+_Cheapest = dict[int, tuple[FloatArray, IntArray]]
+"""By the id of a table: per cell its least weighted cost, and the point that has it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +39,15 @@ class Weighted:
         memory_weight: per byte.
         time_s: of a strategy of least weighted cost.
         memory_bytes: of the same.
-        outside: per elimination, for each cell of its result, the least weighted cost of all that is not in
-            it.
+        inside: per elimination, for each cell of its result, the least weighted cost of what is in it.
+        outside: the same of all that is not in it, as a flat array.
     """
 
     time_weight: float
     memory_weight: float
     time_s: float
     memory_bytes: float
+    inside: tuple[FloatArray, ...]
     outside: tuple[FloatArray, ...]
 
 
@@ -58,7 +62,7 @@ class ScalarElimination:
             order: all its variables.
         """
         self._sizes = dict(graph.sizes)
-        place = {v: i for i, v in enumerate(order)}
+        self._place = place = {v: i for i, v in enumerate(order)}
         waiting: list[list[Factor]] = [[] for _ in order]
         arriving: list[list[int]] = [[] for _ in order]
         for scope in sorted(graph.factors):
@@ -81,14 +85,8 @@ class ScalarElimination:
     def run(self, time_weight: float, memory_weight: float) -> Weighted | None:
         """The least weighted cost, inside and outside of every elimination; None if no strategy is
         possible."""
-        cheapest: dict[int, tuple[FloatArray, IntArray]] = {}
-
-        def cost(factor: Factor) -> FloatArray:
-            key = id(factor.table)
-            if key not in cheapest:
-                cheapest[key] = _cheapest(factor, time_weight, memory_weight)
-            return cheapest[key][0]
-
+        cheapest: _Cheapest = {}
+        cost = _cost(cheapest, time_weight, memory_weight)
         inside: list[FloatArray] = []
         choices: list[IntArray] = []
         for bucket in self._buckets:
@@ -108,13 +106,18 @@ class ScalarElimination:
             bucket = self._buckets[i]
             beyond = self._expand(outside[i], bucket.axes[:-1], bucket.axes)
             for j in bucket.messages:
-                rest = self._sum(bucket, cost, inside, without=j) + beyond
-                scope = self.scope(j)
-                gone = tuple(axis for axis, v in enumerate(bucket.axes) if v not in scope)
-                least = rest.min(axis=gone)
-                kept = [v for v in bucket.axes if v in scope]
-                outside[j] = least.transpose([kept.index(v) for v in scope])
-        return Weighted(time_weight, memory_weight, time, memory, tuple(o.reshape(-1) for o in outside))
+                rest = self._sum(bucket, cost, inside, without_message=j) + beyond
+                outside[j] = _least_over(rest, bucket.axes, self.scope(j))
+        return Weighted(time_weight, memory_weight, time, memory, tuple(inside), tuple(o.reshape(-1) for o in outside))
+
+    def around(self, factor: Factor, weighted: Weighted) -> FloatArray:
+        """For each cell of a factor, the least weighted cost of all that is not in it, as a flat array."""
+        step = min(self._place[v] for v in factor.scope)
+        bucket = self._buckets[step]
+        cost = _cost({}, weighted.time_weight, weighted.memory_weight)
+        rest = self._sum(bucket, cost, weighted.inside, without_factor=factor)
+        rest = rest + self._expand(weighted.outside[step], bucket.axes[:-1], bucket.axes)
+        return _least_over(rest, bucket.axes, factor.scope).reshape(-1)
 
     def _expand(self, array: FloatArray, scope: tuple[int, ...], axes: tuple[int, ...]) -> FloatArray:
         """A table over ``scope`` as one that broadcasts over ``axes``."""
@@ -124,13 +127,20 @@ class ScalarElimination:
         return array.reshape([self._sizes[v] if v in scope else 1 for v in axes])
 
     def _sum(
-        self, bucket: _Bucket, cost: Callable[[Factor], FloatArray], inside: list[FloatArray], without: int = -1
+        self,
+        bucket: _Bucket,
+        cost: Callable[[Factor], FloatArray],
+        inside: Sequence[FloatArray],
+        *,
+        without_message: int = -1,
+        without_factor: Factor | None = None,
     ) -> FloatArray:
         whole = np.zeros([self._sizes[v] for v in bucket.axes])
         for factor in bucket.factors:
-            whole += self._expand(cost(factor), factor.scope, bucket.axes)
+            if factor is not without_factor:
+                whole += self._expand(cost(factor), factor.scope, bucket.axes)
         for j in bucket.messages:
-            if j != without:
+            if j != without_message:
                 whole += self._expand(inside[j], self.scope(j), bucket.axes)
         return whole
 
@@ -138,7 +148,7 @@ class ScalarElimination:
         self,
         choices: list[IntArray],
         cost: Callable[[Factor], FloatArray],
-        cheapest: dict[int, tuple[FloatArray, IntArray]],
+        cheapest: _Cheapest,
     ) -> tuple[float, float]:
         """Time and memory of the strategy that the choices lead to."""
         taken: dict[int, int] = {}
@@ -154,6 +164,25 @@ class ScalarElimination:
             time += float(factor.table.time_s[point])
             memory += float(factor.table.memory_bytes[point])
         return time, memory
+
+
+def _cost(cheapest: _Cheapest, time_weight: float, memory_weight: float) -> Callable[[Factor], FloatArray]:
+    """A function that gives a factor's least weighted cost per cell, worked out once per table."""
+
+    def cost(factor: Factor) -> FloatArray:
+        key = id(factor.table)
+        if key not in cheapest:
+            cheapest[key] = _cheapest(factor, time_weight, memory_weight)
+        return cheapest[key][0]
+
+    return cost
+
+
+def _least_over(whole: FloatArray, axes: tuple[int, ...], scope: tuple[int, ...]) -> FloatArray:
+    """The minimum over the axes that are not in ``scope``, with the others in its order."""
+    least = whole.min(axis=tuple(axis for axis, v in enumerate(axes) if v not in scope))
+    kept = [v for v in axes if v in scope]
+    return least.transpose([kept.index(v) for v in scope])
 
 
 def _cheapest(factor: Factor, time_weight: float, memory_weight: float) -> tuple[FloatArray, IntArray]:

@@ -41,10 +41,13 @@ configurations are just below."""
 BOUND_FROM = 1_000_000
 """Candidates of one elimination from which bounds are worked out (a tenth of a second's work)."""
 
-BEAM = 200
-"""Points that the narrow pass keeps per pair of weights. It finds most of the frontier this way (measured on
-13 Transformer layers: 660 of 826 points), in about the time that the exact pass then takes; with 32 it finds
-a third, and the exact pass takes four times as long."""
+LEAVE_FROM = 30_000_000
+"""Candidates of one elimination from which it waits for the bounds."""
+
+BEAM = 150
+"""Points that the narrow pass keeps per pair of weights. It takes time with their number, and the exact pass the less
+the more of the frontier it finds: on 13 Transformer layers both together take 16 s with 32 (a third of 826 points
+found), 7 s with 100 and 7 s with 200 (660 found)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +176,14 @@ def _solve_part(graph: CostGraph, options: _Options) -> Factor:
             line.extend()
             return line.marked
 
-        eliminate_simple(graph, marked)
+        eliminate_simple(graph, marked, LEAVE_FROM)
         if len(line.marked) == len(graph.sizes):
             return _finish(graph, line.marked, "ldp")
     else:
         first = first_operator(graph)
         last = max(graph.sizes, key=lambda v: graph.workshop.rank[v])
         ends = [first, last]
-        eliminate_simple(graph, lambda: ends)
+        eliminate_simple(graph, lambda: ends, math.inf)
         if len(graph.sizes) <= 2:
             return _finish(graph, sorted(graph.sizes, key=lambda v: graph.workshop.rank[v]), "final")
     order, largest = least_table_order(graph)
@@ -207,6 +210,7 @@ def _finish(graph: CostGraph, order: list[int], kind: str) -> Factor:
 def _finish_bounded(graph: CostGraph, order: list[int], kind: str, bounds: Bounds) -> Factor:
     thinning = graph.workshop.ratio > 0.0
     quick = graph.scratch()
+    bounds.without_hopeless(quick)
     for step, v in enumerate(order):
         quick.eliminate(v, kind, bounds.prune(step, 0 if step == len(order) - 1 else BEAM))
     narrow = quick.factors[()]
@@ -215,6 +219,7 @@ def _finish_bounded(graph: CostGraph, order: list[int], kind: str, bounds: Bound
         bounds.only(narrow.table.time_s, narrow.table.memory_bytes)
     else:
         bounds.learn(narrow.table.time_s, narrow.table.memory_bytes)
+    bounds.without_hopeless(graph)
     for step, v in enumerate(order):
         graph.eliminate(v, _kind(graph, v, kind), bounds.prune(step))
     result = graph.factors[()]

@@ -80,6 +80,7 @@ def test_frontier_of_whole_numbers_equals_brute_force_to_the_last_bit(shape: str
 def test_bounds_leave_the_frontier_as_it_is(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(track, "BOUND_FROM", 0)
     monkeypatch.setattr(track, "BEAM", 2)
+    monkeypatch.setattr(track, "LEAVE_FROM", 12)
     for shape in SHAPES:
         for seed in range(25):
             problem = random_problem(shape, seed)

@@ -24,6 +24,9 @@ _NO_GRADIENT = ("StopGradient", "PreventGradient")
 # Constants are copied per consumer: they cost nothing to make, and a shared one would tie its consumers together.
 _COPIED = ("Const",)
 
+# Outputs for TensorFlow's own gradient whose size is up to the device.
+_SCRATCH = (("FusedBatchNormV3", 5),)
+
 
 def import_graph(
     graph: Any,
@@ -55,13 +58,16 @@ def import_graph(
     roots += [graph.get_operation_by_name(name) for name in updates]
     operators = import_operators(graph, roots, sources=sources)
     training = {op.name for op in operators} if roots else set()
+    known = {op.name for op in operators}
     for name in others:
+        if name in known:
+            continue
         try:
-            known = {op.name for op in operators}
             more = import_operators(graph, [graph.get_operation_by_name(name)], known=known, sources=sources)
         except GraphError:
             continue  # it is outside of training; fetching it will say that it is not in the plan's graph
         operators += more
+        known |= {op.name for op in more}
     order = {op.name: position for position, op in enumerate(graph.get_operations())}
     operators.sort(key=lambda op: order[op.name])
     operators += [
@@ -89,14 +95,15 @@ def import_operators(
 ) -> list[Operator]:
     """The operators that ``roots`` (``tf.Operation``) need, in the order in which they were built."""
     done: dict[str, Operator] = {}
-    seen = set(known)
+    known = frozenset(known) if not isinstance(known, set) else known
+    seen: set[str] = set()
     pending = list(roots)
     significant: dict[str, bool] = {}
     while pending:
         tf_op = pending.pop()
         if _is_plain_read(tf_op, significant):
             tf_op = tf_op.inputs[0].op
-        if tf_op.name in seen:
+        if tf_op.name in known or tf_op.name in seen:
             continue
         seen.add(tf_op.name)
         origin = tf_op if sources is None else sources.get_operation_by_name(tf_op.name)
@@ -104,6 +111,8 @@ def import_operators(
         done[operator.name] = operator
         pending += [tensor.op for tensor in dynamic]
         pending += [graph.get_operation_by_name(name) for name in operator.control_inputs]
+    if len(done) < 2:
+        return list(done.values())
     order = {op.name: position for position, op in enumerate(graph.get_operations())}
     return sorted(done.values(), key=lambda op: order[op.name])
 
@@ -129,6 +138,12 @@ def _operator(
                 "before the graph runs. Give it as a constant, or give all placeholders full shapes (batch_size=…)."
             )
         static[position] = value
+    if "_gradient_op_type" in tf_op.node_def.attr:
+        raise GraphError(
+            f"{tf_op.type} '{tf_op.name}' ({source}): has a gradient of its own (tf.custom_gradient), which devices "
+            "could not follow. Write it with ops whose gradients TensorFlow knows; for tf.nn.silu and tf.nn.swish use "
+            "tensoropt.nn's."
+        )
     attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
     if tf_op.type == "Const":
         attrs = {"value": tf.get_static_value(tf_op.outputs[0]), "dtype": attrs["dtype"]}
@@ -201,6 +216,8 @@ def _spec(tensor: Any, source: str | None = None) -> TensorSpec:
             f"{tensor.op.type} '{tensor.op.name}'{where}: its output is a {tensor.dtype.name} tensor, which devices "
             "cannot exchange. Keep such ops in the input pipeline."
         )
+    if (tensor.op.type, tensor.value_index) in _SCRATCH and not tensor.consumers():
+        return TensorSpec((0,), tensor.dtype.name)
     if not tensor.shape.is_fully_defined():
         raise GraphError(
             f"{tensor.op.type} '{tensor.op.name}'{where}: its output has shape {tensor.shape}, but planning needs "
@@ -228,16 +245,16 @@ def _decode(value: Any) -> Any:
     return None
 
 
-def _is_significant(op: Any, memo: dict[str, bool]) -> bool:
-    """Whether waiting for ``op`` matters: it assigns a variable, or groups what does (a training step is a group)."""
-    if op.name not in memo:
-        memo[op.name] = op.type in (*ASSIGNMENTS, "NoOp")
-    return memo[op.name]
 def _is_plain_read(op: Any, significant: dict[str, bool]) -> bool:
     """Whether an operation reads a variable whenever it likes: it waits for no assignment or training step."""
     return op.type in _READS and not any(_is_significant(dep, significant) for dep in op.control_inputs)
 
 
+def _is_significant(op: Any, memo: dict[str, bool]) -> bool:
+    """Whether waiting for ``op`` matters: it assigns a variable, or groups what does (a training step is a group)."""
+    if op.name not in memo:
+        memo[op.name] = op.type in (*ASSIGNMENTS, "NoOp")
+    return memo[op.name]
 
 
 def _source(tf_op: Any) -> str | None:

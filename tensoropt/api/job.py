@@ -115,6 +115,7 @@ class Job:
         """
         if self.guard is None or self.size == 1:
             return make()
+        self.guard.meet(what)
         outcome: tuple[Any, Exception | None] = (None, None)
         failure: Exception | None = None
         if self.rank == 0:

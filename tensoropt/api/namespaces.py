@@ -79,6 +79,7 @@ OWN: dict[str, tuple[str, str]] = {
             "max_pooling2d",
         )
     },
+    **{f"nn.{name}": ("tensoropt.api.activations", name) for name in ("silu", "swish")},
     "softmax_cross_entropy": ("tensoropt.api.losses", "softmax_cross_entropy"),
     "set_random_seed": (_RANDOM, "set_random_seed"),
     "random.set_random_seed": (_RANDOM, "set_random_seed"),

@@ -71,9 +71,10 @@ def verify(
         SessionError: if the model trains nothing, or several steps and none was chosen.
     """
     job, model = current_job(), current_model()
-    imported = job.imported_model()
-    step = _step(model, train_op)
-    batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
+    with job.step("verify"):
+        imported = job.imported_model()
+        step = _step(model, train_op)
+        batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
     run = _Run(job, model, imported, plan, step, collectives)
     try:
         differences = run.train(batches, tolerance)
@@ -101,8 +102,9 @@ def reference_losses(loss: Any, train_op: Any, feeds: Iterable[Mapping[Any, Any]
         SessionError: before ``build_execution_graph``.
     """
     job, model = current_job(), current_model()
-    job.require_executor("reference_losses")
-    step = _step(model, train_op)
+    with job.step("reference_losses"):
+        job.require_executor("reference_losses")
+        step = _step(model, train_op)
 
     def run() -> list[float]:
         reference = Reference(model, job.seeds)

@@ -14,7 +14,7 @@ from tensoropt.api.reference import InitialValues, Reference
 from tensoropt.api.seeds import Seeds
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.errors import SessionError, VerificationError
-from tensoropt.exec.executor import Executor, Fetch, GradientOf
+from tensoropt.exec.executor import Fetch, GradientOf
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
@@ -40,8 +40,9 @@ class Verification:
 
     def __str__(self) -> str:
         return (
-            f"{self.steps} steps equal one process's: largest relative difference of losses {self.loss_difference:.2g}, "
-            f"gradients {self.gradient_difference:.2g}, variables {self.variable_difference:.2g}"
+            f"{self.steps} steps equal one process's: largest relative difference of losses "
+            f"{self.loss_difference:.2g}, gradients {self.gradient_difference:.2g}, "
+            f"variables {self.variable_difference:.2g}"
         )
 
 
@@ -134,10 +135,11 @@ class _Run:
         self._step = step
         self._plan = plan
         self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds)
-        initial = InitialValues(imported.tf_graph, self.seeds)
-        self._executor.set_variables(initial)
-        initial.close()
-        self._reference = Reference(model, self.seeds, imported.tf_graph) if job.rank == 0 else None
+        with job.step("verify: initial values"):
+            initial = InitialValues(imported.tf_graph, self.seeds)
+            self._executor.set_variables(initial)
+            initial.close()
+            self._reference = Reference(model, self.seeds, imported.tf_graph) if job.rank == 0 else None
 
     def train(self, batches: list[dict[str, np.ndarray]], tolerance: float) -> tuple[float, float, float] | int:
         """Largest differences, or the number of the first step with one beyond ``tolerance``."""
@@ -198,9 +200,10 @@ class _Run:
             step.op,
         ]
         mine = self._executor.run(fetches, batch)[:-1]
-        if self._reference is None:
-            return mine, mine
-        loss, gradients = self._reference.run_step(step.op, step.loss, step.variables, batch)
+        with self._job.step("verify: a step of one process"):
+            if self._reference is None:
+                return mine, mine
+            loss, gradients = self._reference.run_step(step.op, step.loss, step.variables, batch)
         return mine, [loss, *gradients]
 
     def _forward(self) -> list[Operator]:
@@ -211,9 +214,10 @@ class _Run:
     def _values(
         self, op: Operator, tensors: list[TensorId], batch: dict[str, np.ndarray], mine: list[Any]
     ) -> list[Any]:
-        if self._reference is None:
-            return mine
-        return self._reference.run([str(tensor) for tensor in tensors], _needed(self._graph, op, batch))
+        with self._job.step("verify: a value of one process"):
+            if self._reference is None:
+                return mine
+            return self._reference.run([str(tensor) for tensor in tensors], _needed(self._graph, op, batch))
 
     def _agree(self, found: list[float]) -> list[float]:
         """Rank 0's numbers, on every rank."""

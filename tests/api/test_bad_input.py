@@ -116,6 +116,7 @@ ALIKE: dict[str, Outcome] = {
         "CollectiveError",
         r"x fed whole, y fed whole on rank 0; .*x fed a share, y fed whole on",
     ),
+    "one rank compares while the others run": ("CollectiveError", r"run \[w:0\] on rank 0; reference_losses on rank 1"),
     "one rank plans while the others run": (
         "CollectiveError",
         r"same step\. Got run \[w:0\] on rank 0; find_strategy\(.*\) on rank 1",
@@ -146,6 +147,10 @@ APART: dict[str, tuple[Outcome, Outcome]] = {
     "one rank fetches an unknown name": (
         ("CollectiveError", r"^run \[w:0\]: cannot go on, since rank 1 failed in run: SessionError: .*'nothing:0'"),
         ("SessionError", r"'nothing:0'"),
+    ),
+    "one rank cannot run the reference": (
+        ("ZeroDivisionError", r"out of cheese"),
+        ("CollectiveError", r"^verify: .*cannot go on, since rank 0 failed in verify: .*: ZeroDivisionError: out of"),
     ),
     "one rank fails for a reason of its own": (
         ("ZeroDivisionError", r"out of cheese"),

@@ -18,6 +18,7 @@ import numpy as np
 
 import tensoropt
 from tensoropt.api import runtime
+from tensoropt.api.reference import Reference
 from tensoropt.cluster.presets import cpu
 from tensoropt.errors import TensorOptError
 
@@ -560,6 +561,32 @@ def one_rank_fails_for_a_reason_of_its_own() -> None:
         tensoropt.find_strategy()
     finally:
         runtime.search = right
+
+
+@case
+def one_rank_cannot_run_the_reference() -> None:
+    """Rank 0 runs it, so it is rank 0 that fails."""
+
+    def broken(*_arguments: Any) -> None:
+        raise ZeroDivisionError("out of cheese")
+
+    Classifier()
+    plan = tensoropt.find_strategy()
+    right = Reference.run_step
+    Reference.run_step = broken  # type: ignore[assignment, method-assign]
+    try:
+        tensoropt.verify(plan)
+    finally:
+        Reference.run_step = right  # type: ignore[method-assign]
+
+
+@case
+def one_rank_compares_while_the_others_run() -> None:
+    model = built()
+    if guilty():
+        tensoropt.reference_losses(model.loss, model.train, [])
+    else:
+        tensoropt.run(model.w)
 
 
 _built: list[Classifier] = []

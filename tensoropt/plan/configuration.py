@@ -57,9 +57,7 @@ class Configuration:
         dims = rule.inputs[index]
         value = self._sharded(dims)
         partial = tuple(
-            axis
-            for axis, action in enumerate(self.actions)
-            if action is not None and axis not in value.used_axes
+            axis for axis, action in enumerate(self.actions) if action is not None and axis not in value.used_axes
         )
         return TensorLayouts(value, Layout(value.dims, partial))
 

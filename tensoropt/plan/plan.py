@@ -89,6 +89,13 @@ class Plan:
                 "The model, its shapes or its names changed; call find_strategy again."
             )
         rules = rules_of(graph)
+        known = set(graph.edges())
+        for name in self.operators:
+            if name not in graph:
+                raise PlanError(f"Plan: operator '{name}' is not in the graph. Make the plan again for this graph.")
+        for edge in self.edges:
+            if edge not in known:
+                raise PlanError(f"Plan: edge {edge} is not in the graph. Make the plan again for this graph.")
         try:
             for op in graph.operators:
                 check_configuration(str(op), self.configuration(op.name), rules[op.name], self.mesh)
@@ -133,14 +140,14 @@ class Plan:
             "option": self.option,
             "time_s": self.time_s,
             "memory_bytes": self.memory_bytes,
-            "notes": dict(self.notes),
+            "notes": dict(sorted(self.notes.items())),
             "operators": {
                 name: {
                     "actions": entry.configuration.to_json(),
                     "time_s": entry.time_s,
                     "memory_bytes": entry.memory_bytes,
                 }
-                for name, entry in self.operators.items()
+                for name, entry in sorted(self.operators.items())
             },
             "edges": [
                 {

@@ -1,0 +1,93 @@
+"""Small logical graphs made by hand, without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.spec import TensorId, TensorSpec
+
+__all__ = ["assigning", "mlp", "operator", "tied"]
+
+
+def operator(
+    name: str,
+    op_type: str,
+    inputs: tuple[str, ...],
+    shape: tuple[int, ...],
+    attrs: Mapping[str, Any] | None = None,
+    dtype: str = "float32",
+    **more: Any,
+) -> Operator:
+    """An operator with one output."""
+    return Operator(
+        name,
+        op_type,
+        tuple(TensorId(i) for i in inputs),
+        (TensorSpec(shape, dtype),),
+        MappingProxyType(dict(attrs or {})),
+        **more,
+    )
+
+
+_PLAIN = {"transpose_a": False, "transpose_b": False}
+
+
+def _graph(operators: list[Operator], not_differentiable: tuple[str, ...]) -> Graph:
+    names = frozenset(op.name for op in operators)
+    edges = frozenset(
+        Edge(tensor, op.name, position)
+        for op in operators
+        for position, tensor in enumerate(op.inputs)
+        if tensor.op not in not_differentiable
+    )
+    return Graph(tuple(operators), names, edges)
+
+
+def mlp(batch: int = 8, width: int = 12, classes: int = 4) -> Graph:
+    """Two dense layers with a bias each, and the mean of the squares."""
+    return _graph(
+        [
+            operator("x", "Placeholder", (), (batch, 6)),
+            operator("w1", "Variable", (), (6, width)),
+            operator("h", "MatMul", ("x", "w1"), (batch, width), _PLAIN),
+            operator("b1", "Variable", (), (width,)),
+            operator("hb", "BiasAdd", ("h", "b1"), (batch, width), {"data_format": "NHWC"}),
+            operator("a", "Relu", ("hb",), (batch, width)),
+            operator("w2", "Variable", (), (width, classes)),
+            operator("y", "MatMul", ("a", "w2"), (batch, classes), _PLAIN),
+            operator("s", "Square", ("y",), (batch, classes)),
+            operator("flat", "Reshape", ("s",), (batch * classes,), static={1: (batch * classes,)}),
+            operator("loss", "Mean", ("flat",), (), {"keep_dims": False}, static={1: 0}),
+            operator("loss:0/sink", "Sink", ("loss",), ()),
+        ],
+        ("x",),
+    )
+
+
+def tied(batch: int = 8, width: int = 4) -> Graph:
+    """One square weight that two products read, through a fan-out."""
+    return _graph(
+        [
+            operator("x", "Placeholder", (), (batch, width)),
+            operator("w", "Variable", (), (width, width)),
+            operator("w/fanout0", "Fanout", ("w",), (width, width)),
+            operator("h", "MatMul", ("x", "w/fanout0"), (batch, width), _PLAIN),
+            operator("y", "MatMul", ("h", "w/fanout0"), (batch, width), _PLAIN),
+            operator("loss", "Mean", ("y",), (), {"keep_dims": False}, static={1: (0, 1)}),
+            operator("loss:0/sink", "Sink", ("loss",), ()),
+        ],
+        ("x",),
+    )
+
+
+def assigning() -> Graph:
+    """A variable that is set to what a placeholder brings."""
+    write = Operator("write", "AssignVariableOp", (TensorId("v"), TensorId("x")), ())
+    return Graph(
+        (operator("x", "Placeholder", (), (8, 4)), operator("v", "Variable", (), (8, 4)), write),
+        frozenset({"x", "v", "write"}),
+    )

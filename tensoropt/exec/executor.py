@@ -30,6 +30,7 @@ __all__ = ["Executor", "Fetch", "GradientOf"]
 
 _log = logging.getLogger("tensoropt")
 _INPUTS = ("Placeholder", "PlaceholderWithDefault")
+_READS = ("Variable", "ReadVariableOp")
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 
@@ -422,7 +423,11 @@ class _Builder:
                 _share_slots(optimizer, fresh)
             executor._optimizers[training.optimizer] = optimizer = fresh
         step = None if training.global_step is None else executor._variables[training.global_step]
-        update = optimizer.apply_gradients(pairs, global_step=step)
+        # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it, or
+        # before what the step waits for.
+        read = [value for key, value in self._values.items() if executor.graph[key.op].type in _READS]
+        with tf.control_dependencies([loss, *read, *others]):
+            update = optimizer.apply_gradients(pairs, global_step=step)
         return tf.group(update, *others)
 
     def _outputs(self, op: Operator) -> list[Any]:

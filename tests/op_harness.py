@@ -4,16 +4,15 @@ For a sample and a configuration, every rank's local part is built from the rank
 gradients must then be in the states that the configuration says: a shard equals the slice of the whole, partial
 sums add up to it, a replicated tensor equals it everywhere. All parts live in one graph and run in one session;
 where an op communicates inside, ranks are threads that build in turns and meet at each collective, which becomes
-plain TensorFlow ops between their parts (:class:`Lockstep`).
+plain TensorFlow ops between their parts (:mod:`tests.lockstep`).
 """
 
 from __future__ import annotations
 
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,16 +25,15 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Operand, Sample
 from tensoropt.layout import Layout, Mesh
 from tensoropt.plan.configuration import Configuration, configurations
+from tests.lockstep import Lockstep
 
-__all__ = ["MESHES", "Lockstep", "Part", "Report", "SampleGraph", "check_sample", "lowered_types", "samples_of"]
+__all__ = ["MESHES", "Part", "Report", "SampleGraph", "check_sample", "lowered_types", "samples_of"]
 
 MESHES = (Mesh((2,)), Mesh((3,)), Mesh((2, 2)), Mesh((2, 3)), Mesh((2, 2, 2)))
 
 # Of the largest value in the tensor.
 _TOLERANCES = {"float16": 5e-3, "bfloat16": 3e-2, "float32": 2e-5, "complex64": 2e-5}
 _SMALL = 0.1
-
-_Result = TypeVar("_Result")
 
 
 def lowered_types() -> tuple[str, ...]:
@@ -118,9 +116,7 @@ class SampleGraph:
         if definition is None:
             raise LookupError(f"TensorFlow has no op {self.sample.type}.")
         arguments = {}
-        for position, (argument, operand) in enumerate(
-            zip(definition.input_arg, self.sample.operands, strict=True)
-        ):
+        for position, (argument, operand) in enumerate(zip(definition.input_arg, self.sample.operands, strict=True)):
             if isinstance(operand, list) and operand and isinstance(operand[0], Operand):
                 arguments[argument.name] = [self._operand(one, 7 * i) for i, one in enumerate(operand)]
             elif argument.type == tf.resource.as_datatype_enum:
@@ -132,9 +128,7 @@ class SampleGraph:
             for attr in definition.attr
             if attr.HasField("default_value") and attr.name not in self._inferred(definition)
         }
-        op_def_library.apply_op(
-            self.sample.type, name="sample", **arguments, **(defaults | dict(self.sample.attrs))
-        )
+        op_def_library.apply_op(self.sample.type, name="sample", **arguments, **(defaults | dict(self.sample.attrs)))
         return list(self.graph.get_operation_by_name("sample").outputs)
 
     @staticmethod
@@ -252,19 +246,45 @@ class SampleGraph:
         return [(key, locals_[key], part) for key, part in listed]
 
     def talking(self, meshes: Sequence[Mesh]) -> list[Part]:
-        """The local parts of all ranks under all configurations in which they communicate."""
+        """The local parts under all configurations in which they communicate.
+
+        Ranks that differ along replicating mesh axes only are copies of one another, so each configuration is
+        built on the mesh of its other axes, once for all meshes: see :meth:`spread`.
+        """
         result = []
-        for mesh in meshes:
-            chosen = [c for c in configurations(self.rule, mesh) if set(c.actions) & self.rule.internal]
+        chosen: dict[Mesh, list[Configuration]] = {}
+        for _, _, mesh, configuration in self._talking(meshes):
+            if configuration not in chosen.setdefault(mesh, []):
+                chosen[mesh].append(configuration)
+        for mesh, wanted in chosen.items():
 
-            def build(engine: Any, mesh: Mesh = mesh, chosen: Sequence[Configuration] = chosen) -> list[Part]:
+            def build(engine: Any, mesh: Mesh = mesh, wanted: Sequence[Configuration] = wanted) -> list[Part]:
                 with self.graph.as_default():
-                    return [self.part(mesh, configuration, engine) for configuration in chosen]
+                    return [self.part(mesh, configuration, engine) for configuration in wanted]
 
-            if chosen:
-                for parts in Lockstep(mesh).run(build):
-                    result += parts
+            for parts in Lockstep(mesh).run(build):
+                result += parts
         return result
+
+    def spread(self, parts: Sequence[Part], meshes: Sequence[Mesh]) -> list[Part]:
+        """The values of :meth:`talking`'s parts, on the ranks of the whole meshes."""
+        known = {(part.mesh, part.configuration, part.rank): part for part in parts}
+        result = []
+        for mesh, configuration, inner, its_configuration in self._talking(meshes):
+            split = [axis for axis, action in enumerate(configuration.actions) if action is not None]
+            for rank in _distinct(mesh, configuration):
+                part = known[inner, its_configuration, mesh.group_index(rank, split)]
+                result.append(replace(part, mesh=mesh, configuration=configuration, rank=rank))
+        return result
+
+    def _talking(self, meshes: Sequence[Mesh]) -> Iterator[tuple[Mesh, Configuration, Mesh, Configuration]]:
+        """Each mesh and configuration, and both without the replicating axes."""
+        for mesh in meshes:
+            for configuration in configurations(self.rule, mesh):
+                if set(configuration.actions) & self.rule.internal:
+                    pairs = zip(mesh.shape, configuration.actions, strict=True)
+                    extents, actions = zip(*((x, action) for x, action in pairs if action is not None), strict=True)
+                    yield mesh, configuration, Mesh(extents), Configuration(actions)
 
     def part(self, mesh: Mesh, configuration: Configuration, engine: Any) -> Part:
         """The local part of the engine's rank, which may communicate."""
@@ -281,9 +301,7 @@ class SampleGraph:
 
     # --------------------------------------------------------------------------------------------------- comparison
 
-    def run(
-        self, parts: Sequence[Part], quiet: Sequence[tuple[Any, _Local, Part]] = ()
-    ) -> tuple[Part, list[Part]]:
+    def run(self, parts: Sequence[Part], quiet: Sequence[tuple[Any, _Local, Part]] = ()) -> tuple[Part, list[Part]]:
         """The values of the whole op and of its parts."""
         config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
@@ -351,7 +369,10 @@ def check_sample(sample: Sample, meshes: Sequence[Mesh] = MESHES) -> Report:
         report.configurations += len(chosen)
         report.splits += sum(any(action is not None for action in c.actions) for c in chosen)
     quiet = built.quiet(meshes)
-    report.failures += built.failures(*built.run(built.talking(meshes), quiet))
+    talking = built.talking(meshes)
+    whole, values = built.run(talking, quiet)
+    made = values[: len(quiet)] + built.spread(values[len(quiet) :], meshes)
+    report.failures += built.failures(whole, made)
     return report
 
 
@@ -383,7 +404,7 @@ def _values(operand: Operand, position: int, random: np.random.Generator) -> np.
         places = (random.permutation(count) + 0.37 + 0.13 * (position % 5)) / max(count, 1)
         values = operand.low + (operand.high - operand.low) * places
         if dtype.is_complex:
-            values = values + 1j * random.permutation(values)
+            return (values + 1j * random.permutation(values)).reshape(operand.shape).astype(dtype.as_numpy_dtype)
         return values.reshape(operand.shape).astype(dtype.as_numpy_dtype)
     return random.integers(int(operand.low), int(operand.high), operand.shape).astype(dtype.as_numpy_dtype)
 
@@ -470,88 +491,3 @@ class _Silent:
     def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
         """Refuses."""
         raise RuntimeError(f"all_reduce of {tensor} over {axes}, but no internal axis of the op is split.")
-
-
-class Lockstep:
-    """All ranks of a mesh build into one graph: threads that take turns and meet at each collective.
-
-    A thread runs only while it holds the lock, and lets go of it only while it waits for the others.
-    """
-
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
-        self._turn = threading.Condition()
-        self._rounds: list[dict[int, tuple[str, Any]]] = []
-        self._counts = [0] * mesh.size
-        self._ended: set[int] = set()
-        self._errors: list[BaseException] = []
-
-    def run(self, work: Callable[[Any], _Result]) -> list[_Result]:
-        """``work(engine)`` of every rank, in the order of ranks."""
-        results: dict[int, _Result] = {}
-
-        def rank_main(rank: int) -> None:
-            with self._turn:
-                try:
-                    results[rank] = work(_LockstepEngine(self, rank))
-                except BaseException as error:
-                    self._errors.append(error)
-                finally:
-                    self._ended.add(rank)
-                    self._turn.notify_all()
-
-        threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(self._mesh.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self._errors:
-            raise self._errors[0]
-        return [results[rank] for rank in range(self._mesh.size)]
-
-    def exchange(self, rank: int, what: str, tensor: Any) -> list[Any]:
-        """Waits until every rank is at its collective of the same number; gives all their tensors."""
-        number = self._counts[rank]
-        self._counts[rank] += 1
-        while len(self._rounds) <= number:
-            self._rounds.append({})
-        present = self._rounds[number]
-        present[rank] = (what, tensor)
-        self._turn.notify_all()
-        while len(present) < self._mesh.size:
-            if self._errors or any(other not in present for other in sorted(self._ended)):
-                raise RuntimeError(f"Rank {rank} is at its collective {number}, {what}; others ended without it.")
-            self._turn.wait()
-        kinds = sorted({kind for kind, _ in present.values()})
-        if len(kinds) > 1:
-            raise RuntimeError(f"Collective {number} is {kinds} on different ranks.")
-        return [present[other][1] for other in range(self._mesh.size)]
-
-    def members(self, rank: int, axes: Sequence[int]) -> tuple[int, ...]:
-        """The group of a rank."""
-        return self._mesh.group_members(rank, axes)
-
-
-class _LockstepEngine:
-    """The engine of one rank: its collectives are ordinary ops on the tensors of all ranks."""
-
-    def __init__(self, world: Lockstep, rank: int) -> None:
-        self._world = world
-        self.rank = rank
-
-    def _gathered(self, what: str, tensor: Any, axes: Sequence[int]) -> list[Any]:
-        everyone = self._world.exchange(self.rank, f"{what} {tuple(axes)} {tensor.dtype.name} {tensor.shape}", tensor)
-        return [everyone[member] for member in self._world.members(self.rank, axes)]
-
-    def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
-        """See the engines."""
-        stacked = tf.stack(self._gathered(f"all_reduce[{op}]", tensor, axes))
-        if op == "sum":
-            return tf.reduce_sum(stacked, 0)
-        if tensor.dtype == tf.bool:
-            return tf.reduce_any(stacked, 0) if op == "max" else tf.reduce_all(stacked, 0)
-        return tf.reduce_max(stacked, 0) if op == "max" else tf.reduce_min(stacked, 0)
-
-    def all_gather(self, tensor: Any, axes: Sequence[int]) -> Any:
-        """See the engines."""
-        return tf.stack(self._gathered("all_gather", tensor, axes))

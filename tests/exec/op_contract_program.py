@@ -1,0 +1,64 @@
+"""Local parts of every declared op on real ranks, checked against the unsplit op; started by
+``test_op_contract_mpi.py`` with mpirun.
+
+Arguments: the sizes of the mesh axes with commas between, how many configurations to check of each op, and how many
+op types to skip after each one whose parts do not talk to each other. Rank 0 prints ``checked N configurations of
+M op types``, or every failure.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import tensorflow as tf
+
+from tensoropt.exec.engines.launch import install_abort_hook, start_mpi
+from tensoropt.exec.engines.select import make_engine
+from tensoropt.graph.rule import OpRule
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration, configurations
+from tests.op_harness import SampleGraph, lowered_types, samples_of
+
+
+def chosen(rule: OpRule, mesh: Mesh, count: int) -> list[Configuration]:
+    """Configurations whose parts talk come first, then those that split by most axes in most ways."""
+
+    def order(configuration: Configuration) -> tuple[bool, int, int]:
+        actions = [action for action in configuration.actions if action is not None]
+        return not set(actions) & rule.internal, -len(set(actions)), -len(actions)
+
+    return sorted(configurations(rule, mesh), key=order)[:count]
+
+
+def main() -> int:
+    """Checks all op types; collective."""
+    install_abort_hook()
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    mesh = Mesh(tuple(int(extent) for extent in sys.argv[1].split(",")))
+    count, skipped = int(sys.argv[2]), int(sys.argv[3])
+    world = start_mpi()
+    engine = make_engine("mpi", mesh.shape)
+    failures: list[str] = []
+    checked = types = quiet = 0
+    for op_type in lowered_types():
+        graph = SampleGraph(samples_of(op_type)[0])
+        if not graph.rule.internal:
+            quiet += 1
+            if (quiet - 1) % (skipped + 1):
+                continue
+        with graph.graph.as_default(), engine.program():
+            parts = [graph.part(mesh, configuration, engine) for configuration in chosen(graph.rule, mesh, count)]
+        whole, made = graph.run(parts)
+        types += 1
+        checked += len(made)
+        gathered = world.gather(made)
+        if gathered is not None:
+            failures += graph.failures(whole, [part for rank in gathered for part in rank])
+    if world.rank == 0:
+        print("\n".join(failures) or f"checked {checked} configurations of {types} op types", flush=True)
+    return 1 if world.bcast(bool(failures)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What the contract test cannot compare with TensorFlow on a CPU, which raises an error there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import rule_of
+from tensoropt.graph.sample import Sample, floats, integers
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration
+from tests.lockstep import Lockstep
+from tests.op_harness import SampleGraph
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.mark.parametrize("label", [-1, 6, 99])
+def test_label_that_is_no_class_makes_the_loss_of_its_row_nan(label: int) -> None:
+    sample = SampleGraph(Sample("SparseSoftmaxCrossEntropyWithLogits", (floats(2, 6), integers(2, high=6))))
+    mesh, configuration = Mesh((2,)), Configuration(("c",))
+    logits = np.arange(12, dtype=np.float32).reshape(2, 6)
+
+    def build(engine: Any) -> Any:
+        with sample.graph.as_default():
+            context = OpLowering(sample.op, sample.rule, sample.input_specs, configuration, mesh, engine)
+            piece = logits[:, context.offset("c") :][:, :3]
+            return lower_operator(context, [tf.constant(piece), tf.constant([label, 2])])[0]
+
+    losses = Lockstep(mesh).run(build)
+    with tf.compat.v1.Session(graph=sample.graph) as session:
+        for loss in session.run(losses):
+            assert np.isnan(loss[0])
+            assert loss[1] == pytest.approx(np.log(np.sum(np.exp(np.arange(6)))) - 2, rel=1e-6)
+
+
+def test_labels_that_are_broadcast_are_not_split() -> None:
+    inputs = [TensorSpec((4, 6), "float32"), TensorSpec((1, 6), "float32")]
+    outputs = (TensorSpec((4,), "float32"), TensorSpec((4, 6), "float32"))
+    assert rule_of(Operator("loss", "SoftmaxCrossEntropyWithLogits", (), outputs), inputs).split == ()

@@ -48,7 +48,8 @@ def _large_softmax(tf: Any, batch: int) -> Built:
     weights = tf.get_variable("weights", [_WIDTH, _HIDDEN], initializer=init, use_resource=True)
     bias = tf.get_variable("bias", [_HIDDEN], initializer=tf.initializers.zeros(), use_resource=True)
     softmax = tf.get_variable("softmax", [_HIDDEN, _VOCABULARY], initializer=init, use_resource=True)
-    softmax_bias = tf.get_variable("softmax_bias", [_VOCABULARY], initializer=tf.initializers.zeros(), use_resource=True)
+    zeros = tf.initializers.zeros()
+    softmax_bias = tf.get_variable("softmax_bias", [_VOCABULARY], initializer=zeros, use_resource=True)
     hidden = tf.nn.relu(tf.matmul(tf.gather(table, ids), weights) + bias)
     logits = tf.matmul(hidden, softmax) + softmax_bias
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)

@@ -1,6 +1,6 @@
 """Trains on the 1,797 handwritten digits that come with scikit-learn, on as many ranks as mpirun starts.
 
-    mpirun -n 4 python examples/digits.py --model cnn
+mpirun -n 4 python examples/digits.py --model cnn
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def main() -> None:
             right += int(np.sum(found[: len(expected)] == expected))
         return {"test_accuracy": right / _TEST}
 
-    training.train(
-        flags, loss, train_op, {images: samples[:-_TEST], labels: targets[:-_TEST]}, test
-    )
+    training.train(flags, loss, train_op, {images: samples[:-_TEST], labels: targets[:-_TEST]}, test)
 
 
 if __name__ == "__main__":

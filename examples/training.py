@@ -108,7 +108,8 @@ def train(
     if main:
         for name, value in report.items():
             if name != "strategy":
-                console.print(f"{name.replace('_', ' ')}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+                shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+                console.print(f"{name.replace('_', ' ')}: {shown}")
         if flags.json is not None:
             flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report

@@ -58,12 +58,13 @@ def language_model(ids: Any, vocabulary: int, flags: Any) -> Any:
     """Logits of the next character at every position."""
     length = ids.shape[1]
     x = tensoropt.layers.embedding(ids, vocabulary, flags.width, name="characters")
-    position = tensoropt.get_variable("positions", [length, flags.width], initializer=tensoropt.initializers.random_normal(stddev=0.02))
-    x = x + position
+    small = tensoropt.initializers.random_normal(stddev=0.02)
+    x = x + tensoropt.get_variable("positions", [length, flags.width], initializer=small)
     for layer in range(flags.layers):
         with tensoropt.variable_scope(f"layer_{layer}"):
             x = x + attention(layer_norm(x, "norm_1"), flags.heads, "attention")
-            hidden = tensoropt.layers.dense(layer_norm(x, "norm_2"), 4 * flags.width, activation=tensoropt.nn.gelu, name="up")
+            wide = 4 * flags.width
+            hidden = tensoropt.layers.dense(layer_norm(x, "norm_2"), wide, activation=tensoropt.nn.gelu, name="up")
             x = x + tensoropt.layers.dense(hidden, flags.width, name="down")
     return tensoropt.layers.dense(layer_norm(x, "norm"), vocabulary, name="logits")
 

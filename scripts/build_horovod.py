@@ -47,9 +47,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="build there and leave the sources")
     options = parser.parse_args()
     if sys.prefix == sys.base_prefix:
-        sys.exit(
-            "build_horovod: this interpreter belongs to no virtual environment. Run it with the one's python."
-        )
+        sys.exit("build_horovod: this interpreter belongs to no virtual environment. Run it with the one's python.")
     environment = build_environment()
     if not options.force and installed_version() == VERSION and works(environment):
         print(f"Horovod {VERSION} is already built.")
@@ -62,9 +60,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="horovod-") as scratch:
         build(options.keep or Path(scratch), environment)
     if not works(environment):
-        sys.exit(
-            "build_horovod: Horovod was installed, but was not built with TensorFlow and MPI; see above."
-        )
+        sys.exit("build_horovod: Horovod was installed, but was not built with TensorFlow and MPI; see above.")
     print(f"Horovod {VERSION} is ready.")
 
 

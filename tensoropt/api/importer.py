@@ -117,9 +117,7 @@ def import_operators(
     return sorted(done.values(), key=lambda op: order[op.name])
 
 
-def _operator(
-    tf_op: Any, significant: dict[str, bool], source: str | None
-) -> tuple[Operator, list[Any]]:
+def _operator(tf_op: Any, significant: dict[str, bool], source: str | None) -> tuple[Operator, list[Any]]:
     if tf_op.type == "VarHandleOp":
         return _variable(tf_op, source), []
     static_operands = declaration(tf_op.type).static if has_rule(tf_op.type) else {}
@@ -282,9 +280,7 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
     by_name = {op.name: op for op in operators}
     pinned = {(op.name, 0) for op in operators if op.type in (*ASSIGNMENTS, *_READS)}
     for op in operators:
-        inputs = tuple(
-            renamed.get((op.name, position), tensor) for position, tensor in enumerate(op.inputs)
-        )
+        inputs = tuple(renamed.get((op.name, position), tensor) for position, tensor in enumerate(op.inputs))
         result.append(_replace_inputs(op, inputs))
         for index, spec in enumerate(op.outputs):
             tensor = TensorId(op.name, index)
@@ -294,9 +290,7 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
             if op.type in _COPIED:
                 for number, user in enumerate(users[1:], start=1):
                     copy = f"{op.name}/copy{number}"
-                    result.append(
-                        Operator(copy, op.type, (), op.outputs, op.attrs, op.static, (), op.source, op.node)
-                    )
+                    result.append(Operator(copy, op.type, (), op.outputs, op.attrs, op.static, (), op.source, op.node))
                     training.add(copy)
                     renamed[user] = TensorId(copy)
                 continue
@@ -308,18 +302,14 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
 
 
 def _replace_inputs(op: Operator, inputs: tuple[TensorId, ...]) -> Operator:
-    return Operator(
-        op.name, op.type, inputs, op.outputs, op.attrs, op.static, op.control_inputs, op.source, op.node
-    )
+    return Operator(op.name, op.type, inputs, op.outputs, op.attrs, op.static, op.control_inputs, op.source, op.node)
 
 
 def _differentiable(graph: Graph, trainable: set[str], sinks: Sequence[str]) -> list[Edge]:
     """Edges on a path of floating-point tensors from a trained variable to a loss."""
     moved: set[TensorId] = set()
     for op in graph.operators:
-        depends = op.name in trainable or (
-            op.type not in _NO_GRADIENT and any(tensor in moved for tensor in op.inputs)
-        )
+        depends = op.name in trainable or (op.type not in _NO_GRADIENT and any(tensor in moved for tensor in op.inputs))
         if depends:
             moved |= {TensorId(op.name, i) for i, spec in enumerate(op.outputs) if spec.is_differentiable}
     leads: set[str] = set(sinks)

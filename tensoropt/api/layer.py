@@ -40,9 +40,7 @@ def layer_scope(kind: str, name: str | None, reuse: Any) -> Iterator[str]:
         current_model().enter(),
         # Variables to reuse are those of a name: without one, of the first layer of the kind, as in
         # TensorFlow 1.
-        tf.compat.v1.variable_scope(
-            kind if name is None and reuse else name, default_name=kind, reuse=reuse
-        ) as scope,
+        tf.compat.v1.variable_scope(kind if name is None and reuse else name, default_name=kind, reuse=reuse) as scope,
     ):
         yield scope.name
 
@@ -88,8 +86,7 @@ def checked_rank(inputs: Any, scope: str, allowed: Sequence[int]) -> int:
     if rank not in allowed:
         wanted = f"{allowed[0]}" if len(allowed) == 1 else f"{allowed[0]} to {allowed[-1]}"
         raise GraphError(
-            f"Layer {scope!r}: its input must have {wanted} dimensions. Got {inputs.name!r} of shape "
-            f"{inputs.shape}."
+            f"Layer {scope!r}: its input must have {wanted} dimensions. Got {inputs.name!r} of shape {inputs.shape}."
         )
     return int(rank)
 

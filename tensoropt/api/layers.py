@@ -165,8 +165,7 @@ def conv2d(
         steps, dilations = pair(strides, "strides", scope), pair(dilation_rate, "dilation_rate", scope)
         if max(steps) > 1 and max(dilations) > 1:
             raise GraphError(
-                f"Layer {scope!r}: strides and dilation_rate cannot both be above 1. Got {steps} and "
-                f"{dilations}."
+                f"Layer {scope!r}: strides and dilation_rate cannot both be above 1. Got {steps} and {dilations}."
             )
         channels = known_size(inputs, layout.index("C"), scope)
         kernel = layer_variable(
@@ -288,9 +287,7 @@ def dropout(
     with layer_scope("dropout", name, None) as scope:
         inputs = tf.convert_to_tensor(inputs)
         if not isinstance(rate, tf.Tensor) and not 0.0 <= rate < 1.0:
-            raise GraphError(
-                f"Layer {scope!r}: rate must be from 0 up to, but not including, 1. Got {rate!r}."
-            )
+            raise GraphError(f"Layer {scope!r}: rate must be from 0 up to, but not including, 1. Got {rate!r}.")
         fixed = static_bool(training)
         if fixed is False:
             return tf.identity(inputs)

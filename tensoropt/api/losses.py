@@ -64,9 +64,7 @@ def _check(labels: Any, logits: Any, scope: str) -> None:
             raise GraphError(f"{subject}: labels of the logits' rank must have the logits' shape. {got}")
     elif labels.shape.rank == rank - 1 and labels.dtype.is_integer:
         if not labels.shape.is_compatible_with(logits.shape[:-1]):
-            raise GraphError(
-                f"{subject}: class ids must have the logits' shape without its last dimension. {got}"
-            )
+            raise GraphError(f"{subject}: class ids must have the logits' shape without its last dimension. {got}")
     else:
         raise GraphError(
             f"{subject}: labels must be probabilities of the logits' shape, or integer class ids of one "

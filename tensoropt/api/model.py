@@ -52,14 +52,11 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise GraphError(
-                f"Optimizer {self.name!r}: kind {self.kind!r} is unknown. Use one of "
-                f"{', '.join(sorted(_KINDS))}."
+                f"Optimizer {self.name!r}: kind {self.kind!r} is unknown. Use one of {', '.join(sorted(_KINDS))}."
             )
         keys = [key for key, _ in self.hyperparameters]
         if len(keys) != len(set(keys)):
-            raise GraphError(
-                f"Optimizer {self.name!r}: a hyperparameter is given twice. Got {keys}. Give each once."
-            )
+            raise GraphError(f"Optimizer {self.name!r}: a hyperparameter is given twice. Got {keys}. Give each once.")
 
     @property
     def slot_names(self) -> tuple[str, ...]:
@@ -205,9 +202,7 @@ class Model:
         """
         with self._lock:
             if step.op in self._train_steps:
-                raise GraphError(
-                    f"Train step {step.op!r}: an operation can be recorded once. Give it another name."
-                )
+                raise GraphError(f"Train step {step.op!r}: an operation can be recorded once. Give it another name.")
             self._train_steps[step.op] = step
 
     def next_optimizer_index(self) -> int:

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from tensoropt.api.job import current_job
-from tensoropt.api.strategy import load_plan, search
 from tensoropt.api.model import current_model
+from tensoropt.api.strategy import load_plan, search
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError, SessionError
 from tensoropt.plan.plan import Plan

@@ -67,9 +67,7 @@ class GradientHandle:
 
     __tf_tensor__ = __array__ = __iter__ = __getitem__ = __float__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = (
-        _refuse
-    )
+    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
 
 class Optimizer:
@@ -162,8 +160,7 @@ class Optimizer:
         model = current_model()
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
             raise GraphError(
-                f"{subject}: gate_gradients must be GATE_NONE, GATE_OP or GATE_GRAPH (0, 1, 2). Got "
-                f"{gate_gradients!r}."
+                f"{subject}: gate_gradients must be GATE_NONE, GATE_OP or GATE_GRAPH (0, 1, 2). Got {gate_gradients!r}."
             )
         if grad_loss is not None:
             raise GraphError(
@@ -210,9 +207,7 @@ class Optimizer:
             raise GraphError(f"{subject}: skip_gradients_aggregation is not supported. Leave it out.")
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         if not pairs:
-            raise GraphError(
-                f"{subject}: there is no gradient to apply. Pass what compute_gradients returned."
-            )
+            raise GraphError(f"{subject}: there is no gradient to apply. Pass what compute_gradients returned.")
         for gradient, variable in pairs:
             _check_gradient(gradient, variable, model, subject)
         losses = sorted({gradient.loss for gradient, _ in pairs})
@@ -259,8 +254,7 @@ class Optimizer:
                 )
             if value.shape.rank not in (0, None):
                 raise GraphError(
-                    f"Optimizer {self._name!r}: {key} must be a scalar. Got {value.name!r} of shape "
-                    f"{value.shape}."
+                    f"Optimizer {self._name!r}: {key} must be a scalar. Got {value.name!r} of shape {value.shape}."
                 )
             return str(value.name)
         if not isinstance(value, numbers.Real):
@@ -346,8 +340,7 @@ class AdagradOptimizer(Optimizer):
     ) -> None:
         if not initial_accumulator_value > 0.0:
             raise GraphError(
-                f"Optimizer {name!r}: initial_accumulator_value must be above 0. Got "
-                f"{initial_accumulator_value!r}."
+                f"Optimizer {name!r}: initial_accumulator_value must be above 0. Got {initial_accumulator_value!r}."
             )
         hyperparameters = {
             "learning_rate": learning_rate,
@@ -381,22 +374,17 @@ class RMSPropOptimizer(Optimizer):
 
 def _check_loss(loss: Any, model: Model, subject: str) -> None:
     if callable(loss):
-        raise GraphError(
-            f"{subject}: a function as loss needs eager mode. Call it and pass the tensor it returns."
-        )
+        raise GraphError(f"{subject}: a function as loss needs eager mode. Call it and pass the tensor it returns.")
     if not isinstance(loss, tf.Tensor) or not hasattr(loss, "op") or loss.graph is not model.graph:
         raise GraphError(
             f"{subject}: the loss must be a tensor of the private graph. Got {loss!r}. "
             "Compute it with tensoropt's functions after the last reset_default_graph."
         )
     if not loss.dtype.is_floating:
-        raise GraphError(
-            f"{subject}: loss {loss.name!r} must be floating point. Got {loss.dtype.name}. Cast it."
-        )
+        raise GraphError(f"{subject}: loss {loss.name!r} must be floating point. Got {loss.dtype.name}. Cast it.")
     if loss.shape.rank != 0:
         raise GraphError(
-            f"{subject}: loss {loss.name!r} must be a scalar. Got shape {loss.shape}. Use "
-            "tensoropt.reduce_mean."
+            f"{subject}: loss {loss.name!r} must be a scalar. Got shape {loss.shape}. Use tensoropt.reduce_mean."
         )
 
 
@@ -409,9 +397,7 @@ def _trained_variables(var_list: Any, model: Model, subject: str) -> list[Any]:
     for variable in variables:
         _check_variable(variable, model, subject)
         if variable.handle.name in seen:
-            raise GraphError(
-                f"{subject}: variable {variable.op.name!r} is twice in var_list. Give each once."
-            )
+            raise GraphError(f"{subject}: variable {variable.op.name!r} is twice in var_list. Give each once.")
         seen.add(variable.handle.name)
         if variable.constraint is not None:
             raise GraphError(
@@ -424,11 +410,7 @@ def _trained_variables(var_list: Any, model: Model, subject: str) -> list[Any]:
 
 def _check_variable(variable: Any, model: Model, subject: str) -> None:
     handle = getattr(variable, "handle", None)
-    if (
-        not isinstance(variable, tf.Variable)
-        or handle is None
-        or getattr(handle, "graph", None) is not model.graph
-    ):
+    if not isinstance(variable, tf.Variable) or handle is None or getattr(handle, "graph", None) is not model.graph:
         raise GraphError(
             f"{subject}: {variable!r} is not a variable of the private graph. Make it with "
             "tensoropt.get_variable "

@@ -30,9 +30,7 @@ class AnalyticCost:
         self._collectives = CollectiveModel(topology)
         self._device = topology.device
 
-    def step_seconds(
-        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
         """See :class:`tensoropt.cost.model.CostModel`."""
         # Every step passes over the piece in memory once to read and once to write, whoever it talks to.
         local = self._device.op_overhead_s + 2 * bytes_in / self._device.memory_bandwidth_bytes_per_s
@@ -54,9 +52,9 @@ class AnalyticCost:
     ) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
         pieces = configuration.pieces(rule, self.mesh)
-        tensors = [
-            (spec, configuration.input_layouts(rule, index).value) for index, spec in enumerate(inputs)
-        ] + [(spec, configuration.output_layouts(rule, index).value) for index, spec in enumerate(op.outputs)]
+        tensors = [(spec, configuration.input_layouts(rule, index).value) for index, spec in enumerate(inputs)] + [
+            (spec, configuration.output_layouts(rule, index).value) for index, spec in enumerate(op.outputs)
+        ]
         dtype = next((spec.dtype for spec, _ in tensors if spec.is_differentiable), "float32")
         rate = self._device.flops(dtype)
         size_bytes = 0.0
@@ -87,8 +85,6 @@ class AnalyticCost:
         if not axes or not inputs:
             return 0.0
         kept = [name for dim in rule.inputs[0] for name in dim if name not in rule.internal]
-        elements = math.prod(
-            rule.size(name) / self.mesh.extent(configuration.mesh_axes(name)) for name in kept
-        )
+        elements = math.prod(rule.size(name) / self.mesh.extent(configuration.mesh_axes(name)) for name in kept)
         size = np.array([max(1.0, elements) * inputs[0].itemsize])
         return 2 * float(self._collectives.seconds("all_reduce", axes, size)[0])

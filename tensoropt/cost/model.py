@@ -22,9 +22,7 @@ class CostModel(Protocol):
 
     mesh: Mesh
 
-    def step_seconds(
-        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of one reshard step over a group of mesh axes, per input size in bytes per device."""
         ...
 

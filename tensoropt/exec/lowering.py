@@ -108,9 +108,7 @@ class OpLowering:
             layout.local_shape(shape, self._mesh),
         )
 
-    def all_reduce(
-        self, tensor: Any, axes: str | Sequence[str], *, op: str = "sum", gradient: str | None
-    ) -> Any:
+    def all_reduce(self, tensor: Any, axes: str | Sequence[str], *, op: str = "sum", gradient: str | None) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.all_reduce`."""
         names = (axes,) if isinstance(axes, str) else tuple(axes)
         group = tuple(sorted(axis for name in names for axis in self._configuration.mesh_axes(name)))

@@ -166,9 +166,9 @@ def _merge(stacked: Any, dim: int) -> Any:
         order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape))]
         stacked = tf.transpose(stacked, order)
     piece = shape[1:]
-    return tf.reshape(stacked, [
-        -1 if extent is None else extent * shape[0] if i == dim else extent for i, extent in enumerate(piece)
-    ])
+    return tf.reshape(
+        stacked, [-1 if extent is None else extent * shape[0] if i == dim else extent for i, extent in enumerate(piece)]
+    )
 
 
 def _global_shape(tensor: Any, layout: Layout, mesh: Mesh) -> tuple[int, ...]:

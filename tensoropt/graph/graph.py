@@ -89,9 +89,7 @@ class Graph:
     def edges(self) -> tuple[Edge, ...]:
         """All edges, by consumer and position."""
         return tuple(
-            Edge(tensor, op.name, position)
-            for op in self.operators
-            for position, tensor in enumerate(op.inputs)
+            Edge(tensor, op.name, position) for op in self.operators for position, tensor in enumerate(op.inputs)
         )
 
     def of_type(self, *types: str) -> tuple[Operator, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -127,4 +128,4 @@ def rule_of(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 @functools.cache
 def _load() -> None:
     """Registers the declarations: importing their modules does it."""
-    import tensoropt.graph.ops
+    importlib.import_module("tensoropt.graph.ops")

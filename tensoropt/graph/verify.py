@@ -37,6 +37,4 @@ def verify_graph(graph: Graph) -> None:
         if graph[edge.consumer].inputs[edge.position : edge.position + 1] != (edge.tensor,):
             raise GraphError(f"Graph: edge {edge} is called differentiable but does not exist.")
         if not graph.spec(edge.tensor).is_differentiable:
-            raise GraphError(
-                f"Graph: edge {edge} carries {graph.spec(edge.tensor).dtype} and cannot have a gradient."
-            )
+            raise GraphError(f"Graph: edge {edge} carries {graph.spec(edge.tensor).dtype} and cannot have a gradient.")

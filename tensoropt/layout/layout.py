@@ -36,9 +36,7 @@ class Layout:
     def __post_init__(self) -> None:
         used = [axis for dim in self.dims for axis in dim] + list(self.partial)
         if len(set(used)) != len(used):
-            raise LayoutError(
-                f"Layout {self}: a mesh axis may be used once only. Split one dimension by it, or none."
-            )
+            raise LayoutError(f"Layout {self}: a mesh axis may be used once only. Split one dimension by it, or none.")
         if tuple(sorted(self.partial)) != self.partial:
             raise LayoutError(f"Layout {self}: partial axes are given ascending, got {self.partial}.")
 
@@ -83,9 +81,7 @@ class Layout:
     def check(self, shape: Sequence[int], mesh: Mesh, subject: str = "tensor") -> None:
         """Raises :class:`LayoutError` unless ``shape`` can have this layout on ``mesh``."""
         if len(shape) != self.rank:
-            raise LayoutError(
-                f"{subject}: layout {self} is for {self.rank} dimensions, the shape is {tuple(shape)}."
-            )
+            raise LayoutError(f"{subject}: layout {self} is for {self.rank} dimensions, the shape is {tuple(shape)}.")
         beyond = [axis for axis in self.used_axes if axis >= len(mesh.shape)]
         if beyond:
             raise LayoutError(f"{subject}: layout {self} names mesh axes {beyond} that {mesh} has not.")
@@ -99,9 +95,7 @@ class Layout:
 
     def local_shape(self, shape: Sequence[int], mesh: Mesh) -> tuple[int, ...]:
         """The shape of every device's piece of a tensor of ``shape``."""
-        return tuple(
-            extent // count for extent, count in zip(shape, self.shard_counts(mesh), strict=True)
-        )
+        return tuple(extent // count for extent, count in zip(shape, self.shard_counts(mesh), strict=True))
 
     def offsets(self, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[int, ...]:
         """Where the piece of ``rank`` starts, per dimension."""
@@ -114,8 +108,7 @@ class Layout:
         """The piece of ``rank`` as an index into the whole tensor."""
         local = self.local_shape(shape, mesh)
         return tuple(
-            slice(start, start + extent)
-            for start, extent in zip(self.offsets(shape, mesh, rank), local, strict=True)
+            slice(start, start + extent) for start, extent in zip(self.offsets(shape, mesh, rank), local, strict=True)
         )
 
     def with_dim(self, dim: int, axes: Iterable[int]) -> Layout:

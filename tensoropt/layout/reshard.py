@@ -207,6 +207,4 @@ def _orders(axes: tuple[int, ...], mesh: Mesh) -> list[tuple[int, ...]]:
 
 def _subsets(axes: Sequence[int]) -> list[tuple[int, ...]]:
     """All non-empty subsets, in the order given."""
-    return [
-        subset for size in range(1, len(axes) + 1) for subset in itertools.combinations(axes, size)
-    ]
+    return [subset for size in range(1, len(axes) + 1) for subset in itertools.combinations(axes, size)]

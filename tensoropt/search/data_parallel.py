@@ -45,4 +45,3 @@ def _batch_axis(space: SearchSpace, op: Operator, done: dict[str, Configuration]
             if axes == space.mesh.axes and axes and rule.inputs[position][dim]:
                 return rule.inputs[position][dim][0]
     return None
-

@@ -89,9 +89,7 @@ class SearchSpace:
             [memory for _, memory in tables],
         )
 
-    def plan(
-        self, assignment: Sequence[int], option: str, notes: Mapping[str, object] | None = None
-    ) -> Plan:
+    def plan(self, assignment: Sequence[int], option: str, notes: Mapping[str, object] | None = None) -> Plan:
         """The plan of one strategy, operators outside of the training step included.
 
         Args:

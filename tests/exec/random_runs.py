@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tensoropt.api.job import trainings
 from tensoropt.api.model import Model, current_model
@@ -33,6 +34,7 @@ __all__ = [
     "make_case",
     "random_plan",
     "reference_outcome",
+    "small_session",
     "train",
 ]
 
@@ -92,6 +94,19 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
     plan = space.plan(chosen, "random", {"seed": seed})
     plan.check(imported.graph)
     return plan
+
+
+def small_session() -> Any:
+    """A session's configuration for small graphs of which each runs a few times: the optimizer would take longer."""
+    config = tf.compat.v1.ConfigProto(
+        use_per_session_threads=True,
+        inter_op_parallelism_threads=2,
+        intra_op_parallelism_threads=1,
+        device_count={"GPU": 0},
+    )
+    config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return config
 
 
 def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], None] | None, config: Any) -> Outcome:

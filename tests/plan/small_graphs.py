@@ -10,7 +10,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["assigning", "mlp", "operator", "tied"]
+__all__ = ["assigning", "embedding", "mlp", "operator", "tied"]
 
 
 def operator(
@@ -90,4 +90,26 @@ def assigning() -> Graph:
     return Graph(
         (operator("x", "Placeholder", (), (8, 4)), operator("v", "Variable", (), (8, 4)), write),
         frozenset({"x", "v", "write"}),
+    )
+
+
+def embedding(batch: int = 8, rows: int = 16, width: int = 8) -> Graph:
+    """Rows of a table by their numbers, and the mean of their squares."""
+    return _graph(
+        [
+            operator("ids", "Placeholder", (), (batch,), dtype="int32"),
+            operator("table", "Variable", (), (rows, width)),
+            Operator(
+                "rows",
+                "GatherV2",
+                (TensorId("table"), TensorId("ids")),
+                (TensorSpec((batch, width), "float32"),),
+                MappingProxyType({"batch_dims": 0}),
+                MappingProxyType({2: 0}),
+            ),
+            operator("s", "Square", ("rows",), (batch, width)),
+            operator("loss", "Mean", ("s",), (), {"keep_dims": False}, static={1: (0, 1)}),
+            operator("loss:0/sink", "Sink", ("loss",), ()),
+        ],
+        ("ids",),
     )

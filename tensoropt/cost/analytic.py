@@ -38,7 +38,8 @@ class AnalyticCost:
             return np.asarray(np.maximum(local, 1e-9))
         seconds = self._collectives.seconds(kind.value, axes, bytes_in)
         if kind is StepKind.ALL_REDUCE:
-            return np.asarray(np.maximum(seconds, 1e-9))  # works in place on the whole piece
+            # Works in place on the whole piece; without the start of an op, three small ones would cost as one.
+            return np.asarray(np.maximum(seconds + self._device.op_overhead_s, 1e-9))
         return np.asarray(np.maximum(seconds + local, 1e-9))
 
     def op_seconds(

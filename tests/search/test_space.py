@@ -1,0 +1,218 @@
+"""Search spaces: tables that agree with the plans made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tensoropt.cluster.presets import cpu, v100
+from tensoropt.cost import AnalyticCost
+from tensoropt.errors import PlanError
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.layout import Layout, Mesh, Step
+from tensoropt.plan.configuration import DEFER, Configuration
+from tensoropt.plan.plan import Plan
+from tensoropt.search.space import SearchSpace, feed_layout
+from tests.plan.small_graphs import assigning, embedding, mlp, operator, tied
+
+pytestmark = pytest.mark.pure
+
+GRAPHS: list[Callable[[], Graph]] = [mlp, tied, embedding]
+
+
+def _space(graph: Graph, devices: int = 4, **more: object) -> SearchSpace:
+    return SearchSpace(graph, AnalyticCost(cpu(devices)), **more)  # type: ignore[arg-type]
+
+
+def _random(space: SearchSpace, seed: int) -> list[int]:
+    random = np.random.default_rng(seed)
+    return [int(random.integers(len(space.choices(op.name)))) for op in space.operators]
+
+
+def _seconds(space: SearchSpace, edge: Edge, layout: Layout, steps: Sequence[Step]) -> float:
+    spec, total = space.graph.spec(edge.tensor), 0.0
+    for step in steps:
+        size = np.array([float(step.bytes_in(layout, spec.shape, spec.itemsize, space.mesh))])
+        total += float(space.cost.step_seconds(step.kind, step.axes or space.mesh.axes, size)[0])
+        layout = step.apply(layout)
+    return total
+
+
+@pytest.mark.parametrize("make", GRAPHS)
+@pytest.mark.parametrize("devices", [1, 2, 4, 6, 8])
+def test_tables_have_a_row_per_configuration(make: Callable[[], Graph], devices: int) -> None:
+    space = _space(make(), devices)
+    problem = space.problem
+    counts = [len(space.choices(name)) for name in problem.names]
+    assert list(problem.names) == [op.name for op in space.graph.operators]
+    assert [len(time) for time in problem.node_time_s] == counts
+    assert [len(memory) for memory in problem.node_memory_bytes] == counts
+    edges = space.graph.edges()
+    assert len(problem.edges) == len(edges)
+    for (source, target), edge, time in zip(problem.edges.tolist(), edges, problem.edge_time_s, strict=True):
+        assert (problem.names[source], problem.names[target]) == (edge.tensor.op, edge.consumer)
+        assert time.shape == (counts[source], counts[target])
+        assert np.all(np.isfinite(time))
+
+
+@pytest.mark.parametrize("make", GRAPHS)
+@pytest.mark.parametrize("devices", [1, 4, 6])
+def test_a_plan_costs_what_the_tables_say_and_what_its_steps_cost(make: Callable[[], Graph], devices: int) -> None:
+    space = _space(make(), devices)
+    for seed in range(20):
+        assignment = _random(space, seed)
+        plan = space.plan(assignment, "random")
+        plan.check(space.graph)
+        time, memory = space.problem.costs(assignment)
+        assert (plan.time_s, plan.memory_bytes) == (time[0], memory[0])
+        costs = [(entry.time_s, entry.memory_bytes) for entry in plan.operators.values()]
+        costs += [(entry.time_s, entry.memory_bytes) for entry in plan.edges.values()]
+        assert np.sum(costs, axis=0) == pytest.approx([plan.time_s, plan.memory_bytes], rel=1e-12)
+        for edge in space.graph.edges():
+            if space.rules[edge.consumer].sparse_input == edge.position:
+                continue
+            given = plan.configuration(edge.tensor.op).output_layouts(space.rules[edge.tensor.op], edge.tensor.index)
+            wanted = plan.configuration(edge.consumer).input_layouts(space.rules[edge.consumer], edge.position)
+            entry = plan.edge(edge)
+            seconds = _seconds(space, edge, given.value, entry.forward)
+            seconds += _seconds(space, edge, wanted.gradient, entry.backward)
+            assert entry.time_s == pytest.approx(seconds, rel=1e-9, abs=1e-15)
+            assert not (entry.backward and edge not in space.graph.differentiable)
+
+
+@pytest.mark.parametrize("make", GRAPHS)
+def test_the_assignment_of_a_plan_is_the_one_it_was_made_from(make: Callable[[], Graph]) -> None:
+    space = _space(make(), 6)
+    for seed in range(10):
+        assignment = _random(space, seed)
+        plan = space.plan(assignment, "random")
+        found = space.assignment({name: entry.configuration for name, entry in plan.operators.items()})
+        assert found == tuple(assignment)
+
+
+def test_a_configuration_that_is_no_choice_is_named() -> None:
+    space = _space(mlp(), 4)
+    whole = {op.name: space.choices(op.name)[-1] for op in space.operators}
+    with pytest.raises(PlanError, match=r"Placeholder 'x': configuration d1,d1 is not one of its \d+ on Mesh\(2x2\)"):
+        space.assignment(whole | {"x": Configuration(("d1", "d1"))})
+
+
+def test_tables_do_not_depend_on_the_process() -> None:
+    one, other = (_space(mlp(), 8).problem for _ in range(2))
+    for left, right in zip(one.edge_time_s + one.node_time_s, other.edge_time_s + other.node_time_s, strict=True):
+        assert np.array_equal(left, right)
+
+
+def test_only_the_allowed_configurations_are_chosen_from() -> None:
+    only = (Configuration(("d0", "d0")),)
+    space = _space(mlp(), 4, allowed={"x": only})
+    assert space.choices("x") == only
+    assert space.problem.node_time_s[0].shape == (1,)
+    assert space.plan(_random(space, 0), "random").configuration("x") == only[0]
+
+
+def test_an_allowed_list_is_as_good_as_a_tuple() -> None:
+    only = [Configuration(("d0", "d0"))]
+    assert _space(mlp(), 4, allowed={"x": only}).problem.node_time_s[0].shape == (1,)
+
+
+def test_a_variable_is_assigned_only_as_it_is_stored() -> None:
+    space = _space(assigning(), 4)
+    problem = space.problem
+    edge = [tuple(pair) for pair in problem.edges.tolist()].index(
+        (problem.names.index("v"), problem.names.index("write"))
+    )
+    stored, written = space.choices("v"), space.choices("write")
+    for i, one in enumerate(stored):
+        for j, other in enumerate(written):
+            assert np.isfinite(problem.edge_time_s[edge][i, j]) == (one == other)
+
+
+def test_optimizer_slots_count_for_trained_variables_only() -> None:
+    def memory(name: str, **more: object) -> float:
+        space = _space(mlp(), 1, **more)
+        return float(space.problem.node_memory_bytes[space.problem.names.index(name)][0])
+
+    # 6x12 floats: the variable, its gradient, and what the optimizer keeps.
+    assert memory("w1") == 2 * 6 * 12 * 4
+    assert memory("w1", slots={"w1": 2}) == 4 * 6 * 12 * 4
+    space = _space(assigning(), 1, slots={"v": 2})
+    assert space.problem.node_memory_bytes[space.problem.names.index("v")][0] == 8 * 4 * 4
+
+
+def test_activations_count_where_the_backward_pass_needs_them() -> None:
+    space = _space(mlp(), 1)
+    memory = dict(zip(space.problem.names, space.problem.node_memory_bytes, strict=True))
+    assert memory["a"][0] == 8 * 12 * 4  # the output of Relu, which its gradient and MatMul's read
+    assert memory["h"][0] == 0  # BiasAdd does not need its input back
+    assert memory["loss"][0] == 0
+
+
+def test_a_reshard_that_is_kept_counts_its_copy() -> None:
+    space = _space(mlp(), 2)
+    whole = {op.name: space.choices(op.name)[-1] for op in space.operators}
+    plan = space.plan(space.assignment(whole | {"y": Configuration(("k",))}), "hand")
+    edge = plan.edge(Edge(TensorId("a"), "y", 0))
+    assert [step.kind.value for step in edge.forward] == ["slice"]
+    assert edge.memory_bytes == 8 * 6 * 4
+
+
+def test_gradients_of_a_shared_variable_are_reduced_once_where_its_fan_out_defers() -> None:
+    space = _space(tied(), 2)
+    split = {op.name: space.choices(op.name)[-1] for op in space.operators}
+    split |= {"x": Configuration(("d0",)), "h": Configuration(("m",)), "y": Configuration(("m",))}
+
+    def kinds(configuration: Configuration) -> dict[str, list[str]]:
+        plan = space.plan(space.assignment(split | {"w/fanout0": configuration}), "hand")
+        plan.check(space.graph)
+        return {
+            str(edge): [step.kind.value for step in entry.backward]
+            for edge, entry in plan.edges.items()
+            if edge.tensor.op.startswith("w") and entry.backward
+        }
+
+    assert kinds(Configuration((DEFER,))) == {"w:0 -> w/fanout0[0]": ["all_reduce"]}
+    at_once = kinds(Configuration((None,)))
+    assert at_once == {"w/fanout0:0 -> h[1]": ["all_reduce"], "w/fanout0:0 -> y[1]": ["all_reduce"]}
+
+
+def test_operators_outside_of_training_get_the_cheapest_configuration() -> None:
+    graph = mlp()
+    extra = operator("probe", "Relu", ("hb",), (8, 12))
+    graph = Graph((*graph.operators, extra), graph.training, graph.differentiable)
+    space = _space(graph, 4)
+    assert "probe" not in space.problem.names
+    split = {op.name: space.choices(op.name)[-1] for op in space.operators}
+    plan = space.plan(space.assignment(split | {"hb": Configuration(("d0", "c"))}), "hand")
+    plan.check(graph)
+    assert plan.configuration("probe") == Configuration(("d0", "d1"))
+    assert plan.edge(Edge(TensorId("hb"), "probe", 0)).forward == ()
+    assert plan.time_s == space.problem.costs(_index(space, plan))[0][0]
+
+
+def _index(space: SearchSpace, plan: Plan) -> tuple[int, ...]:
+    return space.assignment({op.name: plan.configuration(op.name) for op in space.operators})
+
+
+def test_rows_of_an_embedding_cost_less_to_bring_home_than_the_table() -> None:
+    space = SearchSpace(embedding(rows=100_000), AnalyticCost(v100(1)))
+    problem = space.problem
+    edge = [tuple(pair) for pair in problem.edges.tolist()].index(
+        (problem.names.index("table"), problem.names.index("rows"))
+    )
+    whole = space.choices("table").index(Configuration((None, None, None)))
+    # The batch is the axis of the numbers that are looked up.
+    axis = space.rules["rows"].inputs[1][0][0]
+    batch = space.choices("rows").index(Configuration((axis,) * 3))
+    table_bytes = 100_000 * 8 * 4
+    assert 0 < problem.edge_time_s[edge][whole, batch] < table_bytes / 100e9
+
+
+def test_inputs_are_fed_by_their_first_dimension() -> None:
+    mesh = Mesh((2, 3))
+    assert feed_layout(TensorSpec((12, 5), "float32"), mesh) == Layout(((0, 1), ()))
+    assert feed_layout(TensorSpec((8, 6), "float32"), mesh) is None
+    assert feed_layout(TensorSpec((), "float32"), mesh) is None

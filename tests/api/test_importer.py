@@ -1,0 +1,301 @@
+"""The importer: what becomes of TensorFlow's ops, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensoropt as to
+from tensoropt.api.importer import import_graph, import_operators, static_shapes
+from tensoropt.api.model import Model, current_model
+from tensoropt.api.strategy import ImportedModel, import_model
+from tensoropt.errors import GraphError
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.spec import TensorId, TensorSpec
+
+pytestmark = pytest.mark.tf
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def _imported(batch_size: int | None = None) -> ImportedModel:
+    return import_model(current_model(), batch_size)
+
+
+def _types(graph: Graph) -> dict[str, str]:
+    return {op.name: op.type for op in graph.operators if op.name in graph.training}
+
+
+def _readers(graph: Graph, name: str, index: int = 0) -> list[tuple[str, int]]:
+    return [(edge.consumer, edge.position) for edge in graph.consumers(TensorId(name, index))]
+
+
+def test_a_model_is_read_with_its_variables_and_sinks(model: Model) -> None:
+    x = to.placeholder(to.float32, [8, 6], name="x")
+    w = to.get_variable("w", [6, 4])
+    loss = to.reduce_mean(to.square(to.matmul(x, w, name="h"), name="s"), name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    graph = _imported().graph
+    assert _types(graph) == {
+        "x": "Placeholder",
+        "w": "Variable",
+        "h": "MatMul",
+        "s": "Square",
+        "loss": "Mean",
+        "loss:0/sink": "Sink",
+    }
+    assert graph["h"].inputs == (TensorId("x"), TensorId("w"))
+    assert graph["h"].outputs == (TensorSpec((8, 4), "float32"),)
+    assert graph["h"].attrs["transpose_b"] is False
+    assert graph["loss"].static[1].tolist() == [0, 1]
+    assert (graph["loss"].source or "").startswith("test_importer.py:")
+
+
+def test_gradients_flow_from_variables_to_losses_only(model: Model) -> None:
+    x = to.placeholder(to.float32, [8, 4], name="x")
+    w, frozen = to.get_variable("w", [4, 4]), to.get_variable("frozen", [4, 4])
+    h = to.matmul(x, frozen, name="h")
+    y = to.matmul(h, w, name="y")
+    kept = to.stop_gradient(y, name="kept")
+    rounded = to.cast(to.cast(y, to.int32, name="whole"), to.float32, name="back")
+    loss = to.reduce_mean(y * kept + rounded, name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=[w])
+    graph = _imported().graph
+    edges = {str(edge) for edge in graph.differentiable}
+    assert "w:0 -> y[1]" in edges
+    assert "loss:0 -> loss:0/sink[0]" in edges
+    ends = {(edge.tensor.op, edge.consumer) for edge in graph.differentiable}
+    for source, target in [("x", "h"), ("frozen", "h"), ("h", "y"), ("y/fanout0", "kept"), ("y/fanout0", "whole")]:
+        assert Edge(TensorId(source), target, 0) in graph.edges() or source == "frozen"
+        assert (source, target) not in ends
+    assert not any(edge.consumer == "back" for edge in graph.differentiable)
+
+
+def test_every_read_of_a_variable_is_the_variable(model: Model) -> None:
+    v = to.get_variable("v", [4])
+    with model.enter():
+        again = v.read_value()
+    loss = to.reduce_sum(again * v, name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    graph = _imported().graph
+    assert "ReadVariableOp" not in _types(graph).values()
+    assert _readers(graph, "v") == [("v/fanout0", 0)]
+    assert len(_readers(graph, "v/fanout0")) == 2
+
+
+def test_a_tensor_that_several_read_gets_one_fan_out(model: Model) -> None:
+    x = to.placeholder(to.float32, [8, 4], name="x")
+    w = to.get_variable("w", [4, 4])
+    h = to.matmul(x, w, name="h")
+    loss = to.reduce_mean(to.tanh(h, name="t") * to.sigmoid(h, name="g") + h, name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    graph = _imported().graph
+    assert _readers(graph, "h") == [("h/fanout0", 0)]
+    assert [name for name, _ in _readers(graph, "h/fanout0")][:2] == ["t", "g"]
+    assert len(_readers(graph, "h/fanout0")) == 3
+    assert graph["h/fanout0"].type == "Fanout"
+
+
+def test_a_tensor_that_one_operator_reads_twice_gets_a_fan_out(model: Model) -> None:
+    w = to.get_variable("w", [4, 4])
+    h = to.tanh(w, name="h")
+    loss = to.reduce_mean(to.multiply(h, h, name="m"), name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    graph = _imported().graph
+    assert _readers(graph, "h/fanout0") == [("m", 0), ("m", 1)]
+    assert _readers(graph, "w") == [("h", 0)]
+
+
+def test_constants_are_copied_for_each_reader(model: Model) -> None:
+    w = to.get_variable("w", [4, 4])
+    two = to.constant(np.full((4, 4), 2, np.float32), name="two")
+    loss = to.reduce_mean(to.multiply(w, two, name="m") + two, name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    graph = _imported().graph
+    assert _readers(graph, "two") == [("m", 1)]
+    assert graph["two/copy1"].type == "Const"
+    assert np.array_equal(graph["two/copy1"].attrs["value"], np.full((4, 4), 2))
+    assert len(_readers(graph, "two/copy1")) == 1
+
+
+def test_readers_outside_of_training_change_nothing_in_it(model: Model) -> None:
+    x = to.placeholder(to.float32, [8, 4], name="x")
+    w = to.get_variable("w", [4, 4])
+    h = to.matmul(x, w, name="h")
+    loss = to.reduce_mean(h, name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    before = _imported().graph
+    to.argmax(h, axis=1, name="guess")
+    after = _imported().graph
+    assert _types(after) == _types(before)
+    assert "guess" in after and "guess" not in after.training
+    assert after["guess"].inputs == (TensorId("h"),)
+
+
+def test_control_inputs_that_assign_are_kept(model: Model) -> None:
+    w = to.get_variable("w", [4])
+    mean = to.get_variable("mean", [4], trainable=False)
+    update = to.assign(mean, mean * 0.9 + w * 0.1, name="update")
+    with current_model().graph.control_dependencies([update]), current_model().graph.as_default():
+        loss = to.reduce_mean(to.square(w, name="s"), name="loss")
+        step = to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    graph = _imported().graph
+    assigns = [op for op in graph.operators if op.type == "AssignVariableOp" and op.name in graph.training]
+    assert [op.inputs[0] for op in assigns] == [TensorId("mean")]
+    # The read waits, and so does everything that reads it.
+    assert graph["s"].inputs == (TensorId("s/ReadVariableOp"),)
+    assert graph["s/ReadVariableOp"].control_inputs == (assigns[0].name,)
+    assert step.name in graph
+
+
+def test_a_step_waits_for_its_updates(model: Model) -> None:
+    x = to.placeholder(to.float32, [8, 6], name="x")
+    w = to.get_variable("w", [6, 4])
+    count = to.get_variable("count", [], to.int32, initializer=to.zeros_initializer(), trainable=False)
+    bump = to.assign_add(count, 1)
+    loss = to.reduce_mean(to.matmul(x, w), name="loss")
+    with to.control_dependencies([bump]):
+        to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    graph = _imported().graph
+    assigns = [op.name for op in graph.operators if op.type == "AssignAddVariableOp"]
+    assert assigns and set(assigns) <= graph.training
+
+
+def test_operands_that_fold_to_constants_are_static(model: Model) -> None:
+    x = to.placeholder(to.float32, [8, 6], name="x")
+    w = to.get_variable("w", [6, 4])
+    logits = to.matmul(x, w)
+    labels = to.nn.softmax(logits)
+    # Its shapes are slices of shapes, which TensorFlow does not fold by itself.
+    loss = to.reduce_mean(to.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=logits))
+    half = to.reshape(x, to.stack([to.shape(x)[0] // 2, -1]), name="half")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss + to.reduce_sum(half))
+    graph = _imported().graph
+    assert graph["half"].static[1].tolist() == [4, -1]
+    shapes = [op.static[1] for op in graph.of_type("Reshape") if op.name.startswith("softmax_cross")]
+    assert shapes and all(isinstance(shape, np.ndarray) for shape in shapes)
+
+
+def test_a_batch_size_fills_in_open_shapes(model: Model) -> None:
+    x = to.placeholder(to.float32, [None, 6], name="x")
+    loss = to.reduce_mean(to.matmul(x, to.get_variable("w", [6, 4]), name="h"))
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    assert _imported(12).graph["h"].outputs[0].shape == (12, 4)
+    copy = static_shapes(current_model().graph, {"x": [5, 6]})
+    assert copy.get_tensor_by_name("h:0").shape.as_list() == [5, 4]
+    assert current_model().graph.get_tensor_by_name("h:0").shape.as_list() == [None, 4]
+
+
+def test_an_unknown_shape_names_the_op_and_the_line() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 3], name="x")
+        y = tf.reduce_sum(x, name="y")
+    with pytest.raises(
+        GraphError, match=r"Placeholder 'x' \(test_importer\.py:\d+\): its output has shape \(None, 3\)"
+    ):
+        import_graph(graph, losses=[y.name])
+
+
+def test_a_string_is_refused() -> None:
+    with tf.Graph().as_default() as graph:
+        text = tf.constant("3", name="text")
+        number = tf.strings.to_number(text, name="number")
+    with pytest.raises(GraphError, match=r"Const 'text' .*: its output is a string tensor, which devices cannot"):
+        import_graph(graph, losses=[number.name])
+
+
+def test_an_operand_that_must_be_fixed_and_is_not_is_refused(model: Model) -> None:
+    shape = to.placeholder(to.int32, [2], name="shape")
+    w = to.get_variable("w", [4, 4])
+    y = to.reshape(w, shape, name="y")
+    with model.enter():
+        y.set_shape([8, 2])
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(y))
+    with pytest.raises(GraphError, match=r"Reshape 'y' .*: its .* is 'shape:0', which is not known before"):
+        _imported()
+
+
+def test_a_random_operand_is_not_taken_for_a_constant(model: Model) -> None:
+    w = to.get_variable("w", [4, 4])
+    drawn = to.cast(to.random_uniform([1], 1, 3, to.int32), to.int32)
+    y = to.roll(w, shift=drawn, axis=[0], name="y")
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(y * w))
+    try:
+        graph = _imported().graph
+    except GraphError as error:
+        assert "which is not known before the graph runs" in str(error)
+    else:
+        assert TensorId(drawn.op.name) in graph["y"].inputs
+
+
+def test_a_variable_of_unknown_shape_is_refused() -> None:
+    with tf.Graph().as_default() as graph:
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=tf.TensorShape(None), shared_name="v", name="v")
+        read = tf.ensure_shape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32), [2])
+    with pytest.raises(GraphError, match=r"Variable 'v' .*: its shape is unknown"):
+        import_graph(graph, losses=[read.name])
+
+
+def test_what_cannot_be_imported_may_stay_outside_of_training(model: Model) -> None:
+    w = to.get_variable("w", [4])
+    loss = to.reduce_sum(to.square(w), name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    to.as_string(w, name="text")
+    graph = _imported().graph
+    assert "text" not in graph
+    assert "loss" in graph
+
+
+def test_operators_come_in_the_order_in_which_they_were_built() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2], name="x")
+        later = tf.tanh(x, name="a_later_name_first")
+        y = tf.add(later, x, name="y")
+    operators: list[Operator] = import_operators(graph, [y.op])
+    assert [op.name for op in operators] == ["x", "a_later_name_first", "y"]
+    assert [op.name for op in import_operators(graph, [y.op], known=["x"])] == ["a_later_name_first", "y"]
+
+
+_PROGRAM = """
+import sys
+import tensoropt as to
+from tensoropt.api.model import current_model
+from tensoropt.api.strategy import import_model
+to.set_random_seed(int(sys.argv[1]))
+x = to.placeholder(to.float32, [8, 6], name="x")
+w = to.get_variable("w", [6, 4])
+h = to.nn.dropout(to.matmul(x, w), rate=0.5)
+to.train.AdamOptimizer().minimize(to.reduce_mean(h * h + to.constant([1.0, 2.0, 3.0, 4.0])))
+print("fingerprint", import_model(current_model()).graph.fingerprint())
+"""
+
+
+def test_a_fingerprint_is_the_same_in_every_process_and_for_every_seed() -> None:
+    found = []
+    for seed, hashing in (("1", "1"), ("2", "77")):
+        environment = {**os.environ, "PYTHONHASHSEED": hashing, "PYTHONPATH": str(_ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, seed], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        found += [line for line in done.stdout.splitlines() if line.startswith("fingerprint")]
+    assert len(found) == 2 and found[0] == found[1]
+
+
+def test_a_fingerprint_changes_with_what_a_plan_relies_on(model: Model) -> None:
+    def fingerprint(width: int, rate: float, name: str) -> str:
+        to.reset_default_graph()
+        w = to.get_variable(name, [4, width])
+        to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(to.nn.leaky_relu(w, alpha=rate)))
+        return _imported().graph.fingerprint()
+
+    first = fingerprint(4, 0.1, "w")
+    assert fingerprint(4, 0.1, "w") == first
+    assert len({first, fingerprint(8, 0.1, "w"), fingerprint(4, 0.2, "w"), fingerprint(4, 0.1, "v")}) == 4

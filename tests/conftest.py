@@ -22,20 +22,22 @@ hypothesis.settings.load_profile("repeatable")
 TIERS = ("pure", "tf", "mpi")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keeps the jobs of mpirun from running side by side: ``--dist loadgroup`` gives a group to one worker.
+
+    Here, since xdist reads the groups before this file's ``pytest_collection_modifyitems`` is called.
+    """
+    if item.get_closest_marker("mpi"):
+        item.add_marker(pytest.mark.xdist_group("mpi"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Checks that every test names its tier, and keeps the jobs of mpirun from running side by side.
-
-    With ``--dist loadgroup`` all tests of one group go to one worker. They come first, so that the other
-    worker does the rest meanwhile.
-    """
+    """Checks that every test names its tier; those of mpirun come first, so that others run beside them."""
     untiered = [item.nodeid for item in items if not any(item.get_closest_marker(tier) for tier in TIERS)]
     if untiered:
         raise pytest.UsageError(
             f"every test has one of the marks {', '.join(TIERS)}; these have none: {', '.join(untiered)}. "
             "`pytestmark = pytest.mark.pure` marks a whole file."
         )
-    for item in items:
-        if item.get_closest_marker("mpi"):
-            item.add_marker(pytest.mark.xdist_group("mpi"))
     items.sort(key=lambda item: item.get_closest_marker("mpi") is None)

@@ -26,6 +26,8 @@ StepCost = Callable[[StepKind, tuple[int, ...], NDArray[np.float64]], NDArray[np
 # Up to this many mesh axes a dimension may pass through layouts whose axes are not ascending; beyond it their
 # number (axes! per dimension) would outgrow what they save.
 _ALL_ORDERS_UP_TO_AXES = 3
+# So many sources are worked on at a time that their part of the work stays in a processor's cache.
+_ROWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,19 @@ def _all_pairs(count: int, graph: _LayoutGraph, weight: NDArray[np.float64]) -> 
     if not len(weight):
         return seconds
     targets, starts = np.unique(graph.target, return_index=True)
-    while True:
-        reached = np.minimum.reduceat(seconds[:, graph.source] + weight, starts, axis=1)
-        better = np.minimum(seconds[:, targets], reached)
-        if np.array_equal(better, seconds[:, targets]):
-            return seconds
-        seconds[:, targets] = better
+    reached = np.empty((min(count, _ROWS_AT_ONCE), len(weight)))
+    for first in range(0, count, _ROWS_AT_ONCE):
+        rows = seconds[first : first + _ROWS_AT_ONCE]  # a view: what is written to it is written to the result
+        one_more = reached[: len(rows)]
+        while True:
+            np.take(rows, graph.source, axis=1, out=one_more, mode="clip")  # any other mode copies first
+            np.add(one_more, weight, out=one_more)
+            before = rows[:, targets]
+            better = np.minimum(before, np.minimum.reduceat(one_more, starts, axis=1))
+            if np.array_equal(better, before):
+                break
+            rows[:, targets] = better
+    return seconds
 
 
 @functools.lru_cache(maxsize=256)

@@ -58,10 +58,10 @@ demo: $(STAMP)
 	$(IN_VENV) $(QUIET_TF) $(LOCAL_MPI) $(KEEP_PAGES) $(SHARE_CORES) \
 		mpirun -n $(RANKS) python examples/digits.py --model $(MODEL) $(ARGS)
 
-# One pytest run, so that it ends with one summary. Two workers share the tests; those that start mpirun all go to the
-# same one (tests/conftest.py), so that no two of them fight for the cores.
+# One pytest run, so that it ends with one summary. Two workers share the tests; those that start mpirun come first and
+# take turns (tests/mpi_support.py), so that no two of their jobs fight for the cores.
 test: lint
-	$(IN_VENV) $(LOCAL_MPI) python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(IN_VENV) $(LOCAL_MPI) python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(IN_VENV) ruff check .

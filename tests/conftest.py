@@ -22,15 +22,6 @@ hypothesis.settings.load_profile("repeatable")
 TIERS = ("pure", "tf", "mpi")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keeps the jobs of mpirun from running side by side: ``--dist loadgroup`` gives a group to one worker.
-
-    Here, since xdist reads the groups before this file's ``pytest_collection_modifyitems`` is called.
-    """
-    if item.get_closest_marker("mpi"):
-        item.add_marker(pytest.mark.xdist_group("mpi"))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Checks that every test names its tier; those of mpirun come first, so that others run beside them."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 __all__ = ["MpiRunError", "mpirun_path", "run_mpi"]
@@ -85,10 +88,17 @@ def run_mpi(
     is_file = isinstance(script, Path) or script.endswith(".py")
     program = [str(script)] if is_file else ["-m", str(script)]
     command = [mpirun, "-n", str(ranks), sys.executable, *program, *map(str, args)]
+    with _one_at_a_time():
+        return _run(command, f"{script} on {ranks} ranks", timeout, _environment(env or {}), check)
+
+
+def _run(
+    command: list[str], subject: str, timeout: float, environment: dict[str, str], check: bool
+) -> subprocess.CompletedProcess[str]:
     # A session of its own holds mpirun and every rank, so that all of them can be found and killed.
     process = subprocess.Popen(
         command,
-        env=_environment(env or {}),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -101,15 +111,24 @@ def run_mpi(
     except subprocess.TimeoutExpired:
         _end_session(process)
         stdout, stderr = process.communicate()
-        reason = f"{script} on {ranks} ranks was not over after {timeout:g} s and was killed"
+        reason = f"{subject} was not over after {timeout:g} s and was killed"
         raise MpiRunError(reason, None, stdout, stderr) from None
     except BaseException:
         _end_session(process)
         raise
     if check and process.returncode != 0:
-        reason = f"{script} on {ranks} ranks ended with exit code {process.returncode}"
+        reason = f"{subject} ended with exit code {process.returncode}"
         raise MpiRunError(reason, process.returncode, stdout, stderr)
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Waits until no other job of the tests runs: several would fight for the cores, and time out."""
+    path = Path(tempfile.gettempdir()) / f"tensoropt-tests-mpirun-{os.getuid()}.lock"
+    with path.open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, so also with this process
+        yield
 
 
 def _search_path() -> str:

@@ -17,7 +17,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
 
-__all__ = ["SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "rules_of"]
+__all__ = ["SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
 
 SCHEMA_VERSION = 1
 
@@ -89,6 +89,7 @@ class Plan:
                 "The model, its shapes or its names changed; call find_strategy again."
             )
         rules = rules_of(graph)
+        rows = row_edges(graph, rules)
         known = set(graph.edges())
         for name in self.operators:
             if name not in graph:
@@ -100,13 +101,13 @@ class Plan:
             for op in graph.operators:
                 check_configuration(str(op), self.configuration(op.name), rules[op.name], self.mesh)
             for edge in graph.edges():
-                self._check_edge(graph, rules, edge)
+                self._check_edge(graph, rules, edge, whole_gradient=edge in graph.differentiable and edge not in rows)
         except PlanError:
             raise
         except TensorOptError as error:
             raise PlanError(f"Plan: cannot run. {error}") from error
 
-    def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> None:
+    def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge, *, whole_gradient: bool) -> None:
         given = self.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
         wanted = self.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
         if rules[edge.consumer].pinned_input == edge.position and given.value != wanted.value:
@@ -116,7 +117,7 @@ class Plan:
             )
         steps = self.edge(edge)
         pairs = [("forward", steps.forward, given.value, wanted.value)]
-        if edge in graph.differentiable and rules[edge.consumer].sparse_input != edge.position:
+        if whole_gradient:
             pairs.append(("backward", steps.backward, wanted.gradient, given.gradient))
         for direction, path, layout, target in pairs:
             reached: Layout = layout
@@ -228,3 +229,19 @@ class Plan:
 def rules_of(graph: Graph) -> dict[str, OpRule]:
     """The rule of every operator."""
     return {op.name: rule_of(op, graph.input_specs(op)) for op in graph.operators}
+
+
+def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:
+    """Edges along which a gradient goes back as rows: into a table that is looked up in, and into a fan-out that only
+    lookups read."""
+    found: set[Edge] = set()
+    for op in reversed(graph.operators):
+        for position, tensor in enumerate(op.inputs):
+            edge = Edge(tensor, op.name, position)
+            if edge not in graph.differentiable:
+                continue
+            readers = [reader for reader in graph.consumers(TensorId(op.name)) if reader in graph.differentiable]
+            only_lookups = op.type == "Fanout" and found.issuperset(readers)
+            if rules[op.name].sparse_input == position or only_lookups:
+                found.add(edge)
+    return frozenset(found)

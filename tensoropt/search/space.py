@@ -16,7 +16,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, common_prefix, reshard_table
 from tensoropt.plan.configuration import Configuration, TensorLayouts, configurations
-from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, rules_of
+from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.search.problem import Problem
 
 __all__ = ["SearchSpace", "feed_layout"]
@@ -61,6 +61,7 @@ class SearchSpace:
         self.cost = cost
         self.mesh: Mesh = cost.mesh
         self.rules = rules_of(graph)
+        self._row_edges = row_edges(graph, self.rules)
         self._slots = dict(slots or {})
         self._allowed = dict(allowed or {})
         self._choices: dict[str, tuple[_Choice, ...]] = {}
@@ -168,7 +169,15 @@ class SearchSpace:
         return edge in self.graph.differentiable and not self._is_sparse(edge)
 
     def _is_sparse(self, edge: Edge) -> bool:
-        return self.rules[edge.consumer].sparse_input == edge.position
+        return edge in self._row_edges
+
+    def _row_elements(self, edge: Edge) -> int:
+        """How many elements the rows of all lookups behind an edge have."""
+        op = self.graph[edge.consumer]
+        if op.type != "Fanout":
+            return op.outputs[0].elements
+        readers = self.graph.consumers(TensorId(op.name))
+        return sum(self._row_elements(reader) for reader in readers if reader in self.graph.differentiable)
 
     def _path(self, tensor: TensorId, source: Layout, target: Layout) -> tuple[Step, ...]:
         return () if source == target else self._table(self.graph.spec(tensor)).path(source, target)
@@ -219,10 +228,9 @@ class SearchSpace:
         return self._node_memo[key]
 
     def _update_bytes(self, op: Operator, memory: float) -> float:
-        edges = self.graph.consumers(TensorId(op.name))
-        if all(self._is_sparse(edge) for edge in edges if edge in self.graph.differentiable):
-            rows = sum(self.graph[edge.consumer].outputs[0].size_bytes for edge in edges)
-            return min(memory, 3.0 * rows)
+        edges = [edge for edge in self.graph.consumers(TensorId(op.name)) if edge in self.graph.differentiable]
+        if all(self._is_sparse(edge) for edge in edges):
+            return min(memory, 3.0 * op.outputs[0].itemsize * sum(map(self._row_elements, edges)))
         return memory
 
     def _keeps(self, tensor: TensorId) -> bool:
@@ -251,7 +259,7 @@ class SearchSpace:
         kept = self._consumer_keeps(edge)
         backward = edge in self.graph.differentiable
         sparse = self._is_sparse(edge)
-        rows = self.graph[edge.consumer].outputs[0].elements if sparse else 0
+        rows = self._row_elements(edge) if sparse else 0
         pinned = self.rules[edge.consumer].pinned_input == edge.position
         key = (spec, tuple(given), tuple(wanted), kept, backward, sparse, rows, pinned)
         if key in self._edge_memo:

@@ -10,7 +10,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["assigning", "embedding", "mlp", "operator", "tied"]
+__all__ = ["assigning", "embedding", "mlp", "operator", "tied", "two_lookups"]
 
 
 def operator(
@@ -112,4 +112,32 @@ def embedding(batch: int = 8, rows: int = 16, width: int = 8) -> Graph:
             operator("loss:0/sink", "Sink", ("loss",), ()),
         ],
         ("ids",),
+    )
+
+
+def two_lookups(batch: int = 8, rows: int = 16, width: int = 8) -> Graph:
+    """One table that two lookups read, through a fan-out."""
+    found = [
+        Operator(
+            name,
+            "GatherV2",
+            (TensorId("table/fanout0"), TensorId(ids)),
+            (TensorSpec((batch, width), "float32"),),
+            MappingProxyType({"batch_dims": 0}),
+            MappingProxyType({2: 0}),
+        )
+        for name, ids in (("one", "ids"), ("other", "more"))
+    ]
+    return _graph(
+        [
+            operator("ids", "Placeholder", (), (batch,), dtype="int32"),
+            operator("more", "Placeholder", (), (batch,), dtype="int32"),
+            operator("table", "Variable", (), (rows, width)),
+            operator("table/fanout0", "Fanout", ("table",), (rows, width)),
+            *found,
+            operator("product", "Mul", ("one", "other"), (batch, width)),
+            operator("loss", "Mean", ("product",), (), {"keep_dims": False}, static={1: (0, 1)}),
+            operator("loss:0/sink", "Sink", ("loss",), ()),
+        ],
+        ("ids", "more"),
     )

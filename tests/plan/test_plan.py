@@ -17,9 +17,9 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration
-from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, rules_of
+from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.search.space import SearchSpace
-from tests.plan.small_graphs import assigning, mlp, tied
+from tests.plan.small_graphs import assigning, embedding, mlp, tied, two_lookups
 
 pytestmark = pytest.mark.pure
 
@@ -217,3 +217,23 @@ def test_a_variable_that_is_not_assigned_where_it_is_held_is_refused() -> None:
     moved = dataclasses.replace(plan, operators=dict(plan.operators) | {"write": split}, edges=edges)
     with pytest.raises(PlanError, match=r"edge v:0 -> write\[0\] moves a variable .* from \{\}\{\} to \{0\}\{\}"):
         moved.check(graph)
+
+
+def test_gradients_of_lookups_go_back_as_rows_through_their_fan_out() -> None:
+    one, two, none = embedding(), two_lookups(), tied()
+    assert {str(edge) for edge in row_edges(one, rules_of(one))} == {"table:0 -> rows[0]"}
+    assert {str(edge) for edge in row_edges(two, rules_of(two))} == {
+        "table:0 -> table/fanout0[0]",
+        "table/fanout0:0 -> one[0]",
+        "table/fanout0:0 -> other[0]",
+    }
+    assert row_edges(none, rules_of(none)) == frozenset()
+
+
+def test_an_edge_of_rows_has_no_steps_back() -> None:
+    graph = two_lookups()
+    for seed in range(5):
+        plan = _plan(graph, 4, seed)
+        plan.check(graph)
+        for edge in row_edges(graph, rules_of(graph)):
+            assert plan.edge(edge).backward == ()

@@ -61,9 +61,9 @@ class Outcome:
     variables: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-def make_case(seed: int, devices: int, folder: Path) -> Case:
+def make_case(seed: int, devices: int, folder: Path, *, build: Callable[[int], RandomModel] = build_model) -> Case:
     """The model of a seed and a random plan for it, which has been to a file and back."""
-    model = build_model(seed)
+    model = build(seed)
     imported = import_model(current_model())
     plan = random_plan(imported, seed, devices)
     path = folder / f"plan{seed}.{os.getpid()}.json"

@@ -1,0 +1,52 @@
+"""Random models under random plans on real ranks, against one process; started by ``test_random_graphs.py``.
+
+Arguments: the first seed and how many. Prints what differs, for each seed that does, and ends with an error then.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
+from tensoropt.exec.engines.mpi_engine import MpiEngine
+from tensoropt.layout import Mesh
+from tests.exec.random_runs import differences, first_difference, make_case, reference_outcome, small_session, train
+
+
+def main() -> None:
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    comm = start_mpi()
+    install_abort_hook(comm)
+    engine = None
+    failed: list[int] = []
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(first, first + count):
+            case = make_case(seed, comm.size, Path(folder))
+            agree(comm, f"graph of seed {seed}", case.imported.graph.fingerprint())
+            agree(comm, f"plan of seed {seed}", repr(case.plan.to_json()))
+            if engine is None:
+                engine = MpiEngine(Mesh(case.plan.mesh.shape).shape)
+            found = train(case, engine, agree=lambda what, value: agree(comm, what, value), config=small_session())
+            expected = comm.bcast(reference_outcome(case) if comm.rank == 0 else None, root=0)
+            wrong = comm.allgather(differences(case, found, expected))
+            if any(wrong):
+                failed.append(seed)
+                where = first_difference(case, engine, small_session())
+                if comm.rank == 0:
+                    lines = [f"  rank {rank}: {'; '.join(what[:4])}" for rank, what in enumerate(wrong) if what]
+                    print("\n".join([f"seed {seed}:", *lines, where]), flush=True)
+            tf.compat.v1.reset_default_graph()
+    if comm.rank == 0:
+        print(f"{count} graphs on {comm.size} ranks, {len(failed)} differ, {time.monotonic() - started:.0f} s")
+    if failed:
+        raise SystemExit(f"seeds {failed} differ from one process")
+
+
+if __name__ == "__main__":
+    main()

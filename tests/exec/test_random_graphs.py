@@ -1,0 +1,99 @@
+"""Random models under random legal plans give the numbers of one process."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensoropt as to
+from tensoropt.api.model import leave_graph
+from tensoropt.graph.rule import OpRule
+from tensoropt.plan.plan import row_edges, rules_of
+from tests.exec.random_models import RandomModel
+from tests.exec.random_runs import (
+    Case,
+    differences,
+    first_difference,
+    make_case,
+    reference_outcome,
+    small_session,
+    train,
+)
+from tests.mpi_support import run_mpi
+from tests.thread_world import run_threads
+
+_SCRIPT = Path(__file__).with_name("random_graphs_ranks.py")
+_UNDER_MPIRUN = 80
+# The other seeds run as threads, so that 200 graphs are tried on four ranks; then a few on other meshes.
+_THREADS = [*((first, 20, (2, 2)) for first in range(_UNDER_MPIRUN, 200, 20)), (200, 12, (2, 3)), (212, 6, (2, 2, 2))]
+
+
+@pytest.mark.mpi
+def test_random_graphs_train_like_one_process_under_mpirun() -> None:
+    result = run_mpi(_SCRIPT, 4, 0, _UNDER_MPIRUN, timeout=900)
+    assert re.search(rf"{_UNDER_MPIRUN} graphs on 4 ranks, 0 differ", result.stdout), result.stdout
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("first", "count", "mesh"),
+    _THREADS,
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_random_graphs_train_like_one_process_on_threads(
+    first: int, count: int, mesh: tuple[int, ...], tmp_path: Path
+) -> None:
+    failures = [problem for seed in range(first, first + count) for problem in _problems(seed, mesh, tmp_path)]
+    assert not failures, "\n".join(failures)
+
+
+def _problems(seed: int, mesh: tuple[int, ...], folder: Path) -> list[str]:
+    ranks = math.prod(mesh)
+    case = make_case(seed, ranks, folder)
+    assert case.plan.mesh.shape == mesh
+    return _problems_of(case, mesh)
+
+
+def _problems_of(case: Case, mesh: tuple[int, ...]) -> list[str]:
+    ranks = math.prod(mesh)
+    expected = reference_outcome(case)
+    found = run_threads(ranks, mesh, lambda engine: train(case, engine, agree=None, config=small_session()))
+    wrong = [(rank, what) for rank, one in enumerate(found) for what in differences(case, one, expected)]
+    if not wrong:
+        return []
+    where = run_threads(ranks, mesh, lambda engine: first_difference(case, engine, small_session()))[0]
+    return [f"seed {case.model.seed}: {wrong[:4]}\n{where}"]
+
+
+@pytest.mark.tf
+def test_two_lookups_in_one_table_train_like_one_process_under_random_plans(tmp_path: Path) -> None:
+    failures = []
+    for seed in range(6):
+        case = make_case(seed, 4, tmp_path, build=_two_lookups)
+        assert any(edge.consumer == "table/fanout0" for edge in row_edges(case.imported.graph, _rules(case)))
+        failures += _problems_of(case, (2, 2))
+    assert not failures, "\n".join(failures)
+
+
+def _rules(case: Case) -> dict[str, OpRule]:
+    return rules_of(case.imported.graph)
+
+
+def _two_lookups(seed: int) -> RandomModel:
+    """Two lookups, with numbers that appear twice, in a table whose rows are not all looked up."""
+    to.reset_default_graph()
+    random = np.random.default_rng(seed)
+    ids = [to.placeholder(to.int32, [8], name=name) for name in ("ids", "more")]
+    initial = to.random_normal_initializer(seed=1)
+    table = to.get_variable("table", [16, 8], to.float64, initializer=initial)
+    one, other = (to.gather(table, each) for each in ids)
+    loss = to.reduce_mean(to.square(one * other + to.tanh(one)), name="loss")
+    optimizers = [to.train.AdamOptimizer(0.05), to.train.AdagradOptimizer(0.05), to.train.MomentumOptimizer(0.05, 0.9)]
+    train = optimizers[seed % 3].minimize(loss)
+    leave_graph()
+    feeds = tuple({name: random.integers(0, 12, 8).astype(np.int32) for name in ("ids", "more")} for _ in range(3))
+    return RandomModel(seed, "float64", train.name, loss.name, ("table",), feeds, False)

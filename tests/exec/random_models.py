@@ -27,8 +27,8 @@ class RandomModel:
         train: the operation of its training step.
         loss: the loss tensor's name.
         variables: names of the trained variables.
+        states: names of all variables.
         feeds: whole arrays by placeholder, for each of three steps.
-        random: whether it draws numbers while it runs.
     """
 
     seed: int
@@ -36,8 +36,8 @@ class RandomModel:
     train: str
     loss: str
     variables: tuple[str, ...]
+    states: tuple[str, ...]
     feeds: tuple[Mapping[str, np.ndarray], ...]
-    random: bool
 
 
 class _Maker:
@@ -50,7 +50,6 @@ class _Maker:
         self.pool: list[Any] = []
         self.inputs: dict[str, tuple[tuple[int, ...], int | None]] = {}
         self.weights: list[Any] = []
-        self.draws = False
 
     # ------------------------------------------------------------------------------------------------- ingredients
 
@@ -314,7 +313,6 @@ class _Maker:
         if choice < 0.3:
             return to.stop_gradient(x) * to.sigmoid(x)
         if choice < 0.5:
-            self.draws = True
             return to.nn.dropout(x, rate=0.4, seed=int(self.random.integers(1, 99)))
         if choice < 0.65:
             return to.add_n([x, to.tanh(x), x * 0.5])
@@ -322,6 +320,50 @@ class _Maker:
             return to.einsum("bi,ij->bj", x, self.variable((int(x.shape[1]), self.size())))
         mask = to.cast(to.greater(x, 0.0), x.dtype)
         return to.cast(to.cast(x, to.float64), x.dtype) * mask + to.cast(to.argmax(x, -1), x.dtype)[..., None] * 0.1
+
+    def normalization(self) -> Any:
+        """Batch normalization in training, with its moving averages."""
+        x = self.tensor(lambda s: len(s) in (2, 4) and math.prod(s[:-1]) >= 4)
+        return None if x is None else to.layers.batch_normalization(x, training=True, momentum=0.8, epsilon=0.1)
+
+    def rare(self) -> Any:
+        x = self.tensor(lambda s: len(s) >= 2)
+        shape = x.shape.as_list()
+        last = shape[-1]
+        makers: list[Callable[[], Any]] = [
+            lambda: to.nn.l2_normalize(x, axis=-1, epsilon=0.1),
+            lambda: to.nn.top_k(x, k=max(1, last // 2)).values,
+            lambda: to.reduce_prod(to.tanh(x) + 1.0, axis=-1),
+            lambda: to.math.cumprod(to.tanh(x) + 1.0, axis=len(shape) - 1),
+            lambda: to.math.unsorted_segment_sum(x, [i % 2 for i in range(shape[0])], 3) * 0.3,
+            lambda: to.gather_nd(x, [[0], [shape[0] - 1], [0]]),
+            lambda: to.linalg.band_part(x, 1, -1),
+            lambda: x * to.cast(to.reduce_any(to.greater(x, 0.5), axis=-1, keepdims=True), x.dtype),
+            lambda: x * to.one_hot(to.argmin(x, axis=-1), last, dtype=x.dtype) + 0.1 * x,
+            lambda: to.layers.dropout(x, rate=0.3, training=True),
+            lambda: to.sqrt(to.math.reduce_variance(x, axis=0, keepdims=True) + 0.1) + x,
+            lambda: to.nn.swish(x),
+            lambda: to.nn.gelu(x),
+            lambda: to.repeat(x, 2, axis=0) if shape[0] < 9 else x,
+            lambda: to.matmul(x, x, transpose_b=True) / last,
+            lambda: to.tensor_scatter_nd_add(x, [[0], [1]], x[:2] * 0.5),
+            lambda: to.scatter_nd([[0], [2]], x[:2], [4, *shape[1:]]),
+        ]
+        if len(shape) == 3 and shape[1] >= 3:
+            makers += [lambda: to.nn.conv1d(x, self.variable((3, last, 4), 0.3), stride=1, padding="SAME")] * 3
+        if len(shape) == 4 and min(shape[1:3]) >= 2:
+            kernel = (2, 2, last, 2)
+            even = shape[1] % 2 == 0 and shape[2] % 2 == 0
+            makers += [
+                lambda: to.nn.depthwise_conv2d(x, self.variable(kernel, 0.3), [1, 1, 1, 1], "SAME"),
+                lambda: to.nn.conv2d_transpose(
+                    x, self.variable((2, 2, 3, last), 0.3), [shape[0], 2 * shape[1], 2 * shape[2], 3], [1, 2, 2, 1]
+                ),
+                lambda: to.layers.conv2d(x, 4, 2, activation=to.nn.relu),
+                lambda: to.nn.space_to_depth(x, 2) if even else x,
+                lambda: to.reduce_mean(x, axis=[1, 2]),
+            ] * 2
+        return self.pick(makers)()
 
     # -------------------------------------------------------------------------------------------------------- losses
 
@@ -389,7 +431,7 @@ class _Maker:
             (self.dense, 4), (self.unary, 4), (self.binary, 3), (self.residual, 1), (self.reduction, 2),
             (self.reshape, 2), (self.transpose, 2), (self.concat, 2), (self.split, 2), (self.cut, 2),
             (self.softmax, 1), (self.attention, 2), (self.layer_norm, 2), (self.embedding, 1),
-            (self.convolution, 1), (self.special, 1), (self.layer, 1),
+            (self.convolution, 1), (self.special, 1), (self.layer, 1), (self.normalization, 1), (self.rare, 3),
         ]  # fmt: skip
         weights = np.array([weight for _, weight in layers], dtype=float)
         self.pool.append(self.dense())
@@ -399,7 +441,8 @@ class _Maker:
                 self.pool.append(made)
         loss = self.loss()
         step, optimizer = self.optimizer()
-        train = optimizer.minimize(loss, global_step=step)
+        with to.control_dependencies(to.get_collection(to.GraphKeys.UPDATE_OPS)):
+            train = optimizer.minimize(loss, global_step=step)
         return loss, train, current_model().train_steps[0].variables
 
     def feeds(self) -> dict[str, np.ndarray]:
@@ -418,5 +461,6 @@ def build_model(seed: int) -> RandomModel:
     maker = _Maker(seed)
     loss, train, variables = maker.build()
     feeds = tuple(maker.feeds() for _ in range(3))
+    states = tuple(variable.op.name for variable in to.global_variables())
     leave_graph()
-    return RandomModel(seed, maker.dtype, train.name, loss.name, variables, feeds, maker.draws)
+    return RandomModel(seed, maker.dtype, train.name, loss.name, variables, states, feeds)

@@ -131,7 +131,7 @@ def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], N
         values = executor.run(fetches, _fed(feeds, engine, model.seed))
         outcome.losses.append(float(values[0]))
         outcome.gradients.append(dict(zip(model.variables, values[1:-1], strict=True)))
-    names = list(model.variables)
+    names = list(model.states)
     finals = executor.run([TensorId(name) for name in names])
     outcome.variables = dict(zip(names, finals, strict=True))
     executor.close()
@@ -159,8 +159,10 @@ def reference_outcome(case: Case) -> Outcome:
         loss, gradients = reference.run_step(model.train, model.loss, model.variables, feeds)
         outcome.losses.append(float(loss))
         outcome.gradients.append(dict(zip(model.variables, gradients, strict=True)))
-    outcome.variables = {name: reference.variable(name) for name in model.variables}
+    outcome.variables = {name: reference.variable(name) for name in model.states}
     reference.close()
+    if not np.all(np.isfinite(outcome.losses)):
+        raise AssertionError(f"seed {model.seed}: the model is no good, its losses are {outcome.losses}")
     return outcome
 
 

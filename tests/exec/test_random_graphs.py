@@ -96,4 +96,4 @@ def _two_lookups(seed: int) -> RandomModel:
     train = optimizers[seed % 3].minimize(loss)
     leave_graph()
     feeds = tuple({name: random.integers(0, 12, 8).astype(np.int32) for name in ("ids", "more")} for _ in range(3))
-    return RandomModel(seed, "float64", train.name, loss.name, ("table",), feeds, False)
+    return RandomModel(seed, "float64", train.name, loss.name, ("table",), ("table",), feeds)

@@ -20,6 +20,8 @@ __all__ = ["import_graph", "import_operators"]
 
 ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _READS = ("ReadVariableOp",)
+# A loop of TensorFlow 1 leads back to these.
+_LOOPS = ("Merge", "RefMerge")
 _NO_GRADIENT = ("StopGradient", "PreventGradient")
 # Constants are copied per consumer: they cost nothing to make, and a shared one would tie its consumers together.
 _COPIED = ("Const",)
@@ -249,9 +251,24 @@ def _is_plain_read(op: Any, significant: dict[str, bool]) -> bool:
 
 
 def _is_significant(op: Any, memo: dict[str, bool]) -> bool:
-    """Whether waiting for ``op`` matters: it assigns a variable, or groups what does (a training step is a group)."""
-    if op.name not in memo:
-        memo[op.name] = op.type in (*ASSIGNMENTS, "NoOp")
+    """Whether waiting for ``op`` matters.
+
+    It does if ``op`` assigns a variable, groups what does (a training step is a group), or comes after such an
+    operation itself.
+    """
+    pending = [op]
+    while pending:
+        current = pending[-1]
+        before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
+        unknown = [] if current.name in memo else [other for other in before if other.name not in memo]
+        if current.type in (*ASSIGNMENTS, "NoOp"):
+            memo[current.name] = True
+        elif unknown and current.type not in _LOOPS:
+            pending += unknown
+            continue
+        else:
+            memo.setdefault(current.name, any(memo.get(other.name, False) for other in before))
+        pending.pop()
     return memo[op.name]
 
 

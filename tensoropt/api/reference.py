@@ -157,6 +157,6 @@ class Reference:
             update = optimizer.apply_gradients(pairs, global_step=global_step)
         for (gradient, _), name in zip(pairs, step.variables, strict=True):
             self._gradients[step.op, name] = tf.convert_to_tensor(gradient)
-        # A step may wait for another step, whose marker does nothing by itself.
-        others = [self._updates[op.name] for op in marker.control_inputs if op.name in self._updates]
-        self._updates[step.op] = tf.group(update, *others)
+        # The marker does nothing by itself; what waits for it waits for the step.
+        marker._add_control_input(update)
+        self._updates[step.op] = marker

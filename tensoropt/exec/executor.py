@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tensoropt.errors import FeedError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.engines.base import Program as Chain
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
 from tensoropt.exec.gradient import with_gradient
 from tensoropt.exec.lowering import OpLowering, lower_operator
@@ -104,6 +105,7 @@ class Executor:
         self._programs: dict[_Key, _Program] = {}
         self._needs: dict[tuple[Fetch, ...], tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
         self._shared: dict[str, list[Any]] = {}
+        self._chains: list[Chain] = []  # the collectives of each program that was built, or of which a part was
         self._optimizers: dict[int, Any] = {}
         self.tf_graph = tf.Graph()
         with self.tf_graph.as_default():
@@ -307,7 +309,8 @@ class Executor:
         needed, _ = self._inputs(fetches)
         number = len(self._programs)
         builder = _Builder(self, dict(modes))
-        with self.tf_graph.as_default(), self.engine.program(), tf.name_scope(f"program_{number}"):
+        with self.tf_graph.as_default(), self.engine.program() as chain, tf.name_scope(f"program_{number}"):
+            self._chains.append(chain)
             before = len(self.engine.emitted(self.tf_graph))
             late = self._after_training(needed)
             for op in needed:
@@ -343,6 +346,29 @@ class Executor:
                 late.add(op.name)
         return late
 
+    def _shared_outputs(self, op: Operator) -> list[Any]:
+        """The outputs of a random operator that another program has built; one operator has one state.
+
+        Raises:
+            SessionError: if it waits for or reads what only that program has: its feeds, its collectives.
+        """
+        outputs = self._shared[op.name]
+        collectives = set().union(*(chain.names for chain in self._chains))
+        pending = [tensor.op for tensor in outputs if tensor is not None]
+        seen = set(pending)
+        while pending:
+            local = pending.pop()
+            if op.control_inputs or local.type == "Placeholder" or local.name in collectives:
+                raise SessionError(
+                    f"{op}: draws numbers that depend on other tensors, and keeps its state from run to run, so it can "
+                    "be part of one set of fetches only. Fetch the same tensors in every run that needs it, or use "
+                    "tensoropt.random.stateless_* with a seed that is fed."
+                )
+            before = {*(tensor.op for tensor in local.inputs), *local.control_inputs} - seen
+            seen |= before
+            pending += before
+        return outputs
+
     def _given(self, tensor: TensorId) -> TensorLayouts:
         return self.plan.configuration(tensor.op).output_layouts(self._rules[tensor.op], tensor.index)
 
@@ -358,11 +384,15 @@ class _Builder:
         self._modes = modes
         self._values: dict[TensorId, Any] = {}
         self._operations: dict[str, Any] = {}
+        self._added: set[str] = set()
         self._gradients: dict[tuple[str, str], Any] = {}
         self.feeds: dict[str, Any] = {}
 
     def add(self, op: Operator) -> None:
-        """Builds one operator; those that it needs are there."""
+        """Builds one operator, unless it is there; those that it needs are."""
+        if op.name in self._added:
+            return
+        self._added.add(op.name)
         with tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
             outputs = self._outputs(op)
         for index, tensor in enumerate(outputs):
@@ -404,6 +434,10 @@ class _Builder:
     def _train(self, training: Training) -> Any:
         """Gradients and update of a training step."""
         executor = self._executor
+        # What waits for another training step is not there yet.
+        needs = (training.loss, *(tensor.op for tensor in training.parameters.values()), *training.after)
+        for op in executor.graph.needed_for(name for name in needs if name in executor.graph):
+            self.add(op)
         others = [self.operation(name) for name in training.after]
         loss = self._values[TensorId(training.loss)]
         variables = [executor._variables[name] for name in training.variables]
@@ -425,7 +459,9 @@ class _Builder:
         step = None if training.global_step is None else executor._variables[training.global_step]
         # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it, or
         # before what the step waits for.
-        read = [value for key, value in self._values.items() if executor.graph[key.op].type in _READS]
+        # A random operator that programs share has reads of its own.
+        early = (key for key in self._values if executor.graph[key.op].type in _READS or key.op in executor._shared)
+        read = [self._values[key] for key in early]
         with tf.control_dependencies([loss, *read, *others]):
             update = optimizer.apply_gradients(pairs, global_step=step)
         return tf.group(update, *others)
@@ -452,11 +488,12 @@ class _Builder:
                 "AssignAddVariableOp": variable.assign_add,
                 "AssignSubVariableOp": variable.assign_sub,
             }[op.type]
-            self._operations[op.name] = assign(inputs[1], read_value=False)
+            with tf.control_dependencies([inputs[0]]):  # who reads the variable without waiting gets the old value
+                self._operations[op.name] = assign(inputs[1], read_value=False)
             return []
         shared = has_rule(op.type) and declaration(op.type).shared
         if shared and op.name in executor._shared:
-            return executor._shared[op.name]
+            return executor._shared_outputs(op)
         context = OpLowering(
             op,
             executor._rules[op.name],

@@ -173,3 +173,95 @@ def test_a_plan_for_another_number_of_devices_is_refused() -> None:
 
     with pytest.raises(PlanError, match=r"is for 4 devices, this job has 2\. Run it with mpirun -n 4"):
         on_every_rank(lambda executor, rank: None, devices=4)
+
+
+def on_the_model(runs: Callable[[Any, int], Any], values: dict[str, np.ndarray], option: str = "data_parallel") -> Any:
+    """Plans the current model, fills its variables on every rank and calls ``runs(executor, rank)`` there."""
+    import tensoropt
+    from tensoropt.api.job import trainings
+    from tensoropt.api.model import current_model
+    from tensoropt.api.strategy import import_model
+    from tensoropt.cluster.presets import cpu
+    from tensoropt.exec.executor import Executor
+    from tests.thread_world import run_threads, session_config
+
+    plan = tensoropt.find_strategy(option, topology=cpu(RANKS))
+    imported = import_model(current_model())
+    steps = trainings(current_model(), imported)
+
+    def run(engine: Any) -> Any:
+        executor = Executor(imported.graph, plan, engine, steps, config=session_config())
+        try:
+            executor.set_variables(lambda name: values[name])
+            return runs(executor, engine.rank)
+        finally:
+            executor.close()
+
+    return run_threads(RANKS, (RANKS,), run)
+
+
+def test_a_step_waits_for_what_waits_for_another_step() -> None:
+    import tensoropt
+    from tensoropt.graph.spec import TensorId
+
+    x = tensoropt.placeholder(tensoropt.float32, [4], name="x")
+    w = tensoropt.get_variable("w", [])
+    u = tensoropt.get_variable("u", [])
+    average = tensoropt.get_variable("average", [], trainable=False)
+    optimizer = tensoropt.train.GradientDescentOptimizer(0.5)
+    first = optimizer.minimize(tensoropt.reduce_mean(x * w), var_list=[w], name="first")
+    with tensoropt.control_dependencies([first]):
+        moved = tensoropt.group(average.assign(average * 0.5 + w.read_value() * 0.5))
+    with tensoropt.control_dependencies([moved]):
+        # The loss, too, is of the variable that the first step has trained.
+        loss = tensoropt.reduce_mean(x * u * w.read_value())
+        optimizer.minimize(loss, var_list=[u], name="second")
+
+    def check(executor: Any, rank: int) -> list[Any]:
+        executor.run(["second"], {"x": np.full(4, 2.0, np.float32)})
+        return list(executor.run([TensorId(name) for name in ("w", "average", "u")]))
+
+    values = {"w": np.float32(5), "average": np.float32(1), "u": np.float32(3)}
+    for found in on_the_model(check, values):
+        # w - 0.5 * 2, half of 1 and 4, u - 0.5 * 2 * 4
+        np.testing.assert_allclose(found, [4.0, 2.5, -1.0])
+
+
+def test_an_assignment_is_waited_for_through_what_is_made_of_it() -> None:
+    import tensoropt
+    from tensoropt.graph.spec import TensorId
+
+    v = tensoropt.get_variable("v", [4])
+    changed = v.assign_add(v * 2.0)
+    with tensoropt.control_dependencies([tensoropt.identity(changed)]):
+        tensoropt.identity(v.read_value(), name="y")
+
+    def check(executor: Any, rank: int) -> list[Any]:
+        return [executor.run([TensorId("y")])[0] for _ in range(2)]
+
+    for found in on_the_model(check, {"v": np.ones(4, np.float32)}):
+        np.testing.assert_allclose(found, [[3.0] * 4, [9.0] * 4])
+
+
+def test_a_random_operator_that_reads_feeds_is_refused_in_a_second_program() -> None:
+    import tensoropt
+    from tensoropt.errors import SessionError
+    from tensoropt.graph.spec import TensorId
+
+    x = tensoropt.placeholder(tensoropt.float32, [4], name="x")
+    shuffled = tensoropt.random.shuffle(x, seed=3, name="shuffled")
+    tensoropt.add(shuffled, 1.0, name="more")
+    noise = tensoropt.random.uniform([4], seed=3, name="noise")
+    tensoropt.add(noise, x, name="noisy")
+    fed = {"x": np.arange(4, dtype=np.float32)}
+
+    def check(executor: Any, rank: int) -> None:
+        for _ in range(2):
+            (found,) = executor.run([TensorId("shuffled")], fed)
+            assert sorted(found) == [0, 1, 2, 3]
+        with pytest.raises(SessionError, match=r"^RandomShuffle 'shuffled'.*can be part of one set of fetches only"):
+            executor.run([TensorId("more")], fed)
+        executor.run([TensorId("noisy")], fed)
+        executor.run([TensorId("noisy"), TensorId("noise/RandomUniform")], fed)
+
+    on_the_model(check, {})

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import tensorflow as tf
@@ -37,11 +37,13 @@ class Program:
         number: Counts the programs of an engine, in the order of their making.
         graph: The TensorFlow graph that the chain lives in, known from its first collective on.
         last: The collective emitted last, after which the next one is chained.
+        names: Of the operations that are its collectives.
     """
 
     number: int
     graph: tf.Graph | None = None
     last: tf.Operation | None = None
+    names: set[str] = field(default_factory=set)
 
 
 class CollectiveEngine(abc.ABC):
@@ -333,6 +335,7 @@ class CollectiveEngine(abc.ABC):
             y = emit()
         y.set_shape(shape)
         program.last = y.op
+        program.names.add(y.op.name)
         where = "world" if axes is None else f"axes={axes}"
         graph.add_to_collection(_EMITTED, f"{program.number}: {kind} {where} {x.dtype.base_dtype.name} {x.shape}")
         return y

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -182,16 +182,18 @@ class Job:
         )
         return executor, seeds
 
-    def initialize(self) -> None:
-        """Gives all variables their initial values, and optimizers empty slots."""
+    def initialize(self, names: Collection[str] | None = None) -> None:
+        """Gives variables their initial values; to all of them, by default, and then optimizers empty slots."""
         executor, model = self.require_executor("global_variables_initializer"), self.model
         if model is None:
             raise SessionError("The job has no model; call build_execution_graph first.")
+        chosen = [name for name in executor.variables if names is None or name in names]
         with self.step("giving variables their initial values"):
             initial = InitialValues(model.graph, self.seeds)
             try:
-                executor.set_variables(initial)
-                executor.reset_optimizers()
+                executor.set_variables(initial, chosen)
+                if len(chosen) == len(executor.variables):
+                    executor.reset_optimizers()
             finally:
                 initial.close()
 
@@ -218,12 +220,13 @@ class Job:
             if self.guard is not None:
                 self.guard.meet("run", error)
             raise
-        if any(item is _INITIALIZE for item in resolved):
-            self.initialize()
-        wanted = [item for item in resolved if item is not _INITIALIZE]
+        initialized = {name for item in resolved if isinstance(item, _Initialize) for name in item.variables}
+        if initialized:
+            self.initialize(initialized)
+        wanted = [item for item in resolved if not isinstance(item, _Initialize)]
         unique = list(dict.fromkeys(wanted))
         values = dict(zip(unique, executor.run(unique, feeds), strict=True)) if unique else {}
-        results = [None if item is _INITIALIZE else values[item] for item in resolved]
+        results = [None if isinstance(item, _Initialize) else values[item] for item in resolved]
         return tf.nest.pack_sequence_as(fetches, results)
 
     def _resolved(self, item: Any) -> Any:
@@ -256,9 +259,8 @@ class Job:
                 "an operation and 'name' for the operation."
             ) from error
         if isinstance(element, tf.Operation):
-            if element.type == "NoOp" and _initializes(element):
-                return _INITIALIZE
-            return element.name
+            variables = _initializes(element) if element.type == "NoOp" else frozenset()
+            return _Initialize(variables) if variables else element.name
         planned = self.require_executor("run").graph
         if element.op.type == "ReadVariableOp" and element.op.name not in planned:
             return TensorId(element.op.inputs[0].op.name)
@@ -277,7 +279,11 @@ class Job:
         return str(key.op.name)
 
 
-_INITIALIZE = object()
+@dataclass(frozen=True)
+class _Initialize:
+    """A fetch that gives variables their initial values."""
+
+    variables: frozenset[str]
 
 
 def trainings(model: Model, imported: ImportedModel) -> list[Training]:
@@ -302,12 +308,12 @@ def trainings(model: Model, imported: ImportedModel) -> list[Training]:
     return result
 
 
-def _initializes(operation: Any) -> bool:
-    """Whether a NoOp is ``global_variables_initializer``'s: a group of variables' initializers."""
+def _initializes(operation: Any) -> frozenset[str]:
+    """The variables whose initializers a NoOp groups, as ``global_variables_initializer`` does; none if it does not."""
     with operation.graph.as_default():
-        names = {variable.initializer.name for variable in tf.compat.v1.global_variables()}
+        names = {variable.initializer.name: variable.op.name for variable in tf.compat.v1.global_variables()}
     controls = [control.name for control in operation.control_inputs]
-    return bool(controls) and all(name in names for name in controls)
+    return frozenset(names[name] for name in controls) if all(name in names for name in controls) else frozenset()
 
 
 _job = Job()

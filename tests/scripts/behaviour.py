@@ -264,6 +264,19 @@ def the_initializer_starts_anew() -> None:
 
 
 @case
+def some_variables_start_anew() -> None:
+    job = Distributed(sgd_classifier)
+    first = job.run(["w1", "w2"], {})
+    some = tensoropt.variables_initializer([job.model["w1"]])
+    job.run("train", batch(0))
+    trained = job.run(["w1", "w2"], {})
+    assert tensoropt.run(some) is None
+    np.testing.assert_array_equal(job.run("w1", {}), first[0])
+    np.testing.assert_array_equal(job.run("w2", {}), trained[1])
+    assert np.max(np.abs(trained[1] - first[1])) > 0
+
+
+@case
 def a_session_runs() -> None:
     job = Distributed(sgd_classifier)
     feeds = {job.model[name]: value for name, value in batch(0).items()}

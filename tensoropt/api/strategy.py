@@ -105,10 +105,11 @@ def import_model(model: Model, batch_size: int | None = None) -> ImportedModel:
         others=_fetchable(tf_graph, initializers),
         sources=model.graph,
     )
+    # Steps of one optimizer share its slots; every optimizer has its own.
+    counts = {(name, step.optimizer_index): step.optimizer.slot_count for step in steps for name in step.variables}
     slots: dict[str, int] = {}
-    for step in steps:
-        for name in step.variables:
-            slots[name] = max(slots.get(name, 0), step.optimizer.slot_count)
+    for (name, _), count in counts.items():
+        slots[name] = slots.get(name, 0) + count
     return ImportedModel(graph, tf_graph, slots, tuple(step.op for step in steps))
 
 

@@ -158,3 +158,17 @@ def test_an_op_without_a_rule_warns_with_its_price(caplog: pytest.LogCaptureFixt
     assert "MatrixInverse has no rule: 1 operators (first: MatrixInverse 'upside_down'" in caplog.text
     assert "s per step" in caplog.text
     assert set(plan.configuration("upside_down").actions) == {None}
+
+
+def test_every_optimizer_of_a_variable_keeps_slots_of_its_own() -> None:
+    import tensoropt
+    from tensoropt.api.model import current_model
+    from tensoropt.api.strategy import import_model
+
+    w = tensoropt.get_variable("w", [4])
+    loss = tensoropt.reduce_sum(tensoropt.square(w))
+    adam = tensoropt.train.AdamOptimizer(0.1)
+    adam.minimize(loss)
+    adam.minimize(loss * 2.0)
+    tensoropt.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    assert import_model(current_model()).slots == {"w": 3}

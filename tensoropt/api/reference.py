@@ -12,6 +12,7 @@ from tensorflow.python.framework import meta_graph
 from tensoropt.api.model import Model
 from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
+from tensoropt.exec.executor import share_slots
 
 __all__ = ["InitialValues", "Reference"]
 
@@ -142,10 +143,9 @@ class Reference:
 
     def _add(self, step: Any) -> None:
         spec = step.optimizer
-        optimizer = self._optimizers.get(step.optimizer_index)
-        if optimizer is None:
-            tensors = {key: self._graph.get_tensor_by_name(name) for key, name in spec.tensors.items()}
-            optimizer = self._optimizers[step.optimizer_index] = spec.build(tf, tensors)
+        tensors = {key: self._graph.get_tensor_by_name(name) for key, name in spec.tensors.items()}
+        optimizer = spec.build(tf, tensors)
+        share_slots(self._optimizers.setdefault(step.optimizer_index, optimizer), optimizer)
         variables = [self._variables[name] for name in step.variables]
         loss = self._graph.get_tensor_by_name(step.loss)
         marker = self._graph.get_operation_by_name(step.op)

@@ -27,7 +27,7 @@ from tensoropt.layout import Layout, canonical_path
 from tensoropt.plan.configuration import TensorLayouts
 from tensoropt.plan.plan import Plan, rules_of
 
-__all__ = ["Executor", "Fetch", "GradientOf"]
+__all__ = ["Executor", "Fetch", "GradientOf", "share_slots"]
 
 _log = logging.getLogger("tensoropt")
 _INPUTS = ("Placeholder", "PlaceholderWithDefault")
@@ -450,12 +450,8 @@ class _Builder:
             self._gradients[training.op, name] = gradient
             pairs.append((_own_rows(gradient) if executor.engine.size > 1 else gradient, variable))
         parameters = {argument: self._values[tensor] for argument, tensor in training.parameters.items()}
-        optimizer = executor._optimizers.get(training.optimizer)
-        if optimizer is None or parameters:
-            fresh = training.make_optimizer(parameters)
-            if optimizer is not None:
-                _share_slots(optimizer, fresh)
-            executor._optimizers[training.optimizer] = optimizer = fresh
+        optimizer = training.make_optimizer(parameters)  # its hyperparameters may be of this step alone
+        share_slots(executor._optimizers.setdefault(training.optimizer, optimizer), optimizer)
         step = None if training.global_step is None else executor._variables[training.global_step]
         # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it, or
         # before what the step waits for.
@@ -552,8 +548,8 @@ def _own_rows(gradient: Any) -> Any:
     return tf.IndexedSlices(tf.gather(gradient.values, own), tf.gather(gradient.indices, own), gradient.dense_shape)
 
 
-def _share_slots(first: Any, second: Any) -> None:
-    """Lets an optimizer that is made for another program use the slots of the first one."""
+def share_slots(first: Any, second: Any) -> None:
+    """Lets an optimizer that is made for another program or step use the slots of the first one."""
     second._slots = first._slots
     second._non_slot_dict = first._non_slot_dict
 

@@ -265,3 +265,24 @@ def test_a_random_operator_that_reads_feeds_is_refused_in_a_second_program() -> 
         executor.run([TensorId("noisy"), TensorId("noise/RandomUniform")], fed)
 
     on_the_model(check, {})
+
+
+def test_steps_of_one_optimizer_have_hyperparameters_of_their_own_and_share_slots() -> None:
+    import tensoropt
+    from tensoropt.graph.spec import TensorId
+
+    w = tensoropt.get_variable("w", [])
+    rates = iter([1.0, 10.0])
+    optimizer = tensoropt.train.MomentumOptimizer(lambda: next(rates), 0.5)
+    for name in ("slow", "fast"):
+        optimizer.minimize(w * 2.0, name=name)
+
+    def check(executor: Any, rank: int) -> list[float]:
+        found = []
+        for step in ("fast", "slow"):
+            executor.run([step])
+            found.append(float(executor.run([TensorId("w")])[0]))
+        return found
+
+    for found in on_the_model(check, {"w": np.float32(50)}):
+        assert found == [30.0, 27.0]  # 50 - 10 * 2, then less 1 * (2 + 0.5 * 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.model import Model
@@ -111,7 +112,10 @@ class Reference:
             self._optimizers: dict[int, Any] = {}
             for step in model.train_steps:
                 self._add(step)
-            self._session = tf.compat.v1.Session(graph=self._graph)
+            # TensorFlow's remapper fuses what is fetched, such as the sigmoid of a swish, and then does not find it.
+            config = tf.compat.v1.ConfigProto()
+            config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
+            self._session = tf.compat.v1.Session(graph=self._graph, config=config)
             self._session.run([v.initializer for v in tf.compat.v1.global_variables()])
 
     def run(self, fetches: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Any]:

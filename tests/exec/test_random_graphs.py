@@ -83,8 +83,12 @@ def test_two_lookups_in_one_table_train_like_one_process_under_random_plans(tmp_
 def test_every_forward_value_can_be_fetched_and_is_that_of_one_process(tmp_path: Path) -> None:
     for seed in (601, 605, 612):  # 605 has a sigmoid that TensorFlow fuses away
         case = make_case(seed, 4, tmp_path)
-        found = run_threads(4, (2, 2), lambda engine, case=case: first_difference(case, engine, small_session()))
+        found = _first_differences(case)
         assert set(found) == {"no forward value differs"}, f"seed {seed}: {found[0]}"
+
+
+def _first_differences(case: Case) -> list[str]:
+    return run_threads(4, (2, 2), lambda engine: first_difference(case, engine, small_session()))
 
 
 def _rules(case: Case) -> dict[str, OpRule]:

@@ -100,15 +100,16 @@ def reshard_rows(
         members = engine.all_gather(values, gathered)
         values = tf.reshape(members, [-1, *members.shape[2:]])
         indices = tf.reshape(engine.all_gather(indices, gathered), [-1])
-    for dim in range(1, source.rank):
-        have, want = source.dims[dim], target.dims[dim]
-        if have != want:
-            if have:
-                values = _merge(engine.all_gather(values, have), dim)
-            if want:
-                count = values.shape[dim] // mesh.extent(want)
-                start = mesh.group_index(engine.rank, want) * count
-                values = tf.gather(values, tf.range(start, start + count), axis=dim)
+    # All dimensions are made whole before any is cut: a mesh axis may move from one to another.
+    moved = [dim for dim in range(1, source.rank) if source.dims[dim] != target.dims[dim]]
+    for dim in moved:
+        if source.dims[dim]:
+            values = _merge(engine.all_gather(values, source.dims[dim]), dim)
+    for dim in moved:
+        if target.dims[dim]:
+            count = values.shape[dim] // mesh.extent(target.dims[dim])
+            start = mesh.group_index(engine.rank, target.dims[dim]) * count
+            values = tf.gather(values, tf.range(start, start + count), axis=dim)
     if source.dims[0] != target.dims[0] and target.dims[0]:
         extent = target.local_shape(shape, mesh)[0]
         local = indices - target.offsets(shape, mesh, engine.rank)[0]

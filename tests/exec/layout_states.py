@@ -52,7 +52,7 @@ def mistake(found: Sequence[np.ndarray], whole: np.ndarray, layout: Layout, mesh
     return None
 
 
-def row_pieces(layout: Layout, shape: tuple[int, int], mesh: Mesh, seed: int = 0) -> tuple[np.ndarray, list[Rows]]:
+def row_pieces(layout: Layout, shape: tuple[int, ...], mesh: Mesh, seed: int = 0) -> tuple[np.ndarray, list[Rows]]:
     """A random gradient as rows: the whole of it, and what each rank holds.
 
     Rows that belong to nobody here have the index -1 and values that would be noticed anywhere: NaN.
@@ -66,12 +66,12 @@ def row_pieces(layout: Layout, shape: tuple[int, int], mesh: Mesh, seed: int = 0
         key = (mesh.group_index(rank, layout.partial), mesh.group_index(rank, layout.dims[0]))
         if key not in held:
             indices = random.integers(-1, extent, 5)
-            values = random.integers(-50, 50, (5, shape[1])).astype(np.float64)
+            values = random.integers(-50, 50, (5, *shape[1:])).astype(np.float64)
             values[indices < 0] = np.nan
             held[key] = values, indices
             np.add.at(whole, indices[indices >= 0] + key[1] * extent, values[indices >= 0])
         values, indices = held[key]
-        result.append((values[:, layout.slices(shape, mesh, rank)[1]], indices))
+        result.append((values[(slice(None), *layout.slices(shape, mesh, rank)[1:])], indices))
     return whole, result
 
 

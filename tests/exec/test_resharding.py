@@ -114,11 +114,11 @@ def test_canonical_path_reshards_every_pair_of_layouts(mesh: Mesh, shape: tuple[
             assert problem is None, f"{source} -> {target} by {list(map(str, steps))}: {problem}"
 
 
-def _row_layouts(mesh: Mesh, shape: tuple[int, int]) -> tuple[Layout, ...]:
+def _row_layouts(mesh: Mesh, shape: tuple[int, ...]) -> tuple[Layout, ...]:
     return reshard_table(mesh, shape, _ITEMSIZE, AnalyticCost(_topology(mesh)).step_seconds).layouts
 
 
-def _reshard_rows(world: InTurns, source: Layout, target: Layout, shape: tuple[int, int], seed: int) -> str | None:
+def _reshard_rows(world: InTurns, source: Layout, target: Layout, shape: tuple[int, ...], seed: int) -> str | None:
     mesh = world.mesh
     whole, held = row_pieces(source, shape, mesh, seed)
     assert row_mistake(held, whole, source, mesh) is None
@@ -134,16 +134,19 @@ def _reshard_rows(world: InTurns, source: Layout, target: Layout, shape: tuple[i
     return row_mistake(world.run(move), whole, target, mesh)
 
 
-@pytest.mark.parametrize(("mesh", "shape"), [(Mesh((2, 3)), (12, 6)), (Mesh((2, 2)), (8, 4))], ids=str)
-def test_every_pair_of_layouts_moves_rows(mesh: Mesh, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("mesh", "shape"), [(Mesh((2, 3)), (12, 6)), (Mesh((2, 2)), (8, 4)), (Mesh((2, 2)), (4, 4, 4))], ids=str
+)
+def test_every_pair_of_layouts_moves_rows(mesh: Mesh, shape: tuple[int, ...]) -> None:
     world = InTurns(mesh)
     for number, (source, target) in enumerate(itertools.product(_row_layouts(mesh, shape), repeat=2)):
         problem = _reshard_rows(world, source, target, shape, number)
         assert problem is None, f"{source} -> {target}: {problem}"
 
 
-def test_random_pairs_of_layouts_move_rows_on_three_axes() -> None:
-    mesh, shape = Mesh((2, 2, 2)), (16, 8)
+@pytest.mark.parametrize("shape", [(16, 8), (8, 8, 8)], ids=str)
+def test_random_pairs_of_layouts_move_rows_on_three_axes(shape: tuple[int, ...]) -> None:
+    mesh = Mesh((2, 2, 2))
     random = np.random.default_rng(5)
     layouts = _row_layouts(mesh, shape)
     world = InTurns(mesh)

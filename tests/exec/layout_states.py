@@ -71,7 +71,8 @@ def row_pieces(layout: Layout, shape: tuple[int, ...], mesh: Mesh, seed: int = 0
             held[key] = values, indices
             np.add.at(whole, indices[indices >= 0] + key[1] * extent, values[indices >= 0])
         values, indices = held[key]
-        result.append((values[(slice(None), *layout.slices(shape, mesh, rank)[1:])], indices))
+        piece = (slice(None), *layout.slices(shape, mesh, rank)[1:])
+        result.append((values[piece], indices))
     return whole, result
 
 

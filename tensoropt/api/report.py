@@ -29,7 +29,8 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
     Returns:
         ``operator``, ``type``, ``mesh`` (of the operator's own coarse mesh), ``splits`` (what each of its axes
         does), ``inputs`` and ``outputs`` (tensor maps; -1 is unsplit), ``communication`` (steps of its inputs,
-        forward and backward), ``time_s`` (its inputs' reshards included), ``memory_bytes``.
+        forward and backward), ``keep`` (of inputs of which one copy is kept and the other made again: which, by
+        position), ``time_s`` (its inputs' reshards included), ``memory_bytes``.
 
     Raises:
         PlanError: if the plan is for another model.
@@ -61,6 +62,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
                     for i in range(len(op.outputs))
                 ],
                 "communication": {"forward": steps, "backward": back},
+                "keep": {edge.position: plan.edge(edge).keep for edge in edges if plan.edge(edge).keep != "both"},
                 "time_s": entry.time_s + sum(plan.edge(edge).time_s for edge in edges),
                 "memory_bytes": entry.memory_bytes + sum(plan.edge(edge).memory_bytes for edge in edges),
             }
@@ -86,7 +88,10 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
         table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for header in ("time, µs", "memory, KiB"):
         table.add_column(header, justify="right", no_wrap=True)
+    if any(row["keep"] for row in rows):
+        table.add_column("kept copies", justify="left", overflow="fold")
     for row in rows:
+        kept = [", ".join(f"{keep} of input {position}" for position, keep in row["keep"].items())]
         table.add_row(
             f"{row['operator']} ({row['type']})" if row["type"] not in row["operator"] else row["operator"],
             str(row["mesh"]),
@@ -94,6 +99,7 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
             f"{' '.join(map(str, row['inputs']))} → {' '.join(map(str, row['outputs']))}".strip(),
             f"{row['time_s'] * 1e6:.1f}",
             f"{row['memory_bytes'] / 2**10:.1f}",
+            *kept[: len(table.columns) - 6],
         )
     # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
     (console or Console(width=None if "COLUMNS" in os.environ else _WIDTH)).print(table)

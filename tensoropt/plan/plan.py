@@ -17,9 +17,11 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
 
-__all__ = ["SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
+__all__ = ["KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
 
 SCHEMA_VERSION = 1
+# Which copies of a tensor that is moved are kept for the backward pass (TensorOpt section 4.2, "Tensor reuse").
+KEEPS = ("both", "before", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,34 @@ class OperatorPlan:
 
 @dataclass(frozen=True, slots=True)
 class EdgePlan:
-    """The steps that bring a tensor to its consumer, and its gradient back, and their predicted cost."""
+    """The steps that bring a tensor to its consumer, and its gradient back, and their predicted cost.
+
+    Attributes:
+        forward: steps of the value.
+        backward: steps of its gradient.
+        time_s: predicted seconds per training step, with those of making a copy again.
+        memory_bytes: predicted bytes per device.
+        keep: which copies stay for the backward pass: the one ``"before"`` the forward steps, the one ``"after"``
+            them, or ``"both"``. A copy that does not stay is made again in the backward pass (TensorOpt section 4.2).
+    """
 
     forward: tuple[Step, ...] = ()
     backward: tuple[Step, ...] = ()
     time_s: float = 0.0
     memory_bytes: float = 0.0
+    keep: str = "both"
+
+    def __post_init__(self) -> None:
+        if self.keep not in KEEPS:
+            raise PlanError(
+                f"EdgePlan: keep must be one of {', '.join(map(repr, KEEPS))}. Got {self.keep!r}. "
+                "Make the plan again with find_strategy."
+            )
+        if self.keep != "both" and not self.forward:
+            raise PlanError(
+                f"EdgePlan: keep={self.keep!r} chooses between the copies before and after the forward steps. "
+                "Got no forward steps, so there is one copy only. Keep 'both'."
+            )
 
 
 @dataclass(frozen=True)
@@ -159,6 +183,7 @@ class Plan:
                     "backward": [step.to_json() for step in entry.backward],
                     "time_s": entry.time_s,
                     "memory_bytes": entry.memory_bytes,
+                    **({} if entry.keep == "both" else {"keep": entry.keep}),
                 }
                 for edge, entry in sorted(self.edges.items())
             ],
@@ -186,6 +211,7 @@ class Plan:
                     tuple(Step.from_json(step) for step in entry["backward"]),
                     float(entry["time_s"]),
                     float(entry["memory_bytes"]),
+                    entry.get("keep", "both"),
                 )
             return cls(
                 Mesh(tuple(int(extent) for extent in data["mesh"])),

@@ -70,6 +70,27 @@ def test_an_edge_that_is_left_out_has_no_steps() -> None:
     assert plan.edge(Edge(TensorId("x"), "h", 0)) == EdgePlan()
 
 
+def test_what_is_kept_is_in_the_file_only_where_it_is_not_both(tmp_path: Path) -> None:
+    plan = _plan(mlp(), seed=3)
+    moved = [edge for edge, entry in sorted(plan.edges.items()) if entry.forward]
+    kept = dict(zip(moved, ("before", "after", "before"), strict=False))
+    edges = {edge: dataclasses.replace(e, keep=kept.get(edge, "both")) for edge, e in plan.edges.items()}
+    changed = dataclasses.replace(plan, edges=edges)
+    assert all("keep" not in entry for entry in plan.to_json()["edges"])
+    written = [entry["keep"] for entry in changed.to_json()["edges"] if "keep" in entry]
+    assert written == list(kept.values())
+    changed.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == changed
+
+
+def test_keeping_something_else_is_refused() -> None:
+    step = Step(StepKind.SLICE, (0,), 0)
+    with pytest.raises(PlanError, match=r"keep must be one of 'both', 'before', 'after'\. Got 'none'"):
+        EdgePlan((step,), keep="none")
+    with pytest.raises(PlanError, match=r"keep='before' chooses between .* Got no forward steps"):
+        EdgePlan((), (step,), keep="before")
+
+
 def test_an_operator_that_is_missing_is_named() -> None:
     with pytest.raises(PlanError, match="has no operator 'nothing'"):
         _plan(mlp()).configuration("nothing")

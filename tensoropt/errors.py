@@ -17,6 +17,7 @@ __all__ = [
     "LayoutError",
     "OpError",
     "PlanError",
+    "PlotError",
     "ProblemError",
     "SessionError",
     "TensorOptError",
@@ -50,6 +51,10 @@ class CostError(TensorOptError):
 
 class PlanError(TensorOptError):
     """A plan is malformed, or was made for another graph or device count."""
+
+
+class PlotError(TensorOptError):
+    """A picture cannot be drawn or written."""
 
 
 class ProblemError(TensorOptError):

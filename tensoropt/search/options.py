@@ -1,13 +1,49 @@
-"""Choosing one strategy from a frontier (TensorOpt, section 4.1)."""
+"""Choosing one strategy from a frontier, and the memory that it may take (TensorOpt, section 4.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tensoropt.errors import ProblemError
 from tensoropt.search.result import Frontier, FrontierPoint
 
-__all__ = ["OPTIONS", "choose", "mini_memory", "mini_time", "turning_point"]
+__all__ = ["OPTIONS", "RESERVE", "MemoryLimit", "choose", "mini_memory", "mini_time", "turning_point"]
+
+# TensorOpt section 5.2: temporaries are not in the prediction, so "for GPUs with 16GB memory, a parallelization
+# strategy with 14.5GB (≈ 16/1.1) peak memory consumption would be safe".
+RESERVE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """What a plan may be predicted to take on each device.
+
+    Attributes:
+        limit_bytes: the limit.
+        source: where it comes from, for messages.
+    """
+
+    limit_bytes: float
+    source: str
+
+    @classmethod
+    def of(cls, device_bytes: float, asked_bytes: float | None = None) -> MemoryLimit:
+        """What was asked for; by default the device's memory less the reserve of section 5.2.
+
+        Args:
+            device_bytes: the device's memory.
+            asked_bytes: the user's limit.
+        """
+        if asked_bytes is not None:
+            return cls(float(asked_bytes), "memory_bytes")
+        return cls(
+            device_bytes / (1 + RESERVE),
+            f"the device's {device_bytes:,.0f} less a reserve of {RESERVE:.0%} of the plan for temporaries",
+        )
+
+    def __str__(self) -> str:
+        return f"{self.limit_bytes:,.0f} bytes per device ({self.source})"
 
 
 def mini_time(frontier: Frontier, memory_bytes: float | None = None) -> FrontierPoint:
@@ -20,7 +56,7 @@ def mini_time(frontier: Frontier, memory_bytes: float | None = None) -> Frontier
 
 
 def mini_memory(frontier: Frontier, memory_bytes: float | None = None) -> FrontierPoint:
-    """The strategy of least memory.
+    """The strategy of least memory; the fastest of them, as all of a frontier's.
 
     Raises:
         InfeasibleError: even that does not fit in ``memory_bytes``.

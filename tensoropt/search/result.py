@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy.typing as npt
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.provenance import Provenance
+from tensoropt.viz.frontier import draw_frontiers
 
 __all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of"]
 
@@ -50,6 +53,7 @@ class FrontierPoint:
         memory_bytes: bytes per device.
         assignment: the configuration index of each node.
         alternatives: the alternative of each node, then of each edge.
+        provenance: the model and the devices that it is for; None where only a problem was given.
     """
 
     index: int
@@ -57,6 +61,7 @@ class FrontierPoint:
     memory_bytes: float
     assignment: tuple[int, ...]
     alternatives: tuple[int, ...]
+    provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +80,7 @@ class Frontier:
         exact: whether no strategy of the problem beats a point, and none that is not beaten is missing.
         eliminations: what was done, in order.
         seconds: how long the search took.
+        provenance: the model and the devices that it is for; None where only a problem was given.
     """
 
     names: tuple[str, ...]
@@ -85,6 +91,7 @@ class Frontier:
     exact: bool
     eliminations: tuple[Elimination, ...]
     seconds: float
+    provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
         points, nodes = len(self.time_s), len(self.names)
@@ -129,6 +136,7 @@ class Frontier:
             memory_bytes=float(self.memory_bytes[index]),
             assignment=tuple(self.assignments[index].tolist()),
             alternatives=tuple(self.alternatives[index].tolist()),
+            provenance=self.provenance,
         )
 
     def best(self, memory_bytes: float | None = None) -> FrontierPoint:
@@ -161,6 +169,36 @@ class Frontier:
             return self.point(0)
         return self.point(int(np.argmin(memory / memory[-1] + time / time[0])))
 
+    def plot(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        memory_limit_bytes: float | None = None,
+        title: str | None = None,
+        others: Mapping[str, Frontier] | None = None,
+    ) -> None:
+        """Draws time per iteration over memory per device, with the turning point, to an image file.
+
+        Args:
+            path: where to; its ending says the format (``.png``, ``.svg``, ``.pdf``).
+            memory_limit_bytes: drawn as a line.
+            title: above the picture; by default the devices, where they are known.
+            others: frontiers (of one point, for single strategies) to draw beside this one, by name.
+
+        Raises:
+            PlotError: matplotlib is missing, or cannot write such a file.
+        """
+        where = "" if self.provenance is None else str(self.provenance.topology)
+        knee = self.turning_point()
+        draw_frontiers(
+            path,
+            {"frontier": (self.memory_bytes, self.time_s)}
+            | {name: (other.memory_bytes, other.time_s) for name, other in (others or {}).items()},
+            turning_points={"frontier": (knee.memory_bytes, knee.time_s)},
+            memory_limit_bytes=memory_limit_bytes,
+            title=title if title is not None else where,
+        )
+
     def to_json(self) -> str:
         """The frontier as JSON text; `from_json` gives it back unchanged."""
         return json.dumps(
@@ -182,6 +220,8 @@ class Frontier:
                     for step in self.eliminations
                 ],
                 "seconds": self.seconds,
+                # Left out where there is none, so that frontiers of bare problems stay what they were.
+                **({} if self.provenance is None else {"provenance": self.provenance.to_json()}),
             }
         )
 
@@ -216,6 +256,7 @@ class Frontier:
                     for s in data["eliminations"]
                 ),
                 seconds=float(data["seconds"]),
+                provenance=Provenance.from_json(data["provenance"]) if "provenance" in data else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProblemError(

@@ -1,15 +1,20 @@
 """Meshes, layouts of tensors on them, and the steps that turn one layout into another. Data only."""
 
+from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.mesh import Mesh
-from tensoropt.layout.reshard import ReshardTable, canonical_path, reshard_table
+from tensoropt.layout.reshard import PARTIAL, REPLICATED, Resharder, ReshardTable, canonical_path, reshard_table
 from tensoropt.layout.step import Step, StepKind
 from tensoropt.layout.tensor_map import coarsen, tensor_map
 
 __all__ = [
+    "PARTIAL",
+    "REPLICATED",
+    "Coarsening",
     "Layout",
     "Mesh",
     "ReshardTable",
+    "Resharder",
     "Step",
     "StepKind",
     "canonical_path",

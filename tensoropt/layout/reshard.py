@@ -1,60 +1,172 @@
 """The cheapest steps from any layout to any other, by shortest path (TensorOpt section 4.2, tensor re-scheduling).
 
-Nodes are layouts, an edge joins two layouts that one step connects, and its weight is the step's time.
+Nodes are layouts, an edge joins two layouts that one step connects, and its weight is the step's time. A layout is
+held as one row of *states*: what each mesh axis does to the tensor.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.errors import LayoutError
+from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.mesh import Mesh
+from tensoropt.layout.shortest import shortest_rows
 from tensoropt.layout.step import Step, StepKind
 
-__all__ = ["ReshardTable", "StepCost", "canonical_path", "reshard_table"]
+__all__ = ["PARTIAL", "REPLICATED", "ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 
 # Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device.
 StepCost = Callable[[StepKind, tuple[int, ...], NDArray[np.float64]], NDArray[np.float64]]
 
+States = NDArray[np.int8]
+
+# The state of a mesh axis along which a tensor is not split; a split one has the number of the dimension.
+REPLICATED, PARTIAL = -1, -2
 # Up to this many mesh axes a dimension may pass through layouts whose axes are not ascending; beyond it their
 # number (axes! per dimension) would outgrow what they save.
 _ALL_ORDERS_UP_TO_AXES = 3
-# So many sources are worked on at a time that their part of the work stays in a processor's cache.
-_ROWS_AT_ONCE = 8
+_KINDS = tuple(StepKind)
+_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
+# So many sources are compared with all layouts at a time that the work stays in a processor's cache.
+_ROWS_AT_ONCE = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _LayoutGraph:
-    """Every layout of tensors with the same divisibility, and every step between them."""
-
-    layouts: tuple[Layout, ...]
-    index: dict[Layout, int]
-    steps: tuple[Step, ...]  # sorted by the layout that they lead to, then by the one they start from
-    source: NDArray[np.intp]
-    target: NDArray[np.intp]
-    shards: NDArray[np.float64]  # per layout: the number of pieces that the tensor is cut into
-
-
-@dataclass(frozen=True, slots=True)
-class ReshardTable:
-    """Times and paths between all layouts of tensors of one shape.
+    """Layouts of tensors of one rank, and every step between them, sorted by target, then by source.
 
     Attributes:
-        seconds: ``(L, L)``, the time of the cheapest path from row to column.
+        states: ``(L, axes)``.
+        places: ``(L, axes)``, the position of the axis among those that split its dimension.
+        source: ``(E,)``.
+        target: ``(E,)``.
+        kind: ``(E,)``, the number of the step's kind.
+        moved: ``(E,)``, the axes of the step as bits.
+        shards: ``(L,)``, the number of pieces that the tensor is cut into.
     """
 
-    layouts: tuple[Layout, ...]
-    index: dict[Layout, int]
-    seconds: NDArray[np.float64]
-    _graph: _LayoutGraph = field(repr=False)
-    _weight: NDArray[np.float64] = field(repr=False)
+    states: States
+    places: States
+    source: NDArray[np.intp]
+    target: NDArray[np.intp]
+    kind: NDArray[np.int8]
+    moved: NDArray[np.int64]
+    shards: NDArray[np.float64]
+
+    def restricted(self, kept: NDArray[np.bool_]) -> _LayoutGraph:
+        """Only the layouts that are marked."""
+        if kept.all():
+            return self
+        number = np.cumsum(kept) - 1
+        links = kept[self.source] & kept[self.target]
+        return _LayoutGraph(
+            self.states[kept],
+            self.places[kept],
+            number[self.source[links]],
+            number[self.target[links]],
+            self.kind[links],
+            self.moved[links],
+            self.shards[kept],
+        )
+
+
+class _Solved:
+    """A layout graph with the times of its steps for tensors of one size; rows are solved when they are asked for.
+
+    Shared by all tensors of that size whose dimensions divide alike.
+    """
+
+    def __init__(self, mesh: Mesh, graph: _LayoutGraph, weight: NDArray[np.float64]) -> None:
+        self.mesh = mesh
+        self.graph = graph
+        self.weight = weight
+        count = len(graph.states)
+        self._seconds = np.full((count, count), np.inf)
+        self._known = np.zeros(count, dtype=bool)
+        self.index = {key: number for number, key in enumerate(_keys(graph.states, graph.places))}
+
+    def seconds(self, sources: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Times between all layouts, of which the rows of ``sources`` are valid."""
+        missing = np.unique(sources[~self._known[sources]])
+        if len(missing):
+            graph = self.graph
+            self._seconds[missing] = shortest_rows(len(self._known), graph.source, graph.target, self.weight, missing)
+            self._known[missing] = True
+        return self._seconds
+
+    def path(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Kind, source and target of each step."""
+        graph, row = self.graph, self.seconds(np.array([start]))[start]
+        steps = []
+        while end != start:
+            first, last = np.searchsorted(graph.target, [end, end + 1])
+            link = int(first + np.argmin(row[graph.source[first:last]] + self.weight[first:last]))
+            steps.append((int(graph.kind[link]), int(graph.source[link]), end))
+            end = int(graph.source[link])
+        return steps[::-1]
+
+
+class ReshardTable:
+    """Times and paths between layouts of tensors of one shape.
+
+    Attributes:
+        rank: of the tensors.
+        dims: the dimensions that layouts split, in the order by which the shared table numbers them.
+    """
+
+    def __init__(self, rank: int, dims: tuple[int, ...], solved: _Solved) -> None:
+        """A view of a shared table; :class:`Resharder` makes them."""
+        self.rank = rank
+        self.dims = dims
+        self._solved = solved
+
+    def numbers(self, states: States) -> NDArray[np.intp]:
+        """The rows of layouts, whose dimensions are split by ascending axes.
+
+        Args:
+            states: ``(K, axes)``, for each mesh axis the dimension that it splits, or what it does instead.
+
+        Raises:
+            LayoutError: if the tensor cannot have one of them.
+        """
+        number = np.full(self.rank + 2, self.rank, dtype=np.int8)  # by state; the last two are partial and replicated
+        number[list(self.dims)] = np.arange(len(self.dims))
+        number[[PARTIAL, REPLICATED]] = PARTIAL, REPLICATED
+        states = number[states]
+        found = [self._solved.index.get(key, -1) for key in _keys(states, _ascending(states))]
+        if -1 in found:
+            raise LayoutError(self._foreign(found.index(-1)))
+        return np.array(found, dtype=np.intp)
+
+    def between(self, sources: States, targets: States) -> NDArray[np.float64]:
+        """Seconds from each of some layouts to each of others, ``(sources, targets)``; see :meth:`numbers`."""
+        rows, columns = self.numbers(sources), self.numbers(targets)
+        return self._solved.seconds(rows)[np.ix_(rows, columns)]
+
+    @functools.cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """All layouts, in the order of :attr:`seconds`."""
+        graph = self._solved.graph
+        return tuple(self._layout(number) for number in range(len(graph.states)))
+
+    @functools.cached_property
+    def index(self) -> dict[Layout, int]:
+        """The place of each layout."""
+        return {layout: number for number, layout in enumerate(self.layouts)}
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """``(L, L)``, the time of the cheapest path from row to column."""
+        return self._solved.seconds(np.arange(len(self._solved.graph.states)))
 
     def path(self, source: Layout, target: Layout) -> tuple[Step, ...]:
         """The steps of the cheapest path; equal costs are decided by the order of layouts.
@@ -62,44 +174,135 @@ class ReshardTable:
         Raises:
             LayoutError: if the tensor cannot have one of the layouts. All that it can have reach one another.
         """
+        ends = []
         for layout in (source, target):
-            if layout not in self.index:
-                raise LayoutError(
-                    f"Reshard from {source} to {target}: {layout} cannot be a layout of this tensor. Its shape and the "
-                    f"mesh allow {len(self.layouts)} layouts, such as {', '.join(map(str, self.layouts[:4]))}."
-                )
-        start, end = self.index[source], self.index[target]
-        graph = self._graph
-        steps: list[Step] = []
-        while end != start:
-            first, last = np.searchsorted(graph.target, [end, end + 1])
-            reached = self.seconds[start, graph.source[first:last]] + self._weight[first:last]
-            edge = int(first + np.argmin(reached))
-            steps.append(graph.steps[edge])
-            end = int(graph.source[edge])
-        return tuple(reversed(steps))
+            number = self._number(layout)
+            if number is None:
+                raise LayoutError(f"Reshard from {source} to {target}: {self._foreign(layout)}")
+            ends.append(number)
+        return tuple(self._step(*step) for step in self._solved.path(ends[0], ends[1]))
+
+    def _number(self, layout: Layout) -> int | None:
+        if layout.rank != self.rank:
+            return None
+        states = np.full((1, len(self._solved.mesh.axes)), REPLICATED, dtype=np.int8)
+        places = np.zeros_like(states)
+        for dim, axes in enumerate(layout.dims):
+            if axes and dim not in self.dims:
+                return None
+            for place, axis in enumerate(axes):
+                states[0, axis], places[0, axis] = self.dims.index(dim), place
+        states[0, list(layout.partial)] = PARTIAL
+        return self._solved.index.get(_keys(states, places)[0])
+
+    def _layout(self, number: int) -> Layout:
+        graph = self._solved.graph
+        states, places = graph.states[number].tolist(), graph.places[number].tolist()
+        dims: list[tuple[int, ...]] = [()] * self.rank
+        for position, dim in enumerate(self.dims):
+            axes = [axis for axis, state in enumerate(states) if state == position]
+            dims[dim] = tuple(sorted(axes, key=lambda axis: int(places[axis])))
+        return Layout(tuple(dims), tuple(axis for axis, state in enumerate(states) if state == PARTIAL))
+
+    def _step(self, kind_number: int, source: int, target: int) -> Step:
+        kind, before, after = _KINDS[kind_number], self.layouts[source], self.layouts[target]
+        if kind is StepKind.PERMUTE:
+            return Step(kind, target=after)
+        if kind in (StepKind.ALL_REDUCE, StepKind.TO_PARTIAL):
+            return Step(kind, tuple(sorted({*before.partial} ^ {*after.partial})))
+        grown = [dim for dim in range(self.rank) if len(after.dims[dim]) > len(before.dims[dim])]
+        shrunk = [dim for dim in range(self.rank) if len(after.dims[dim]) < len(before.dims[dim])]
+        if shrunk:
+            axes = before.dims[shrunk[0]][len(after.dims[shrunk[0]]) :]
+            return Step(kind, axes, shrunk[0], grown[0] if grown else None)
+        return Step(kind, after.dims[grown[0]][len(before.dims[grown[0]]) :], grown[0])
+
+    def _foreign(self, layout: object) -> str:
+        layouts = self.layouts
+        return (
+            f"{layout} cannot be a layout of this tensor. Its shape and the mesh allow {len(layouts)} layouts, such as "
+            f"{', '.join(map(str, layouts[:4]))}."
+        )
+
+
+class Resharder:
+    """Makes tables, and shares what tensors have in common.
+
+    A table has the layouts whose axes are grouped as ``coarsening`` allows, and those that it is asked for. Dimensions
+    that nobody splits are left out: tensors that are alike in the others share the graph of layouts, and its
+    shortest paths too if they have as many bytes.
+    """
+
+    def __init__(self, mesh: Mesh, cost: StepCost, coarsening: Coarsening) -> None:
+        self.mesh = mesh
+        self.coarsening = coarsening
+        self._cost = cost
+        self._products = sorted({1} | {mesh.extent(subset) for subset in _subsets(mesh.axes)})
+        self._solved: dict[tuple[object, ...], _Solved] = {}
+        self._divided: dict[tuple[object, ...], _LayoutGraph] = {}
+
+    def table(self, shape: Sequence[int], itemsize: int, states: States) -> ReshardTable:
+        """The table of tensors of ``shape``.
+
+        Args:
+            shape: of the tensors.
+            itemsize: bytes of an element.
+            states: ``(K, axes)``, layouts that it has to have, as for :meth:`ReshardTable.numbers`.
+        """
+        return self._table(shape, itemsize, np.unique(states[states >= 0]).tolist(), states)
+
+    def whole_table(self, shape: Sequence[int], itemsize: int) -> ReshardTable:
+        """A table that may split any dimension."""
+        return self._table(shape, itemsize, range(len(shape)), np.empty((0, len(self.mesh.axes)), np.int8))
+
+    def _table(self, shape: Sequence[int], itemsize: int, used: Sequence[int], states: States) -> ReshardTable:
+        divisors = {dim: tuple(p for p in self._products if shape[dim] % p == 0) for dim in used}
+        # Dimensions that divide alike come in one order, so that a tensor and its transpose share a table.
+        dims = tuple(sorted((dim for dim in used if len(divisors[dim]) > 1), key=lambda dim: (divisors[dim], dim)))
+        divisible = tuple(divisors[dim] for dim in dims)
+        size_bytes = math.prod(shape) * itemsize
+        further = self._further(states, dims)
+        key = (divisible, size_bytes, further)
+        if key not in self._solved:
+            graph = self._graph(divisible, further)
+            self._solved[key] = _Solved(self.mesh, graph, _weights(self.mesh, graph, size_bytes, self._cost))
+        return ReshardTable(len(shape), dims, self._solved[key])
+
+    def _graph(self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...]) -> _LayoutGraph:
+        key = (divisible, further)
+        if key not in self._divided:
+            graph = _layout_graph(self.mesh, self.coarsening, len(divisible), further)
+            kept = np.ones(len(graph.states), dtype=bool)
+            for dim, sizes in enumerate(divisible):
+                kept &= np.isin(_pieces(graph.states, self.mesh, dim), sizes)
+            self._divided[key] = graph.restricted(kept)
+        return self._divided[key]
+
+    def _further(self, states: States, dims: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Layouts outside of the coarsening that are needed, with what lies between them and a replicated tensor."""
+        if len(self.mesh.axes) <= self.coarsening.free_up_to_axes or not len(states):
+            return ()
+        number = {dim: position for position, dim in enumerate(dims)} | {PARTIAL: PARTIAL, REPLICATED: REPLICATED}
+        family = set(map(tuple, _family(self.mesh, self.coarsening, len(dims)).tolist()))
+        found: set[tuple[int, ...]] = set()
+        for row in np.unique(states, axis=0).tolist():
+            states_of = tuple(number[state] for state in row)
+            if states_of in family:
+                continue
+            plain = tuple(REPLICATED if state == PARTIAL else state for state in states_of)
+            for cut in range(len(dims) + 1):
+                found.add(tuple(state if state < cut else REPLICATED for state in plain))
+                found.add(tuple(state if state >= cut else REPLICATED for state in plain))
+            found.add(states_of)
+        return tuple(sorted(found - family))
 
 
 def reshard_table(mesh: Mesh, shape: Sequence[int], itemsize: int, cost: StepCost) -> ReshardTable:
-    """All cheapest reshards of tensors of ``shape`` with elements of ``itemsize`` bytes.
+    """All cheapest reshards of tensors of ``shape`` with elements of ``itemsize`` bytes, through all layouts.
 
-    Complexity: O(rounds · L · E) vectorised, with L layouts and E steps; paths have few steps, so few rounds.
+    There are (rank + 2)^axes layouts and more: see :class:`Resharder` for what searches use.
     """
-    products = sorted({1} | {mesh.extent(subset) for subset in _subsets(mesh.axes)})
-    divisible = tuple(tuple(p for p in products if extent % p == 0) for extent in shape)
-    graph = _layout_graph(mesh, divisible)
-    elements = float(np.prod(shape, dtype=np.float64))
-    bytes_in = elements * itemsize / graph.shards[graph.source]
-    weight = np.empty(len(graph.steps))
-    by_group: dict[tuple[StepKind, tuple[int, ...]], list[int]] = {}
-    for position, step in enumerate(graph.steps):
-        by_group.setdefault((step.kind, step.axes or mesh.axes), []).append(position)
-    for (kind, axes), positions in by_group.items():
-        weight[positions] = cost(kind, axes, bytes_in[positions])
-    if np.any(weight <= 0) or not np.all(np.isfinite(weight)):
-        raise LayoutError("Reshard: every step needs a positive, finite time; a free one would hide its copy.")
-    seconds = _all_pairs(len(graph.layouts), graph, weight)
-    return ReshardTable(graph.layouts, graph.index, seconds, graph, weight)
+    return Resharder(mesh, cost, Coarsening(free_up_to_axes=len(mesh.axes))).whole_table(shape, itemsize)
 
 
 def canonical_path(source: Layout, target: Layout) -> tuple[Step, ...]:
@@ -127,91 +330,137 @@ def canonical_path(source: Layout, target: Layout) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _all_pairs(count: int, graph: _LayoutGraph, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Bellman-Ford from every layout at once; edges are sorted by target, so a round is one reduceat."""
-    seconds = np.full((count, count), np.inf)
-    np.fill_diagonal(seconds, 0.0)
-    if not len(weight):
-        return seconds
-    targets, starts = np.unique(graph.target, return_index=True)
-    reached = np.empty((min(count, _ROWS_AT_ONCE), len(weight)))
-    for first in range(0, count, _ROWS_AT_ONCE):
-        rows = seconds[first : first + _ROWS_AT_ONCE]  # a view: what is written to it is written to the result
-        one_more = reached[: len(rows)]
-        while True:
-            np.take(rows, graph.source, axis=1, out=one_more, mode="clip")  # any other mode copies first
-            np.add(one_more, weight, out=one_more)
-            before = rows[:, targets]
-            better = np.minimum(before, np.minimum.reduceat(one_more, starts, axis=1))
-            if np.array_equal(better, before):
-                break
-            rows[:, targets] = better
-    return seconds
+def _weights(mesh: Mesh, graph: _LayoutGraph, size_bytes: float, cost: StepCost) -> NDArray[np.float64]:
+    """The time of every step, asked for once per kind and group."""
+    bytes_in = size_bytes / graph.shards[graph.source]
+    weight = np.empty(len(graph.source))
+    group = graph.moved * len(_KINDS) + graph.kind
+    order = np.argsort(group, kind="stable")
+    for positions in np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(order) else []:
+        moved, kind = divmod(int(group[positions[0]]), len(_KINDS))
+        axes = tuple(axis for axis in mesh.axes if moved >> axis & 1)
+        weight[positions] = cost(_KINDS[kind], axes, bytes_in[positions])
+    if np.any(weight <= 0) or not np.all(np.isfinite(weight)):
+        raise LayoutError("Reshard: every step needs a positive, finite time; a free one would hide its copy.")
+    return weight
 
 
-@functools.lru_cache(maxsize=256)
-def _layout_graph(mesh: Mesh, divisible: tuple[tuple[int, ...], ...]) -> _LayoutGraph:
-    layouts = _layouts(mesh, divisible)
-    index = {layout: position for position, layout in enumerate(layouts)}
-    edges: list[tuple[int, int, Step]] = []
-    for position, layout in enumerate(layouts):
-        for step in _steps_from(layout, mesh):
-            target = index.get(step.apply(layout))
-            if target is not None and target != position:
-                edges.append((target, position, step))
-    same_pieces: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    for position, layout in enumerate(layouts):
-        if not layout.partial and any(layout.dims):
-            same_pieces.setdefault((layout.shard_counts(mesh), 0), []).append(position)
-    for group in same_pieces.values():
-        for source, target in itertools.permutations(group, 2):
-            edges.append((target, source, Step(StepKind.PERMUTE, target=layouts[target])))
-    edges.sort(key=lambda edge: (edge[0], edge[1]))
+@functools.lru_cache(maxsize=32)
+def _family(mesh: Mesh, coarsening: Coarsening, rank: int) -> States:
+    """The states of all layouts of tensors of which every dimension divides; the replicated one comes first."""
+    patterns = coarsening.patterns(len(mesh.axes), rank, 2)[::-1]
+    return np.where(patterns == rank, PARTIAL, np.where(patterns > rank, REPLICATED, patterns)).astype(np.int8)
+
+
+@functools.lru_cache(maxsize=32)
+def _layout_graph(mesh: Mesh, coarsening: Coarsening, rank: int, further: tuple[tuple[int, ...], ...]) -> _LayoutGraph:
+    states = _family(mesh, coarsening, rank)
+    if further:
+        states = np.concatenate([states, np.array(further, dtype=np.int8)])
+    places = _ascending(states)
+    if len(mesh.axes) <= _ALL_ORDERS_UP_TO_AXES:
+        states, places = _all_orders(states, rank)
+    code = np.where(states >= 0, states * np.int16(64) + places, states).astype(np.int16)
+    found = [
+        _links(states, places, code, slice(first, first + _ROWS_AT_ONCE))
+        for first in range(0, len(states), _ROWS_AT_ONCE)
+    ]
+    found.append(_permutes(states, mesh, rank))
+    source, target, kind, moved = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    order = np.lexsort((source, target))
+    shards = np.prod([_pieces(states, mesh, dim) for dim in range(rank)], axis=0, dtype=np.float64)
     return _LayoutGraph(
-        layouts,
-        index,
-        tuple(step for _, _, step in edges),
-        np.array([source for _, source, _ in edges], dtype=np.intp),
-        np.array([target for target, _, _ in edges], dtype=np.intp),
-        np.array([np.prod(layout.shard_counts(mesh), dtype=np.float64) for layout in layouts]),
+        states,
+        places,
+        source[order].astype(np.intp),
+        target[order].astype(np.intp),
+        kind[order].astype(np.int8),
+        moved[order].astype(np.int64),
+        np.broadcast_to(shards, (len(states),)),
     )
 
 
-def _layouts(mesh: Mesh, divisible: tuple[tuple[int, ...], ...]) -> tuple[Layout, ...]:
-    """Every layout whose splits divide, in a fixed order; ascending orders of axes come first."""
-    replicate, partial = -1, -2
-    result = []
-    for states in itertools.product((replicate, partial, *range(len(divisible))), repeat=len(mesh.axes)):
-        dims = [tuple(a for a in mesh.axes if states[a] == dim) for dim in range(len(divisible))]
-        if any(mesh.extent(axes) not in sizes for axes, sizes in zip(dims, divisible, strict=True)):
-            continue
-        summed = tuple(a for a in mesh.axes if states[a] == partial)
-        orders = itertools.product(*(_orders(axes, mesh) for axes in dims))
-        result += [Layout(order, summed) for order in orders]
-    return tuple(result)
+def _links(states: States, places: States, code: NDArray[np.int16], rows: slice) -> tuple[NDArray[np.int64], ...]:
+    """The steps, but for permutes, from some layouts to all: source, target, kind, axes as bits.
+
+    One step changes a set of axes alike, from one state to another. What stays in place keeps its position, so that
+    only the last axes of a dimension leave it, and new ones come last.
+    """
+    shape = (len(states[rows]), len(states))
+    before, after, shift = (np.full(shape, -9, np.int8) for _ in range(3))
+    moved = np.zeros(shape, np.int64)
+    alike = np.ones(shape, bool)
+    for axis in range(states.shape[1]):
+        differs = code[rows, axis][:, None] != code[None, :, axis]
+        start, end = states[rows, axis][:, None], states[None, :, axis]
+        # Axes that go from one dimension to another keep their order.
+        move = np.where((start >= 0) & (end >= 0), places[None, :, axis] - places[rows, axis][:, None], 0)
+        first = differs & (moved == 0)
+        before, after, shift = np.where(first, start, before), np.where(first, end, after), np.where(first, move, shift)
+        alike &= ~differs | ((before == start) & (after == end) & (shift == move))
+        moved |= differs.astype(np.int64) << axis
+    kind = np.full(shape, -1, np.int8)
+    for step, condition in (
+        (StepKind.ALL_REDUCE, (before == PARTIAL) & (after == REPLICATED)),
+        (StepKind.REDUCE_SCATTER, (before == PARTIAL) & (after >= 0)),
+        (StepKind.ALL_GATHER, (before >= 0) & (after == REPLICATED)),
+        (StepKind.ALL_TO_ALL, (before >= 0) & (after >= 0) & (before != after)),
+        (StepKind.SLICE, (before == REPLICATED) & (after >= 0)),
+        (StepKind.TO_PARTIAL, (before == REPLICATED) & (after == PARTIAL)),
+    ):
+        kind[condition & alike] = _NUMBER[step]
+    source, target = np.nonzero(kind >= 0)
+    found = (source, target)
+    return source + (rows.start or 0), target, kind[found].astype(np.int64), moved[found]
 
 
-def _steps_from(layout: Layout, mesh: Mesh) -> list[Step]:
-    steps: list[Step] = []
-    dims = range(layout.rank)
-    free = tuple(axis for axis in mesh.axes if axis not in layout.used_axes)
-    for axes in _subsets(layout.partial):
-        steps.append(Step(StepKind.ALL_REDUCE, axes))
-        steps += [Step(StepKind.REDUCE_SCATTER, order, dim) for dim in dims for order in _orders(axes, mesh)]
-    for dim in dims:
-        have = layout.dims[dim]
-        for start in range(len(have)):
-            axes = have[start:]
-            steps.append(Step(StepKind.ALL_GATHER, axes, dim))
-            steps += [Step(StepKind.ALL_TO_ALL, axes, dim, to) for to in dims if to != dim]
-        steps += [Step(StepKind.SLICE, order, dim) for axes in _subsets(free) for order in _orders(axes, mesh)]
-    steps += [Step(StepKind.TO_PARTIAL, axes) for axes in _subsets(free)]
-    return steps
+def _permutes(states: States, mesh: Mesh, rank: int) -> tuple[NDArray[np.int64], ...]:
+    """The steps between layouts that cut a tensor into the same pieces."""
+    pieces = np.array([_pieces(states, mesh, dim) for dim in range(rank)], dtype=np.int64).reshape(rank, len(states)).T
+    able = ~(states == PARTIAL).any(axis=1) & (states >= 0).any(axis=1)
+    pairs = [np.empty((0, 2), np.int64)]
+    groups: dict[bytes, list[int]] = {}
+    for number in np.flatnonzero(able).tolist():
+        groups.setdefault(pieces[number].tobytes(), []).append(number)
+    pairs += [np.array(list(itertools.permutations(group, 2)), np.int64).reshape(-1, 2) for group in groups.values()]
+    joined = np.concatenate(pairs)
+    kind = np.full(len(joined), _NUMBER[StepKind.PERMUTE], np.int64)
+    return joined[:, 0], joined[:, 1], kind, np.full(len(joined), 2 ** len(mesh.axes) - 1, np.int64)
 
 
-def _orders(axes: tuple[int, ...], mesh: Mesh) -> list[tuple[int, ...]]:
-    """The orders in which a dimension may be split by ``axes``, which are given ascending."""
-    return list(itertools.permutations(axes)) if len(mesh.axes) <= _ALL_ORDERS_UP_TO_AXES else [axes]
+def _pieces(states: States, mesh: Mesh, dim: int) -> NDArray[np.int64]:
+    """Into how many pieces each layout cuts a dimension."""
+    extents = np.array(mesh.shape, dtype=np.int64)
+    return np.asarray(np.where(states == dim, extents, 1).prod(axis=1, dtype=np.int64))
+
+
+def _ascending(states: States) -> States:
+    """The places of axes if every dimension is split by ascending ones."""
+    places = np.zeros_like(states)
+    for axis in range(states.shape[1]):
+        places[:, axis] = (states[:, :axis] == states[:, axis : axis + 1]).sum(axis=1)
+    return np.where(states >= 0, places, 0).astype(np.int8)
+
+
+def _all_orders(states: States, rank: int) -> tuple[States, States]:
+    """Each layout with its dimensions split in any order of the axes."""
+    all_states, all_places = [], []
+    for row in states.tolist():
+        axes = [[axis for axis, state in enumerate(row) if state == dim] for dim in range(rank)]
+        for orders in itertools.product(*(itertools.permutations(range(len(of))) for of in axes)):
+            places = [0] * len(row)
+            for of, order in zip(axes, orders, strict=True):
+                for axis, place in zip(of, order, strict=True):
+                    places[axis] = place
+            all_states.append(row)
+            all_places.append(places)
+    shape = (len(all_states), states.shape[1])
+    return np.array(all_states, np.int8).reshape(shape), np.array(all_places, np.int8).reshape(shape)
+
+
+def _keys(states: States, places: States) -> list[bytes]:
+    """A hashable key for each layout."""
+    return [row.tobytes() for row in np.concatenate([states, places], axis=1)]
 
 
 def _subsets(axes: Sequence[int]) -> list[tuple[int, ...]]:

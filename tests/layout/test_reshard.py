@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from tensoropt.errors import LayoutError
 from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, canonical_path, reshard_table
-from tensoropt.layout.reshard import _steps_from
 
 pytestmark = pytest.mark.pure
 
@@ -119,6 +119,29 @@ def test_times_equal_a_search_of_another_kind(mesh: Mesh, shape: tuple[int, ...]
                     heapq.heappush(heap, (new, pushed, after))
         for target in table.layouts:
             assert table.seconds[table.index[source], table.index[target]] == pytest.approx(best[target], rel=1e-9)
+
+
+def _subsets(axes: Sequence[int]) -> list[tuple[int, ...]]:
+    return [subset for size in range(1, len(axes) + 1) for subset in itertools.combinations(axes, size)]
+
+
+def _steps_from(layout: Layout, mesh: Mesh) -> list[Step]:
+    """Every step but permutes that can start from a layout, from what each kind does."""
+    steps: list[Step] = []
+    dims = range(layout.rank)
+    free = tuple(axis for axis in mesh.axes if axis not in layout.used_axes)
+    for axes in _subsets(layout.partial):
+        steps.append(Step(StepKind.ALL_REDUCE, axes))
+        steps += [Step(StepKind.REDUCE_SCATTER, order, dim) for dim in dims for order in itertools.permutations(axes)]
+    for dim in dims:
+        have = layout.dims[dim]
+        for start in range(len(have)):
+            axes = have[start:]
+            steps.append(Step(StepKind.ALL_GATHER, axes, dim))
+            steps += [Step(StepKind.ALL_TO_ALL, axes, dim, to) for to in dims if to != dim]
+        steps += [Step(StepKind.SLICE, order, dim) for axes in _subsets(free) for order in itertools.permutations(axes)]
+    steps += [Step(StepKind.TO_PARTIAL, axes) for axes in _subsets(free)]
+    return steps
 
 
 def _kinds(table: ReshardTable, source: str, target: str) -> list[str]:

@@ -1,0 +1,94 @@
+"""Which coarser meshes an operator may make of the factor mesh."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.errors import LayoutError
+
+__all__ = ["Coarsening"]
+
+_MOST_AXES = 32  # a set of axes is the bits of one integer
+
+
+@dataclass(frozen=True, slots=True)
+class Coarsening:
+    """An operator's own mesh, and what is done along each of its axes (TensorOpt section 2.1).
+
+    A *pattern* gives each axis of the factor mesh a state. Neighbouring axes of equal state are one *block*, an axis
+    of the operator's own mesh. On a small factor mesh every pattern is allowed. On a larger one a pattern has few
+    blocks, and a state stands in one block only, as in the paper, where a tensor map names one mesh axis per
+    tensor dimension; replication and partial sums may stand in several.
+
+    Attributes:
+        free_up_to_axes: up to this many mesh axes every pattern is allowed.
+        blocks: the most blocks on a larger mesh.
+
+    Example:
+        >>> Coarsening().patterns(2, 1, 1).tolist()
+        [[0, 0], [0, 1], [1, 0], [1, 1]]
+    """
+
+    free_up_to_axes: int = 3
+    blocks: int = 3
+
+    def __post_init__(self) -> None:
+        if self.free_up_to_axes < 0 or self.blocks < 1:
+            raise LayoutError(
+                f"{self}: free_up_to_axes must be at least 0 and blocks at least 1. With one block an operator does "
+                "one thing with all devices."
+            )
+
+    def patterns(self, axes: int, once: int, repeated: int) -> NDArray[np.int8]:
+        """Every allowed pattern, in lexicographic order.
+
+        Args:
+            axes: how many axes the factor mesh has.
+            once: states ``0 ... once - 1`` stand in one block on a larger mesh.
+            repeated: states ``once ... once + repeated - 1`` may stand in several.
+
+        Returns:
+            ``(patterns, axes)``, not to be written to.
+        """
+        if axes > _MOST_AXES:
+            raise LayoutError(f"Mesh of {axes} axes: at most {_MOST_AXES} can be planned for. Use fewer devices.")
+        return _patterns(self, axes, once, repeated)
+
+    def to_json(self) -> dict[str, int]:
+        """What a plan's notes say about it."""
+        return {"free_up_to_axes": self.free_up_to_axes, "blocks": self.blocks}
+
+
+@functools.lru_cache(maxsize=256)
+def _patterns(coarsening: Coarsening, axes: int, once: int, repeated: int) -> NDArray[np.int8]:
+    states = range(once + repeated)
+    rows: Sequence[Sequence[int]]
+    if axes <= coarsening.free_up_to_axes:
+        rows = list(itertools.product(states, repeat=axes))
+    else:
+        rows = sorted(
+            [state for state, size in zip(choice, sizes, strict=True) for _ in range(size)]
+            for blocks in range(1, min(coarsening.blocks, axes) + 1)
+            for sizes in _block_sizes(axes, blocks)
+            for choice in itertools.product(states, repeat=blocks)
+            if all(one != other for one, other in itertools.pairwise(choice))
+            and all(choice.count(state) == 1 for state in choice if state < once)
+        )
+    result = np.array(rows, dtype=np.int8).reshape(len(rows), axes)
+    result.flags.writeable = False
+    return result
+
+
+def _block_sizes(axes: int, blocks: int) -> list[tuple[int, ...]]:
+    """The ways to cut ``axes`` into ``blocks`` runs; there are binomial(axes - 1, blocks - 1)."""
+    result = []
+    for cuts in itertools.combinations(range(1, axes), blocks - 1):
+        borders = (0, *cuts, axes)
+        result.append(tuple(end - start for start, end in itertools.pairwise(borders)))
+    return result

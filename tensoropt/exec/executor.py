@@ -18,6 +18,7 @@ from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
 from tensoropt.exec.gradient import with_gradient
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.resharding import reshard, reshard_edge
+from tensoropt.exec.reuse import Reuse
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -383,6 +384,7 @@ class _Builder:
         self._executor = executor
         self._modes = modes
         self._values: dict[TensorId, Any] = {}
+        self._reuse = Reuse(executor.graph, executor._rules, executor.plan, executor.engine, self._values)
         self._operations: dict[str, Any] = {}
         self._added: set[str] = set()
         self._gradients: dict[tuple[str, str], Any] = {}
@@ -442,6 +444,7 @@ class _Builder:
         loss = self._values[TensorId(training.loss)]
         variables = [executor._variables[name] for name in training.variables]
         reads = [self._values[TensorId(name)] for name in training.variables]
+        self._reuse.start_backward()
         gradients = tf.gradients(loss, reads)
         pairs = []
         for name, variable, gradient in zip(training.variables, variables, gradients, strict=True):
@@ -471,7 +474,8 @@ class _Builder:
         if op.type == "NoOp":
             self.operation(op.name)
             return []
-        inputs = [self._arrive(Edge(tensor, op.name, position)) for position, tensor in enumerate(op.inputs)]
+        edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
+        inputs = [self._reuse.arrived(edge, self._arrive(edge)) for edge in edges]
         if op.type in ("Fanout", "Sink"):
             return [tf.identity(inputs[0])]
         if op.type == "ReadVariableOp":
@@ -498,7 +502,7 @@ class _Builder:
             executor.plan.mesh,
             executor.engine,
         )
-        outputs = lower_operator(context, inputs)
+        outputs = self._reuse.outputs(edges, inputs, lower_operator(context, inputs), context)
         if shared:
             executor._shared[op.name] = outputs
         return outputs
@@ -519,7 +523,7 @@ class _Builder:
         executor = self._executor
         given, wanted = executor._given(edge.tensor), executor._wanted(edge)
         steps = executor.plan.edge(edge)
-        tensor = self._values[edge.tensor]
+        tensor = self._reuse.source(edge)
         if edge not in executor.graph.differentiable:
             return reshard(tensor, given.value, steps.forward, executor.plan.mesh, executor.engine)
         return reshard_edge(

@@ -16,6 +16,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
+from tensoropt.plan.reuse import why_not_kept
 
 __all__ = ["KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
 
@@ -104,8 +105,9 @@ class Plan:
         """Checks that the plan is for ``graph`` and that it can run.
 
         Raises:
-            PlanError: if it is for another graph, lacks an operator, has an illegal configuration, or if the steps of
-                an edge do not lead from what its producer gives to what its consumer wants.
+            PlanError: if it is for another graph, lacks an operator, has an illegal configuration, if the steps of an
+                edge do not lead from what its producer gives to what its consumer wants, or if a copy that the backward
+                pass needs is not kept and cannot be made again (:func:`tensoropt.plan.reuse.keep_choices`).
         """
         if graph.fingerprint() != self.fingerprint:
             raise PlanError(
@@ -140,6 +142,12 @@ class Plan:
                 f"{wanted.value}. Make the plan again with find_strategy."
             )
         steps = self.edge(edge)
+        reason = why_not_kept(graph, rules, edge, steps.keep)
+        if reason is not None:
+            raise PlanError(
+                f"Plan: edge {edge} keeps the copy {steps.keep!r} its forward steps only, but {reason}. "
+                "Keep 'both', or make the plan again with find_strategy."
+            )
         pairs = [("forward", steps.forward, given.value, wanted.value)]
         if whole_gradient:
             pairs.append(("backward", steps.backward, wanted.gradient, given.gradient))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.executor import Executor, Fetch, GradientOf
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
+from tensoropt.plan.reuse import keep_choices
 from tensoropt.search.space import SearchSpace
 from tests.cost.odd_cost import OddCost
 from tests.exec.random_models import RandomModel, build_model
@@ -32,6 +34,7 @@ __all__ = [
     "differences",
     "first_difference",
     "make_case",
+    "random_keep",
     "random_plan",
     "reference_outcome",
     "small_session",
@@ -76,7 +79,7 @@ def make_case(seed: int, devices: int, folder: Path, *, build: Callable[[int], R
 
 
 def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
-    """A legal plan with a random configuration for every operator."""
+    """A legal plan with a random configuration for every operator, and random copies kept of what is moved."""
     random = np.random.default_rng(seed)
     topology = cpu(devices)
     cost = OddCost(topology, seed) if random.random() < 0.5 else AnalyticCost(topology)
@@ -91,9 +94,18 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
                 possible = possible & np.isfinite(time[chosen[source]])
         legal = np.flatnonzero(possible)
         chosen.append(int(legal[-1] if random.random() < whole else random.choice(legal)))
-    plan = space.plan(chosen, "random", {"seed": seed})
+    plan = random_keep(space.plan(chosen, "random", {"seed": seed}), space, np.random.default_rng((seed, 1)))
     plan.check(imported.graph)
     return plan
+
+
+def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> Plan:
+    """The plan with a random one of the choices that each of its edges has."""
+    edges = dict(plan.edges)
+    for edge, entry in sorted(edges.items()):
+        choices = keep_choices(space.graph, space.rules, edge) if entry.forward else ("both",)
+        edges[edge] = dataclasses.replace(entry, keep=choices[int(random.integers(len(choices)))])
+    return dataclasses.replace(plan, edges=edges)
 
 
 def small_session() -> Any:

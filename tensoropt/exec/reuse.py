@@ -1,0 +1,219 @@
+"""Makes copies of moved tensors again in the backward pass, where a plan keeps only one of the two.
+
+TensorOpt section 4.2, "Tensor reuse". Control dependencies on the incoming gradient see to it that nothing is made
+again before the backward pass has come to the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.gradient import with_gradient
+from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.exec.resharding import reshard
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout
+from tensoropt.plan.plan import Plan
+from tensoropt.plan.reuse import reads_again, reverse_steps
+
+__all__ = ["GRADIENTS_FROM_OUTPUT", "Reuse"]
+
+
+class Reuse:
+    """What the operators of one program make again in their backward pass.
+
+    An operator that reads a copy that is not kept (``keep="before"``) is built a second time in the backward pass, on
+    inputs that are made again, and its gradient is the one of that second copy. TensorFlow runs what of the second copy
+    the gradient needs: nothing for most ops, the op itself where its gradient reads its output. Its collectives, if
+    it has any of its own, run again too, in the same order on every rank.
+
+    An operator whose own output is not kept (``keep="after"``) has its gradient computed by
+    :data:`GRADIENTS_FROM_OUTPUT`, from the output that is made again from the consumer's copy.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        rules: Mapping[str, OpRule],
+        plan: Plan,
+        engine: CollectiveEngine,
+        values: Mapping[TensorId, Any],
+    ) -> None:
+        """Looks up what is to be made again.
+
+        Args:
+            graph: the logical graph.
+            rules: of its operators.
+            plan: checked against it.
+            engine: does the collectives.
+            values: the local tensors that are built, which the program adds to.
+        """
+        self._graph = graph
+        self._rules = rules
+        self._plan = plan
+        self._engine = engine
+        self._values = values
+        self._keep = {edge: entry.keep for edge, entry in plan.edges.items() if entry.forward}
+        self._from_after = {edge.tensor: edge for edge, keep in self._keep.items() if keep == "after"}
+        self._active = any(keep != "both" for keep in self._keep.values())
+        self._arrived: dict[Edge, Any] = {}
+        self._made_again: dict[str, Any] = {}  # by fan-out: its readers share what is made again
+
+    def start_backward(self) -> None:
+        """Forgets what another backward pass has made again."""
+        self._made_again.clear()
+
+    def source(self, edge: Edge) -> Any:
+        """The producer's local tensor, from which the edge's forward steps start.
+
+        A copy that is not kept is not made before the consumer's other inputs are there: all of a model's variables
+        would otherwise be gathered at the start of a step and wait for their turn side by side.
+        """
+        tensor = self._values[edge.tensor]
+        if self._keep.get(edge) != "before":
+            return tensor
+        others = [self._values[other] for other in self._graph[edge.consumer].inputs if other != edge.tensor]
+        if not others:
+            return tensor
+        with tf.control_dependencies(others):
+            return tf.identity(tensor)
+
+    def outputs(self, edges: Sequence[Edge], inputs: Sequence[Any], made: Sequence[Any], ctx: OpLowering) -> list[Any]:
+        """The outputs of an operator, with a gradient that makes again what it needs and is not kept.
+
+        Args:
+            edges: its inputs.
+            inputs: what arrived on them.
+            made: what its lowering made of it; None for an output that only TensorFlow's own gradient would read.
+            ctx: of its lowering.
+        """
+        if not self._active:
+            return list(made)
+        again = [self._reads_again(edge) for edge in edges]
+        after = self._from_after.get(TensorId(ctx.op.name))
+        if not any(again) and after is None:
+            return list(made)
+        present = [index for index, tensor in enumerate(made) if tensor is not None]
+        differentiable = [edge in self._graph.differentiable for edge in edges]
+
+        def twice(*incoming: Any) -> list[Any]:
+            given = [(index, dy) for index, dy in zip(present, incoming, strict=True) if dy is not None]
+            if not given:
+                return [None] * len(edges)
+            late = [
+                self._again(edge, [dy for _, dy in given]) if remade else _late(tensor, [dy for _, dy in given])
+                for edge, tensor, remade in zip(edges, inputs, again, strict=True)
+            ]
+            copies = lower_operator(ctx, late)
+            wanted = [tensor for tensor, wants in zip(late, differentiable, strict=True) if wants]
+            found = tf.gradients(
+                [copies[index] for index, _ in given],
+                wanted,
+                grad_ys=[dy for _, dy in given],
+                stop_gradients=late,
+            )
+            gradients = iter(found)
+            return [next(gradients) if wants else None for wants in differentiable]
+
+        def from_output(incoming: Any) -> list[Any]:
+            if incoming is None or after is None:
+                return [None]
+            dy = tf.convert_to_tensor(incoming)
+            return [GRADIENTS_FROM_OUTPUT[ctx.op.type](ctx, self._output_again(after, made[0], dy), dy)]
+
+        backward: Callable[..., list[Any]] = twice if after is None else from_output
+        outputs = iter(with_gradient(inputs, [made[index] for index in present], backward))
+        return [None if tensor is None else next(outputs) for tensor in made]
+
+    def arrived(self, edge: Edge, tensor: Any) -> Any:
+        """Takes note of what arrived, from which its producer may make its output again."""
+        if self._keep.get(edge) == "after":
+            self._arrived[edge] = tensor
+        return tensor
+
+    def _reads_again(self, edge: Edge) -> bool:
+        return reads_again(self._graph, self._rules, edge, self._keep)
+
+    def _again(self, edge: Edge, after: Sequence[Any]) -> Any:
+        """What arrived on an edge, made again once the tensors ``after`` are there."""
+        producer = self._graph[edge.tensor.op]
+        if producer.type == "Fanout" and self._reads_again(Edge(producer.inputs[0], producer.name, 0)):
+            if producer.name not in self._made_again:
+                self._made_again[producer.name] = self._again(Edge(producer.inputs[0], producer.name, 0), after)
+            source = self._made_again[producer.name]
+        else:
+            source = _late(self._values[edge.tensor], after)
+        return reshard(source, self._given(edge), self._plan.edge(edge).forward, self._plan.mesh, self._engine)
+
+    def _output_again(self, edge: Edge, output: Any, dy: Any) -> Any:
+        """A producer's output, made again from the copy of its consumer."""
+        if edge not in self._arrived:  # the consumer is no part of this program
+            return output
+        given, entry = self._given(edge), self._plan.edge(edge)
+        layout = given
+        for step in entry.forward:
+            layout = step.apply(layout)
+        back = reverse_steps(given, entry.forward)
+        return reshard(_late(self._arrived[edge], [dy]), layout, back, self._plan.mesh, self._engine)
+
+    def _given(self, edge: Edge) -> Layout:
+        rule = self._rules[edge.tensor.op]
+        return self._plan.configuration(edge.tensor.op).output_layouts(rule, edge.tensor.index).value
+
+
+def _late(tensor: Any, after: Iterable[Any]) -> Any:
+    """``tensor``, but not before ``after``.
+
+    TensorFlow's optimizer merges ops that are alike, and ops that wait for different things are not: what is made of
+    this one is not merged with what was made in the forward pass, which would be kept until then.
+    """
+    ops = [each.values.op if isinstance(each, tf.IndexedSlices) else each.op for each in after]
+    with tf.control_dependencies(ops):
+        return tf.identity(tensor)
+
+
+def _softmax(ctx: OpLowering, y: Any, dy: Any) -> Any:
+    wide, result = _widened(dy), _widened(y)
+    total = ctx.all_reduce(tf.reduce_sum(wide * result, -1, keepdims=True), _classes(ctx), gradient=None)
+    return tf.cast((wide - total) * result, dy.dtype)
+
+
+def _log_softmax(ctx: OpLowering, y: Any, dy: Any) -> Any:
+    wide = _widened(dy)
+    total = ctx.all_reduce(tf.reduce_sum(wide, -1, keepdims=True), _classes(ctx), gradient=None)
+    return tf.cast(wide - tf.exp(_widened(y)) * total, dy.dtype)
+
+
+def _classes(ctx: OpLowering) -> str:
+    """The iteration axis that is a softmax's last dimension."""
+    return ctx.rule.outputs[0][-1][0]
+
+
+def _widened(tensor: Any) -> Any:
+    """In at least single precision, in which sums are taken."""
+    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
+
+
+# For each of tensoropt.plan.reuse.FROM_OUTPUT: (its lowering, its output, the output's gradient) -> its input's.
+GRADIENTS_FROM_OUTPUT: dict[str, Callable[[OpLowering, Any, Any], Any]] = {
+    "Acosh": lambda _, y, dy: dy / tf.sinh(tf.math.conj(y)),
+    "Elu": lambda _, y, dy: tf.raw_ops.EluGrad(gradients=dy, outputs=y),
+    "Exp": lambda _, y, dy: dy * tf.math.conj(y),
+    "Inv": lambda _, y, dy: tf.raw_ops.ReciprocalGrad(y=tf.math.conj(y), dy=dy),
+    "LogSoftmax": _log_softmax,
+    "Reciprocal": lambda _, y, dy: tf.raw_ops.ReciprocalGrad(y=tf.math.conj(y), dy=dy),
+    "Relu": lambda _, y, dy: tf.raw_ops.ReluGrad(gradients=dy, features=y),
+    "Relu6": lambda _, y, dy: tf.raw_ops.Relu6Grad(gradients=dy, features=y),
+    "Rsqrt": lambda _, y, dy: tf.raw_ops.RsqrtGrad(y=tf.math.conj(y), dy=dy),
+    "Selu": lambda _, y, dy: tf.raw_ops.SeluGrad(gradients=dy, outputs=y),
+    "Sigmoid": lambda _, y, dy: tf.raw_ops.SigmoidGrad(y=tf.math.conj(y), dy=dy),
+    "Softmax": _softmax,
+    "Sqrt": lambda _, y, dy: tf.raw_ops.SqrtGrad(y=tf.math.conj(y), dy=dy),
+    "Tanh": lambda _, y, dy: tf.raw_ops.TanhGrad(y=tf.math.conj(y), dy=dy),
+}

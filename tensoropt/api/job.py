@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tensoropt.api.model import Model, current_model
+from tensoropt.api.planning import Planner
 from tensoropt.api.reference import InitialValues
 from tensoropt.api.seeds import Seeds, resolve_seeds, with_seeds
 from tensoropt.api.strategy import ImportedModel, import_model, sink_of
@@ -21,7 +22,8 @@ from tensoropt.cluster import Topology, collect
 from tensoropt.errors import CollectiveError, FeedError, PlanError, SessionError, TensorOptError
 from tensoropt.exec.engines.guard import Guard
 from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
-from tensoropt.exec.engines.select import check_collectives, make_engine
+from tensoropt.exec.engines.measurement import EngineMeasurement
+from tensoropt.exec.engines.select import check_collectives, engine_name, make_engine
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.training import Training
 from tensoropt.graph.spec import TensorId
@@ -45,6 +47,7 @@ class Job:
     model: Model | None = None
     seeds: Seeds = field(default_factory=dict)
     _known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
+    _planner: Planner | None = None
 
     @property
     def rank(self) -> int:
@@ -72,7 +75,12 @@ class Job:
         if topology is not None:
             self.topology = topology
         elif self.topology is None or refresh:
-            self.topology = collect(self.comm, refresh=refresh)
+            self.topology = collect(
+                self.comm,
+                refresh=refresh,
+                measure=lambda mesh: EngineMeasurement(make_engine(mesh_shape=mesh)),
+                engine=engine_name(),
+            )
         return self.topology
 
     @contextlib.contextmanager
@@ -106,6 +114,17 @@ class Job:
     def imported_model(self) -> ImportedModel:
         """The current model as it was when it was planned last; as it is now if it never was."""
         return self.imported.get(current_model()) or import_model(current_model())
+
+    def planner(self, feed: str) -> Planner:
+        """The planner of the model that was imported last; the one before, with what it found, if nothing changed.
+
+        Raises:
+            PlanError: an unknown way to feed.
+        """
+        imported = self.imported_model()
+        if self._planner is None or not self._planner.suits(imported, feed):
+            self._planner = Planner(imported, feed, current_model())
+        return self._planner
 
     def on_rank_0(self, what: str, make: Callable[[], _Value]) -> _Value:
         """``make()`` of rank 0, on every rank; its error too.
@@ -143,6 +162,7 @@ class Job:
             self.executor.engine.close()
         self.executor, self.model, self.seeds = executor, model, seeds
         self._known.clear()
+        self._planner = None  # its tables are large, and training needs the memory
         self.initialize()
 
     def make_executor(

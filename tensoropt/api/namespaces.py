@@ -64,6 +64,7 @@ _TRAIN = "tensoropt.api.train"
 _RANDOM = "tensoropt.api.random"
 _LAYERS = "tensoropt.api.layers"
 _RUNTIME = "tensoropt.api.runtime"
+_STRATEGIES = "tensoropt.api.strategies"
 _OPTIMIZERS = (
     "AdagradOptimizer", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer", "RMSPropOptimizer",
 )  # fmt: skip
@@ -87,11 +88,12 @@ OWN: dict[str, tuple[str, str]] = {
     "reset_default_graph": ("tensoropt.api.model", "reset_default_graph"),
     **{name: ("tensoropt.api.verify", name) for name in ("reference_losses", "verify")},
     **{name: ("tensoropt.api.report", name) for name in ("show_strategy", "strategy_rows")},
+    **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
     **{
         name: (_RUNTIME, name)
         for name in (
             # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
-            "Session", "build_execution_graph", "find_strategy", "init", "run", "world_rank", "world_size",
+            "Session", "build_execution_graph", "init", "run", "world_rank", "world_size",
         )
     },
 }  # fmt: skip

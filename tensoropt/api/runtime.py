@@ -1,4 +1,4 @@
-"""The steps of a job: ``init``, ``find_strategy``, ``build_execution_graph``, ``run`` (TensorOpt section 4.1)."""
+"""The steps of a job but the search: ``init``, ``build_execution_graph``, ``run`` (TensorOpt section 4.1)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 from tensoropt.api.job import current_job
 from tensoropt.api.model import current_model
-from tensoropt.api.strategy import load_plan, search
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError, SessionError
 from tensoropt.plan.plan import Plan
 
-__all__ = ["Session", "build_execution_graph", "find_strategy", "init", "run", "world_rank", "world_size"]
+__all__ = ["Session", "build_execution_graph", "init", "run", "world_rank", "world_size"]
 
 _ENGINES = ("tensorflow",)
 _ENGINE_VARIABLE = "TENSOROPT_ENGINE"
@@ -48,70 +47,6 @@ def world_rank() -> int:
 def world_size() -> int:
     """How many ranks the job has (``tensoropt.size`` is TensorFlow's)."""
     return current_job().size
-
-
-def find_strategy(
-    option: str | os.PathLike[str] | Plan = "mini_time",
-    *,
-    memory_bytes: float | None = None,
-    topology: Topology | None = None,
-    batch_size: int | None = None,
-    feed: str = "data_parallel",
-) -> Plan:
-    """Searches a parallelization strategy for the model built so far.
-
-    Rank 0 searches, all ranks get its plan. With ``topology`` it needs neither MPI nor devices.
-
-    Args:
-        option: ``mini_time`` (least time per iteration within the memory), ``mini_memory``, ``turning_point``,
-            ``data_parallel``; or a plan, or the path of a saved one, which is checked against the model.
-        memory_bytes: limit per device; by default the device's memory less a tenth.
-        topology: plan for this cluster; by default for the one that ``init`` collected.
-        batch_size: size of the first dimension of placeholders that leave it open.
-        feed: ``data_parallel``: each rank feeds its share of the batch, and the plan counts what it takes to
-            bring it where it is needed; ``global``: every rank has the whole batch.
-
-    Returns:
-        The plan.
-
-    Raises:
-        PlanError: an unknown option, a plan that does not fit, a batch that devices do not divide.
-        InfeasibleError: nothing fits in the memory; the message says what would.
-        SessionError: before ``init``, if no topology is given.
-    """
-    job = current_job()
-    where = topology if topology is not None else job.topology
-    if where is None:
-        raise SessionError(
-            "find_strategy: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan "
-            "without them."
-        )
-    given = _is_given(option)
-    what = f"find_strategy(option={'a plan' if given else repr(option)}, memory_bytes={memory_bytes}, feed={feed!r})"
-    with job.step(what):
-        if batch_size is not None and batch_size < 1:
-            raise PlanError(f"find_strategy: batch_size must be at least 1, got {batch_size}.")
-        if memory_bytes is not None and not memory_bytes > 0:
-            raise PlanError(
-                f"find_strategy: memory_bytes must be above 0, got {memory_bytes}. Leave it out for no limit "
-                "but the device's."
-            )
-        imported = job.import_model(batch_size)
-        if given:
-            return load_plan(option, imported.graph, where.device_count)
-    job.agree("model", imported.graph.fingerprint())
-    return job.on_rank_0(what, lambda: search(imported, where, str(option), memory_bytes=memory_bytes, feed=feed).plan)
-
-
-def _is_given(option: Any) -> bool:
-    """Whether an option is a plan, or the path of one, and not the name of a search."""
-    if isinstance(option, str):
-        return os.path.sep in option or option.endswith(".json")
-    if isinstance(option, Plan | os.PathLike):
-        return True
-    raise PlanError(
-        f"find_strategy: option must be a name such as 'mini_time', a Plan, or the path of a saved one, got {option!r}."
-    )
 
 
 def build_execution_graph(

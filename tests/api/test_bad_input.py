@@ -31,11 +31,11 @@ ALIKE: dict[str, Outcome] = {
     "unknown way to feed": ("PlanError", r"feed 'by hand' is unknown\. Use one of 'data_parallel', 'global'"),
     "memory that nothing fits in": (
         "InfeasibleError",
-        r"mini_time.*must fit in 10 bytes, but the least.* is \d+ bytes.*more devices.*batch smaller",
+        r"mini_time.*must fit in 10 bytes per device \(memory_bytes\), but the least.* is \S+ bytes.*Allow \d+ bytes\.",
     ),
     "memory that data parallelism does not fit in": (
         "InfeasibleError",
-        r"data_parallel'\): needs [\d,]+ bytes per device, the limit is 10\..*use option='mini_time', or a smaller",
+        r"data_parallel'\) on .*: needs [\d,]+ bytes per device, the limit is 10 bytes.*No strategy fits, the least",
     ),
     "negative memory": ("PlanError", r"memory_bytes must be above 0, got -1"),
     "batch size of zero": ("PlanError", r"batch_size must be at least 1, got 0"),

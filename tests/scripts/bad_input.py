@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api import runtime
+from tensoropt.api import strategies
 from tensoropt.api.reference import Reference
 from tensoropt.cluster.presets import cpu
 from tensoropt.errors import TensorOptError
@@ -555,12 +555,12 @@ def one_rank_fails_for_a_reason_of_its_own() -> None:
         raise ZeroDivisionError("out of cheese")
 
     Classifier()
-    right = runtime.search
-    runtime.search = broken  # type: ignore[assignment]
+    right = strategies.find_plan
+    strategies.find_plan = broken  # type: ignore[assignment]
     try:
         tensoropt.find_strategy()
     finally:
-        runtime.search = right
+        strategies.find_plan = right
 
 
 @case

@@ -1,0 +1,135 @@
+"""The options of ``find_strategy`` (TensorOpt section 4.1): from a planner to one plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tensoropt.api.planning import Planner
+from tensoropt.api.remedies import remedies
+from tensoropt.cluster import Topology
+from tensoropt.cluster.scaling import device_counts, scaled
+from tensoropt.errors import InfeasibleError, PlanError
+from tensoropt.plan.plan import Plan
+from tensoropt.search.options import OPTIONS, MemoryLimit, choose
+from tensoropt.search.result import FrontierPoint
+
+__all__ = ["DATA_PARALLEL", "MINI_PARALLELISM", "NAMES", "PROFILING", "check_option", "find_plan", "plan_of_point"]
+
+DATA_PARALLEL = "data_parallel"
+MINI_PARALLELISM = "mini_parallelism"
+PROFILING = "profiling"
+NAMES = (*sorted([*OPTIONS, MINI_PARALLELISM, PROFILING]), DATA_PARALLEL)
+
+
+def check_option(option: str) -> None:
+    """Lets the name of an option through.
+
+    Raises:
+        PlanError: an unknown option; the message lists the known.
+    """
+    if option not in NAMES:
+        raise PlanError(
+            f"find_strategy: option {option!r} is unknown. Use one of {', '.join(map(repr, NAMES))}, a point of "
+            "find_frontier's, a Plan, or the path of a saved one."
+        )
+
+
+def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: float | None) -> Plan:
+    """Searches a plan.
+
+    Args:
+        planner: for the model.
+        topology: the devices, of which ``mini_parallelism`` takes no more than it needs.
+        option: ``mini_time``, ``mini_memory``, ``turning_point``, ``mini_parallelism`` or ``data_parallel``.
+        memory_bytes: limit per device; by default the device's less the reserve.
+
+    Raises:
+        PlanError: devices that do not divide the batch.
+        InfeasibleError: nothing fits in the memory; the message says what would.
+    """
+    limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
+    if option == MINI_PARALLELISM:
+        return _mini_parallelism(planner, topology, limit)
+    if option == DATA_PARALLEL:
+        plan = planner.data_parallel_plan(topology, limit)
+        if plan.memory_bytes > limit.limit_bytes:
+            raise InfeasibleError(
+                f"find_strategy(option='data_parallel') on {topology}: needs {plan.memory_bytes:,.0f} bytes per "
+                f"device, the limit is {limit}. Data parallelism holds all variables on every device. "
+                f"{remedies(planner, topology, limit, data_parallel=True)}"
+            )
+        return plan
+    frontier = planner.frontier(topology)
+    try:
+        point = choose(frontier, option, limit.limit_bytes)
+    except InfeasibleError as error:
+        raise _nothing_fits(planner, topology, limit, option, float(frontier.memory_bytes[0])) from error
+    return planner.plan(topology, point, option, limit)
+
+
+def plan_of_point(planner: Planner, point: FrontierPoint, memory_bytes: float | None) -> Plan:
+    """The plan of a point that was taken from this model's frontier.
+
+    Raises:
+        PlanError: a point without a model, or of another model.
+        InfeasibleError: it takes more than ``memory_bytes``.
+    """
+    source = point.provenance
+    if source is None:
+        raise PlanError(
+            "find_strategy: a point must say which model and devices it is for, got one of a bare Problem. Take it "
+            "from tensoropt.find_frontier's frontier."
+        )
+    graph = planner.imported.graph.fingerprint()
+    if source.graph != graph:
+        raise PlanError(
+            f"find_strategy: the point is for the graph {source.graph}, this one is {graph}. The model, its shapes "
+            "or its names changed; call find_frontier again."
+        )
+    if memory_bytes is not None and point.memory_bytes > memory_bytes:
+        raise InfeasibleError(
+            f"find_strategy: the point takes {point.memory_bytes:,.0f} bytes per device, the limit is "
+            f"{memory_bytes:,.0f} bytes (memory_bytes). Take frontier.best(memory_bytes={memory_bytes:.0f})."
+        )
+    limit = MemoryLimit.of(source.topology.device.memory_bytes, memory_bytes)
+    return planner.plan(source.topology, point, "frontier_point", limit)
+
+
+def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) -> Plan:
+    """The fastest plan on the fewest devices that hold one, from few to many.
+
+    Counts are those that make a regular part of the cluster; one that cannot share the batch, or on which variables
+    and optimizer slots alone do not fit, is passed by without a search.
+    """
+    passed_by: dict[str, str] = {}
+    for count in device_counts(topology):
+        if planner.undivided(count) is not None:
+            passed_by[str(count)] = "the batch cannot be shared"
+            continue
+        floor = planner.least_possible_bytes(count)
+        if floor > limit.limit_bytes:
+            passed_by[str(count)] = f"variables and optimizer slots alone take {floor:,.0f} bytes per device"
+            continue
+        part = scaled(topology, count)
+        frontier = planner.frontier(part)
+        least = float(frontier.memory_bytes[0])
+        if least <= limit.limit_bytes:
+            plan = planner.plan(part, frontier.best(limit.limit_bytes), MINI_PARALLELISM, limit)
+            notes = {**plan.notes, "fewer_devices": passed_by, "devices_of_job": topology.device_count}
+            return dataclasses.replace(plan, notes=notes)
+        passed_by[str(count)] = f"the least that any strategy takes is {least:,.0f} bytes per device"
+    tried = "; ".join(f"{count}: {reason}" for count, reason in passed_by.items())
+    raise InfeasibleError(
+        f"find_strategy(option='mini_parallelism') on {topology}: no number of its devices holds a strategy within "
+        f"{limit}. Tried {tried}. {remedies(planner, topology, limit)}"
+    )
+
+
+def _nothing_fits(
+    planner: Planner, topology: Topology, limit: MemoryLimit, option: str, least: float
+) -> InfeasibleError:
+    return InfeasibleError(
+        f"find_strategy(option={option!r}) on {topology}: a strategy must fit in {limit}, but the least that any takes "
+        f"is {least:,.0f} bytes: {least - limit.limit_bytes:,.0f} bytes are missing. "
+        f"{remedies(planner, topology, limit)}"
+    )

@@ -1,0 +1,241 @@
+"""Searches for one model, on clusters of several sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import numpy as np
+
+from tensoropt.api.model import Model
+from tensoropt.api.strategy import ImportedModel
+from tensoropt.cluster import Topology
+from tensoropt.cost import AnalyticCost
+from tensoropt.errors import PlanError
+from tensoropt.ft import track_frontier
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import has_rule
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan
+from tensoropt.search.data_parallel import data_parallel
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.problem import FloatArray, Problem
+from tensoropt.search.provenance import Provenance
+from tensoropt.search.result import Frontier, FrontierPoint
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["FEEDS", "Planner"]
+
+_log = logging.getLogger("tensoropt")
+FEEDS = ("data_parallel", "global")
+_PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
+# Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
+_COST_TOLERANCE = 1e-9
+
+
+class Planner:
+    """Searches strategies of one imported model.
+
+    The space and the frontier that were made last are kept: options and points are mostly asked for one after
+    another, on one cluster.
+
+    Attributes:
+        imported: the model.
+        feed: how inputs come: ``data_parallel``, each rank its share of the batch (TensorOpt section 4.2), or
+            ``global``, every rank the whole.
+        model: what was imported.
+    """
+
+    def __init__(self, imported: ImportedModel, feed: str, model: Model) -> None:
+        """Takes a model.
+
+        Raises:
+            PlanError: an unknown way to feed.
+        """
+        if feed not in FEEDS:
+            raise PlanError(f"find_strategy: feed {feed!r} is unknown. Use one of {', '.join(map(repr, FEEDS))}.")
+        self.imported = imported
+        self.feed = feed
+        self.model = model
+        self._space: tuple[str, SearchSpace] | None = None
+        self._frontier: tuple[str, Frontier] | None = None
+        self._warned = False
+
+    def suits(self, imported: ImportedModel, feed: str) -> bool:
+        """Whether this planner's results are those of another import of the model."""
+        mine = self.imported
+        return (mine.graph.fingerprint(), mine.slots, self.feed) == (imported.graph.fingerprint(), imported.slots, feed)
+
+    # ---------------------------------------------------------------------------------------------------- the model
+
+    def inputs(self) -> tuple[Operator, ...]:
+        """What is fed to the training step, but for single numbers."""
+        graph = self.imported.graph
+        return tuple(op for op in graph.of_type(*_PLACEHOLDERS) if op.outputs[0].shape and op.name in graph.training)
+
+    def batch(self) -> int | None:
+        """Samples per step: the first dimension that all inputs have; None if they have different ones."""
+        sizes = {op.outputs[0].shape[0] for op in self.inputs()}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def undivided(self, devices: int) -> str | None:
+        """Why ``devices`` cannot share the batch; None if they can."""
+        if self.feed != "data_parallel":
+            return None
+        for op in self.inputs():
+            batch = op.outputs[0].shape[0]
+            if batch % devices:
+                return f"{op}: its batch of {batch} cannot be shared by {devices} devices: {batch} % {devices} != 0"
+        return None
+
+    def least_possible_bytes(self, devices: int) -> float:
+        """A bound that needs no search: variables and optimizer slots in equal pieces, without anything else."""
+        graph = self.imported.graph
+        total = sum(
+            op.outputs[0].size_bytes * (1 + self.imported.slots.get(op.name, 0))
+            for op in graph.of_type("Variable")
+            if op.name in graph.training
+        )
+        return total / devices
+
+    # --------------------------------------------------------------------------------------------------- the search
+
+    def space(self, topology: Topology) -> SearchSpace:
+        """All strategies on a cluster.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        key = topology.fingerprint()
+        if self._space is None or self._space[0] != key:
+            undivided = self.undivided(topology.device_count)
+            if undivided is not None:
+                raise PlanError(
+                    f"{undivided}. Use a batch that {topology.device_count} divides, another number of ranks, "
+                    "or find_strategy(feed='global'), by which every rank is fed the whole batch."
+                )
+            cost = AnalyticCost(topology)
+            if not self._warned:
+                _warn_of_missing_rules(self.imported.graph, cost)
+                self._warned = True
+            allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
+            self._space = key, SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed)
+        return self._space[1]
+
+    def frontier(self, topology: Topology) -> Frontier:
+        """All strategies on a cluster that are worth having.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        key = topology.fingerprint()
+        if self._frontier is None or self._frontier[0] != key:
+            found = track_frontier(self.space(topology).problem)
+            provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed)
+            self._frontier = key, dataclasses.replace(found, provenance=provenance)
+        return self._frontier[1]
+
+    def least_bytes(self, topology: Topology) -> float:
+        """The least memory per device that any strategy takes.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        if self._frontier is not None and self._frontier[0] == topology.fingerprint():
+            return float(self._frontier[1].memory_bytes[0])
+        return float(track_frontier(_without_time(self.space(topology).problem)).memory_bytes[0])
+
+    def network_seconds(self, topology: Topology, point: FrontierPoint) -> float:
+        """The part of a strategy's time that is communication."""
+        plan = self.space(topology).plan(point.assignment, "")
+        return sum(entry.time_s for entry in plan.edges.values())
+
+    # ---------------------------------------------------------------------------------------------------- the plans
+
+    def plan(self, topology: Topology, point: FrontierPoint, option: str, limit: MemoryLimit) -> Plan:
+        """The plan of a point of this model's frontier on a cluster.
+
+        Raises:
+            PlanError: if it is no point of that frontier: the tables give it other costs.
+        """
+        space = self.space(topology)
+        self._check_point(space, point)
+        notes = self._notes(topology, limit)
+        if self._frontier is not None and self._frontier[0] == topology.fingerprint():
+            frontier = self._frontier[1]
+            heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]
+            notes |= {"exact": frontier.exact, "heuristic_eliminations": heuristic, "search_seconds": frontier.seconds}
+            if heuristic:
+                _log.info("the search fixed %d operators by heuristics: %s", len(heuristic), "; ".join(heuristic))
+        return space.plan(point.assignment, option, notes)
+
+    def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:
+        """The plan by which every device holds all variables and computes its share of the batch."""
+        space = self.space(topology)
+        return space.plan(space.assignment(data_parallel(space)), "data_parallel", self._notes(topology, limit))
+
+    def _notes(self, topology: Topology, limit: MemoryLimit) -> dict[str, object]:
+        return {
+            "feed": self.feed,
+            "memory_limit_bytes": limit.limit_bytes,
+            "memory_limit": str(limit),
+            "topology": topology.fingerprint(),
+        }
+
+    def _check_point(self, space: SearchSpace, point: FrontierPoint) -> None:
+        problem = space.problem
+        terms = problem.nodes + len(problem.edges)
+        if len(point.assignment) == problem.nodes and len(point.alternatives) == terms:
+            time, memory = problem.costs(np.array(point.assignment), np.array([point.alternatives]))
+            given = (point.time_s, point.memory_bytes)
+            if np.allclose((time[0], memory[0]), given, rtol=_COST_TOLERANCE, atol=0.0):
+                return
+        raise PlanError(
+            f"find_strategy: the frontier's point of {point.time_s:.6g} s and {point.memory_bytes:,.0f} bytes must "
+            "cost the same in this model's tables, but does not: it was made by another version of tensoropt, or "
+            "changed since. Call find_frontier again."
+        )
+
+
+def _without_time(problem: Problem) -> Problem:
+    """The problem with nothing to pay but memory: its frontier is a single point, found in a moment."""
+    free: dict[int, FloatArray] = {}
+
+    def of(table: FloatArray) -> FloatArray:
+        # Tables that are shared stay shared, which searches make use of.
+        return free.setdefault(id(table), np.where(np.isinf(table), np.inf, 0.0))
+
+    return Problem(
+        problem.names,
+        [of(table) for table in problem.node_time_s],
+        problem.node_memory_bytes,
+        problem.edges,
+        [of(table) for table in problem.edge_time_s],
+        problem.edge_memory_bytes,
+        problem.groups,
+    )
+
+
+def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:
+    """Inputs with the one configuration in which each rank loads its share of the batch."""
+    return {op.name: (Configuration(("d0",) * len(mesh.axes)),) for op in inputs} if mesh.size > 1 else {}
+
+
+def _warn_of_missing_rules(graph: Graph, cost: AnalyticCost) -> None:
+    missing: dict[str, list[Operator]] = {}
+    for op in graph.operators:
+        if not has_rule(op.type) and op.name in graph.training:
+            missing.setdefault(op.type, []).append(op)
+    for op_type, operators in sorted(missing.items()):
+        size = sum(spec.size_bytes for op in operators for spec in (*graph.input_specs(op), *op.outputs))
+        _log.warning(
+            "%s has no rule: %d operators (first: %s) run replicated, every device doing all of their work on "
+            "%s bytes of tensors, about %.3g s per step",
+            op_type,
+            len(operators),
+            operators[0],
+            f"{size:,}",
+            cost.traffic_seconds(size),
+        )

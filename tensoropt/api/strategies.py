@@ -1,0 +1,229 @@
+"""Searching: ``find_strategy``, ``find_frontier`` and ``profile_strategies`` (TensorOpt section 4.1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from tensoropt.api.choosing import PROFILING, check_option, find_plan, plan_of_point
+from tensoropt.api.job import Job, current_job
+from tensoropt.api.profiling import check_counts, profile
+from tensoropt.api.strategy import load_plan
+from tensoropt.cluster import Topology
+from tensoropt.errors import PlanError, SessionError
+from tensoropt.plan.plan import Plan
+from tensoropt.search.parallelism import ParallelismProfile
+from tensoropt.search.result import Frontier, FrontierPoint
+
+__all__ = ["find_frontier", "find_strategy", "profile_strategies"]
+
+
+@overload
+def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and the first that matches counts
+    option: Literal["profiling"],
+    *,
+    memory_bytes: float | None = None,
+    topology: Topology | None = None,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+) -> ParallelismProfile: ...
+
+
+@overload
+def find_strategy(
+    option: str | os.PathLike[str] | Plan | FrontierPoint = "mini_time",
+    *,
+    memory_bytes: float | None = None,
+    topology: Topology | None = None,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+) -> Plan: ...
+
+
+def find_strategy(
+    option: str | os.PathLike[str] | Plan | FrontierPoint = "mini_time",
+    *,
+    memory_bytes: float | None = None,
+    topology: Topology | None = None,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+) -> Plan | ParallelismProfile:
+    """Searches a parallelization strategy for the model built so far.
+
+    Rank 0 searches, all ranks get its plan. With ``topology`` it needs neither MPI nor devices.
+
+    Args:
+        option: one of
+
+            - ``mini_time``: least time per iteration within the memory;
+            - ``mini_memory``: least memory;
+            - ``turning_point``: the knee of the frontier, beyond which more memory hardly saves time (TensorOpt
+              section 5.1), or the fastest that fits where the knee does not;
+            - ``mini_parallelism``: least time on the fewest devices that fit. Under MPI, ``build_execution_graph``
+              then ends the ranks that are not needed;
+            - ``profiling``: no plan but a table of what each number of devices would give, which is printed on rank 0
+              and returned; :func:`profile_strategies` takes a range and a price;
+            - ``data_parallel``;
+            - a point of :func:`find_frontier`'s frontier, for the cluster that it was found for;
+            - a plan, or the path of a saved one, which is checked against the model.
+        memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan (16 GB
+            hold a plan of 14.5).
+        topology: plan for this cluster; by default for the one that ``init`` collected.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        feed: ``data_parallel``: each rank feeds its share of the batch, and the plan counts what it takes to
+            bring it where it is needed; ``global``: every rank has the whole batch.
+
+    Returns:
+        The plan; for ``profiling`` the profile.
+
+    Raises:
+        PlanError: an unknown option, a plan or point that does not fit, a batch that devices do not divide.
+        InfeasibleError: nothing fits in the memory; the message says what would.
+        SessionError: before ``init``, if no topology is given.
+    """
+    job = current_job()
+    if isinstance(option, FrontierPoint) and topology is None and option.provenance is not None:
+        topology = option.provenance.topology
+    where = _where("find_strategy", job, topology)
+    given = _is_given(option)
+    named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
+    what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r})"
+    with job.step(what):
+        _check_sizes("find_strategy", batch_size, memory_bytes)
+        imported = job.import_model(batch_size)
+        if given:
+            return load_plan(option, imported.graph, where.device_count)  # type: ignore[arg-type]
+        if isinstance(option, FrontierPoint):
+            feed = _check_point(option, where, feed)
+        else:
+            check_option(str(option))
+        planner = job.planner(feed)
+    job.agree("model", imported.graph.fingerprint())
+    if isinstance(option, FrontierPoint):
+        point = option
+        return job.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes))
+    if option == PROFILING:
+        table = job.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
+        if job.rank == 0:
+            table.show()
+        return table
+    return job.on_rank_0(what, lambda: find_plan(planner, where, str(option), memory_bytes))
+
+
+def find_frontier(
+    topology: Topology | None = None, *, batch_size: int | None = None, feed: str = "data_parallel"
+) -> Frontier:
+    """All strategies for the model built so far that are worth having: the trade-off between time and memory.
+
+    Rank 0 searches, all ranks get its frontier. With ``topology`` it needs neither MPI nor devices. A point of it,
+    such as ``frontier.turning_point()`` or ``frontier.best(memory_bytes=…)``, is an option of :func:`find_strategy`.
+
+    Args:
+        topology: search for this cluster; by default for the one that ``init`` collected.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        feed: see :func:`find_strategy`.
+
+    Raises:
+        PlanError: a batch that devices do not divide, or an unknown way to feed.
+        SessionError: before ``init``, if no topology is given.
+    """
+    job = current_job()
+    where = _where("find_frontier", job, topology)
+    what = f"find_frontier(feed={feed!r})"
+    with job.step(what):
+        _check_sizes("find_frontier", batch_size, None)
+        imported = job.import_model(batch_size)
+        planner = job.planner(feed)
+    job.agree("model", imported.graph.fingerprint())
+    return job.on_rank_0(what, lambda: planner.frontier(where))
+
+
+def profile_strategies(
+    devices: Sequence[int] | None = None,
+    *,
+    topology: Topology | None = None,
+    price_per_device_hour: float | None = None,
+    memory_bytes: float | None = None,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+) -> ParallelismProfile:
+    """What the model built so far takes on different numbers of devices, without running it.
+
+    For each count the fastest strategy that fits is searched, on rank 0. Counts on which the job cannot run, because
+    they do not divide the batch or nothing fits, stay in the table with the reason.
+
+    Args:
+        devices: the counts, up to any size; beyond the cluster's, the outermost level grows. By default the powers of
+            two that are regular parts of the cluster, and all of it.
+        topology: a cluster of the kind; by default the one that ``init`` collected.
+        price_per_device_hour: in any unit, for the columns of cost.
+        memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        feed: see :func:`find_strategy`.
+
+    Raises:
+        PlanError: no count or one below 1, a negative price, an unknown way to feed.
+        SessionError: before ``init``, if no topology is given.
+    """
+    job = current_job()
+    where = _where("profile_strategies", job, topology)
+    listed = "None" if devices is None else str(list(devices))
+    what = f"profile_strategies(devices={listed}, memory_bytes={memory_bytes}, feed={feed!r})"
+    with job.step(what):
+        _check_sizes("profile_strategies", batch_size, memory_bytes)
+        counts = None if devices is None else check_counts(devices)
+        if price_per_device_hour is not None and not price_per_device_hour >= 0:
+            raise PlanError(
+                f"profile_strategies: price_per_device_hour must be at least 0, got {price_per_device_hour}. "
+                "Leave it out to get no costs."
+            )
+        imported = job.import_model(batch_size)
+        planner = job.planner(feed)
+    job.agree("model", imported.graph.fingerprint())
+    return job.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
+
+
+def _where(caller: str, job: Job, topology: Topology | None) -> Topology:
+    where = topology if topology is not None else job.topology
+    if where is None:
+        raise SessionError(
+            f"{caller}: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan without them."
+        )
+    return where
+
+
+def _check_sizes(caller: str, batch_size: int | None, memory_bytes: float | None) -> None:
+    if batch_size is not None and batch_size < 1:
+        raise PlanError(f"{caller}: batch_size must be at least 1, got {batch_size}.")
+    if memory_bytes is not None and not memory_bytes > 0:
+        raise PlanError(
+            f"{caller}: memory_bytes must be above 0, got {memory_bytes}. Leave it out for no limit but the device's."
+        )
+
+
+def _check_point(point: FrontierPoint, where: Topology, feed: str) -> str:
+    """How a point's inputs come; the point must be for the cluster that was named, if one was."""
+    source = point.provenance
+    if source is None:
+        return feed
+    if source.topology.fingerprint() != where.fingerprint():
+        raise PlanError(
+            f"find_strategy: the point is for {source.topology}, topology= is {where}. Leave topology out, or call "
+            "find_frontier for that one."
+        )
+    return source.feed
+
+
+def _is_given(option: Any) -> bool:
+    """Whether an option is a plan, or the path of one, and not the name of a search or a point."""
+    if isinstance(option, str):
+        return os.path.sep in option or option.endswith(".json")
+    if isinstance(option, Plan | os.PathLike):
+        return True
+    if isinstance(option, FrontierPoint):
+        return False
+    raise PlanError(
+        "find_strategy: option must be a name such as 'mini_time', a Plan, the path of a saved one, or a point of "
+        f"find_frontier's, got {option!r}."
+    )

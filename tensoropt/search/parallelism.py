@@ -1,0 +1,223 @@
+"""`ParallelismProfile`: what a model takes on different numbers of devices (TensorOpt section 4.1, "Profiling")."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt.errors import ProblemError
+from tensoropt.viz.parallelism import draw_parallelism
+
+__all__ = ["ParallelismProfile", "ParallelismRow"]
+
+_SCHEMA = 1
+_HOUR_S = 3600.0
+_HINT = (
+    "No plan was made. Start the job with the number of ranks of a row and call find_strategy('mini_time'); "
+    "find_strategy('mini_parallelism') takes the fewest devices that fit."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelismRow:
+    """One number of devices.
+
+    Attributes:
+        devices: how many.
+        time_s: predicted seconds per step of the fastest strategy that fits; None where there is none.
+        network_time_s: the part of it that is communication.
+        memory_bytes: what it takes per device.
+        samples_per_s: throughput; None also where the model's inputs have no common batch.
+        cost_per_hour: of all devices, in the unit of the price; None without a price.
+        cost_per_million_samples: the same.
+        reason: why there is no strategy; None where there is one.
+    """
+
+    devices: int
+    time_s: float | None = None
+    network_time_s: float | None = None
+    memory_bytes: float | None = None
+    samples_per_s: float | None = None
+    cost_per_hour: float | None = None
+    cost_per_million_samples: float | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        devices: int,
+        time_s: float,
+        network_time_s: float,
+        memory_bytes: float,
+        *,
+        batch: int | None,
+        price_per_device_hour: float | None,
+    ) -> ParallelismRow:
+        """The row of a strategy, with what follows from its costs.
+
+        Args:
+            devices: how many.
+            time_s: seconds per step.
+            network_time_s: of which communication.
+            memory_bytes: per device.
+            batch: samples per step, if known.
+            price_per_device_hour: in any unit.
+        """
+        rate = None if batch is None or time_s <= 0 else batch / time_s
+        per_hour = None if price_per_device_hour is None else price_per_device_hour * devices
+        per_million = None if per_hour is None or rate is None else per_hour / _HOUR_S / rate * 1e6
+        return cls(devices, time_s, network_time_s, memory_bytes, rate, per_hour, per_million)
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelismProfile:
+    """The fastest strategy on each of a range of device counts, found without running the job.
+
+    Attributes:
+        topology: the cluster's name.
+        memory_limit: per device, for people; the rows kept to it.
+        batch: samples per step; None where the model's inputs have no common batch.
+        price_per_device_hour: in any unit.
+        rows: ascending in devices; also those counts on which the job cannot run.
+    """
+
+    topology: str
+    memory_limit: str
+    batch: int | None
+    price_per_device_hour: float | None
+    rows: tuple[ParallelismRow, ...]
+
+    def row(self, devices: int) -> ParallelismRow:
+        """The row of a number of devices.
+
+        Raises:
+            ProblemError: if it was not profiled.
+        """
+        for row in self.rows:
+            if row.devices == devices:
+                return row
+        counts = ", ".join(str(row.devices) for row in self.rows)
+        raise ProblemError(f"ParallelismProfile: {devices} devices must be one of those profiled, {counts}.")
+
+    def fastest(self) -> ParallelismRow | None:
+        """The row of least time, of equal ones that of fewest devices; None where none fits."""
+        fitting = [row for row in self.rows if row.time_s is not None]
+        return min(fitting, key=lambda row: (row.time_s or 0.0, row.devices), default=None)
+
+    def most_effective(self) -> ParallelismRow | None:
+        """The row of least device time per step, and so of least cost; None where none fits."""
+        fitting = [row for row in self.rows if row.time_s is not None]
+        return min(fitting, key=lambda row: ((row.time_s or 0.0) * row.devices, row.devices), default=None)
+
+    def to_json(self) -> str:
+        """JSON text; :meth:`from_json` gives the profile back unchanged."""
+        fields = {name: getattr(self, name) for name in ("topology", "memory_limit", "batch", "price_per_device_hour")}
+        return json.dumps({"schema": _SCHEMA, **fields, "rows": [dataclasses.asdict(row) for row in self.rows]})
+
+    @classmethod
+    def from_json(cls, text: str) -> ParallelismProfile:
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            ProblemError: the text is not JSON, of another schema, or incomplete.
+        """
+        remedy = "Give the text that ParallelismProfile.to_json wrote."
+        try:
+            data = json.loads(text)
+            if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
+                got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+                raise ProblemError(f"ParallelismProfile JSON: schema must be {_SCHEMA}, got {got!r}. {remedy}")
+            rows = tuple(ParallelismRow(**row) for row in data["rows"])
+            return cls(data["topology"], data["memory_limit"], data["batch"], data["price_per_device_hour"], rows)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ProblemError(
+                f"ParallelismProfile JSON: cannot be read ({type(error).__name__}: {error}). {remedy}"
+            ) from error
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draws time, throughput and, with a price, cost over the number of devices to an image file.
+
+        Args:
+            path: where to; its ending says the format (``.png``, ``.svg``, ``.pdf``).
+
+        Raises:
+            PlotError: matplotlib is missing, or cannot write such a file.
+        """
+        fitting = [row for row in self.rows if row.time_s is not None]
+        draw_parallelism(
+            path,
+            [row.devices for row in fitting],
+            [row.time_s or 0.0 for row in fitting],
+            [row.network_time_s or 0.0 for row in fitting],
+            unfit=[row.devices for row in self.rows if row.time_s is None],
+            samples_per_s=None if self.batch is None else [row.samples_per_s or 0.0 for row in fitting],
+            cost_per_million=self._costs(fitting),
+            title=self.topology,
+        )
+
+    def _costs(self, fitting: Sequence[ParallelismRow]) -> list[float] | None:
+        if self.batch is None or self.price_per_device_hour is None:
+            return None
+        return [row.cost_per_million_samples or 0.0 for row in fitting]
+
+    def show(self, console: Any = None) -> None:
+        """Prints the table, what stands out in it, and how to go on: by Rich where it is installed.
+
+        Args:
+            console: a ``rich.console.Console``; standard output by default.
+        """
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ImportError:
+            print(self)
+            return
+        table = Table(title=self._title(), caption=self._caption(), caption_justify="left", title_justify="left")
+        for header in self._headers():
+            table.add_column(header, justify="right", no_wrap=True)
+        table.add_column("", overflow="fold")
+        for row in self.rows:
+            table.add_row(*self._cells(row), row.reason or "")
+        # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
+        (console or Console(width=None if "COLUMNS" in os.environ else 120)).print(table)
+
+    def __str__(self) -> str:
+        cells = [self._headers(), *(self._cells(row) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join([*(text.rjust(width) for text, width in zip(line, widths, strict=True)), reason]).rstrip()
+            for line, reason in zip(cells, ["", *(row.reason or "" for row in self.rows)], strict=True)
+        ]
+        return "\n".join([self._title(), *lines, self._caption()])
+
+    def _title(self) -> str:
+        batch = "" if self.batch is None else f", {self.batch} samples per step"
+        return f"{self.topology}{batch}, at most {self.memory_limit}; predicted"
+
+    def _caption(self) -> str:
+        fastest, effective = self.fastest(), self.most_effective()
+        if fastest is None or effective is None:
+            return f"On none of these numbers of devices a strategy fits. {_HINT}"
+        return f"Fastest: {fastest.devices} devices. Least device time per step: {effective.devices} devices. {_HINT}"
+
+    def _headers(self) -> list[str]:
+        money = [] if self.price_per_device_hour is None else ["cost/hour", "cost/million samples"]
+        return ["devices", "time, ms", "network, ms", "memory, MiB", "samples/s", *money]
+
+    def _cells(self, row: ParallelismRow) -> list[str]:
+        def number(value: float | None, scale: float = 1.0) -> str:
+            return "-" if value is None else f"{value * scale:,.4g}" if value * scale < 1e4 else f"{value * scale:,.0f}"
+
+        money = [] if self.price_per_device_hour is None else [row.cost_per_hour, row.cost_per_million_samples]
+        return [
+            str(row.devices),
+            number(row.time_s, 1e3),
+            number(row.network_time_s, 1e3),
+            number(row.memory_bytes, 2**-20),
+            number(row.samples_per_s),
+            *map(number, money),
+        ]

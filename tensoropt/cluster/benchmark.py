@@ -7,29 +7,25 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tensoropt.cluster.profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
 from tensoropt.cluster.topology import Level, Topology
 
 __all__ = ["Measure", "Synchronisation", "fitted_levels", "measure_profile"]
 
-# Runs one collective over this rank's group of factor-mesh axes, and returns when its output is there. The
-# array is this rank's float32 input buffer: of shape (members, elements) for reduce_scatter and all_to_all,
-# else (elements,).
-Measure = Callable[[str, tuple[int, ...], NDArray[np.float32]], object]
+# Runs a kind of collective over this rank's group of factor-mesh axes, with input buffers of so many bytes (whole
+# float32 elements for each member), so many times in a row; gives the seconds of one on this rank.
+Measure = Callable[[str, tuple[int, ...], int, int], float]
 
-SIZES_BYTES = tuple(2**exponent for exponent in range(10, 27, 2))
-_REPETITIONS = 5
+# TensorOpt section 3.2 measures at 2^i; below the first of these latency is all there is.
+SIZES_BYTES = tuple(2**exponent for exponent in range(8, 27))
+_REPETITIONS = 7
 _MIN_REPETITION_S = 1e-3  # short collectives run many times between two readings of the clock
-_MAX_CALLS = 50
+_MAX_CALLS = 64
 
 
 class Synchronisation(Protocol):
@@ -66,14 +62,14 @@ def measure_profile(
 ) -> CollectiveProfile:
     """The times of all kinds over all groups, at sizes up to where the budget of each ends.
 
-    All groups of a partition run at once. Each time is the median over repetitions of the slowest rank's, and no
-    repetition follows the one before: the table is gone through again and again, so that what disturbs the host
-    for a moment does not decide an entry. Every decision rests on values that ranks have agreed on, so that they
-    all run the same collectives.
+    All groups of a partition run at once. Each time is the lower quartile over repetitions of the slowest rank's:
+    other programs on the host only ever add time. No repetition follows the one before: the table is gone through
+    again and again, so that what disturbs the host for a moment does not decide an entry. Every decision rests on
+    values that ranks have agreed on, so that they all run the same collectives.
 
     Args:
         topology: the levels; figures and profile are not looked at.
-        measure: runs one collective on this rank.
+        measure: runs collectives on this rank.
         synchronisation: of the ranks.
         budget_s: for the whole table; the smallest size is always measured.
         max_output_bytes: sizes whose output would be larger are left out.
@@ -104,7 +100,7 @@ def measure_profile(
     )
     for _ in range(_REPETITIONS - 1):
         for _, _, task, point in points:
-            if stopwatch.spent_s + point.calls * min(point.times_s) <= budget_s:
+            if stopwatch.spent_s + point.wall_s <= budget_s:
                 stopwatch.repeat(task, point)
     return CollectiveProfile.of([task.entry() for task in tasks])
 
@@ -116,6 +112,7 @@ class _Point:
     size_bytes: int
     calls: int
     times_s: list[float] = field(default_factory=list)
+    wall_s: float = 0.0  # of a repetition, with all that is not the collectives themselves
 
 
 @dataclass(slots=True)
@@ -132,13 +129,6 @@ class _Task:
         members = math.prod(self.group)
         return -(-size // (4 * members)) * members * 4
 
-    def array(self, size_bytes: int) -> NDArray[np.float32]:
-        """An input buffer, as ``Measure`` takes it."""
-        stacked = self.kind in ("reduce_scatter", "all_to_all")
-        # Not zeros, whose pages would first be made inside the measured call.
-        flat = np.ones(size_bytes // 4, dtype=np.float32)
-        return flat.reshape(math.prod(self.group), -1) if stacked else flat
-
     def can_grow(self, size: int, allowed_s: float, max_output_bytes: int) -> bool:
         """Whether memory and time have room for ``size``, taken to need as much more time as it is larger."""
         if not self.points:
@@ -146,13 +136,13 @@ class _Task:
         last = self.points[-1]
         size_bytes = self.size_bytes(size)
         output_bytes = size_bytes * (math.prod(self.group) if self.kind == "all_gather" else 1)
-        expected_s = size_bytes / last.size_bytes * min(last.times_s)
+        expected_s = size_bytes / last.size_bytes * last.wall_s / last.calls
         return output_bytes <= max_output_bytes and 2 * expected_s <= allowed_s
 
     def entry(self) -> ProfileEntry:
-        """The medians. Other programs on the host only add time, so no size takes longer than a larger one."""
-        medians = [max(statistics.median(point.times_s), 1e-9) for point in self.points]
-        seconds = itertools.accumulate(reversed(medians), min)
+        """The lower quartiles. Other programs on the host only add time, so no size takes longer than a larger one."""
+        quartiles = [max(sorted(point.times_s)[(len(point.times_s) - 1) // 4], 1e-9) for point in self.points]
+        seconds = itertools.accumulate(reversed(quartiles), min)
         sizes = tuple(point.size_bytes for point in self.points)
         return ProfileEntry(self.kind, self.group, sizes, tuple(seconds)[::-1])
 
@@ -171,27 +161,27 @@ class _Stopwatch:
         """A new point with one repetition, after a call that sets up connections and buffers."""
         point = _Point(task.size_bytes(size), 1)
         first_s = self._seconds(task, point)
-        point.calls = max(min(_calls(first_s), int(allowed_s / max(first_s, 1e-9))), 1)
+        point.calls = max(min(_calls(first_s), int(allowed_s / max(point.wall_s, 1e-9))), 1)
         self.repeat(task, point)
-        point.calls = _calls(min(point.times_s))
         return point
 
     def repeat(self, task: _Task, point: _Point) -> None:
         """One more repetition of a point."""
-        point.times_s.append(self._seconds(task, point) / point.calls)
+        point.times_s.append(self._seconds(task, point))
 
     def _seconds(self, task: _Task, point: _Point) -> float:
-        array = task.array(point.size_bytes)
         error = None
+        took_s = 0.0
         self._synchronisation.barrier()
-        start_s = self._clock()
+        before_s = self._clock()
         try:
-            for _ in range(point.calls):
-                self._measure(task.kind, task.axes, array)
+            took_s = self._measure(task.kind, task.axes, point.size_bytes, point.calls)
         except Exception as raised:  # whatever an engine raises; the other ranks must hear of it
             error = raised
-        end_s = self._clock()
-        slowest_s, self.spent_s = self._synchronisation.agree([end_s - start_s, end_s - self._start_s], error)
+        now_s = self._clock()
+        slowest_s, point.wall_s, self.spent_s = self._synchronisation.agree(
+            [took_s, now_s - before_s, now_s - self._start_s], error
+        )
         return slowest_s
 
 

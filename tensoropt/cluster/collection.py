@@ -11,13 +11,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.cluster import probe
-from tensoropt.cluster.benchmark import Measure, fitted_levels, measure_profile
+from tensoropt.cluster.benchmark import fitted_levels, measure_profile
 from tensoropt.cluster.cache import load_topology, store_topology
 from tensoropt.cluster.device import Device
 from tensoropt.cluster.topology import Level, Topology
@@ -55,9 +55,9 @@ def collect(
     comm: MPI.Comm,
     *,
     refresh: bool = False,
-    measure: Measure | None = None,
+    measure: Callable[[tuple[int, ...]], ClosableMeasure] | None = None,
     engine: str = "mpi4py",
-    budget_s: float = 3.0,
+    budget_s: float = 6.0,
 ) -> Topology:
     """The topology of the ranks of ``comm``, the same on all of them. Collective over ``comm``.
 
@@ -67,8 +67,8 @@ def collect(
     Args:
         comm: an mpi4py communicator; rank ``r`` is device ``r``.
         refresh: measure even if the cache has it.
-        measure: runs one collective of the engine that will train: ``measure(kind, axes, array)`` over this
-            rank's group of factor-mesh axes; see ``benchmark.Measure`` for the array. mpi4py's own if None.
+        measure: given the factor mesh, makes what runs the collectives of the engine that will train; called and
+            closed on all ranks, and only if there is something to measure. mpi4py's own if None.
         engine: the name under which what ``measure`` measures is cached.
         budget_s: seconds for measuring collectives.
 
@@ -83,7 +83,13 @@ def collect(
         control.Free()
 
 
-def _collect(comm: MPI.Comm, refresh: bool, measure: Measure | None, engine: str, budget_s: float) -> Topology:
+def _collect(
+    comm: MPI.Comm,
+    refresh: bool,
+    measure: Callable[[tuple[int, ...]], ClosableMeasure] | None,
+    engine: str,
+    budget_s: float,
+) -> Topology:
     from mpi4py import MPI
 
     ranks = _on_every_rank(comm, "describing the host", _describe)
@@ -164,7 +170,12 @@ def level_sizes(hosts: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return (("host", len(names)),) if per_host == 1 else (("host", len(names)), ("device", per_host))
 
 
-def _measure_topology(comm: MPI.Comm, ranks: Sequence[_Rank], measure: Measure | None, budget_s: float) -> Topology:
+def _measure_topology(
+    comm: MPI.Comm,
+    ranks: Sequence[_Rank],
+    measure: Callable[[tuple[int, ...]], ClosableMeasure] | None,
+    budget_s: float,
+) -> Topology:
     start_s = time.perf_counter()
     comm.Barrier()  # all ranks compute at the same time, as they will when they train
     speeds = _on_every_rank(
@@ -192,17 +203,18 @@ def _measure_topology(comm: MPI.Comm, ranks: Sequence[_Rank], measure: Measure |
     # Until links are measured they are as fast as memory, which is right for the only level of a single rank.
     levels = tuple(Level(name, size, 0.0, memory_bandwidth_bytes_per_s) for name, size in sizes or ())
     unmeasured = Topology(f"{len(hosts)} ranks on {len(set(hosts))} hosts", levels, device)
-    own = _MpiCollectives(comm, unmeasured.factor_mesh())
+    mesh = unmeasured.factor_mesh()
+    measuring = _MpiCollectives(comm, mesh) if measure is None or len(ranks) == 1 else measure(mesh)
     try:
         profile = measure_profile(
             unmeasured,
-            own if measure is None else measure,
+            measuring,
             _Ranks(comm),
             budget_s=budget_s,
             max_output_bytes=device.memory_bytes // 8,
         )
     finally:
-        own.free()
+        measuring.close()
     topology = dataclasses.replace(unmeasured, profile=profile if profile.entries else None)
     topology = dataclasses.replace(topology, levels=fitted_levels(topology))
     if comm.rank == 0:
@@ -234,6 +246,15 @@ def _raise_first(what: str, messages: Sequence[str | None]) -> None:
             f"{failed[0]}: {messages[failed[0]]}. Its traceback is in that rank's output; or give a topology "
             "file."
         )
+
+
+class ClosableMeasure(Protocol):
+    """A ``benchmark.Measure`` that holds something."""
+
+    def __call__(self, kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float: ...
+
+    def close(self) -> None:
+        """Gives it back. Collective."""
 
 
 class _Ranks:
@@ -285,13 +306,23 @@ class _MpiCollectives:
         self._mesh = mesh
         self._groups: dict[tuple[int, ...], MPI.Comm] = {}
         self._calls = 0
+        self._in = np.empty(0, dtype=np.float32)
         self._out = np.empty(0, dtype=np.float32)
 
-    def __call__(self, kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+    def __call__(self, kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
+        group = self._group(axes)
+        # Buffers are kept, so that no first touch of their pages is measured.
+        self._in = _at_least(self._in, size_bytes // 4)
+        self._out = _at_least(self._out, size_bytes // 4 * (group.size if kind == "all_gather" else 1))
+        start_s = time.perf_counter()
+        for _ in range(calls):
+            self._run(kind, group, self._in[: size_bytes // 4])
+        return (time.perf_counter() - start_s) / calls
+
+    def _run(self, kind: str, group: MPI.Comm, array: NDArray[np.float32]) -> None:
         from mpi4py import MPI
 
-        group = self._group(axes)
-        out = self._output(array.size * (group.size if kind == "all_gather" else 1))
+        out = self._out[: array.size * (group.size if kind == "all_gather" else 1)]
         self._calls += 1
         if kind == "all_reduce":
             group.Allreduce(array, out, MPI.SUM)
@@ -324,13 +355,12 @@ class _MpiCollectives:
             self._groups[axes] = self._comm.Split(color, position)
         return self._groups[axes]
 
-    def _output(self, elements: int) -> NDArray[np.float32]:
-        """A buffer that is kept, so that no first touch of its pages is measured."""
-        if self._out.size < elements:
-            self._out = np.ones(elements, dtype=np.float32)
-        return self._out[:elements]
-
-    def free(self) -> None:
+    def close(self) -> None:
+        """Frees the communicators. Collective."""
         for axes in sorted(self._groups):
             self._groups[axes].Free()
         self._groups.clear()
+
+
+def _at_least(buffer: NDArray[np.float32], elements: int) -> NDArray[np.float32]:
+    return buffer if buffer.size >= elements else np.ones(elements, dtype=np.float32)

@@ -198,10 +198,11 @@ class Topology:
         return tuple(reversed(sizes))
 
     def fingerprint(self) -> str:
-        """A short hash of everything that costs depend on: all but the names."""
+        """A short hash of everything that times depend on: all but names, and memory, of which some comes and goes."""
         data = self.to_json()
         del data["name"]
         del data["device"]["name"]
+        del data["device"]["memory_bytes"]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:

@@ -8,14 +8,25 @@ import sys
 import time
 from collections.abc import Callable
 
-import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from tensoropt.cluster import cache, collect, collection, probe
 from tensoropt.errors import ClusterError
 
 COMM = MPI.COMM_WORLD
+
+
+class Made:
+    """An engine's measurement that is a function."""
+
+    def __init__(self, function: Callable[..., float]) -> None:
+        self.function = function
+
+    def __call__(self, kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
+        return self.function(kind, axes, size_bytes, calls)
+
+    def close(self) -> None:
+        pass
 
 
 def error_of(function: Callable[[], object]) -> list[str]:
@@ -43,7 +54,7 @@ def healthy() -> dict[str, object]:
     COMM.Barrier()
     third = collect(COMM, budget_s=0.2)
     refreshed = collect(COMM, budget_s=0.2, refresh=True)
-    other_engine = collect(COMM, budget_s=0.0, engine="invented", measure=lambda *_: None)
+    other_engine = collect(COMM, budget_s=0.0, engine="invented", measure=lambda mesh: Made(lambda *_: 1e-5))
     return {
         "topology": first.to_json(),
         "equal": COMM.allgather([t.fingerprint() for t in (first, second, third, refreshed, other_engine)]),
@@ -55,16 +66,17 @@ def healthy() -> dict[str, object]:
 
 
 def failing() -> dict[str, object]:
-    def broken(kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+    def broken(kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
         raise RuntimeError(f"no {kind} here")
 
-    everywhere = error_of(lambda: collect(COMM, measure=broken, engine="broken", budget_s=0.1))
+    everywhere = error_of(lambda: collect(COMM, measure=lambda mesh: Made(broken), engine="broken", budget_s=0.1))
 
-    def late(kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+    def late(kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
         if COMM.rank == 2 and kind == "broadcast":
             raise RuntimeError("rank 2 cannot broadcast")
+        return 1e-5
 
-    without_waiting = error_of(lambda: collect(COMM, measure=late, engine="late", budget_s=0.1))
+    without_waiting = error_of(lambda: collect(COMM, measure=lambda mesh: Made(late), engine="late", budget_s=0.1))
 
     def unreadable() -> str:
         if COMM.rank in (1, 3):
@@ -80,12 +92,13 @@ def deserting() -> dict[str, object]:
     """Rank 1 fails where the others wait for it: nothing but the end of the job helps."""
     collection._FAILURE_GRACE_S = 0.5
 
-    def measure(kind: str, axes: tuple[int, ...], array: NDArray[np.float32]) -> None:
+    def measure(kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
         if COMM.rank == 1:
             raise RuntimeError("rank 1 deserts")
         COMM.Barrier()
+        return 1e-5
 
-    collect(COMM, measure=measure, engine="deserting")
+    collect(COMM, measure=lambda mesh: Made(measure), engine="deserting")
     return {}
 
 

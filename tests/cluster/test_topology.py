@@ -181,11 +181,13 @@ def test_json_may_leave_out_what_has_a_natural_value() -> None:
     assert Topology.from_json(document) == preset("h100")
 
 
-def test_fingerprint_sees_every_figure_and_no_name() -> None:
+def test_fingerprint_sees_every_figure_but_free_memory_and_no_name() -> None:
     topology = cluster(2, 4)
     named = dataclasses.replace(topology, name="other", device=dataclasses.replace(DEVICE, name="other"))
     assert named.fingerprint() == topology.fingerprint()
-    faster = dataclasses.replace(topology, device=dataclasses.replace(DEVICE, memory_bytes=1))
+    fuller = dataclasses.replace(topology, device=dataclasses.replace(DEVICE, memory_bytes=1))
+    assert fuller.fingerprint() == topology.fingerprint()
+    faster = dataclasses.replace(topology, device=dataclasses.replace(DEVICE, op_overhead_s=1.0))
     profiled = cluster(2, 4, profile=CollectiveProfile((ProfileEntry("permute", (1, 2), (1,), (1.0,)),)))
     prints = {topo.fingerprint() for topo in (topology, faster, profiled, cluster(2, 2), cluster(4, 2))}
     assert len(prints) == 5

@@ -17,7 +17,7 @@ from tensoropt.exec.engines.mpi4py_engine import Mpi4pyEngine
 from tensoropt.exec.engines.mpi_engine import MpiEngine
 from tensoropt.exec.engines.mpi_library import find_compiler
 
-__all__ = ["ENGINES", "check_collectives", "check_engine_name", "make_engine"]
+__all__ = ["ENGINES", "check_collectives", "check_engine_name", "engine_name", "make_engine"]
 
 _log = logging.getLogger("tensoropt")
 
@@ -57,6 +57,16 @@ def check_collectives(name: str) -> str:
     """
     chosen = os.environ.get(_VARIABLE)
     return check_engine_name(chosen, _VARIABLE) if chosen else check_engine_name(name)
+
+
+def engine_name(name: str = _AUTO) -> str:
+    """The engine that :func:`make_engine` would try first; collective.
+
+    Raises:
+        EngineError: The engine is unknown, or MPI is missing.
+    """
+    name = check_collectives(name)
+    return _agreed_choice(start_mpi().allgather(_local_choice()))[0] if name == _AUTO else name
 
 
 def make_engine(name: str = _AUTO, mesh_shape: Sequence[int] | None = None) -> CollectiveEngine:

@@ -22,7 +22,7 @@ from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import reads_again, reverse_steps
 
-__all__ = ["GRADIENTS_FROM_OUTPUT", "Reuse"]
+__all__ = ["GRADIENTS_FROM_OUTPUT", "Reuse", "with_inputs_again", "with_output_again"]
 
 
 class Reuse:
@@ -99,37 +99,18 @@ class Reuse:
         after = self._from_after.get(TensorId(ctx.op.name))
         if not any(again) and after is None:
             return list(made)
-        present = [index for index, tensor in enumerate(made) if tensor is not None]
-        differentiable = [edge in self._graph.differentiable for edge in edges]
+        if after is not None:
+            return with_output_again(ctx, inputs, made, lambda dy: self._output_again(after, made[0], dy))
 
-        def twice(*incoming: Any) -> list[Any]:
-            given = [(index, dy) for index, dy in zip(present, incoming, strict=True) if dy is not None]
-            if not given:
-                return [None] * len(edges)
-            late = [
-                self._again(edge, [dy for _, dy in given]) if remade else _late(tensor, [dy for _, dy in given])
+        def inputs_again(incoming: Sequence[Any]) -> list[Any]:
+            return [
+                self._again(edge, incoming) if remade else _late(tensor, incoming)
                 for edge, tensor, remade in zip(edges, inputs, again, strict=True)
             ]
-            copies = lower_operator(ctx, late)
-            wanted = [tensor for tensor, wants in zip(late, differentiable, strict=True) if wants]
-            found = tf.gradients(
-                [copies[index] for index, _ in given],
-                wanted,
-                grad_ys=[dy for _, dy in given],
-                stop_gradients=late,
-            )
-            gradients = iter(found)
-            return [next(gradients) if wants else None for wants in differentiable]
 
-        def from_output(incoming: Any) -> list[Any]:
-            if incoming is None or after is None:
-                return [None]
-            dy = tf.convert_to_tensor(incoming)
-            return [GRADIENTS_FROM_OUTPUT[ctx.op.type](ctx, self._output_again(after, made[0], dy), dy)]
-
-        backward: Callable[..., list[Any]] = twice if after is None else from_output
-        outputs = iter(with_gradient(inputs, [made[index] for index in present], backward))
-        return [None if tensor is None else next(outputs) for tensor in made]
+        return with_inputs_again(
+            ctx, inputs, made, inputs_again, [edge in self._graph.differentiable for edge in edges]
+        )
 
     def arrived(self, edge: Edge, tensor: Any) -> Any:
         """Takes note of what arrived, from which its producer may make its output again."""
@@ -165,6 +146,60 @@ class Reuse:
     def _given(self, edge: Edge) -> Layout:
         rule = self._rules[edge.tensor.op]
         return self._plan.configuration(edge.tensor.op).output_layouts(rule, edge.tensor.index).value
+
+
+def with_inputs_again(
+    ctx: OpLowering,
+    inputs: Sequence[Any],
+    made: Sequence[Any],
+    inputs_again: Callable[[Sequence[Any]], Sequence[Any]],
+    differentiable: Sequence[bool],
+) -> list[Any]:
+    """An operator's outputs, whose gradient is the one of a second copy of it.
+
+    Args:
+        ctx: of its lowering.
+        inputs: of the first copy.
+        made: its outputs; None for one that only TensorFlow's own gradient would read.
+        inputs_again: gives the inputs of the second copy, which are to wait for what it is given.
+        differentiable: whether an input wants a gradient.
+    """
+    present = [index for index, tensor in enumerate(made) if tensor is not None]
+
+    def backward(*incoming: Any) -> list[Any]:
+        given = [(index, dy) for index, dy in zip(present, incoming, strict=True) if dy is not None]
+        late = inputs_again([dy for _, dy in given])
+        copies = lower_operator(ctx, late)
+        found = tf.gradients(
+            [copies[index] for index, _ in given],
+            [tensor for tensor, wants in zip(late, differentiable, strict=True) if wants],
+            grad_ys=[dy for _, dy in given],
+            stop_gradients=late,
+        )
+        gradients = iter(found)
+        return [next(gradients) if wants else None for wants in differentiable]
+
+    outputs = iter(with_gradient(inputs, [made[index] for index in present], backward))
+    return [None if tensor is None else next(outputs) for tensor in made]
+
+
+def with_output_again(
+    ctx: OpLowering, inputs: Sequence[Any], made: Sequence[Any], output_again: Callable[[Any], Any]
+) -> list[Any]:
+    """An operator's one output, whose gradient is computed by :data:`GRADIENTS_FROM_OUTPUT`.
+
+    Args:
+        ctx: of its lowering.
+        inputs: its one input.
+        made: its output.
+        output_again: gives the output again, which is to wait for the gradient that it is given.
+    """
+
+    def backward(incoming: Any) -> list[Any]:
+        dy = tf.convert_to_tensor(incoming)
+        return [GRADIENTS_FROM_OUTPUT[ctx.op.type](ctx, output_again(dy), dy)]
+
+    return with_gradient(inputs, made, backward)
 
 
 def _late(tensor: Any, after: Iterable[Any]) -> Any:

@@ -26,6 +26,10 @@ _CHUNK = 2_000_000
 Prune = Callable[[IntArray, FloatArray, FloatArray], np.ndarray]
 """(cell of each point, time, memory) -> a mask of the points to keep."""
 
+Box = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+"""Least time and least memory of all that is not in a cell, per cell; times and memories of corners in ascending
+memory. A point goes that ends beyond every corner."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrontierTable:
@@ -55,6 +59,11 @@ class FrontierTable:
     def points(self) -> int:
         """The number of points in all cells."""
         return len(self.time_s)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether every cell has one point."""
+        return self.points == self.cells and bool((np.diff(self.offsets) == 1).all())
 
     @property
     def counts(self) -> IntArray:
@@ -134,7 +143,7 @@ def _cell_index(sizes: Sequence[int], axes: Sequence[int], shape: Sequence[int])
             along[axis] = size
             total = total + (np.arange(size) * stride).reshape(along)
         stride *= size
-    return np.broadcast_to(total, tuple(sizes)).reshape(-1)
+    return np.ascontiguousarray(np.broadcast_to(total, tuple(sizes))).reshape(-1)
 
 
 def join(
@@ -147,6 +156,7 @@ def join(
     *,
     ratio: float = 0.0,
     prune: Prune | None = None,
+    box: Box | None = None,
     pool: ThreadPoolExecutor | None = None,
 ) -> Joined:
     """Product of two tables over their joint cells, then union over the axes that go, each followed by
@@ -164,11 +174,17 @@ def join(
         keep: how many axes stay.
         ratio: > 0 thins every resulting frontier; see `thin_segments`.
         prune: drops resulting points that cannot be part of any frontier that is looked for.
+        box: the same from least costs alone, before points are compared.
         pool: threads to share the cells among. The result does not depend on it.
 
     Returns:
         a table of shape ``sizes[:keep]`` with back-pointers.
     """
+    # Imported here because it takes Numba.
+    from tensoropt.search import kernels
+
+    join_cells: Callable[..., _Part] = kernels.join_cells
+    join_single_points: Callable[..., tuple[IntArray, FloatArray, FloatArray, IntArray]] = kernels.join_single_points
     shape, gone = tuple(sizes[:keep]), math.prod(sizes[keep:])
     cells = math.prod(shape)
     # A joint cell's number in a table is a sum: a part from the axes that stay, and one from those that go.
@@ -177,31 +193,32 @@ def join(
         _cell_index(sizes[keep:], [axis - keep for axis in axes], table.shape)
         for table, axes in ((left, left_axes), (right, right_axes))
     ]
-    left_counts, right_counts = left.counts, right.counts
-    work = np.zeros(cells, np.int64)
-    rows = max(1, _CHUNK // max(1, gone))
-    for start in range(0, cells, rows):
-        one, two = (stay[side][start : start + rows, None] + rest[side] for side in (0, 1))
-        work[start : start + rows] = (left_counts[one] * right_counts[two]).sum(axis=1)
+    bounds = _NO_BOUNDS if box is None else box
+    if left.is_single and right.is_single:
+        rows, sides = [], []
+        for side, table in enumerate((left, right)):
+            starts, row = np.unique(stay[side], return_inverse=True)
+            where = starts[:, None] + rest[side]
+            rows.append(row)
+            sides.append((where, table.time_s[where], table.memory_bytes[where]))
+        tables = (*rows, *sides[0][1:], *sides[1][1:])
 
-    def solve(first: int, last: int) -> tuple[IntArray, FloatArray, FloatArray, IntArray, IntArray]:
-        one, two = ((stay[side][first:last, None] + rest[side]).reshape(-1) for side in (0, 1))
-        a, b, offsets = _candidates(left, one, right, two, work[first:last])
-        time, memory = left.time_s[a] + right.time_s[b], left.memory_bytes[a] + right.memory_bytes[b]
-        kept, offsets = reduce_segments(offsets, time, memory)
-        time, memory = time[kept], memory[kept]
-        if prune is not None:
-            cell = np.repeat(np.arange(first, last), np.diff(offsets))
-            alive = prune(cell, time, memory)
-            kept, time, memory = kept[alive], time[alive], memory[alive]
-            offsets = offsets_of(np.bincount(cell[alive] - first, minlength=last - first))
-        if ratio > 0.0:
-            thin, offsets = thin_segments(offsets, time, ratio)
-            kept, time, memory = kept[thin], time[thin], memory[thin]
-        return np.diff(offsets), time, memory, a[kept], b[kept]
+        def solve(first: int, last: int) -> _Part:
+            counts, time, memory, g = join_single_points(*tables, *bounds, first, last)
+            cell = np.repeat(np.arange(first, last), counts)
+            a, b = (sides[side][0][rows[side][cell], g] for side in (0, 1))
+            return _finish(first, last, (counts, time, memory, a, b), ratio, prune)
+    else:
+        flat = (
+            *stay,
+            *rest,
+            *(part for table in (left, right) for part in (table.offsets, table.time_s, table.memory_bytes)),
+        )
 
-    bounds = _chunks(work)
-    pairs = list(itertools.pairwise(bounds))
+        def solve(first: int, last: int) -> _Part:
+            return _finish(first, last, join_cells(*flat, *bounds, first, last), ratio, prune)
+
+    pairs = list(itertools.pairwise(_cuts(left, right, cells, gone)))
     if pool is not None and len(pairs) > 1:
         parts = list(pool.map(lambda pair: solve(*pair), pairs))
     else:
@@ -210,36 +227,28 @@ def join(
     return Joined(FrontierTable(shape, offsets_of(counts), time, memory), a, b)
 
 
-def _chunks(work: IntArray) -> list[int]:
-    """Cell numbers at which to cut, so that each piece has about `_CHUNK` candidates (a cell is never
-    cut)."""
-    total = np.cumsum(work)
-    bounds, done = [0], 0
-    while bounds[-1] < len(work):
-        cut = int(np.searchsorted(total, done + _CHUNK, side="right"))
-        cut = min(max(cut, bounds[-1] + 1), len(work))
-        done = int(total[cut - 1])
-        bounds.append(cut)
-    return bounds
+_Part = tuple[IntArray, FloatArray, FloatArray, IntArray, IntArray]
+"""Points per cell, then of each point its time, memory, and its points in both tables."""
+
+_NO_BOUNDS = (np.empty(0), np.empty(0), np.empty(0), np.empty(0))
 
 
-def _candidates(
-    left: FrontierTable, one: IntArray, right: FrontierTable, two: IntArray, work: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """All pairs of points: indices into both tables and the offsets of each resulting cell."""
-    n, m = left.counts[one], right.counts[two]
-    offsets = offsets_of(work)
-    if n.size and n.min() == n.max() == 1 == m.min() == m.max():
-        return left.offsets[one], right.offsets[two], offsets
-    if m.size == 0 or m.max() <= 1:
-        n = np.where(m > 0, n, 0)
-        return ranges(left.offsets[one], n), np.repeat(right.offsets[two], n), offsets
-    if n.max() <= 1:
-        m = np.where(n > 0, m, 0)
-        return np.repeat(left.offsets[one], m), ranges(right.offsets[two], m), offsets
-    # First every left point of a pair of cells, then for each of them every right point.
-    n = np.where(m > 0, n, 0)
-    a = ranges(left.offsets[one], n)
-    times = np.repeat(m, n)
-    b = ranges(np.repeat(right.offsets[two], n), times)
-    return np.repeat(a, times), b, offsets
+def _finish(first: int, last: int, part: _Part, ratio: float, prune: Prune | None) -> _Part:
+    """What is done with the points of cells ``first`` to ``last - 1`` once they are frontiers."""
+    counts, time, memory, a, b = part
+    if prune is not None and len(time):
+        cell = np.repeat(np.arange(first, last), counts)
+        alive = prune(cell, time, memory)
+        counts = np.bincount(cell[alive] - first, minlength=last - first)
+        time, memory, a, b = time[alive], memory[alive], a[alive], b[alive]
+    if ratio > 0.0:
+        thin, offsets = thin_segments(offsets_of(counts), time, ratio)
+        counts, time, memory, a, b = np.diff(offsets), time[thin], memory[thin], a[thin], b[thin]
+    return counts, time, memory, a, b
+
+
+def _cuts(left: FrontierTable, right: FrontierTable, cells: int, gone: int) -> list[int]:
+    """Cell numbers at which to cut the work, from estimates that do not depend on the number of threads."""
+    work = gone * max(1.0, left.points / max(1, left.cells)) * max(1.0, right.points / max(1, right.cells))
+    rows = max(1, int(_CHUNK / work))
+    return [*range(0, cells, rows), cells] if cells else [0, 0]

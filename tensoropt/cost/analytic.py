@@ -27,6 +27,7 @@ class AnalyticCost:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.mesh = Mesh(topology.factor_mesh())
+        self.iteration_seconds = 0.0
         self._collectives = CollectiveModel(topology)
         self._device = topology.device
 
@@ -67,20 +68,36 @@ class AnalyticCost:
                 size_bytes += math.prod(layout.local_shape(spec.shape, self.mesh)) * spec.itemsize
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / rate
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
-        forward += self._internal_seconds(rule, inputs, configuration)
+        forward += self._reduction_seconds(rule, inputs, configuration)
         if not gradients:
             return forward
         share = gradients / max(1, len(rule.inputs))
         arithmetic = rule.backward_flops * share / pieces / rate
         backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
         backward += self._device.op_overhead_s * gradients
-        return forward + backward + self._internal_seconds(rule, inputs, configuration)
+        return forward + backward + self._reduction_seconds(rule, inputs, configuration)
+
+    def internal_seconds(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        return (2 if gradients else 1) * self._reduction_seconds(rule, inputs, configuration)
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
         return size_bytes / self._device.memory_bandwidth_bytes_per_s
 
-    def _internal_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
+    def update_seconds(self, size_bytes: float) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        return self.traffic_seconds(size_bytes)
+
+    def _reduction_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
         """The collectives inside an op: two reductions of what is left of its first input without those axes."""
         axes = tuple(sorted(axis for name in rule.internal for axis in configuration.mesh_axes(name)))
         if not axes or not inputs:

@@ -21,6 +21,7 @@ class CostModel(Protocol):
     """Times on one device of a topology, additive over operators and edges (TensorOpt Eq. 1-3)."""
 
     mesh: Mesh
+    iteration_seconds: float  # of a training step that computes nothing
 
     def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of one reshard step over a group of mesh axes, per input size in bytes per device."""
@@ -35,9 +36,29 @@ class CostModel(Protocol):
         *,
         gradients: int,
     ) -> float:
-        """Seconds of an operator, forward, and backward to ``gradients`` of its inputs."""
+        """Seconds of an operator, forward, and backward to ``gradients`` of its inputs.
+
+        A configuration matters only by how many pieces it cuts each iteration axis into, and by the mesh axes of those
+        over which the op communicates itself.
+        """
+        ...
+
+    def internal_seconds(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> float:
+        """The part of :meth:`op_seconds` in which the op communicates itself."""
         ...
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """Seconds to move ``size_bytes`` through a device's memory."""
+        ...
+
+    def update_seconds(self, size_bytes: float) -> float:
+        """Seconds of an optimizer's update of a variable that with its gradient and slots takes ``size_bytes``."""
         ...

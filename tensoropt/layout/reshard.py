@@ -6,6 +6,7 @@ held as one row of *states*: what each mesh axis does to the tensor.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -36,6 +37,13 @@ REPLICATED, PARTIAL = -1, -2
 _ALL_ORDERS_UP_TO_AXES = 3
 _KINDS = tuple(StepKind)
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
+# What leads back; a permute is undone by another.
+_UNDONE_BY = {
+    StepKind.ALL_GATHER: StepKind.SLICE,
+    StepKind.SLICE: StepKind.ALL_GATHER,
+    StepKind.ALL_TO_ALL: StepKind.ALL_TO_ALL,
+}
+_ONE_WAY = (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.TO_PARTIAL)
 # So many sources are compared with all layouts at a time that the work stays in a processor's cache.
 _ROWS_AT_ONCE = 32
 
@@ -78,6 +86,13 @@ class _LayoutGraph:
             self.shards[kept],
         )
 
+    def undone(self) -> _LayoutGraph:
+        """The steps from each link's target back to its source, in the order of the links."""
+        kinds = [_NUMBER[_UNDONE_BY.get(kind, StepKind.PERMUTE)] for kind in _KINDS]
+        return dataclasses.replace(
+            self, source=self.target, target=self.source, kind=np.array(kinds, np.int8)[self.kind]
+        )
+
 
 class _Solved:
     """A layout graph with the times of its steps for tensors of one size; rows are solved when they are asked for.
@@ -85,10 +100,12 @@ class _Solved:
     Shared by all tensors of that size whose dimensions divide alike.
     """
 
-    def __init__(self, mesh: Mesh, graph: _LayoutGraph, weight: NDArray[np.float64]) -> None:
+    def __init__(self, mesh: Mesh, graph: _LayoutGraph, size_bytes: float, cost: StepCost) -> None:
         self.mesh = mesh
         self.graph = graph
-        self.weight = weight
+        self.size_bytes = size_bytes
+        self.weight = _weights(mesh, graph, size_bytes, cost)
+        self._cost = cost
         count = len(graph.states)
         self._seconds = np.full((count, count), np.inf)
         self._known = np.zeros(count, dtype=bool)
@@ -103,16 +120,46 @@ class _Solved:
             self._known[missing] = True
         return self._seconds
 
-    def path(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Kind, source and target of each step."""
+    def path(self, start: int, end: int) -> list[int]:
+        """The links of the cheapest path."""
         graph, row = self.graph, self.seconds(np.array([start]))[start]
-        steps = []
+        links = []
         while end != start:
             first, last = np.searchsorted(graph.target, [end, end + 1])
-            link = int(first + np.argmin(row[graph.source[first:last]] + self.weight[first:last]))
-            steps.append((int(graph.kind[link]), int(graph.source[link]), end))
-            end = int(graph.source[link])
-        return steps[::-1]
+            links.append(int(first + np.argmin(row[graph.source[first:last]] + self.weight[first:last])))
+            end = int(graph.source[links[-1]])
+        return links[::-1]
+
+    @functools.cached_property
+    def undo(self) -> NDArray[np.float64]:
+        """The time of going back along each link, ``(E,)``; +inf where a sum would be undone."""
+        undone = _weights(self.mesh, self.graph.undone(), self.size_bytes, self._cost)
+        undone[np.isin(self.graph.kind, [_NUMBER[kind] for kind in _ONE_WAY])] = np.inf
+        return undone
+
+    def communication(self, start: int, end: int, *, back: bool) -> float:
+        """The time of the steps of a path, or of the way back, that are not local."""
+        links = self.path(start, end)
+        weight, graph = (self.undo, self.graph.undone()) if back else (self.weight, self.graph)
+        return sum(float(weight[link]) for link in links if not _KINDS[graph.kind[link]].is_local)
+
+    def back(self, sources: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Times to go the cheapest paths from ``sources`` backwards, ``(sources, L)``."""
+        graph = self.graph
+        result = np.zeros((len(sources), len(graph.states)))
+        seconds = self.seconds(sources)
+        for number, start in enumerate(sources.tolist()):
+            row = seconds[start]
+            best = np.flatnonzero(row[graph.source] + self.weight == row[graph.target])
+            leads_to, first = np.unique(graph.target[best], return_index=True)
+            last = np.full(len(row), -1, dtype=np.intp)  # the last link of the path to each layout
+            last[leads_to] = best[first]
+            at = np.arange(len(row))
+            while np.any(going := at != start):
+                links = last[at[going]]
+                result[number, going] += self.undo[links]
+                at[going] = graph.source[links]
+        return result
 
 
 class ReshardTable:
@@ -152,6 +199,27 @@ class ReshardTable:
         rows, columns = self.numbers(sources), self.numbers(targets)
         return self._solved.seconds(rows)[np.ix_(rows, columns)]
 
+    def back(self, sources: States, targets: States) -> NDArray[np.float64]:
+        """Seconds to go each cheapest path backwards: to make the source again from the target, ``(sources, targets)``.
+
+        +inf where a path sums, because the summands cannot be had again.
+        """
+        rows, place = np.unique(self.numbers(sources), return_inverse=True)
+        return self._solved.back(rows)[np.ix_(place, self.numbers(targets))]
+
+    def communication(self, sources: States, targets: States, *, back: bool = False) -> NDArray[np.float64]:
+        """The part of the time from ``sources[i]`` to ``targets[i]`` in which devices talk to one another, ``(K,)``.
+
+        Args:
+            sources: layouts.
+            targets: as many.
+            back: of the way back instead, see :meth:`back`.
+        """
+        pairs = np.stack([self.numbers(sources), self.numbers(targets)], axis=1)
+        different, place = np.unique(pairs, axis=0, return_inverse=True)
+        seconds = [self._solved.communication(one, other, back=back) for one, other in different.tolist()]
+        return np.array(seconds)[place.reshape(-1)]
+
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """All layouts, in the order of :attr:`seconds`."""
@@ -180,7 +248,7 @@ class ReshardTable:
             if number is None:
                 raise LayoutError(f"Reshard from {source} to {target}: {self._foreign(layout)}")
             ends.append(number)
-        return tuple(self._step(*step) for step in self._solved.path(ends[0], ends[1]))
+        return tuple(self._step(link) for link in self._solved.path(ends[0], ends[1]))
 
     def _number(self, layout: Layout) -> int | None:
         if layout.rank != self.rank:
@@ -204,8 +272,13 @@ class ReshardTable:
             dims[dim] = tuple(sorted(axes, key=lambda axis: int(places[axis])))
         return Layout(tuple(dims), tuple(axis for axis, state in enumerate(states) if state == PARTIAL))
 
-    def _step(self, kind_number: int, source: int, target: int) -> Step:
-        kind, before, after = _KINDS[kind_number], self.layouts[source], self.layouts[target]
+    def _step(self, link: int) -> Step:
+        graph = self._solved.graph
+        kind, before, after = (
+            _KINDS[graph.kind[link]],
+            self.layouts[graph.source[link]],
+            self.layouts[graph.target[link]],
+        )
         if kind is StepKind.PERMUTE:
             return Step(kind, target=after)
         if kind in (StepKind.ALL_REDUCE, StepKind.TO_PARTIAL):
@@ -265,7 +338,7 @@ class Resharder:
         key = (divisible, size_bytes, further)
         if key not in self._solved:
             graph = self._graph(divisible, further)
-            self._solved[key] = _Solved(self.mesh, graph, _weights(self.mesh, graph, size_bytes, self._cost))
+            self._solved[key] = _Solved(self.mesh, graph, size_bytes, self._cost)
         return ReshardTable(len(shape), dims, self._solved[key])
 
     def _graph(self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...]) -> _LayoutGraph:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tensoropt.errors import LayoutError
 from tensoropt.graph.rule import Dims, OpRule
-from tensoropt.layout import Layout, Mesh
+from tensoropt.layout import Coarsening, Layout, Mesh
 
-__all__ = ["DEFER", "Configuration", "TensorLayouts", "configurations", "is_legal"]
+__all__ = [
+    "DEFER",
+    "Configuration",
+    "TensorLayouts",
+    "actions_of",
+    "configurations",
+    "is_legal",
+    "legal_patterns",
+]
 
 # The action of a mesh axis along which everything is replicated and gradients pass through as partial sums.
 DEFER = "~"
@@ -96,17 +106,40 @@ def is_legal(configuration: Configuration, rule: OpRule, mesh: Mesh) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def configurations(rule: OpRule, mesh: Mesh) -> tuple[Configuration, ...]:
-    """All legal configurations of an op, in a fixed order; the last ones replicate.
+def configurations(rule: OpRule, mesh: Mesh, coarsening: Coarsening | None = None) -> tuple[Configuration, ...]:
+    """The legal configurations of an op, in a fixed order; the last ones replicate.
 
-    Complexity: (splittable axes + 1)^(mesh axes).
+    Args:
+        rule: of the op.
+        mesh: the factor mesh.
+        coarsening: the meshes that the op may have; by default any axis of the factor mesh may do anything, which
+            gives (splittable axes + 1)^(mesh axes) configurations.
     """
-    actions: list[str | None] = list(rule.split)
-    if rule.defer_gradient:
-        actions.append(DEFER)
-    actions.append(None)
-    candidates = (Configuration(choice) for choice in itertools.product(actions, repeat=len(mesh.axes)))
-    return tuple(candidate for candidate in candidates if is_legal(candidate, rule, mesh))
+    actions = actions_of(rule)
+    names: list[str | None] = [*actions, None]
+    return tuple(
+        Configuration(tuple(names[state] for state in row)) for row in legal_patterns(rule, mesh, coarsening).tolist()
+    )
+
+
+def actions_of(rule: OpRule) -> tuple[str, ...]:
+    """What a mesh axis may do to an op but replicate it."""
+    return (*rule.split, DEFER) if rule.defer_gradient else rule.split
+
+
+def legal_patterns(rule: OpRule, mesh: Mesh, coarsening: Coarsening | None = None) -> NDArray[np.int8]:
+    """:func:`configurations` as numbers.
+
+    Returns:
+        ``(K, axes)``: for each mesh axis the index of its action in :func:`actions_of`, or their number to replicate.
+    """
+    coarsening = Coarsening(free_up_to_axes=len(mesh.axes)) if coarsening is None else coarsening
+    patterns = coarsening.patterns(len(mesh.axes), len(actions_of(rule)), 1)
+    legal = np.ones(len(patterns), dtype=bool)
+    for state, axis in enumerate(rule.split):
+        pieces = np.where(patterns == state, np.array(mesh.shape, dtype=np.int64), 1).prod(axis=1, dtype=np.int64)
+        legal &= rule.size(axis) % pieces == 0
+    return patterns[legal]
 
 
 def check_configuration(subject: str, configuration: Configuration, rule: OpRule, mesh: Mesh) -> None:

@@ -4,41 +4,52 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
-from tensoropt.cost import CostModel, activation_bytes, copy_bytes, variable_bytes
+from tensoropt.cost import CostModel
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, common_prefix, reshard_table
-from tensoropt.plan.configuration import Configuration, TensorLayouts, configurations
-from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
+from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, row_edges, rules_of
+from tensoropt.search.choices import Choices, TensorStates, piece_bytes
+from tensoropt.search.keeping import Keeping
 from tensoropt.search.problem import Problem
+from tensoropt.search.rows import rows_seconds
 
 __all__ = ["SearchSpace", "feed_layout"]
 
+FloatArray = NDArray[np.float64]
+Tables = tuple[FloatArray, FloatArray]  # time_s, memory_bytes
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One configuration of one operator with its layouts, worked out once."""
-
-    configuration: Configuration
-    inputs: tuple[TensorLayouts, ...]
-    outputs: tuple[TensorLayouts, ...]
+_FEEDS = ("Const", "Placeholder", "PlaceholderWithDefault")
+_BOTH, _BEFORE, _AFTER = range(3)
 
 
 class SearchSpace:
     """All strategies of a graph on a mesh, and what they cost.
 
+    An operator may have any mesh that ``coarsening`` allows (TensorOpt section 2.1); plans name it in their notes.
+
+    Memory is what a device holds when the backward pass begins, which is when it holds most: variables with their
+    gradients and optimizer slots, inputs, and every tensor that the backward pass reads. A tensor belongs to the edge
+    to its reader, because it takes both ends to know how many copies of it there are. Temporaries are not counted.
+
     Attributes:
         graph: the logical graph.
         rules: by operator.
-        cost: the cost model.
+        cost: the cost model. Its time of an operator may depend on how many pieces a configuration cuts each
+            iteration axis into, and on the mesh axes only of those over which the op communicates itself.
         mesh: its factor mesh.
+        coarsening: the meshes that operators may have.
+        reuse: whether edges have alternatives.
+        operators: those of the training step, which are the nodes of the problem.
+        edges: those between them, in the order of the problem's.
     """
 
     def __init__(
@@ -48,80 +59,101 @@ class SearchSpace:
         *,
         slots: Mapping[str, int] | None = None,
         allowed: Mapping[str, Sequence[Configuration]] | None = None,
+        reuse: bool = False,
+        coarsening: Coarsening | None = None,
     ) -> None:
-        """Works out the configurations.
+        """Takes the graph; configurations and tables are made when they are asked for.
 
         Args:
             graph: the logical graph.
             cost: the cost model.
             slots: for each trained variable, how many tensors of its shape its optimizer keeps.
             allowed: the only configurations of some operators, such as inputs that are fed by data parallelism.
+            reuse: whether an edge whose copy is needed in the backward pass may choose what is kept (TensorOpt section
+                4.2, "Tensor reuse"). Such edges have three alternatives: both copies, the one before the move, the
+                one after it; +inf where one cannot be had or never pays.
+            coarsening: the meshes that operators may have.
         """
         self.graph = graph
         self.cost = cost
         self.mesh: Mesh = cost.mesh
+        self.coarsening = Coarsening() if coarsening is None else coarsening
+        self.reuse = reuse
         self.rules = rules_of(graph)
+        self.operators = tuple(op for op in graph.operators if op.name in graph.training)
+        self.edges = tuple(edge for edge in graph.edges() if edge.consumer in graph.training)
+        self._keeping = Keeping(graph, self.rules)
         self._row_edges = row_edges(graph, self.rules)
         self._slots = dict(slots or {})
-        self._allowed = dict(allowed or {})
-        self._choices: dict[str, tuple[_Choice, ...]] = {}
-        self._tables: dict[tuple[tuple[int, ...], int], ReshardTable] = {}
-        self._edge_memo: dict[tuple[object, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        self._node_memo: dict[tuple[object, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        self.operators = tuple(op for op in graph.operators if op.name in graph.training)
+        self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
+        self._resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening)
+        self._choices: dict[tuple[object, ...], Choices] = {}
+        self._nodes: dict[tuple[object, ...], Tables] = {}
+        self._edges: dict[tuple[object, ...], Tables] = {}
 
     def choices(self, name: str) -> tuple[Configuration, ...]:
         """The configurations of an operator, in the order of its table."""
-        return tuple(choice.configuration for choice in self._of(name))
+        return self._of(name).configurations
 
     @functools.cached_property
     def problem(self) -> Problem:
-        """The tables of the training step."""
+        """The tables of the training step; equal operators, and equal edges, share theirs."""
         index = {op.name: position for position, op in enumerate(self.operators)}
         nodes = [self._node(op) for op in self.operators]
-        edges = [edge for edge in self.graph.edges() if edge.consumer in self.graph.training]
-        tables = [self._edge(edge) for edge in edges]
+        tables = [self._edge(edge) for edge in self.edges]
+        ends = [(index[edge.tensor.op], index[edge.consumer]) for edge in self.edges]
         return Problem(
             [op.name for op in self.operators],
             [time for time, _ in nodes],
             [memory for _, memory in nodes],
-            np.array([(index[edge.tensor.op], index[edge.consumer]) for edge in edges], dtype=np.int64).reshape(-1, 2),
+            np.array(ends, dtype=np.int64).reshape(-1, 2),
             [time for time, _ in tables],
             [memory for _, memory in tables],
         )
 
-    def plan(self, assignment: Sequence[int], option: str, notes: Mapping[str, object] | None = None) -> Plan:
+    def plan(
+        self,
+        assignment: Sequence[int],
+        option: str,
+        notes: Mapping[str, object] | None = None,
+        alternatives: npt.ArrayLike | None = None,
+    ) -> Plan:
         """The plan of one strategy, operators outside of the training step included.
 
         Args:
             assignment: a configuration index for each operator of the problem.
             option: what chose it.
             notes: kept in the plan.
+            alternatives: ``(N + E,)``, for each operator and each edge of the problem the alternative that was chosen;
+                the first of each if omitted.
         """
-        time, memory = self.problem.costs(np.asarray(assignment, dtype=np.int64))
+        picks = np.zeros(len(self.operators) + len(self.edges), np.int64)
+        picks = picks if alternatives is None else np.asarray(alternatives, dtype=np.int64)
+        time, memory = self.problem.costs(np.asarray(assignment, dtype=np.int64), picks)
         chosen = {op.name: int(index) for op, index in zip(self.operators, assignment, strict=True)}
+        keep = dict(zip(self.edges, picks[len(self.operators) :].tolist(), strict=True))
         self._place_others(chosen)
         operators: dict[str, OperatorPlan] = {}
         edges: dict[Edge, EdgePlan] = {}
+        held: dict[str, float] = {}
+        for edge in self.graph.edges():
+            entry = self._edge_plan(edge, chosen, keep.get(edge, _BOTH))
+            # A tensor that stays as its producer made it is shown as the producer's.
+            own = self._keeping.alone(edge) and entry.keep != "after"
+            spec, given = self.graph.spec(edge.tensor), self._given(edge)
+            piece = float(piece_bytes(spec, given.value[[chosen[edge.tensor.op]]], self.mesh)[0]) if own else 0.0
+            shown = min(piece, entry.memory_bytes) if self._keeping.makes(edge) or not entry.forward else 0.0
+            held[edge.tensor.op] = held.get(edge.tensor.op, 0.0) + shown
+            entry = EdgePlan(entry.forward, entry.backward, entry.time_s, entry.memory_bytes - shown, entry.keep)
+            if entry != EdgePlan():
+                edges[edge] = entry
         for op in self.graph.operators:
             node_time, node_memory = self._node(op)
-            index = chosen[op.name]
             operators[op.name] = OperatorPlan(
-                self._of(op.name)[index].configuration, float(node_time[index]), float(node_memory[index])
+                self.choices(op.name)[chosen[op.name]],
+                float(node_time[chosen[op.name]]),
+                float(node_memory[chosen[op.name]]) + held.get(op.name, 0.0),
             )
-            for position, tensor in enumerate(op.inputs):
-                edge = Edge(tensor, op.name, position)
-                given = self._of(tensor.op)[chosen[tensor.op]].outputs[tensor.index]
-                wanted = self._of(op.name)[index].inputs[position]
-                edge_time, edge_memory = self._edge(edge)
-                entry = EdgePlan(
-                    self._path(tensor, given.value, wanted.value),
-                    self._path(tensor, wanted.gradient, given.gradient) if self._returns_tensor(edge) else (),
-                    float(edge_time[chosen[tensor.op], index]),
-                    float(edge_memory[chosen[tensor.op], index]),
-                )
-                if entry != EdgePlan():
-                    edges[edge] = entry
         return Plan(
             self.mesh,
             self.graph.fingerprint(),
@@ -130,7 +162,7 @@ class SearchSpace:
             edges,
             float(time[0]),
             float(memory[0]),
-            dict(notes or {}),
+            {**(notes or {}), "coarsening": self.coarsening.to_json()},
         )
 
     def assignment(self, configuration_of: Mapping[str, Configuration]) -> tuple[int, ...]:
@@ -146,30 +178,46 @@ class SearchSpace:
             if wanted not in choices:
                 raise PlanError(
                     f"{op}: configuration {wanted} is not one of its {len(choices)} on {self.mesh}: "
-                    f"{', '.join(map(str, choices[:8]))}. The batch or a dimension may not be divisible."
+                    f"{', '.join(map(str, choices[:8]))}. The batch or a dimension may not be divisible, or the mesh "
+                    f"has more blocks than {self.coarsening} allows."
                 )
             result.append(choices.index(wanted))
         return tuple(result)
 
-    def _of(self, name: str) -> tuple[_Choice, ...]:
-        if name not in self._choices:
-            op, rule = self.graph[name], self.rules[name]
-            self._choices[name] = tuple(
-                _Choice(
-                    configuration,
-                    tuple(configuration.input_layouts(rule, i) for i in range(len(op.inputs))),
-                    tuple(configuration.output_layouts(rule, i) for i in range(len(op.outputs))),
-                )
-                for configuration in self._allowed.get(name, configurations(rule, self.mesh))
-            )
-        return self._choices[name]
+    def network_seconds(self, assignments: npt.ArrayLike, alternatives: npt.ArrayLike | None = None) -> FloatArray:
+        """The part of the time in which devices talk to one another (TensorOpt Eq. 3, *c*).
 
-    def _returns_tensor(self, edge: Edge) -> bool:
-        """Whether a whole gradient tensor goes back along the edge, rather than nothing or rows."""
-        return edge in self.graph.differentiable and not self._is_sparse(edge)
+        Args:
+            assignments: ``(points, N)``, or one strategy ``(N,)``.
+            alternatives: ``(points, N + E)``, or ``(N + E,)``; the first ones if omitted.
 
-    def _is_sparse(self, edge: Edge) -> bool:
-        return edge in self._row_edges
+        Returns:
+            ``(points,)`` seconds.
+        """
+        rows = np.atleast_2d(np.asarray(assignments, dtype=np.int64))
+        nodes = len(self.operators)
+        picks = np.zeros((len(rows), nodes + len(self.edges)), np.int64)
+        picks = picks if alternatives is None else np.atleast_2d(np.asarray(alternatives, dtype=np.int64))
+        index = {op.name: position for position, op in enumerate(self.operators)}
+        result = np.zeros(len(rows))
+        for position, op in enumerate(self.operators):
+            result += self._internal_seconds(op, rows[:, position])
+        for position, edge in enumerate(self.edges):
+            given, wanted = rows[:, index[edge.tensor.op]], rows[:, index[edge.consumer]]
+            result += self._communication(edge, given, wanted, picks[:, nodes + position])
+        return result
+
+    def _of(self, name: str) -> Choices:
+        key = (self.rules[name], self._allowed.get(name))
+        if key not in self._choices:
+            self._choices[key] = Choices(self.rules[name], self.mesh, self.coarsening, self._allowed.get(name))
+        return self._choices[key]
+
+    def _given(self, edge: Edge) -> TensorStates:
+        return self._of(edge.tensor.op).outputs[edge.tensor.index]
+
+    def _wanted(self, edge: Edge) -> TensorStates:
+        return self._of(edge.consumer).inputs[edge.position]
 
     def _row_elements(self, edge: Edge) -> int:
         """How many elements the rows of all lookups behind an edge have."""
@@ -179,147 +227,170 @@ class SearchSpace:
         readers = self.graph.consumers(TensorId(op.name))
         return sum(self._row_elements(reader) for reader in readers if reader in self.graph.differentiable)
 
-    def _path(self, tensor: TensorId, source: Layout, target: Layout) -> tuple[Step, ...]:
-        return () if source == target else self._table(self.graph.spec(tensor)).path(source, target)
-
-    def _table(self, spec: TensorSpec) -> ReshardTable:
+    def _table(self, edge: Edge) -> ReshardTable:
+        spec = self.graph.spec(edge.tensor)
+        given, wanted = self._given(edge), self._wanted(edge)
+        states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
         # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
-        key = (spec.shape, max(1, spec.itemsize))
-        if key not in self._tables:
-            self._tables[key] = reshard_table(self.mesh, spec.shape, key[1], self.cost.step_seconds)
-        return self._tables[key]
+        return self._resharder.table(spec.shape, max(1, spec.itemsize), states)
 
-    def _node(self, op: Operator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _edge_plan(self, edge: Edge, chosen: Mapping[str, int], keep: int) -> EdgePlan:
+        given = self._layouts(edge.tensor.op, chosen).output_layouts(self.rules[edge.tensor.op], edge.tensor.index)
+        wanted = self._layouts(edge.consumer, chosen).input_layouts(self.rules[edge.consumer], edge.position)
+        ends = (chosen[edge.tensor.op], chosen[edge.consumer])
+        time, memory = (table[ends] for table in self._edge(edge))
+
+        def path(source: Layout, target: Layout) -> tuple[Step, ...]:
+            return () if source == target else self._table(edge).path(source, target)
+
+        returns = edge in self.graph.differentiable and edge not in self._row_edges
+        return EdgePlan(
+            path(given.value, wanted.value),
+            path(wanted.gradient, given.gradient) if returns else (),
+            float(time[keep] if time.ndim else time),
+            float(memory[keep] if memory.ndim else memory),
+            KEEPS[keep],
+        )
+
+    def _layouts(self, name: str, chosen: Mapping[str, int]) -> Configuration:
+        return self.choices(name)[chosen[name]]
+
+    def _node(self, op: Operator) -> Tables:
         rule = self.rules[op.name]
-        gradients = sum(Edge(t, op.name, i) in self.graph.differentiable for i, t in enumerate(op.inputs))
+        gradients = self._gradients(op)
         trained = op.type == "Variable" and any(
             edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name))
         )
         slots = self._slots.get(op.name, 0)
-        kept = tuple(self._keeps(TensorId(op.name, index)) for index in range(len(op.outputs)))
+        kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if op.type == "Fanout" else 0
-        allowed = tuple(self._allowed.get(op.name, ()))
-        key = (op.type, rule, op.outputs, gradients, trained, slots, kept, readers, allowed)
-        if key in self._node_memo:
-            return self._node_memo[key]
-        inputs = self.graph.input_specs(op)
-        times, memories = [], []
-        for choice in self._of(op.name):
-            outputs = [layouts.value for layouts in choice.outputs]
+        rows = self._updated_rows(op) if trained else None
+        key = (op.type, rule, op.outputs, gradients, trained, slots, kept, readers, rows, self._allowed.get(op.name))
+        if key not in self._nodes:
+            choices = self._of(op.name)
+            sizes = [
+                piece_bytes(spec, states.value, self.mesh)
+                for spec, states in zip(op.outputs, choices.outputs, strict=True)
+            ]
+            time, memory = np.zeros(len(choices)), np.zeros(len(choices))
             if op.type == "Variable":
-                memory = variable_bytes(op.outputs[0], outputs[0], self.mesh, slots=slots, trained=trained)
+                memory = sizes[0] * (2 + slots if trained else 1)
                 # The update reads and writes the variable, its gradient and its slots.
-                time = self.cost.traffic_seconds(self._update_bytes(op, memory)) if trained else 0.0
-            elif op.type in ("Fanout", "Sink", "Const", "Placeholder", "PlaceholderWithDefault", "NoOp"):
-                memory = 0.0
-                size = activation_bytes(op.outputs[0], outputs[0], self.mesh, kept=True) if outputs else 0.0
-                time = self.cost.traffic_seconds(3 * size * (readers - 1)) if gradients and readers > 1 else 0.0
-                if op.type in ("Const", "Placeholder", "PlaceholderWithDefault"):
-                    memory = size
-            else:
-                memory = sum(
-                    activation_bytes(spec, layout, self.mesh, kept=keep)
-                    for spec, layout, keep in zip(op.outputs, outputs, kept, strict=True)
-                )
-                time = self.cost.op_seconds(op, rule, inputs, choice.configuration, gradients=gradients)
-            times.append(time)
-            memories.append(memory)
-        self._node_memo[key] = np.array(times), np.array(memories)
-        return self._node_memo[key]
+                updated = memory if rows is None else np.minimum(memory, rows)
+                time = np.array([self.cost.update_seconds(float(size)) for size in updated]) if trained else time
+            elif op.type in _FEEDS:
+                memory = sizes[0]
+            elif op.type == "Fanout":
+                if gradients and readers > 1:
+                    time = np.array([self.cost.traffic_seconds(3.0 * float(s) * (readers - 1)) for s in sizes[0]])
+            elif op.type not in ("Sink", "NoOp"):
+                memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
+                time = self._op_seconds(op, choices, gradients)
+            self._nodes[key] = time, memory
+        return self._nodes[key]
 
-    def _update_bytes(self, op: Operator, memory: float) -> float:
+    def _gradients(self, op: Operator) -> int:
+        return sum(Edge(tensor, op.name, i) in self.graph.differentiable for i, tensor in enumerate(op.inputs))
+
+    def _op_seconds(self, op: Operator, choices: Choices, gradients: int) -> FloatArray:
+        """An operator's time in each configuration, asked for once for those in which devices do the same work."""
+        first, group = choices.alike()
+        inputs = self.graph.input_specs(op)
+        seconds = [
+            self.cost.op_seconds(op, choices.rule, inputs, choices.configurations[index], gradients=gradients)
+            for index in first.tolist()
+        ]
+        return np.array(seconds)[group]
+
+    def _internal_seconds(self, op: Operator, indices: NDArray[np.int64]) -> FloatArray:
+        """The collectives inside an operator, in some of its configurations."""
+        choices = self._of(op.name)
+        if not choices.rule.internal:
+            return np.zeros(len(indices))
+        different, place = np.unique(indices, return_inverse=True)
+        inputs = self.graph.input_specs(op)
+        gradients = self._gradients(op)
+        seconds = [
+            self.cost.internal_seconds(op, choices.rule, inputs, choices.configurations[index], gradients=gradients)
+            for index in different.tolist()
+        ]
+        return np.array(seconds)[place.reshape(-1)]
+
+    def _updated_rows(self, op: Operator) -> float | None:
+        """Bytes that an update touches where only lookups read a variable, whose gradients are rows; else None."""
         edges = [edge for edge in self.graph.consumers(TensorId(op.name)) if edge in self.graph.differentiable]
-        if all(self._is_sparse(edge) for edge in edges):
-            return min(memory, 3.0 * op.outputs[0].itemsize * sum(map(self._row_elements, edges)))
-        return memory
+        if not all(edge in self._row_edges for edge in edges):
+            return None
+        return 3.0 * op.outputs[0].itemsize * sum(map(self._row_elements, edges))
 
-    def _keeps(self, tensor: TensorId) -> bool:
-        """Whether its producer or a consumer needs the tensor in the backward pass."""
-        producer = self.rules[tensor.op]
-        readers = self.graph.consumers(tensor)
-        if any(edge in self.graph.differentiable for edge in self._incoming(tensor.op)):
-            if tensor.index in producer.saved_outputs:
-                return True
-        return any(self._consumer_keeps(edge) for edge in readers)
-
-    def _consumer_keeps(self, edge: Edge) -> bool:
-        op = self.graph[edge.consumer]
-        if op.type == "Fanout":
-            return any(self._consumer_keeps(further) for further in self.graph.consumers(TensorId(op.name)))
-        differentiable = any(other in self.graph.differentiable for other in self._incoming(edge.consumer))
-        return differentiable and edge.position in self.rules[edge.consumer].saved_inputs
-
-    def _incoming(self, name: str) -> list[Edge]:
-        return [Edge(tensor, name, position) for position, tensor in enumerate(self.graph[name].inputs)]
-
-    def _edge(self, edge: Edge) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _edge(self, edge: Edge) -> Tables:
         spec = self.graph.spec(edge.tensor)
-        given = [choice.outputs[edge.tensor.index] for choice in self._of(edge.tensor.op)]
-        wanted = [choice.inputs[edge.position] for choice in self._of(edge.consumer)]
-        kept = self._consumer_keeps(edge)
+        given, wanted = self._given(edge), self._wanted(edge)
+        held = self._keeping.copies(edge)
+        keeps = self._keeping.choices(edge) if self.reuse else KEEPS[:1]
         backward = edge in self.graph.differentiable
-        sparse = self._is_sparse(edge)
-        rows = self._row_elements(edge) if sparse else 0
+        rows = self._row_elements(edge) if backward and edge in self._row_edges else None
         pinned = self.rules[edge.consumer].pinned_input == edge.position
-        key = (spec, tuple(given), tuple(wanted), kept, backward, sparse, rows, pinned)
-        if key in self._edge_memo:
-            return self._edge_memo[key]
-        table = self._table(spec)
-        index = table.index
-        give = np.array([index[layouts.value] for layouts in given])
-        take = np.array([index[layouts.value] for layouts in wanted])
-        time = table.seconds[np.ix_(give, take)].copy()
+        # What the consumer computes again, if it does, is priced as its own.
+        again = self._repeated(edge) if "before" in keeps else None
+        key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again)
+        if key in self._edges:
+            return self._edges[key]
+        table = self._table(edge)
+        moves = table.between(given.value, wanted.value)
+        time = moves.copy()
+        same = moves == 0.0
         if pinned:
-            time[give[:, None] != take[None, :]] = np.inf
-        if backward and sparse:
-            time += self._rows_seconds(spec, rows, wanted, given).T
+            time[~same] = np.inf
+        if backward and rows is not None:
+            time += rows_seconds(self.cost, spec, rows, wanted.gradient, given.gradient).T
         elif backward:
-            need = np.array([index[layouts.gradient] for layouts in given])
-            made = np.array([index[layouts.gradient] for layouts in wanted])
-            time += table.seconds[np.ix_(made, need)].T
-        copies = {
-            (source, target): copy_bytes(spec, source, target, self.mesh, kept=kept)
-            for source in {layouts.value for layouts in given}
-            for target in {layouts.value for layouts in wanted}
-        }
-        memory = np.array([[copies[one.value, other.value] for other in wanted] for one in given])
-        self._edge_memo[key] = time, memory
-        return self._edge_memo[key]
+            time += table.between(wanted.gradient, given.gradient).T
+        before = np.broadcast_to(piece_bytes(spec, given.value, self.mesh)[:, None], time.shape)
+        after = np.broadcast_to(piece_bytes(spec, wanted.value, self.mesh)[None, :], time.shape)
+        memory = np.where(same, held.unmoved * before, held.before * before + held.after * after)
+        if len(keeps) > 1:
+            extra = np.full((*time.shape, len(KEEPS)), np.inf)
+            bytes_kept = np.full((*time.shape, len(KEEPS)), np.inf)
+            extra[..., _BOTH], bytes_kept[..., _BOTH] = 0.0, memory
+            if "before" in keeps:
+                repeat = (
+                    0.0 if again is None else self._op_seconds(self.graph[edge.consumer], self._of(edge.consumer), 0)
+                )
+                extra[..., _BEFORE] = np.where(same, np.inf, moves + repeat)
+                bytes_kept[..., _BEFORE] = held.alone * before
+            if "after" in keeps:
+                extra[..., _AFTER] = np.where(same, np.inf, table.back(given.value, wanted.value))
+                bytes_kept[..., _AFTER] = after
+            extra = _worthwhile(extra, bytes_kept)
+            if np.isfinite(extra[..., 1:]).any():
+                time = time[..., None] + extra
+                memory = np.where(np.isfinite(time), bytes_kept, np.inf)
+        self._edges[key] = time, memory
+        return self._edges[key]
 
-    def _rows_seconds(
-        self,
-        spec: TensorSpec,
-        rows_elements: int,
-        made: Sequence[TensorLayouts],
-        need: Sequence[TensorLayouts],
-    ) -> NDArray[np.float64]:
-        """Seconds to move a gradient that is given as rows: they are gathered over the axes to sum over."""
-        result = np.zeros((len(made), len(need)))
-        memo: dict[tuple[Layout, Layout], float] = {}
-        for row, source in enumerate(made):
-            for column, target in enumerate(need):
-                pair = (source.gradient, target.gradient)
-                if pair not in memo:
-                    memo[pair] = self._rows_pair_seconds(spec, rows_elements, *pair)
-                result[row, column] = memo[pair]
-        return result
+    def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
+        """What tells consumers apart that compute their output again because its gradient reads it; else None."""
+        op, rule = self.graph[edge.consumer], self.rules[edge.consumer]
+        return (op.type, rule, op.outputs) if rule.saved_outputs and op.type != "Fanout" else None
 
-    def _rows_pair_seconds(self, spec: TensorSpec, elements: int, source: Layout, target: Layout) -> float:
-        alike = len(common_prefix(source.dims[0], target.dims[0]))
-        gathered = tuple(sorted({*source.partial} - {*target.partial} | {*source.dims[0][alike:]}))
-        held = elements * spec.itemsize / self.mesh.extent([*source.used_axes])
-        seconds = 0.0
-        if gathered:
-            seconds += self._all_gather_seconds(gathered, held)
-            held *= self.mesh.extent(gathered)
-        for have, want in zip(source.dims[1:], target.dims[1:], strict=True):
-            if have != want and have:
-                seconds += self._all_gather_seconds(have, held)
-                held *= self.mesh.extent(have)
-        return seconds
-
-    def _all_gather_seconds(self, axes: tuple[int, ...], size_bytes: float) -> float:
-        return float(self.cost.step_seconds(StepKind.ALL_GATHER, axes, np.array([max(1.0, size_bytes)]))[0])
+    def _communication(
+        self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]
+    ) -> FloatArray:
+        """Seconds of an edge's collectives for some pairs of configurations."""
+        source, target, table = self._given(edge), self._wanted(edge), self._table(edge)
+        forward = table.communication(source.value[given], target.value[wanted])
+        seconds = np.where(picks == _BEFORE, 2, 1) * forward
+        if np.any(picks == _AFTER):
+            back = table.communication(source.value[given], target.value[wanted], back=True)
+            seconds += np.where(picks == _AFTER, back, 0.0)
+        if edge not in self.graph.differentiable:
+            return seconds
+        if edge in self._row_edges:
+            spec, elements = self.graph.spec(edge.tensor), self._row_elements(edge)
+            made, need = target.gradient[wanted], source.gradient[given]
+            return seconds + np.diagonal(rows_seconds(self.cost, spec, elements, made, need))
+        return seconds + table.communication(target.gradient[wanted], source.gradient[given])
 
     def _place_others(self, chosen: dict[str, int]) -> None:
         """Gives operators outside of the training step the cheapest configuration after what they read."""
@@ -343,3 +414,15 @@ def feed_layout(spec: TensorSpec, mesh: Mesh) -> Layout | None:
     if not spec.shape or spec.shape[0] % mesh.size:
         return None
     return Layout((mesh.axes, *((),) * (spec.rank - 1)))
+
+
+def _worthwhile(seconds: FloatArray, size_bytes: FloatArray) -> FloatArray:
+    """``seconds`` ``(..., P)``, +inf for alternatives that an earlier or a better one makes needless."""
+    result = seconds.copy()
+    for one in range(seconds.shape[-1]):
+        for other in range(seconds.shape[-1]):
+            faster, smaller = seconds[..., other] <= seconds[..., one], size_bytes[..., other] <= size_bytes[..., one]
+            equal = (seconds[..., other] == seconds[..., one]) & (size_bytes[..., other] == size_bytes[..., one])
+            if one != other:
+                result[..., one][faster & smaller & ~(equal & (one < other))] = np.inf
+    return result

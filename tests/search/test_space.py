@@ -145,10 +145,18 @@ def test_optimizer_slots_count_for_trained_variables_only() -> None:
 
 def test_activations_count_where_the_backward_pass_needs_them() -> None:
     space = _space(mlp(), 1)
-    memory = dict(zip(space.problem.names, space.problem.node_memory_bytes, strict=True))
-    assert memory["a"][0] == 8 * 12 * 4  # the output of Relu, which its gradient and MatMul's read
-    assert memory["h"][0] == 0  # BiasAdd does not need its input back
-    assert memory["loss"][0] == 0
+    plan = space.plan([0] * len(space.operators), "hand")
+    # The output of Relu, which its gradient and MatMul's read: counted on the edge, shown as the producer's.
+    assert _edge_memory(space, "a")[0, 0] == plan.operators["a"].memory_bytes == 8 * 12 * 4
+    assert _edge_memory(space, "h")[0, 0] == 0  # BiasAdd does not need its input back
+    assert plan.operators["loss"].memory_bytes == 0
+    assert plan.edges == {}
+
+
+def _edge_memory(space: SearchSpace, producer: str) -> np.ndarray:
+    """The memory of the edge from an operator with one reader."""
+    ends = [space.problem.names[source] for source, _ in space.problem.edges.tolist()]
+    return space.problem.edge_memory_bytes[ends.index(producer)]
 
 
 def test_a_reshard_that_is_kept_counts_its_copy() -> None:

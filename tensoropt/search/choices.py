@@ -1,0 +1,120 @@
+"""The configurations of an operator with the layouts that follow, as arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.graph.rule import Dims, OpRule
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.layout import PARTIAL, REPLICATED, Coarsening, Mesh
+from tensoropt.plan.configuration import DEFER, Configuration, actions_of, legal_patterns
+
+__all__ = ["Choices", "States", "TensorStates", "piece_bytes"]
+
+# (K, axes): per configuration what each mesh axis does to a tensor, see tensoropt.layout.ReshardTable.numbers.
+States = NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorStates:
+    """The layouts of a tensor and of its gradient, as :class:`tensoropt.plan.configuration.TensorLayouts`."""
+
+    value: States
+    gradient: States
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal layouts."""
+        return (self.value.shape, self.value.tobytes(), self.gradient.tobytes())
+
+
+class Choices:
+    """All configurations of operators with one rule.
+
+    Attributes:
+        rule: of the operators.
+        mesh: the factor mesh.
+        patterns: ``(K, axes)``, the actions as :func:`tensoropt.plan.configuration.legal_patterns` numbers them.
+    """
+
+    def __init__(
+        self, rule: OpRule, mesh: Mesh, coarsening: Coarsening, allowed: Sequence[Configuration] | None = None
+    ) -> None:
+        """Lists the configurations.
+
+        Args:
+            rule: of the operators.
+            mesh: the factor mesh.
+            coarsening: the meshes that they may have.
+            allowed: the only configurations, if these are fewer.
+        """
+        self.rule = rule
+        self.mesh = mesh
+        self._actions = actions_of(rule)
+        if allowed is None:
+            self.patterns: States = legal_patterns(rule, mesh, coarsening)
+        else:
+            number = {action: state for state, action in enumerate((*self._actions, None))}
+            rows = [[number[action] for action in configuration.actions] for configuration in allowed]
+            self.patterns = np.array(rows, dtype=np.int8).reshape(len(rows), len(mesh.axes))
+
+    def __len__(self) -> int:
+        return len(self.patterns)
+
+    @functools.cached_property
+    def configurations(self) -> tuple[Configuration, ...]:
+        """The configurations, in the order of tables."""
+        names: list[str | None] = [*self._actions, None]
+        return tuple(Configuration(tuple(names[state] for state in row)) for row in self.patterns.tolist())
+
+    @functools.cached_property
+    def inputs(self) -> tuple[TensorStates, ...]:
+        """For each input what the op wants, and the gradient that it gives."""
+        every = frozenset(self._actions)
+        return tuple(
+            TensorStates(self._states(dims, frozenset()), self._states(dims, every)) for dims in self.rule.inputs
+        )
+
+    @functools.cached_property
+    def outputs(self) -> tuple[TensorStates, ...]:
+        """For each output what the op gives, and the gradient that it needs."""
+        deferred = frozenset([DEFER])
+        return tuple(
+            TensorStates(self._states(dims, self.rule.reduced), self._states(dims, deferred))
+            for dims in self.rule.outputs
+        )
+
+    def alike(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Groups configurations by which every device does the same work.
+
+        That is: each iteration axis is cut into as many pieces, and those over which the op communicates itself by
+        the same mesh axes.
+
+        Returns:
+            For each group one configuration; for each configuration its group.
+        """
+        extents = np.array(self.mesh.shape, dtype=np.int64)
+        columns = [np.zeros(len(self), np.int64)]
+        for state, action in enumerate(self._actions):
+            on = self.patterns == state
+            columns.append(np.where(on, extents, 1).prod(axis=1, dtype=np.int64))
+            if action in self.rule.internal:
+                columns.append((on * (1 << np.arange(len(extents), dtype=np.int64))).sum(axis=1))
+        _, first, group = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
+        return first, group.reshape(-1)
+
+    def _states(self, dims: Dims, summed: frozenset[str]) -> States:
+        """A tensor's states: split where a dimension starts with the action's axis, else a summand or a copy."""
+        of = {dim[0]: position for position, dim in enumerate(dims) if dim}
+        number = [of.get(action, PARTIAL if action in summed else REPLICATED) for action in self._actions]
+        return np.array([*number, REPLICATED], dtype=np.int8)[self.patterns]
+
+
+def piece_bytes(spec: TensorSpec, states: States, mesh: Mesh) -> NDArray[np.float64]:
+    """Bytes of a device's piece of a tensor in each layout."""
+    pieces = np.where(states >= 0, np.array(mesh.shape, dtype=np.int64), 1).prod(axis=1, dtype=np.int64)
+    return np.asarray(spec.size_bytes / pieces)

@@ -1,0 +1,95 @@
+"""Which tensors the backward pass reads, and where their memory is counted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId
+from tensoropt.plan.reuse import has_gradient, keep_choices
+
+__all__ = ["Copies", "Keeping"]
+
+# Their outputs are held in any case.
+_SOURCES = ("Variable", "Const", "Placeholder", "PlaceholderWithDefault")
+
+
+class Copies(NamedTuple):
+    """How often an edge counts the copies of its tensor, 0 or 1.
+
+    Attributes:
+        unmoved: of the one tensor where there is no move.
+        before: of the copy before the move, if all are kept that are read.
+        after: of the one after it.
+        alone: of the copy before the move if it is the only one.
+    """
+
+    unmoved: int
+    before: int
+    after: int
+    alone: int
+
+
+class Keeping:
+    """Who reads what in the backward pass.
+
+    A tensor that one operator reads is counted on the edge to it. One that several read (a fan-out's) is counted where
+    it comes from, on the edge into the fan-out, as if any of them kept it as it is; edges to readers add their own
+    copies. That counts too much where all of the readers that keep it move it.
+    """
+
+    def __init__(self, graph: Graph, rules: Mapping[str, OpRule]) -> None:
+        """Takes the graph and the rules of its operators."""
+        self._graph = graph
+        self._rules = rules
+        self._reads = functools.cache(self._reads_uncached)
+
+    def choices(self, edge: Edge) -> tuple[str, ...]:
+        """The copies that an edge may keep."""
+        return keep_choices(self._graph, self._rules, edge)
+
+    def copies(self, edge: Edge) -> Copies:
+        """What the edge counts."""
+        reads = int(self.reads(edge))
+        if not self.alone(edge):
+            return Copies(0, 0, reads, 0)
+        makes = int(self.makes(edge))
+        return Copies(max(makes, reads), makes, reads, 1)
+
+    def alone(self, edge: Edge) -> bool:
+        """Whether the tensor of an edge is counted there: nothing else holds it."""
+        producer = self._graph[edge.tensor.op]
+        if producer.type in _SOURCES or producer.type == "Fanout" or edge.consumer not in self._graph.training:
+            return False
+        return len(self._readers(edge.tensor)) == 1
+
+    def makes(self, edge: Edge) -> bool:
+        """Whether the producer reads its own output in its backward pass."""
+        return self._reads_output(edge.tensor)
+
+    def reads(self, edge: Edge) -> bool:
+        """Whether what arrives on an edge is read in the backward pass, by the consumer or behind a fan-out."""
+        return self._reads(edge)
+
+    def with_producer(self, tensor: TensorId) -> bool:
+        """Whether a tensor is counted with the operator that makes it."""
+        producer = self._graph[tensor.op]
+        readers = self._readers(tensor)
+        if producer.type == "Fanout" or len(readers) == 1:
+            return False
+        return self._reads_output(tensor) or any(map(self.reads, readers))
+
+    def _readers(self, tensor: TensorId) -> list[Edge]:
+        return [edge for edge in self._graph.consumers(tensor) if edge.consumer in self._graph.training]
+
+    def _reads_output(self, tensor: TensorId) -> bool:
+        return tensor.index in self._rules[tensor.op].saved_outputs and has_gradient(self._graph, tensor.op)
+
+    def _reads_uncached(self, edge: Edge) -> bool:
+        op = self._graph[edge.consumer]
+        if op.type == "Fanout":
+            return any(map(self.reads, self._graph.consumers(TensorId(op.name))))
+        return edge.position in self._rules[op.name].saved_inputs and has_gradient(self._graph, op.name)

@@ -6,6 +6,7 @@ import dataclasses
 
 from tensoropt.api.planning import Planner
 from tensoropt.api.remedies import remedies
+from tensoropt.api.strategy import MINI_PARALLELISM
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import device_counts, scaled
 from tensoropt.errors import InfeasibleError, PlanError
@@ -13,10 +14,9 @@ from tensoropt.plan.plan import Plan
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
 from tensoropt.search.result import FrontierPoint
 
-__all__ = ["DATA_PARALLEL", "MINI_PARALLELISM", "NAMES", "PROFILING", "check_option", "find_plan", "plan_of_point"]
+__all__ = ["DATA_PARALLEL", "NAMES", "PROFILING", "check_option", "find_plan", "plan_of_point"]
 
 DATA_PARALLEL = "data_parallel"
-MINI_PARALLELISM = "mini_parallelism"
 PROFILING = "profiling"
 NAMES = (*sorted([*OPTIONS, MINI_PARALLELISM, PROFILING]), DATA_PARALLEL)
 

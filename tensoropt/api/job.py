@@ -17,11 +17,11 @@ from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.reference import InitialValues
 from tensoropt.api.seeds import Seeds, resolve_seeds, with_seeds
-from tensoropt.api.strategy import ImportedModel, import_model, sink_of
+from tensoropt.api.strategy import MINI_PARALLELISM, ImportedModel, check_device_count, import_model, sink_of
 from tensoropt.cluster import Topology, collect
-from tensoropt.errors import CollectiveError, FeedError, PlanError, SessionError, TensorOptError
+from tensoropt.errors import ClusterError, CollectiveError, FeedError, PlanError, SessionError, TensorOptError
 from tensoropt.exec.engines.guard import Guard
-from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
+from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.measurement import EngineMeasurement
 from tensoropt.exec.engines.select import check_collectives, engine_name, make_engine
 from tensoropt.exec.executor import Executor
@@ -37,7 +37,10 @@ _Value = TypeVar("_Value")
 
 @dataclass
 class Job:
-    """State of this process between ``init`` and the end."""
+    """State of this process between ``init`` and the end.
+
+    ``left`` says that the plan needs fewer ranks than the job has, and that this one is not needed.
+    """
 
     comm: Any = None
     topology: Topology | None = None
@@ -46,6 +49,8 @@ class Job:
     executor: Executor | None = None
     model: Model | None = None
     seeds: Seeds = field(default_factory=dict)
+    left: bool = False
+    remeasure: bool = False  # operators too, since init(refresh=True)
     _known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     _planner: Planner | None = None
 
@@ -75,6 +80,7 @@ class Job:
         if topology is not None:
             self.topology = topology
         elif self.topology is None or refresh:
+            self.remeasure = refresh
             self.topology = collect(
                 self.comm,
                 refresh=refresh,
@@ -90,11 +96,19 @@ class Job:
         Raises:
             CollectiveError: if it fails on another rank, or another rank takes another step.
         """
+        self._require_member(what)
         if self.guard is None:
             yield
             return
         with self.guard.step(what):
             yield
+
+    def _require_member(self, what: str) -> None:
+        if self.left:
+            raise SessionError(
+                f"{what}: rank {self.rank} is not needed for the plan and has left the job. Let its program end, as "
+                "build_execution_graph asked it to by SystemExit."
+            )
 
     def agree(self, what: str, value: str) -> None:
         """Checks that a value is the same on all ranks.
@@ -154,8 +168,18 @@ class Job:
         return value
 
     def build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
-        """Makes the executor of a plan and gives the variables their initial values."""
+        """Makes the executor of a plan and gives the variables their initial values.
+
+        Where the plan is for fewer devices than there are ranks, the surplus ranks end here.
+
+        Raises:
+            SystemExit: on a surplus rank.
+        """
         model = current_model()
+        if self.comm is None:
+            self.start(None, False)
+        if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
+            self._end_surplus_ranks(plan, imported, collectives)
         executor, seeds = self.make_executor(plan, imported, model, collectives, config)
         if self.executor is not None:
             self.executor.close()
@@ -164,6 +188,41 @@ class Job:
         self._known.clear()
         self._planner = None  # its tables are large, and training needs the memory
         self.initialize()
+
+    def _end_surplus_ranks(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
+        """Goes on with as many ranks as the plan has devices, which are the cluster's first as the ranks are the job's.
+
+        All that can fail for the plan's sake is checked before, while all ranks are there.
+
+        Raises:
+            SystemExit: on the other ranks.
+        """
+        with self.step("checking the plan"):
+            check_collectives(collectives)
+            plan.check(imported.graph)
+        self._agree_on(plan, imported)
+        if self.executor is not None:  # its collectives are those of all ranks
+            self.executor.close()
+            self.executor.engine.close()
+            self.executor = None
+        if self.guard is not None:
+            self.guard.close()
+            self.guard = None
+        count, size = plan.mesh.size, self.size
+        if not keep_first_ranks(count):
+            self.left = True
+            print(f"rank {self.rank}: ends, since the plan needs {count} of the job's {size} ranks", flush=True)
+            raise SystemExit(0)
+        self.comm = start_mpi()
+        self.guard = Guard(self.comm)
+        try:
+            self.topology = None if self.topology is None else self.topology.with_device_count(count)
+        except ClusterError:  # the plan was made for a cluster of another shape; init() collects the one that is left
+            self.topology = None
+
+    def _agree_on(self, plan: Plan, imported: ImportedModel) -> None:
+        self.agree("graph", imported.graph.fingerprint())
+        self.agree("plan", repr(plan.to_json()))
 
     def make_executor(
         self,
@@ -179,14 +238,14 @@ class Job:
             self.start(None, False)
         with self.step("checking the plan"):
             check_collectives(collectives)
+            check_device_count(plan, self.size)
             if plan.mesh.size != self.size:
                 raise PlanError(
-                    f"Plan: is for {plan.mesh.size} devices, this job has {self.size}. Run it with "
-                    f"mpirun -n {plan.mesh.size}, or call find_strategy again."
+                    f"Plan: needs {plan.mesh.size} of this job's {self.size} ranks, which are all still there. Call "
+                    "build_execution_graph first: it ends the surplus ranks."
                 )
             plan.check(imported.graph)
-        self.agree("graph", imported.graph.fingerprint())
-        self.agree("plan", repr(plan.to_json()))
+        self._agree_on(plan, imported)
         engine = make_engine(collectives, plan.mesh.shape)
         if seeds is None:
             drawn = int.from_bytes(os.urandom(3), "big") + 1 if self.rank == 0 else None
@@ -223,6 +282,7 @@ class Job:
         Raises:
             SessionError: before ``build_execution_graph``.
         """
+        self._require_member(what)
         if self.executor is None:
             raise SessionError(
                 f"{what}: there is no execution graph yet. Call plan = tensoropt.find_strategy(…) and "

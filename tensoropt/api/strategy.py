@@ -16,8 +16,9 @@ from tensoropt.graph.graph import Graph
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 
-__all__ = ["ImportedModel", "import_model", "load_plan", "sink_of"]
+__all__ = ["MINI_PARALLELISM", "ImportedModel", "check_device_count", "import_model", "load_plan", "sink_of"]
 
+MINI_PARALLELISM = "mini_parallelism"
 _STATEFUL_OUTSIDE = ("VarIsInitializedOp", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "Assert", "PrintV2")
 
 
@@ -97,13 +98,28 @@ def load_plan(source: Plan | str | os.PathLike[str], graph: Graph, devices: int)
         PlanError: if it is for another graph or another number of devices.
     """
     plan = source if isinstance(source, Plan) else _read_plan(source)
-    if plan.mesh.size != devices:
-        raise PlanError(
-            f"Plan: is for {plan.mesh.size} devices, this job has {devices}. Run it with mpirun -n {plan.mesh.size}, "
-            "or call find_strategy with an option instead."
-        )
+    check_device_count(plan, devices)
     plan.check(graph)
     return plan
+
+
+def check_device_count(plan: Plan, devices: int) -> None:
+    """Checks that a plan can run on a job's devices: all of them, or fewer if it was made to need few.
+
+    Raises:
+        PlanError: if it cannot.
+    """
+    if plan.mesh.size == devices or (plan.mesh.size < devices and plan.option == MINI_PARALLELISM):
+        return
+    raise PlanError(
+        f"Plan: is for {plan.mesh.size} devices, this job has {devices}. Run it with mpirun -n {plan.mesh.size}, or "
+        "call find_strategy with an option instead"
+        + (
+            f"; only plans of option='{MINI_PARALLELISM}' leave ranks without work."
+            if plan.mesh.size < devices
+            else "."
+        )
+    )
 
 
 def _read_plan(path: str | os.PathLike[str]) -> Plan:

@@ -69,12 +69,23 @@ class Guard:
         self._waiting: _Wait | None = None
         self._process = os.getpid()
         self._main = threading.get_ident()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
         if self.size == 1:
             return
         atexit.register(self._leave)
         # Only with full thread support may another thread ask for messages while this one waits.
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            threading.Thread(target=self._watch, name="tensoropt-guard", daemon=True).start()
+            self._thread = threading.Thread(target=self._watch, name="tensoropt-guard", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stops watching, because the ranks that took steps together do so no longer; collective."""
+        atexit.unregister(self._leave)
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._comm.Free()
 
     def meet(self, what: str, error: BaseException | None = None, *, patience_s: float | None = None) -> None:
         """Waits until all ranks are here; collective.
@@ -143,8 +154,7 @@ class Guard:
     def _watch(self) -> None:
         previous = (self.rank - 1) % self.size
         gone_since_s: float | None = None
-        while not self._mpi.Is_finalized():
-            time.sleep(_POLL_S)
+        while not self._closed.wait(_POLL_S) and not self._mpi.Is_finalized():
             wait, now_s = self._waiting, time.monotonic()
             if wait is None or now_s - wait.since_s < _POLL_S:
                 continue

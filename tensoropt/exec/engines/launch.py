@@ -14,16 +14,20 @@ from typing import Any
 from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines.watchdog import Activity, StallWatchdog, stall_limit_s
 
-__all__ = ["agree", "agree_on_success", "install_abort_hook", "start_mpi", "watch"]
+__all__ = ["agree", "agree_on_success", "install_abort_hook", "keep_first_ranks", "start_mpi", "watch"]
 
 _DRAIN_S = 0.2  # mpirun forwards what a rank printed; without a moment to do so, an abort may cut it off
+
+
+# The ranks that go on, once others were found to be surplus. As much this process's as MPI's own world is.
+_kept: Any = None
 
 
 def start_mpi() -> Any:
     """Start MPI, if nobody has yet, and return the world's communicator.
 
     Returns:
-        ``mpi4py.MPI.COMM_WORLD``.
+        ``mpi4py.MPI.COMM_WORLD``; after :func:`keep_first_ranks`, that of the ranks that were kept.
 
     Raises:
         EngineError: mpi4py or an MPI library is missing, or MPI was started without thread support.
@@ -43,7 +47,31 @@ def start_mpi() -> Any:
             f"runs ops in threads of its own. Got level {MPI.Query_thread()}. Leave mpi4py.rc.thread_level "
             "at 'multiple'."
         )
-    return MPI.COMM_WORLD
+    return MPI.COMM_WORLD if _kept is None else _kept
+
+
+def keep_first_ranks(count: int) -> bool:
+    """Make the first ``count`` ranks the world, for good; collective.
+
+    A rank that is not kept must end its program without another collective. Its own end then waits, idle, in
+    MPI_Finalize until the others end too: a process that has started MPI cannot leave earlier without being taken
+    for one that crashed.
+
+    Args:
+        count: How many ranks go on, with the numbers that they have.
+
+    Returns:
+        Whether this rank is one of them.
+    """
+    global _kept
+    from mpi4py import MPI
+
+    world = start_mpi()
+    part = world.Split(0 if world.rank < count else MPI.UNDEFINED, world.rank)
+    if part == MPI.COMM_NULL:
+        return False
+    _kept = part
+    return True
 
 
 def agree(comm: Any, name: str, value: str | bytes) -> None:

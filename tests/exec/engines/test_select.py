@@ -160,7 +160,8 @@ def test_horovod_without_dynamic_process_sets_is_an_error(monkeypatch: pytest.Mo
         raise ValueError("not dynamic")
 
     horovod = types.ModuleType("horovod.tensorflow")
-    vars(horovod).update(is_initialized=lambda: True, add_process_set=refuse, allreduce=None, Sum=1, Max=2, Min=3)
+    vars(horovod).update(is_initialized=lambda: True, size=lambda: 4, add_process_set=refuse, allreduce=None)
+    vars(horovod).update(Sum=1, Max=2, Min=3)
     monkeypatch.setitem(sys.modules, "horovod", types.ModuleType("horovod"))
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", horovod)
     sys.modules["horovod"].tensorflow = horovod  # type: ignore[attr-defined]

@@ -12,6 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The tests run in several processes already.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Measuring operators takes seconds that most tests have no use for.
+os.environ.setdefault("TENSOROPT_COSTS", "analytic")
 # The ranks of a test would each claim the whole memory of a graphics card.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 

@@ -7,10 +7,11 @@ import logging
 
 import numpy as np
 
+from tensoropt.api.costs import optimizer_key
 from tensoropt.api.model import Model
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.cluster import Topology
-from tensoropt.cost import AnalyticCost
+from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
 from tensoropt.errors import PlanError
 from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Graph
@@ -62,11 +63,24 @@ class Planner:
         self._space: tuple[str, SearchSpace] | None = None
         self._frontier: tuple[str, Frontier] | None = None
         self._warned = False
+        self._profile: OpProfile | None = None
 
     def suits(self, imported: ImportedModel, feed: str) -> bool:
         """Whether this planner's results are those of another import of the model."""
         mine = self.imported
         return (mine.graph.fingerprint(), mine.slots, self.feed) == (imported.graph.fingerprint(), imported.slots, feed)
+
+    def calibrate(self, profile: OpProfile | None) -> None:
+        """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
+        if profile != self._profile:
+            self._profile, self._space, self._frontier = profile, None, None
+
+    def _cost(self, topology: Topology) -> CostModel:
+        if self._profile is None:
+            return AnalyticCost(topology)
+        steps = self.model.train_steps
+        optimizer = optimizer_key(steps[0].optimizer) if steps else ""
+        return ProfiledCost(topology, self.imported.graph, self._profile, optimizer=optimizer)
 
     # ---------------------------------------------------------------------------------------------------- the model
 
@@ -116,7 +130,7 @@ class Planner:
                     f"{undivided}. Use a batch that {topology.device_count} divides, another number of ranks, "
                     "or find_strategy(feed='global'), by which every rank is fed the whole batch."
                 )
-            cost = AnalyticCost(topology)
+            cost = self._cost(topology)
             if not self._warned:
                 _warn_of_missing_rules(self.imported.graph, cost)
                 self._warned = True
@@ -223,7 +237,7 @@ def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configurat
     return {op.name: (Configuration(("d0",) * len(mesh.axes)),) for op in inputs} if mesh.size > 1 else {}
 
 
-def _warn_of_missing_rules(graph: Graph, cost: AnalyticCost) -> None:
+def _warn_of_missing_rules(graph: Graph, cost: CostModel) -> None:
     missing: dict[str, list[Operator]] = {}
     for op in graph.operators:
         if not has_rule(op.type) and op.name in graph.training:

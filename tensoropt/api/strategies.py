@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from tensoropt.api.choosing import PROFILING, check_option, find_plan, plan_of_point
+from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import Job, current_job
 from tensoropt.api.profiling import check_counts, profile
 from tensoropt.api.strategy import load_plan
@@ -27,6 +28,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     topology: Topology | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
+    costs: str | None = None,
 ) -> ParallelismProfile: ...
 
 
@@ -38,6 +40,7 @@ def find_strategy(
     topology: Topology | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
+    costs: str | None = None,
 ) -> Plan: ...
 
 
@@ -48,6 +51,7 @@ def find_strategy(
     topology: Topology | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
+    costs: str | None = None,
 ) -> Plan | ParallelismProfile:
     """Searches a parallelization strategy for the model built so far.
 
@@ -73,6 +77,8 @@ def find_strategy(
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: ``data_parallel``: each rank feeds its share of the batch, and the plan counts what it takes to
             bring it where it is needed; ``global``: every rank has the whole batch.
+        costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
+            measured where the job's own devices are planned for. The environment variable ``TENSOROPT_COSTS`` wins.
 
     Returns:
         The plan; for ``profiling`` the profile.
@@ -100,6 +106,7 @@ def find_strategy(
             check_option(str(option))
         planner = job.planner(feed)
     job.agree("model", imported.graph.fingerprint())
+    settle_costs(job, planner, where, costs)
     if isinstance(option, FrontierPoint):
         point = option
         return job.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes))
@@ -112,7 +119,11 @@ def find_strategy(
 
 
 def find_frontier(
-    topology: Topology | None = None, *, batch_size: int | None = None, feed: str = "data_parallel"
+    topology: Topology | None = None,
+    *,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+    costs: str | None = None,
 ) -> Frontier:
     """All strategies for the model built so far that are worth having: the trade-off between time and memory.
 
@@ -123,6 +134,7 @@ def find_frontier(
         topology: search for this cluster; by default for the one that ``init`` collected.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
+        costs: see :func:`find_strategy`.
 
     Raises:
         PlanError: a batch that devices do not divide, or an unknown way to feed.
@@ -136,6 +148,7 @@ def find_frontier(
         imported = job.import_model(batch_size)
         planner = job.planner(feed)
     job.agree("model", imported.graph.fingerprint())
+    settle_costs(job, planner, where, costs)
     return job.on_rank_0(what, lambda: planner.frontier(where))
 
 
@@ -181,6 +194,7 @@ def profile_strategies(
         imported = job.import_model(batch_size)
         planner = job.planner(feed)
     job.agree("model", imported.graph.fingerprint())
+    settle_costs(job, planner, where, None)
     return job.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
 
 

@@ -1,0 +1,201 @@
+"""Measured times of operators on a machine: what was measured under which key, and how it is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.errors import ClusterError
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration
+
+__all__ = ["Curve", "OpProfile", "OpTime", "profile_key"]
+
+_SCHEMA = 1
+_SEEDS = ("seed", "seed2")
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """What an operator takes on one device.
+
+    Attributes:
+        type: of the operator.
+        forward_s: forward, without what its lowering communicates.
+        backward_s: the same, backward.
+        analytic_s: what the analytic model says of both.
+        forward_reduced_bytes: input bytes of each all_reduce inside, forward.
+        backward_reduced_bytes: the same, backward.
+    """
+
+    type: str
+    forward_s: float
+    backward_s: float
+    analytic_s: float
+    forward_reduced_bytes: tuple[int, ...] = ()
+    backward_reduced_bytes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        figures = (self.forward_s, self.backward_s, self.analytic_s)
+        if not all(math.isfinite(figure) and figure >= 0 for figure in figures):
+            raise ClusterError(
+                f"Profile of {self.type}: times must be finite and not negative, got {figures}. Measure it again "
+                "with init(refresh=True)."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds by bytes, for work that is alike at every size.
+
+    Invariants:
+        At least one size, strictly ascending and positive; one finite, positive time for each.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        ascending = all(a < b for a, b in zip((0, *self.sizes_bytes), self.sizes_bytes, strict=False))
+        valid = all(math.isfinite(second) and second > 0 for second in self.seconds)
+        if not self.sizes_bytes or len(self.sizes_bytes) != len(self.seconds) or not ascending or not valid:
+            raise ClusterError(
+                "Profile curve: needs ascending sizes above 0 with one positive time each, got sizes "
+                f"{self.sizes_bytes} and times {self.seconds}. Measure it again with init(refresh=True)."
+            )
+
+    def at(self, size_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds at sizes of any shape: linear between measured ones, and beyond the largest as fast as there."""
+        sizes = np.asarray(self.sizes_bytes, dtype=np.float64)
+        seconds = np.asarray(self.seconds)
+        return np.interp(size_bytes, sizes, seconds) * np.maximum(1.0, np.asarray(size_bytes) / sizes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class OpProfile:
+    """All that was measured of one machine with one number of ranks per host.
+
+    Attributes:
+        times: by :func:`profile_key`.
+        curves: by name: ``sum`` (adding two tensors of the size), ``slice``, ``transpose`` (a tensor of the size is
+            cut and stacked along a dimension that is not the first), ``mask`` (all but one device drop theirs),
+            ``feed`` (an array of the size goes in), and ``update <optimizer>`` (a variable with its gradient and
+            slots of the size).
+        iteration_s: of a training step that computes nothing.
+    """
+
+    times: Mapping[str, OpTime] = field(default_factory=dict)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    iteration_s: float = 0.0
+
+    def with_more(self, other: OpProfile) -> OpProfile:
+        """This profile with what ``other`` has; where both have something, ``other``'s."""
+        return OpProfile(
+            {**self.times, **other.times}, {**self.curves, **other.curves}, other.iteration_s or self.iteration_s
+        )
+
+    def ratios(self) -> dict[str, float]:
+        """By op type, how much longer than the analytic model says it takes (median); ``""`` for all together."""
+        found: dict[str, list[float]] = {}
+        for entry in self.times.values():
+            if entry.analytic_s > 0:
+                ratio = (entry.forward_s + entry.backward_s) / entry.analytic_s
+                found.setdefault(entry.type, []).append(ratio)
+                found.setdefault("", []).append(ratio)
+        return {name: float(np.median(values)) for name, values in found.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "schema": _SCHEMA,
+            "iteration_s": self.iteration_s,
+            "curves": {name: [list(curve.sizes_bytes), list(curve.seconds)] for name, curve in self.curves.items()},
+            "times": {
+                key: [
+                    entry.type,
+                    entry.forward_s,
+                    entry.backward_s,
+                    entry.analytic_s,
+                    list(entry.forward_reduced_bytes),
+                    list(entry.backward_reduced_bytes),
+                ]
+                for key, entry in sorted(self.times.items())
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> OpProfile:
+        """The profile that ``to_json`` wrote.
+
+        Raises:
+            ClusterError: if it is not one.
+        """
+        if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
+            got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+            raise ClusterError(f"Profile JSON: schema must be {_SCHEMA}, got {got!r}. Measure with init(refresh=True).")
+        try:
+            return cls(
+                {
+                    str(key): OpTime(str(kind), float(f), float(b), float(a), _integers(fr), _integers(br))
+                    for key, (kind, f, b, a, fr, br) in data["times"].items()
+                },
+                {
+                    str(name): Curve(_integers(sizes), tuple(float(second) for second in seconds))
+                    for name, (sizes, seconds) in data["curves"].items()
+                },
+                float(data["iteration_s"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ClusterError(
+                f"Profile JSON: a field is missing or malformed ({type(error).__name__}: {error}). Measure with "
+                "init(refresh=True)."
+            ) from error
+
+
+def profile_key(
+    op: Operator,
+    rule: OpRule,
+    inputs: Sequence[TensorSpec],
+    configuration: Configuration,
+    mesh: Mesh,
+    wanted: Sequence[int],
+    outgoing: Sequence[int],
+) -> str:
+    """What decides how long an operator takes on a device; equal for all that take equally long.
+
+    Op type, attributes, static operands, local shapes and dtypes, the pieces of axes over which it communicates
+    itself, and which gradients are computed.
+    """
+    layouts = [configuration.input_layouts(rule, i).value for i in range(len(inputs))]
+    results = [configuration.output_layouts(rule, i).value for i in range(len(op.outputs))]
+    described = repr(
+        (
+            sorted((name, _described(value)) for name, value in op.attrs.items() if name not in _SEEDS),
+            sorted((position, _described(value)) for position, value in op.static.items()),
+            [(layout.local_shape(s.shape, mesh), s.dtype) for s, layout in zip(inputs, layouts, strict=True)],
+            [(layout.local_shape(s.shape, mesh), s.dtype) for s, layout in zip(op.outputs, results, strict=True)],
+            sorted((axis, mesh.extent(configuration.mesh_axes(axis))) for axis in rule.internal),
+            tuple(wanted),
+            tuple(outgoing),
+        )
+    )
+    return f"{op.type}:{hashlib.sha256(described.encode()).hexdigest()[:20]}"
+
+
+def _described(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
+    return repr(value)
+
+
+def _integers(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)

@@ -1,0 +1,156 @@
+"""The measured cost model: operators as TensorFlow runs them here, collectives as the engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.cluster import CollectiveModel, Topology
+from tensoropt.cost.analytic import AnalyticCost
+from tensoropt.cost.op_profile import OpProfile, OpTime, profile_key
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.layout import Mesh, StepKind
+from tensoropt.plan.configuration import Configuration
+
+__all__ = ["ProfiledCost", "gradient_positions"]
+
+# How often a step moves a piece along a dimension that is not the first, so that it must be cut and stacked: the cost
+# of a step does not say which dimensions it is about.
+_STRIDED_SHARE = 0.5
+_LEAST_S = 1e-9
+_INPUTS = ("Placeholder", "PlaceholderWithDefault")
+
+
+class ProfiledCost:
+    """What was measured, and where nothing was, the analytic model times what its op type took longer than that.
+
+    Collectives cost what the topology measured (TensorOpt section 3.2, "Improving cost estimation accuracy").
+
+    Attributes:
+        topology: the devices.
+        mesh: their factor mesh.
+        profile: what was measured of operators.
+        iteration_seconds: of a training step that computes nothing.
+    """
+
+    def __init__(self, topology: Topology, graph: Graph, profile: OpProfile, *, optimizer: str = "") -> None:
+        """Takes what was measured.
+
+        Args:
+            topology: with a profile of collectives.
+            graph: the operators that will be asked for.
+            profile: of operators.
+            optimizer: whose updates the profile's curve ``update <optimizer>`` is of.
+        """
+        self.topology = topology
+        self.mesh = Mesh(topology.factor_mesh())
+        self.profile = profile
+        self.iteration_seconds = profile.iteration_s + self._feed_seconds(graph)
+        self._graph = graph
+        self._analytic = AnalyticCost(topology)
+        self._collectives = CollectiveModel(topology)
+        self._ratios = profile.ratios()
+        self._update = profile.curves.get(f"update {optimizer}")
+
+    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        curves = self.profile.curves
+        local = {StepKind.SLICE: "slice", StepKind.TO_PARTIAL: "mask"}.get(kind, "transpose")
+        if local not in curves:
+            return self._analytic.step_seconds(kind, axes, bytes_in)
+        if kind.is_local:
+            return np.maximum(curves[local].at(bytes_in), _LEAST_S)
+        seconds = self._collectives.seconds(kind.value, axes, bytes_in)
+        if kind in (StepKind.ALL_GATHER, StepKind.REDUCE_SCATTER, StepKind.ALL_TO_ALL):
+            moved = bytes_in * (self.mesh.extent(axes) if kind is StepKind.ALL_GATHER else 1)
+            times = 2 if kind is StepKind.ALL_TO_ALL else 1  # cut before, merged after
+            seconds = seconds + _STRIDED_SHARE * times * curves["transpose"].at(moved)
+        return np.maximum(seconds, _LEAST_S)
+
+    def op_seconds(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        measured = self._measured(op, rule, inputs, configuration, gradients)
+        if measured is None:
+            ratio = self._ratios.get(op.type, self._ratios.get("", 1.0))
+            return ratio * self._analytic.op_seconds(op, rule, inputs, configuration, gradients=gradients)
+        return measured.forward_s + measured.backward_s + self._reduction_seconds(measured, rule, configuration)
+
+    def internal_seconds(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        measured = self._measured(op, rule, inputs, configuration, gradients)
+        if measured is None:
+            ratio = self._ratios.get(op.type, self._ratios.get("", 1.0))
+            return ratio * self._analytic.internal_seconds(op, rule, inputs, configuration, gradients=gradients)
+        return self._reduction_seconds(measured, rule, configuration)
+
+    def _measured(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        gradients: int,
+    ) -> OpTime | None:
+        wanted, outgoing = gradient_positions(self._graph, op) if gradients else ((), ())
+        key = profile_key(op, rule, inputs, configuration, self.mesh, wanted, outgoing)
+        return self.profile.times.get(key)
+
+    def _reduction_seconds(self, measured: OpTime, rule: OpRule, configuration: Configuration) -> float:
+        reduced = measured.forward_reduced_bytes + measured.backward_reduced_bytes
+        axes = tuple(sorted(axis for name in sorted(rule.internal) for axis in configuration.mesh_axes(name)))
+        if not reduced or not axes:
+            return 0.0
+        return float(np.sum(self._collectives.seconds("all_reduce", axes, np.array(reduced, np.float64))))
+
+    def traffic_seconds(self, size_bytes: float) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        curve = self.profile.curves.get("sum")
+        if curve is None or size_bytes <= 0:
+            return self._analytic.traffic_seconds(size_bytes)
+        # Adding two tensors reads both and writes the sum: three times the bytes that the curve counts.
+        return float(curve.at(np.array(size_bytes / 3)))
+
+    def update_seconds(self, size_bytes: float) -> float:
+        """See :class:`tensoropt.cost.model.CostModel`."""
+        if self._update is None or size_bytes <= 0:
+            return self.traffic_seconds(size_bytes)
+        return float(self._update.at(np.array(size_bytes)))
+
+    def _feed_seconds(self, graph: Graph) -> float:
+        """What a device's share of the inputs takes to go in."""
+        curve = self.profile.curves.get("feed")
+        inputs = [op for op in graph.of_type(*_INPUTS) if op.name in graph.training]
+        size_bytes = sum(op.outputs[0].size_bytes for op in inputs) / self.mesh.size
+        return 0.0 if curve is None or not inputs else float(curve.at(np.array(size_bytes)))
+
+
+def gradient_positions(graph: Graph, op: Operator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The inputs of an operator that get a gradient, and the outputs that bring one."""
+    wanted = tuple(i for i, tensor in enumerate(op.inputs) if Edge(tensor, op.name, i) in graph.differentiable)
+    outgoing = tuple(
+        i
+        for i in range(len(op.outputs))
+        if any(edge in graph.differentiable for edge in graph.consumers(TensorId(op.name, i)))
+    )
+    return wanted, outgoing

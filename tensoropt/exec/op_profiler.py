@@ -1,0 +1,371 @@
+"""Measures operators in TensorFlow: each lowered as the executor lowers it, at the local shapes of a configuration.
+
+All probes of a batch are one graph that runs like a training step: forward one after another, then backward in reverse
+order, so that what the backward pass reads has left the caches as it would have. TensorFlow's own trace says how long
+each kernel took. All ranks run the same graph at once, so they contend for memory as they do when they train.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.errors import EngineError
+from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration
+
+__all__ = ["BatchTimes", "FunctionProbe", "Measured", "OperatorProbe", "Probe", "kernel_seconds", "measure_batch"]
+
+_SCOPE = re.compile(r"(in|f|g|b)([0-9]+)/")
+_NANOSECOND_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one probe took on this rank.
+
+    Attributes:
+        forward_s: in the kernels of the forward pass.
+        backward_s: in the kernels of the backward pass.
+        forward_kernels: how many kernels that was.
+        backward_kernels: the same, backward.
+        forward_reduced_bytes: input bytes of each all_reduce that its lowering emits forward, which is not in the
+            times.
+        backward_reduced_bytes: the same, backward.
+    """
+
+    forward_s: float
+    backward_s: float
+    forward_kernels: int
+    backward_kernels: int
+    forward_reduced_bytes: tuple[int, ...] = ()
+    backward_reduced_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """What a batch took on this rank.
+
+    Attributes:
+        probes: per probe; None for one that cannot be built or run by itself.
+        kernels_s: in all kernels of a run, those that make inputs included.
+        kernels: how many there are.
+        run_s: a whole run without the trace.
+        failures: why a probe is None, by its number.
+    """
+
+    probes: tuple[Measured | None, ...]
+    kernels_s: float
+    kernels: int
+    run_s: float
+    failures: dict[int, str]
+
+
+class Probe(Protocol):
+    """A piece of a local graph to be measured."""
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """Positions of the inputs that get a gradient."""
+        ...
+
+    @property
+    def outgoing(self) -> tuple[int, ...]:
+        """Positions of the outputs that bring one."""
+        ...
+
+    def local_inputs(self) -> tuple[TensorSpec, ...]:
+        """Shapes and dtypes of this device's inputs."""
+        ...
+
+    def highest_integer(self) -> int:
+        """A bound for integer inputs that is in range for whatever they index."""
+        ...
+
+    def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
+        """Builds the outputs; bytes that would be reduced over devices are noted in ``talk``, also in the gradient."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorProbe:
+    """One operator under one configuration: ``rank``'s piece of it."""
+
+    op: Operator
+    rule: OpRule
+    input_specs: tuple[TensorSpec, ...]
+    configuration: Configuration
+    mesh: Mesh
+    rank: int
+    wanted: tuple[int, ...]
+    outgoing: tuple[int, ...]
+
+    def local_inputs(self) -> tuple[TensorSpec, ...]:
+        """See :class:`Probe`."""
+        layouts = [self.configuration.input_layouts(self.rule, i).value for i in range(len(self.input_specs))]
+        return tuple(
+            TensorSpec(layout.local_shape(spec.shape, self.mesh), spec.dtype)
+            for spec, layout in zip(self.input_specs, layouts, strict=True)
+        )
+
+    def highest_integer(self) -> int:
+        """See :class:`Probe`."""
+        local = self.local_inputs()
+        if self.rule.sparse_input is not None:
+            return max(1, local[self.rule.sparse_input].shape[0])
+        return max(1, min((spec.shape[-1] for spec in local if spec.is_differentiable and spec.shape), default=2))
+
+    def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
+        """See :class:`Probe`."""
+        engine: Any = _Listener(self.rank, talk)
+        context = OpLowering(self.op, self.rule, self.input_specs, self.configuration, self.mesh, engine)
+        return lower_operator(context, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionProbe:
+    """Any other piece, such as an optimizer's update: ``build`` takes the inputs, gives tensors or operations."""
+
+    inputs: tuple[TensorSpec, ...]
+    build: Callable[..., list[Any]]
+    wanted: tuple[int, ...] = ()
+    outgoing: tuple[int, ...] = ()
+
+    def local_inputs(self) -> tuple[TensorSpec, ...]:
+        """See :class:`Probe`."""
+        return self.inputs
+
+    def highest_integer(self) -> int:
+        """See :class:`Probe`."""
+        return 2
+
+    def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
+        """See :class:`Probe`."""
+        del talk
+        return self.build(*inputs)
+
+
+def measure_batch(
+    probes: Sequence[Probe],
+    *,
+    turn: Callable[[], AbstractContextManager[None]],
+    spread: Callable[[set[int]], set[int]],
+    config: Any = None,
+    traced_runs: int = 3,
+    plain_runs: int = 2,
+    advance: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> BatchTimes:
+    """Measures probes on this rank while the others do the same. Collective.
+
+    Of several runs each kernel's median counts, of whole runs the least: other programs only ever add time.
+
+    Args:
+        probes: the same ones on every rank, in the same order.
+        turn: a context in which this rank runs, entered and left by all ranks together.
+        spread: the union over ranks of what failed.
+        config: the session's ``tf.compat.v1.ConfigProto``.
+        traced_runs: runs under TensorFlow's trace, after one that is thrown away.
+        plain_runs: runs without it.
+        advance: called after each run, ``traced_runs + plain_runs`` times.
+        clock: seconds.
+    """
+    failures: dict[int, str] = {}
+    while True:
+        batch = _Batch(probes, set(failures))
+        failures |= batch.failures
+        session = tf.compat.v1.Session(graph=batch.graph, config=_config(config))
+        try:
+            with turn():
+                refused = _broken(session, batch, failures)
+            broken = spread(set(failures) | refused)
+            if broken - batch.left_out:
+                failures |= {number: failures.get(number, "failed on another rank") for number in broken}
+                continue
+            per_run, walls = [], []
+            for _ in range(traced_runs):
+                with turn():
+                    stats = _trace(session, batch)
+                per_run.append(kernel_seconds(stats))
+                advance()
+            for _ in range(plain_runs):
+                with turn():
+                    start = clock()
+                    session.run(batch.target, {batch.value: 0.5})
+                    walls.append(clock() - start)
+                advance()
+        finally:
+            session.close()
+        return _times(batch, per_run, min(walls), failures)
+
+
+def kernel_seconds(step_stats: Any) -> dict[str, float]:
+    """Seconds in the kernel of each node of a traced run (``RunMetadata.step_stats``)."""
+    seconds: dict[str, float] = {}
+    for device in step_stats.dev_stats:
+        for node in device.node_stats:
+            took = (node.op_end_rel_nanos - node.op_start_rel_nanos) * _NANOSECOND_S
+            seconds[node.node_name] = seconds.get(node.node_name, 0.0) + took
+    return seconds
+
+
+def _times(batch: _Batch, runs: Sequence[dict[str, float]], run_s: float, failures: dict[int, str]) -> BatchTimes:
+    names = sorted(runs[0])
+    medians = dict(zip(names, np.median([[run.get(name, 0.0) for name in names] for run in runs], axis=0), strict=True))
+    sums: dict[tuple[str, int], list[float]] = {}
+    for name in names:
+        match = _SCOPE.match(name)
+        if match is not None:
+            sums.setdefault((match[1], int(match[2])), []).append(float(medians[name]))
+    result: list[Measured | None] = []
+    for number, built in enumerate(batch.built):
+        if built is None or number in failures:
+            result.append(None)
+            continue
+        forward, backward = sums.get(("f", number), []), sums.get(("b", number), [])
+        talk = tuple(built.talk)
+        result.append(
+            Measured(
+                sum(forward),
+                sum(backward),
+                len(forward),
+                len(backward),
+                talk[: built.forward_talks],
+                talk[built.forward_talks :],
+            )
+        )
+    return BatchTimes(tuple(result), float(sum(medians.values())), len(names), run_s, failures)
+
+
+def _broken(session: Any, batch: _Batch, failures: dict[int, str]) -> set[int]:
+    """The probe whose kernel refuses its input, if any, in a first run that also warms up."""
+    try:
+        session.run(batch.initial)
+        _trace(session, batch)
+    except tf.errors.OpError as error:
+        match = _SCOPE.match("" if error.op is None else error.op.name)
+        if match is None:
+            raise
+        failures[int(match[2])] = f"{type(error).__name__}: {error.message}"
+        return {int(match[2])}
+    return set()
+
+
+def _trace(session: Any, batch: _Batch) -> Any:
+    metadata = tf.compat.v1.RunMetadata()
+    options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+    session.run(batch.target, {batch.value: 0.5}, options=options, run_metadata=metadata)
+    return metadata.step_stats
+
+
+def _config(config: Any) -> Any:
+    result = tf.compat.v1.ConfigProto()
+    if config is not None:
+        result.CopyFrom(config)
+    # Rewriting would move and merge what is to be told apart.
+    result.graph_options.rewrite_options.disable_meta_optimizer = True
+    return result
+
+
+class _Listener:
+    """Stands for the engine: devices do not talk, what they would say is noted."""
+
+    def __init__(self, rank: int, talk: list[int]) -> None:
+        self.rank = rank
+        self._talk = talk
+
+    def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
+        """The tensor itself."""
+        del axes, op
+        self._talk.append(int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * tensor.dtype.size)
+        return tf.identity(tensor)
+
+
+@dataclass(slots=True)
+class _Built:
+    """The tensors of one probe in a graph."""
+
+    inputs: list[Any]
+    outputs: list[Any]
+    talk: list[int]
+    forward_talks: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A graph with all probes of a batch in one chain."""
+
+    probes: Sequence[Probe]
+    left_out: set[int]
+    built: list[_Built | None] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    graph: Any = None
+    value: Any = None
+    target: Any = None
+    initial: Any = None
+
+    def __post_init__(self) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf.compat.v1.set_random_seed(1)
+            # Not a constant, which TensorFlow would compute with once and for all.
+            self.value = tf.compat.v1.placeholder(tf.float32, [], name="value")
+            self.target = tf.no_op()
+            self.built = [self._forward(number, probe) for number, probe in enumerate(self.probes)]
+            for number in reversed(range(len(self.probes))):
+                self._backward(number, self.probes[number])
+            self.initial = tf.compat.v1.global_variables_initializer()
+
+    def _forward(self, number: int, probe: Probe) -> _Built | None:
+        if number in self.left_out:
+            return None
+        talk: list[int] = []
+        try:
+            with tf.control_dependencies([self.target]), tf.name_scope(f"in{number}"):
+                inputs = [self._made_up(spec, probe.highest_integer()) for spec in probe.local_inputs()]
+            with tf.control_dependencies([self.target, *inputs]), tf.name_scope(f"f{number}"):
+                outputs = probe.forward(inputs, talk)
+        except Exception as error:  # an op that cannot stand alone is priced without a measurement
+            self.failures[number] = f"{type(error).__name__}: {error}"
+            return None
+        self.target = tf.group(*(x for x in outputs if x is not None), *inputs)
+        return _Built(inputs, outputs, talk, len(talk))
+
+    def _backward(self, number: int, probe: Probe) -> None:
+        built = self.built[number]
+        if built is None or not probe.wanted:
+            return
+        try:
+            ys = [built.outputs[index] for index in probe.outgoing]
+            xs = [built.inputs[index] for index in probe.wanted]
+            with tf.control_dependencies([self.target]), tf.name_scope(f"g{number}"):
+                incoming = [self._made_up(TensorSpec(tuple(y.shape.as_list()), y.dtype.name), 1) for y in ys]
+            with tf.control_dependencies([self.target, *incoming]), tf.name_scope(f"b{number}"):
+                made = [g for g in tf.gradients(ys, xs, incoming) if g is not None]
+        except Exception as error:  # see above
+            self.failures[number] = f"{type(error).__name__}: {error}"
+            return
+        flat = [g.values if isinstance(g, tf.IndexedSlices) else g for g in made]
+        self.target = tf.group(*flat, *incoming, self.target)
+
+    def _made_up(self, spec: TensorSpec, bound: int) -> Any:
+        dtype = tf.as_dtype(spec.dtype)
+        if dtype.is_floating or dtype.is_complex:
+            return tf.fill(spec.shape, tf.cast(self.value, dtype))
+        if dtype.is_integer:
+            drawn = tf.random.uniform(spec.shape, 0, bound, tf.int32)
+            return drawn if dtype == tf.int32 else tf.cast(drawn, dtype)
+        if dtype.is_bool:
+            return tf.fill(spec.shape, self.value > 0)
+        raise EngineError(f"Profile: inputs of {spec} cannot be made up. The op is priced without a measurement.")

@@ -135,7 +135,10 @@ class Planner:
                 _warn_of_missing_rules(self.imported.graph, cost)
                 self._warned = True
             allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
-            self._space = key, SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed)
+            self._space = (
+                key,
+                SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed, reuse=True),
+            )
         return self._space[1]
 
     def frontier(self, topology: Topology) -> Frontier:
@@ -163,8 +166,7 @@ class Planner:
 
     def network_seconds(self, topology: Topology, point: FrontierPoint) -> float:
         """The part of a strategy's time that is communication."""
-        plan = self.space(topology).plan(point.assignment, "")
-        return sum(entry.time_s for entry in plan.edges.values())
+        return float(self.space(topology).network_seconds(point.assignment, point.alternatives)[0])
 
     # ---------------------------------------------------------------------------------------------------- the plans
 
@@ -183,7 +185,7 @@ class Planner:
             notes |= {"exact": frontier.exact, "heuristic_eliminations": heuristic, "search_seconds": frontier.seconds}
             if heuristic:
                 _log.info("the search fixed %d operators by heuristics: %s", len(heuristic), "; ".join(heuristic))
-        return space.plan(point.assignment, option, notes)
+        return space.plan(point.assignment, option, notes, alternatives=point.alternatives)
 
     def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:
         """The plan by which every device holds all variables and computes its share of the batch."""

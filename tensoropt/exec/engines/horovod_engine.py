@@ -52,17 +52,16 @@ class HorovodEngine(CollectiveEngine):
                 "another engine: 'mpi' or 'mpi4py'."
             ) from error
         super().__init__(mesh_shape, world.rank, world.size)
+        if hvd.is_initialized() and hvd.size() != world.size:
+            # Started with ranks that were surplus, and have shut it down by ending.
+            hvd.shutdown()
+            _process_sets.clear()
         if not hvd.is_initialized():
             from mpi4py import MPI
 
             # A communicator is understood only by a Horovod that was built with MPI.
             whole = world.size == MPI.COMM_WORLD.size
             hvd.init(None if whole else world, process_sets="dynamic")
-        if hvd.size() != world.size:
-            raise EngineError(
-                f"The engine 'horovod' must have the job's {world.size} ranks. Got Horovod started with {hvd.size()}, "
-                "before other ranks were found to be surplus. Use another engine: 'mpi' or 'mpi4py'."
-            )
         self._hvd = hvd
         self._world = world
         self._emissions = 0

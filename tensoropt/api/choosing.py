@@ -18,6 +18,7 @@ __all__ = ["DATA_PARALLEL", "NAMES", "PROFILING", "check_option", "find_plan", "
 
 DATA_PARALLEL = "data_parallel"
 PROFILING = "profiling"
+_UNSHARED = "the batch cannot be shared"
 NAMES = (*sorted([*OPTIONS, MINI_PARALLELISM, PROFILING]), DATA_PARALLEL)
 
 
@@ -54,8 +55,8 @@ def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: f
         plan = planner.data_parallel_plan(topology, limit)
         if plan.memory_bytes > limit.limit_bytes:
             raise InfeasibleError(
-                f"find_strategy(option='data_parallel') on {topology}: needs {plan.memory_bytes:,.0f} bytes per "
-                f"device, the limit is {limit}. Data parallelism holds all variables on every device. "
+                f"{_subject(DATA_PARALLEL, topology)}: needs {plan.memory_bytes:,.0f} bytes per device, the limit is "
+                f"{limit}. Data parallelism holds all variables on every device. "
                 f"{remedies(planner, topology, limit, data_parallel=True)}"
             )
         return plan
@@ -104,7 +105,7 @@ def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) 
     passed_by: dict[str, str] = {}
     for count in device_counts(topology):
         if planner.undivided(count) is not None:
-            passed_by[str(count)] = "the batch cannot be shared"
+            passed_by[str(count)] = _UNSHARED
             continue
         floor = planner.least_possible_bytes(count)
         if floor > limit.limit_bytes:
@@ -118,10 +119,11 @@ def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) 
             notes = {**plan.notes, "fewer_devices": passed_by, "devices_of_job": topology.device_count}
             return dataclasses.replace(plan, notes=notes)
         passed_by[str(count)] = f"the least that any strategy takes is {least:,.0f} bytes per device"
-    tried = "; ".join(f"{count}: {reason}" for count, reason in passed_by.items())
+    tried = "; ".join(f"{count} devices: {reason}" for count, reason in passed_by.items() if reason != _UNSHARED)
+    unshared = ", ".join(count for count, reason in passed_by.items() if reason == _UNSHARED)
     raise InfeasibleError(
-        f"find_strategy(option='mini_parallelism') on {topology}: no number of its devices holds a strategy within "
-        f"{limit}. Tried {tried}. {remedies(planner, topology, limit)}"
+        f"{_subject(MINI_PARALLELISM, topology)}: no number of them holds a strategy within {limit}. {tried}"
+        f"{f'; {_UNSHARED} by {unshared} devices' if unshared else ''}. {remedies(planner, topology, limit)}"
     )
 
 
@@ -129,7 +131,11 @@ def _nothing_fits(
     planner: Planner, topology: Topology, limit: MemoryLimit, option: str, least: float
 ) -> InfeasibleError:
     return InfeasibleError(
-        f"find_strategy(option={option!r}) on {topology}: a strategy must fit in {limit}, but the least that any takes "
-        f"is {least:,.0f} bytes: {least - limit.limit_bytes:,.0f} bytes are missing. "
+        f"{_subject(option, topology)}: a strategy must fit in {limit}, but the least that any takes is "
+        f"{least:,.0f} bytes: {least - limit.limit_bytes:,.0f} bytes are missing. "
         f"{remedies(planner, topology, limit)}"
     )
+
+
+def _subject(option: str, topology: Topology) -> str:
+    return f"find_strategy(option={option!r}) on {topology.device_count} devices of {topology.name}"

@@ -150,7 +150,8 @@ class Planner:
         key = topology.fingerprint()
         if self._frontier is None or self._frontier[0] != key:
             found = track_frontier(self.space(topology).problem)
-            provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed)
+            costs = "analytic" if self._profile is None else "measured"
+            provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
         return self._frontier[1]
 
@@ -210,8 +211,8 @@ class Planner:
                 return
         raise PlanError(
             f"find_strategy: the frontier's point of {point.time_s:.6g} s and {point.memory_bytes:,.0f} bytes must "
-            "cost the same in this model's tables, but does not: it was made by another version of tensoropt, or "
-            "changed since. Call find_frontier again."
+            "cost the same in this model's tables, but does not: operators were measured anew since, or it was made by "
+            "another version of tensoropt. Call find_frontier again."
         )
 
 

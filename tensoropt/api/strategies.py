@@ -101,7 +101,7 @@ def find_strategy(
         if given:
             return load_plan(option, imported.graph, where.device_count)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
-            feed = _check_point(option, where, feed)
+            feed, costs = _check_point(option, where, feed, costs)
         else:
             check_option(str(option))
         planner = job.planner(feed)
@@ -216,17 +216,17 @@ def _check_sizes(caller: str, batch_size: int | None, memory_bytes: float | None
         )
 
 
-def _check_point(point: FrontierPoint, where: Topology, feed: str) -> str:
-    """How a point's inputs come; the point must be for the cluster that was named, if one was."""
+def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | None) -> tuple[str, str | None]:
+    """How a point's inputs come, and what its costs go by; it must be for the cluster that was named, if one was."""
     source = point.provenance
     if source is None:
-        return feed
+        return feed, costs
     if source.topology.fingerprint() != where.fingerprint():
         raise PlanError(
             f"find_strategy: the point is for {source.topology}, topology= is {where}. Leave topology out, or call "
             "find_frontier for that one."
         )
-    return source.feed
+    return source.feed, source.costs
 
 
 def _is_given(option: Any) -> bool:

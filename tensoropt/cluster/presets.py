@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tensoropt.cluster.device import Device
+from tensoropt.cluster.scaling import scaled
 from tensoropt.cluster.topology import Level, Topology
 from tensoropt.errors import ClusterError
 
@@ -182,7 +183,7 @@ def cpu(devices: int = 4) -> Topology:
 
 
 # What ``preset`` and the command line offer; each builds its paper's size.
-PRESETS: Mapping[str, Callable[[], Topology]] = MappingProxyType(
+PRESETS: Mapping[str, Callable[..., Topology]] = MappingProxyType(
     {
         "v100": v100,
         "v100-no-rdma": v100_no_rdma,
@@ -199,12 +200,39 @@ PRESETS: Mapping[str, Callable[[], Topology]] = MappingProxyType(
 )
 
 
-def preset(name: str) -> Topology:
-    """The preset called ``name``, in its usual size.
+def preset(name: str, *, hosts: int | None = None, devices: int | None = None) -> Topology:
+    """The preset called ``name``, in its usual size or in another one.
+
+    Args:
+        name: one of ``PRESETS``.
+        hosts: how many hosts; each as it is in the paper.
+        devices: how many devices in all: some of one host, or whole hosts.
+
+    Example:
+        >>> preset("v100", hosts=8).device_count
+        64
+        >>> preset("a100", devices=4).level_sizes
+        (1, 4)
 
     Raises:
-        ClusterError: if there is none.
+        ClusterError: if there is none, or not in that size.
     """
     if name not in PRESETS:
         raise ClusterError(f"Cluster preset {name!r}: unknown. Use one of {', '.join(PRESETS)}, or a topology's JSON.")
-    return PRESETS[name]()
+    if hosts is not None and devices is not None:
+        raise ClusterError(
+            f"Cluster preset {name!r}: takes hosts or devices, got hosts={hosts} and devices={devices}. Give one."
+        )
+    if hosts is not None and (name == "cpu" or hosts < 1):
+        rule = "is one host" if name == "cpu" else "needs at least 1 host"
+        remedy = "Give devices=… instead." if name == "cpu" else "Give a positive number."
+        raise ClusterError(f"Cluster preset {name!r}: {rule}, got hosts={hosts}. {remedy}")
+    topology = PRESETS[name]() if hosts is None else PRESETS[name](hosts)
+    if devices is None:
+        return topology
+    if devices < 1:
+        raise ClusterError(f"Cluster preset {name!r}: needs at least 1 device, got devices={devices}.")
+    below = topology.devices_below(0)
+    # Built for its hosts, so that its name says how many; then cut, where it is a part of one.
+    grown = PRESETS[name](-(-devices // below))
+    return scaled(grown, devices)

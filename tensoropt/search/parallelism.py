@@ -176,33 +176,34 @@ class ParallelismProfile:
         except ImportError:
             print(self)
             return
-        table = Table(title=self._title(), caption=self._caption(), caption_justify="left", title_justify="left")
+        table = Table()
         for header in self._headers():
             table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("", overflow="fold")
         for row in self.rows:
-            table.add_row(*self._cells(row), row.reason or "")
+            table.add_row(*self._cells(row))
         # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
-        (console or Console(width=None if "COLUMNS" in os.environ else 120)).print(table)
+        out = console or Console(width=None if "COLUMNS" in os.environ else 120)
+        out.print(self._title(), markup=False, highlight=False)
+        out.print(table)
+        out.print(self._remarks(), markup=False, highlight=False)
 
     def __str__(self) -> str:
         cells = [self._headers(), *(self._cells(row) for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join([*(text.rjust(width) for text, width in zip(line, widths, strict=True)), reason]).rstrip()
-            for line, reason in zip(cells, ["", *(row.reason or "" for row in self.rows)], strict=True)
-        ]
-        return "\n".join([self._title(), *lines, self._caption()])
+        lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
+        return "\n".join([self._title(), *lines, self._remarks()])
 
     def _title(self) -> str:
         batch = "" if self.batch is None else f", {self.batch} samples per step"
-        return f"{self.topology}{batch}, at most {self.memory_limit}; predicted"
+        return f"Predicted for {self.topology}{batch}; at most {self.memory_limit}"
 
-    def _caption(self) -> str:
+    def _remarks(self) -> str:
+        """Why some counts have no strategy, what stands out, and how to go on."""
+        lines = [f"{row.devices} devices: {row.reason}." for row in self.rows if row.reason is not None]
         fastest, effective = self.fastest(), self.most_effective()
-        if fastest is None or effective is None:
-            return f"On none of these numbers of devices a strategy fits. {_HINT}"
-        return f"Fastest: {fastest.devices} devices. Least device time per step: {effective.devices} devices. {_HINT}"
+        if fastest is not None and effective is not None:
+            lines += [f"Fastest: {fastest.devices} devices. Least device time per step: {effective.devices} devices."]
+        return "\n".join([*lines, _HINT])
 
     def _headers(self) -> list[str]:
         money = [] if self.price_per_device_hour is None else ["cost/hour", "cost/million samples"]

@@ -19,15 +19,17 @@ class Provenance:
         graph: fingerprint of the model's graph.
         topology: the devices.
         feed: how inputs come: ``data_parallel`` or ``global``.
+        costs: what operators' times go by: ``measured`` or ``analytic``.
     """
 
     graph: str
     topology: Topology
     feed: str
+    costs: str = "analytic"
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        return {"graph": self.graph, "topology": self.topology.to_json(), "feed": self.feed}
+        return {"graph": self.graph, "topology": self.topology.to_json(), "feed": self.feed, "costs": self.costs}
 
     @classmethod
     def from_json(cls, data: object) -> Provenance:
@@ -39,7 +41,8 @@ class Provenance:
         try:
             if not isinstance(data, dict):
                 raise TypeError(f"it must be an object, got {type(data).__name__}")
-            return cls(str(data["graph"]), Topology.from_json(data["topology"]), str(data["feed"]))
+            topology = Topology.from_json(data["topology"])
+            return cls(str(data["graph"]), topology, str(data["feed"]), str(data["costs"]))
         except (KeyError, TypeError, TensorOptError) as error:
             raise ProblemError(
                 f"Frontier JSON: 'provenance' is malformed ({type(error).__name__}: {error}). Give the text that "

@@ -69,8 +69,10 @@ def draw_frontiers(
     _limit_axes(axes, [memory / memory_unit for memory, _ in arrays.values()], memory_limit_bytes, memory_unit)
     if memory_limit_bytes is not None:
         limit = memory_limit_bytes / memory_unit
-        axes.axvline(limit, color=MUTED, linestyle="--", linewidth=1.2, label=f"limit: {limit:.3g} {memory_name}")
-        if limit < axes.get_xlim()[1]:
+        outside = "" if limit < axes.get_xlim()[1] else ", outside of the picture"
+        label = f"limit: {limit:.3g} {memory_name}{outside}"
+        axes.axvline(limit, color=MUTED, linestyle="--", linewidth=1.2, label=label)
+        if not outside:
             axes.axvspan(limit, axes.get_xlim()[1], color=MUTED, alpha=0.12, linewidth=0)
     axes.set_ylim(bottom=0)
     tidy(axes, f"memory per device, {memory_name}", f"time per iteration, {time_name}")

@@ -42,6 +42,35 @@ def test_presets_grow_by_hosts() -> None:
         assert build(6).device_count == 6 * build(1).device_count
 
 
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "cpu"])
+def test_preset_can_be_asked_for_in_other_sizes(name: str) -> None:
+    host = preset(name, hosts=1).device_count
+    assert preset(name, hosts=8).device_count == 8 * host
+    assert preset(name, hosts=8).name.startswith(f"8x{host} ")
+    assert preset(name, devices=8 * host) == preset(name, hosts=8)
+    assert preset(name, devices=2).device_count == 2
+    assert preset(name, devices=2).device == preset(name).device
+
+
+def test_cpu_is_asked_for_by_devices() -> None:
+    assert preset("cpu", devices=6) == all_presets.cpu(6)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("v100", {"hosts": 2, "devices": 16}, r"hosts or devices, got hosts=2 and devices=16\. Give one"),
+        ("v100", {"hosts": 0}, r"at least 1 host, got hosts=0"),
+        ("v100", {"devices": 0}, r"at least 1 device, got devices=0"),
+        ("v100", {"devices": 12}, r"12 devices do not fill levels of sizes \(2, 8\) evenly"),
+        ("cpu", {"hosts": 2}, r"'cpu': is one host, got hosts=2\. Give devices="),
+    ],
+)
+def test_sizes_that_a_preset_cannot_have(name: str, size: dict[str, int], message: str) -> None:
+    with pytest.raises(ClusterError, match=message):
+        preset(name, **size)
+
+
 def test_cpu_has_as_many_devices_as_asked() -> None:
     assert all_presets.cpu(6).factor_mesh() == (2, 3)
 

@@ -43,6 +43,7 @@ _SHOWN_FROM_S = 2.0
 _CURVE_BYTES = tuple(2**exponent for exponent in (10, 14, 17, 19, 20, 21, 22, 24))
 _ROW_ELEMENTS = 128
 _ITERATIONS = 60
+_KERNELS = 1000
 _POLL_S = 2e-4
 
 
@@ -177,12 +178,13 @@ def _measure(
     lines: dict[str, Curve] = {}
     iteration_s = 0.0
     with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, len(batches) + bool(curves)) as advance:
+        kernel_s = _kernel_seconds(machine, comm)
         if curves:
             iteration_s = _iteration_seconds(comm, job.guard)
-            lines = _measured_curves(machine, comm, optimizers)
+            lines = _measured_curves(machine, comm, optimizers, kernel_s)
             advance()
         for batch in batches:
-            measured = _run_batch(machine, comm, [candidate.probe for _, candidate in batch])
+            measured = _run_batch(machine, comm, [candidate.probe for _, candidate in batch], kernel_s)
             for (key, candidate), entry in zip(batch, measured, strict=True):
                 if entry is not None:
                     forward_s, backward_s, reduced, reduced_back = entry
@@ -344,9 +346,12 @@ def _meet(comm: Any) -> None:
 
 
 def _run_batch(
-    machine: _Machine, comm: Any, probes: Sequence[Probe]
+    machine: _Machine, comm: Any, probes: Sequence[Probe], kernel_s: float
 ) -> list[tuple[float, float, tuple[int, ...], tuple[int, ...]] | None]:
-    """Seconds forward and backward and reduced bytes per probe: the mean of the ranks, crowding included."""
+    """Seconds forward and backward and reduced bytes per probe: the mean of the ranks, crowding included.
+
+    ``kernel_s`` is what TensorFlow takes to start one kernel after another.
+    """
     times = measure_batch(
         probes,
         turn=lambda: machine.together(comm),
@@ -354,13 +359,12 @@ def _run_batch(
     )
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)
-    overhead_s = max(times.run_s - times.kernels_s, 0.0) / max(times.kernels, 1)
     mine = [
         (0.0, 0.0)
         if entry is None
         else (
-            entry.forward_s + overhead_s * entry.forward_kernels,
-            entry.backward_s + overhead_s * entry.backward_kernels,
+            entry.forward_s + kernel_s * entry.forward_kernels,
+            entry.backward_s + kernel_s * entry.backward_kernels,
         )
         for entry in times.probes
     ]
@@ -377,7 +381,9 @@ def _with_talk(times: BatchTimes, mean: Any) -> list[tuple[float, float, tuple[i
     ]
 
 
-def _measured_curves(machine: _Machine, comm: Any, optimizers: Sequence[OptimizerSpec]) -> dict[str, Curve]:
+def _measured_curves(
+    machine: _Machine, comm: Any, optimizers: Sequence[OptimizerSpec], kernel_s: float
+) -> dict[str, Curve]:
     """See ``OpProfile.curves``."""
     kinds: dict[str, Callable[[int], Probe]] = {
         "sum": lambda size: FunctionProbe((_vector(size), _vector(size)), lambda x, y: [tf.add_n([x, y])]),
@@ -390,7 +396,7 @@ def _measured_curves(machine: _Machine, comm: Any, optimizers: Sequence[Optimize
     probes: list[Probe] = [make(size) for make in kinds.values() for size in _CURVE_BYTES]
     for spec in optimizers:
         probes += [FunctionProbe((_vector(size),), _update_builder(spec, size)) for size in _CURVE_BYTES]
-    measured = iter(_run_batch(machine, comm, probes))
+    measured = iter(_run_batch(machine, comm, probes, kernel_s))
     curves = {}
     for name in kinds:
         curves[name] = _curve(_CURVE_BYTES, [next(measured) for _ in _CURVE_BYTES])
@@ -403,7 +409,12 @@ def _measured_curves(machine: _Machine, comm: Any, optimizers: Sequence[Optimize
 
 def _curve(sizes: Sequence[int], measured: Sequence[Any]) -> Curve:
     seconds = [1e-9 if entry is None else max(entry[0], 1e-9) for entry in measured]
-    return Curve(tuple(sizes), tuple(float(second) for second in np.maximum.accumulate(seconds)))
+    return Curve(tuple(sizes), _ascending(seconds))
+
+
+def _ascending(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Other programs only add time, so no size takes longer than a larger one."""
+    return tuple(float(second) for second in np.minimum.accumulate(np.asarray(seconds)[::-1])[::-1])
 
 
 def _vector(size_bytes: int) -> TensorSpec:
@@ -433,6 +444,26 @@ def _update_builder(spec: OptimizerSpec, size_bytes: int) -> Callable[[Any], lis
     return build
 
 
+def _kernel_seconds(machine: _Machine, comm: Any) -> float:
+    """Of starting one kernel after another, without what any of them does."""
+    with tf.Graph().as_default() as graph:
+        ends = [tf.compat.v1.placeholder(tf.float32, [])]
+        for _ in range(_KERNELS):
+            ends.append(tf.stop_gradient(ends[-1]))
+        config = tf.compat.v1.ConfigProto()
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            runs = [session.make_callable(end.op, [ends[0]]) for end in (ends[1], ends[-1])]
+            least = [np.inf, np.inf]
+            for _ in range(8):
+                with machine.together(comm):
+                    for index, run in enumerate(runs):
+                        start = time.perf_counter()
+                        run(np.float32(1))
+                        least[index] = min(least[index], time.perf_counter() - start)
+    return float(np.mean(comm.allgather(max(least[1] - least[0], 0.0) / (_KERNELS - 1))))
+
+
 def _feed_curve(machine: _Machine, comm: Any) -> Curve:
     seconds = []
     with tf.Graph().as_default() as graph:
@@ -452,7 +483,7 @@ def _feed_curve(machine: _Machine, comm: Any) -> Curve:
     # What a run takes with next to nothing fed is the iteration's.
     above = np.maximum(np.mean(comm.allgather(seconds), axis=0) - seconds[0], 1e-9) * machine.crowding
     above = comm.bcast(above, root=0)
-    return Curve(_CURVE_BYTES, tuple(float(second) for second in np.maximum.accumulate(above)))
+    return Curve(_CURVE_BYTES, _ascending(above))
 
 
 def _iteration_seconds(comm: Any, guard: Guard) -> float:

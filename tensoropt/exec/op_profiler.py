@@ -8,7 +8,6 @@ each kernel took. All ranks run the same graph at once, so they contend for memo
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -59,16 +58,10 @@ class BatchTimes:
 
     Attributes:
         probes: per probe; None for one that cannot be built or run by itself.
-        kernels_s: in all kernels of a run, those that make inputs included.
-        kernels: how many there are.
-        run_s: a whole run without the trace.
         failures: why a probe is None, by its number.
     """
 
     probes: tuple[Measured | None, ...]
-    kernels_s: float
-    kernels: int
-    run_s: float
     failures: dict[int, str]
 
 
@@ -162,24 +155,18 @@ def measure_batch(
     turn: Callable[[], AbstractContextManager[None]],
     spread: Callable[[set[int]], set[int]],
     config: Any = None,
-    traced_runs: int = 3,
-    plain_runs: int = 2,
-    advance: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
+    runs: int = 5,
 ) -> BatchTimes:
     """Measures probes on this rank while the others do the same. Collective.
 
-    Of several runs each kernel's median counts, of whole runs the least: other programs only ever add time.
+    Of several runs each kernel's second shortest counts, because other programs only ever add time.
 
     Args:
         probes: the same ones on every rank, in the same order.
         turn: a context in which this rank runs, entered and left by all ranks together.
         spread: the union over ranks of what failed.
         config: the session's ``tf.compat.v1.ConfigProto``.
-        traced_runs: runs under TensorFlow's trace, after one that is thrown away.
-        plain_runs: runs without it.
-        advance: called after each run, ``traced_runs + plain_runs`` times.
-        clock: seconds.
+        runs: how many, under TensorFlow's trace, after one that is thrown away.
     """
     failures: dict[int, str] = {}
     while True:
@@ -193,21 +180,14 @@ def measure_batch(
             if broken - batch.left_out:
                 failures |= {number: failures.get(number, "failed on another rank") for number in broken}
                 continue
-            per_run, walls = [], []
-            for _ in range(traced_runs):
+            per_run = []
+            for _ in range(runs):
                 with turn():
                     stats = _trace(session, batch)
                 per_run.append(kernel_seconds(stats))
-                advance()
-            for _ in range(plain_runs):
-                with turn():
-                    start = clock()
-                    session.run(batch.target, {batch.value: 0.5})
-                    walls.append(clock() - start)
-                advance()
         finally:
             session.close()
-        return _times(batch, per_run, min(walls), failures)
+        return _times(batch, per_run, failures)
 
 
 def kernel_seconds(step_stats: Any) -> dict[str, float]:
@@ -220,14 +200,15 @@ def kernel_seconds(step_stats: Any) -> dict[str, float]:
     return seconds
 
 
-def _times(batch: _Batch, runs: Sequence[dict[str, float]], run_s: float, failures: dict[int, str]) -> BatchTimes:
+def _times(batch: _Batch, runs: Sequence[dict[str, float]], failures: dict[int, str]) -> BatchTimes:
     names = sorted(runs[0])
-    medians = dict(zip(names, np.median([[run.get(name, 0.0) for name in names] for run in runs], axis=0), strict=True))
+    table = np.sort([[run.get(name, 0.0) for name in names] for run in runs], axis=0)
+    seconds = dict(zip(names, table[min(1, len(runs) - 1)], strict=True))
     sums: dict[tuple[str, int], list[float]] = {}
     for name in names:
         match = _SCOPE.match(name)
         if match is not None:
-            sums.setdefault((match[1], int(match[2])), []).append(float(medians[name]))
+            sums.setdefault((match[1], int(match[2])), []).append(float(seconds[name]))
     result: list[Measured | None] = []
     for number, built in enumerate(batch.built):
         if built is None or number in failures:
@@ -245,7 +226,7 @@ def _times(batch: _Batch, runs: Sequence[dict[str, float]], run_s: float, failur
                 talk[built.forward_talks :],
             )
         )
-    return BatchTimes(tuple(result), float(sum(medians.values())), len(names), run_s, failures)
+    return BatchTimes(tuple(result), failures)
 
 
 def _broken(session: Any, batch: _Batch, failures: dict[int, str]) -> set[int]:

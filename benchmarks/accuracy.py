@@ -1,0 +1,133 @@
+"""How well costs are predicted, as in TensorOpt's table 2: random strategies, executed.
+
+    python -m benchmarks.accuracy --json accuracy.json
+    python -m benchmarks.accuracy --quick --json quick.json
+
+For each model and number of ranks, one job plans by measured costs and executes random strategies (see
+``accuracy_sample``) one after another. Compared are
+
+- *time* of a step: the median of several, the slowest rank's;
+- *network*: what collectives take, with what packs and unpacks their buffers, from TensorFlow's trace. Of each collective
+  the rank counts that came last, since the others wait in it for the slowest;
+- *memory*: the most that TensorFlow's allocator holds at any time of a step, less what it holds before the model.
+
+The error is |predicted - measured| / measured, its mean over the strategies is reported, and its signed mean. Beside it
+stands Spearman's rank correlation of predicted and measured time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import spearmanr
+
+from benchmarks.accuracy_models import MODELS
+from benchmarks.launch import launch
+
+_QUANTITIES = ("time_s", "network_s", "memory_bytes")
+# TensorOpt table 2, mean errors of time, network time and memory.
+_PAPER = {
+    "rnn": (0.0716, 0.0716, 0.0486),
+    "wide_resnet": (0.0762, 0.0305, 0.0447),
+    "transformer": (0.0502, 0.0723, 0.0098),
+}
+# Below this share of the step, the error of the network's time says nothing.
+_LEAST_NETWORK_SHARE = 0.01
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
+    parser.add_argument("--strategies", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=15, help="measured for each strategy (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--costs", choices=("measured", "analytic"), default="measured")
+    parser.add_argument("--quick", action="store_true", help="3 strategies of 2 models")
+    parser.add_argument("--least", action="store_true", help="the least of the steps instead of the median")
+    parser.add_argument("--profile-seconds", type=float, default=60.0, help="budget (default %(default)s)")
+    parser.add_argument("--cache", type=Path, help="keep measured costs here; by default all is measured anew")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    flags = parser.parse_args()
+    if flags.quick:
+        flags.models, flags.strategies = ["rnn", "vgg16"], 3
+    started = time.perf_counter()
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        cache = flags.cache or Path(folder) / "cache"
+        for ranks in flags.ranks:
+            for model in flags.models:
+                results.append(_run(flags, model, ranks, Path(folder) / f"{model}{ranks}.json", cache))
+                _show([results[-1]], Console(stderr=True))
+    report = {
+        "machine": {"cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()},
+        "costs": flags.costs,
+        "seconds": time.perf_counter() - started,
+        "paper_table_2": {model: dict(zip(_QUANTITIES, errors, strict=True)) for model, errors in _PAPER.items()},
+        "results": results,
+    }
+    _show(results, Console())
+    if flags.json is not None:
+        flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _run(flags: argparse.Namespace, model: str, ranks: int, path: Path, cache: Path) -> dict[str, Any]:
+    arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
+    arguments += ["--seed", str(flags.seed), "--costs", flags.costs, "--out", str(path)]
+    extra = {"TENSOROPT_CACHE_DIR": str(cache), "TENSOROPT_PROFILE_SECONDS": str(flags.profile_seconds)}
+    launch("benchmarks.accuracy_worker", arguments + ["--least"] * flags.least, ranks, extra)
+    result = json.loads(path.read_text(encoding="utf-8"))
+    return {**result, **summary(result["strategies"])}
+
+
+def summary(strategies: list[dict[str, Any]]) -> dict[str, Any]:
+    """Errors and rank correlation of the strategies of one model."""
+    figures: dict[str, Any] = {"errors": {}, "bias": {}}
+    for quantity in _QUANTITIES:
+        pairs = np.array([entry[quantity] for entry in strategies if _counts(entry, quantity)]).reshape(-1, 2)
+        relative = (pairs[:, 0] - pairs[:, 1]) / pairs[:, 1]
+        figures["errors"][quantity] = float(np.mean(np.abs(relative))) if len(pairs) else None
+        figures["bias"][quantity] = float(np.mean(relative)) if len(pairs) else None
+    times = np.array([entry["time_s"] for entry in strategies])
+    figures["spearman"] = float(spearmanr(times[:, 0], times[:, 1])[0]) if len(times) > 2 else None
+    return figures
+
+
+def _counts(entry: dict[str, Any], quantity: str) -> bool:
+    return quantity != "network_s" or entry["network_s"][1] >= _LEAST_NETWORK_SHARE * entry["time_s"][1]
+
+
+def _show(results: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="mean error of predicted costs (signed mean)")
+    for header in ("model", "ranks", "strategies", "time", "network", "memory", "Spearman", "profiling s", "all s"):
+        table.add_column(header, justify="left" if header == "model" else "right")
+    for result in results:
+        errors = [
+            "-" if error is None else f"{100 * error:.1f} % ({100 * result['bias'][quantity]:+.1f})"
+            for quantity, error in result["errors"].items()
+        ]
+        spearman = "-" if result["spearman"] is None else f"{result['spearman']:.3f}"
+        table.add_row(
+            result["model"],
+            str(result["ranks"]),
+            str(len(result["strategies"])),
+            *errors,
+            spearman,
+            f"{result['profile_seconds']:.0f}",
+            f"{result['seconds']:.0f}",
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""One model of :mod:`benchmarks.accuracy` on one number of ranks; rank 0 writes a file of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tensoropt
+from benchmarks.accuracy_models import MODELS, batch
+from benchmarks.accuracy_sample import sample_strategies
+from tensoropt.api.costs import settle_costs
+from tensoropt.api.job import current_job
+from tensoropt.exec import resharding
+from tensoropt.exec.op_profiler import kernel_seconds
+
+_WARM_UP = 3
+_TRACED = 5
+_SCOPE = "tensoropt_move"
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
+
+
+def main() -> None:
+    """Runs the strategies."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=sorted(MODELS), required=True)
+    parser.add_argument("--strategies", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--costs", default="measured")
+    parser.add_argument("--least", action="store_true", help="the least instead of the median, on a busy machine")
+    parser.add_argument("--operators", action="store_true", help="write what each operator took and was to take")
+    parser.add_argument("--out", type=Path, required=True)
+    flags = parser.parse_args()
+    _name_moves()
+    tracer = _Tracer(np.min if flags.least else np.median)
+    started = time.perf_counter()
+    topology = tensoropt.init()
+    tensoropt.set_random_seed(7)
+    from examples import models
+
+    function, arguments, _ = MODELS[flags.model]
+    loss = models.MODELS[function](**arguments)
+    job = current_job()
+    imported = job.import_model()
+    planner = job.planner("data_parallel")
+    settle_costs(job, planner, topology, flags.costs)
+    measured_s = time.perf_counter() - started
+    space = planner.space(topology)
+    train_op = imported.steps[0]
+    base_bytes = _in_use_bytes()
+    specs = {op.name: (op.outputs[0].shape, op.outputs[0].dtype) for op in imported.graph.of_type("Placeholder")}
+    mine = {}
+    for name, array in batch(flags.model, specs, 3).items():
+        count = len(array) // job.size
+        mine[f"{name}:0"] = array[job.rank * count : (job.rank + 1) * count]
+    chosen = job.on_rank_0("sampling", lambda: sample_strategies(space.problem, flags.strategies, flags.seed))
+    entries = []
+    for number, (kind, assignment) in enumerate(chosen):
+        plan = job.on_rank_0("planning", lambda assignment=assignment: space.plan(assignment, "accuracy"))
+        tensoropt.build_execution_graph(plan=plan)
+
+        def step() -> Any:
+            return tensoropt.run([loss, train_op], mine)
+
+        for _ in range(_WARM_UP):
+            step()
+        seconds = []
+        for _ in range(flags.steps):
+            start = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - start)
+        kernels, peak_bytes = tracer.trace(step)
+        took_s = float(tracer.reduce(seconds))
+        entry = _entry(job, space, plan, assignment, took_s, kernels, peak_bytes - base_bytes)
+        if job.rank == 0:
+            entry["kind"] = kind
+            entry["steps_s"] = seconds
+            if flags.operators:
+                entry["operators"] = _by_operator(plan, kernels)
+                entry["kernels_by_name"] = kernels
+            entries.append(entry)
+            _say(flags.model, job.size, number, entry)
+    if job.rank == 0:
+        report = {
+            "model": flags.model,
+            "ranks": job.size,
+            "profile_seconds": measured_s,
+            "seconds": time.perf_counter() - started,
+            "strategies": entries,
+        }
+        flags.out.write_text(json.dumps(report) + "\n", encoding="utf-8")
+
+
+def _entry(
+    job: Any, space: Any, plan: Any, assignment: tuple[int, ...], took_s: float, kernels: Any, memory: float
+) -> dict[str, Any]:
+    """Measured and predicted figures of one strategy; what ranks measured is combined. Collective."""
+    names = sorted(name for name in kernels if _is_collective(name))
+    # The rank that comes last to a collective waits for nobody: its time is the network's.
+    every = job.comm.allgather([kernels[name] for name in names])
+    collectives_s = float(np.sum(np.min(np.array(every), axis=0))) if names else 0.0
+    moving_s = sum(took for name, took in kernels.items() if _SCOPE in name and not _is_collective(name))
+    moving_s = float(np.mean(job.comm.allgather(moving_s)))
+    took_s = float(max(job.comm.allgather(took_s)))
+    memory_bytes = float(max(job.comm.allgather(memory)))
+    if job.rank:
+        return {}
+    predicted_s = plan.time_s + space.cost.iteration_seconds
+    return {
+        "time_s": [predicted_s, took_s],
+        "network_s": [float(space.network_seconds(assignment)[0]), collectives_s + moving_s],
+        "memory_bytes": [float(plan.memory_bytes), memory_bytes],
+        "collectives": len(names),
+        "collectives_s": collectives_s,
+        "kernels_s": float(sum(kernels.values())),
+        "kernels": len(kernels),
+    }
+
+
+def _say(model: str, ranks: int, number: int, entry: dict[str, Any]) -> None:
+    parts = []
+    for key, scale, unit in (("time_s", 1e3, "ms"), ("network_s", 1e3, "ms"), ("memory_bytes", 2**-20, "MiB")):
+        predicted, measured = (value * scale for value in entry[key])
+        parts.append(f"{key.split('_')[0]} {predicted:8.2f} / {measured:8.2f} {unit}")
+    print(f"{model} x{ranks} #{number:2} {entry['kind']:9} " + "  ".join(parts), file=sys.stderr, flush=True)
+
+
+# ------------------------------------------------------------------------------------------------------- measuring
+
+
+def _name_moves() -> None:
+    """Lets the kernels around a collective be told from an operator's own."""
+    apply = resharding._apply
+
+    def named(step: Any, *arguments: Any) -> Any:
+        if step.kind.is_local:
+            return apply(step, *arguments)
+        with tf.name_scope(_SCOPE):
+            return apply(step, *arguments)
+
+    resharding._apply = named
+
+
+def _is_collective(name: str) -> bool:
+    return name.rsplit("/", 1)[-1].rstrip("0123456789_") in _COLLECTIVES
+
+
+class _Tracer:
+    """Takes TensorFlow's trace of what an executor runs, when it is switched on."""
+
+    def __init__(self, reduce: Callable[[Any], Any]) -> None:
+        self.stats: list[Any] | None = None
+        self.reduce = reduce
+        make_callable = tf.compat.v1.Session.make_callable
+
+        def traceable(session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
+            plain = make_callable(session, fetches, feed_list, accept_options)
+
+            def call(*feeds: Any) -> Any:
+                if self.stats is None:
+                    return plain(*feeds)
+                metadata = tf.compat.v1.RunMetadata()
+                options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+                fed = dict(zip(feed_list or (), feeds, strict=True))
+                values = session.run(fetches, fed, options=options, run_metadata=metadata)
+                self.stats.append(metadata.step_stats)
+                return values
+
+            return call
+
+        tf.compat.v1.Session.make_callable = traceable
+
+    def trace(self, step: Callable[[], Any]) -> tuple[dict[str, float], float]:
+        """Seconds of each kernel of a step, reduced over several, and the largest number of bytes that were allocated at once."""
+        runs, peaks = [], []
+        for _ in range(_TRACED + 1):
+            self.stats = []
+            step()
+            runs.append(kernel_seconds(self.stats[-1]))
+            peaks.append(_peak_bytes(self.stats[-1]))
+        self.stats = None
+        # The first one builds the traced program anew.
+        names = runs[-1].keys()
+        return {name: float(self.reduce([run.get(name, 0.0) for run in runs[1:]])) for name in names}, max(peaks[1:])
+
+
+def _peak_bytes(step_stats: Any) -> float:
+    return max(
+        (
+            memory.allocator_bytes_in_use + max(0, memory.peak_bytes - memory.live_bytes)
+            for device in step_stats.dev_stats
+            for node in device.node_stats
+            for memory in node.memory
+        ),
+        default=0,
+    )
+
+
+def _in_use_bytes() -> float:
+    """What is allocated while nothing runs."""
+    with tf.Graph().as_default() as graph:
+        size = tf.compat.v1.placeholder(tf.int32, [])
+        made = tf.fill([size], 1.0)
+        with tf.compat.v1.Session(graph=graph) as session:
+            metadata = tf.compat.v1.RunMetadata()
+            options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+            session.run(made.op, {size: 1}, options=options, run_metadata=metadata)
+    return _peak_bytes(metadata.step_stats)
+
+
+def _by_operator(plan: Any, kernels: dict[str, float]) -> dict[str, list[float]]:
+    """Predicted and measured seconds by operator; what belongs to none is under an empty name."""
+    names = sorted(plan.operators, key=len, reverse=True)
+    result = {name: [entry.time_s, 0.0] for name, entry in plan.operators.items()}
+    result["moves"] = [sum(entry.time_s for entry in plan.edges.values()), 0.0]
+    result[""] = [0.0, 0.0]
+    for kernel, took in kernels.items():
+        if _SCOPE in kernel or _is_collective(kernel):
+            owner = "moves"
+        else:
+            marks = ("/{}/", "/{}_grad/", "/update_{}/")
+            owner = next((name for name in names if any(mark.format(name) in f"/{kernel}/" for mark in marks)), "")
+        result[owner][1] += took
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from tensoropt.api.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError, SessionError
 from tensoropt.plan.plan import Plan
+from tensoropt.search.parallelism import ParallelismProfile
 
 __all__ = ["Session", "build_execution_graph", "init", "run", "world_rank", "world_size"]
 
@@ -71,6 +72,11 @@ def build_execution_graph(
         if chosen not in _ENGINES:
             source = f"{_ENGINE_VARIABLE}" if os.environ.get(_ENGINE_VARIABLE) else "build_execution_graph"
             raise EngineError(f"{source}: engine {chosen!r} is unknown. Use one of {', '.join(map(repr, _ENGINES))}.")
+        if isinstance(plan, ParallelismProfile):
+            raise PlanError(
+                "build_execution_graph: plan must be a Plan, got a ParallelismProfile. Start the job with the number "
+                "of ranks that you choose from it, and give what find_strategy('mini_time') returns."
+            )
         if not isinstance(plan, Plan):
             raise PlanError(
                 f"build_execution_graph: plan must be a Plan, got {plan!r}. Give what find_strategy returned."

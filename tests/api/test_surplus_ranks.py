@@ -1,0 +1,49 @@
+"""A plan for fewer devices than the job has ranks: the others end, and nobody notices but by their last line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mpi_support import MpiRunError, run_mpi
+
+pytestmark = pytest.mark.mpi
+
+_SCRIPT = Path(__file__).parent.parent / "scripts" / "surplus.py"
+_RANKS, _NEEDED = 4, 2
+_QUICK = {"TENSOROPT_COSTS": "analytic"}  # what operators take is of no interest here
+
+
+def check_output(stdout: str) -> None:
+    """The surplus ranks have ended as ranks do, before the others trained."""
+    ended = re.findall(r"^rank (\d): ends, since the plan needs 2 of the job's 4 ranks$", stdout, re.MULTILINE)
+    assert sorted(ended) == ["2", "3"]
+    assert sorted(re.findall(r"^LEFT (\d) 0$", stdout, re.MULTILINE)) == ["2", "3"]
+    refused = re.findall(r"^REFUSED (\d) SessionError (\w+).*has left the job", stdout, re.MULTILINE)
+    assert sorted(refused) == [(rank, call) for rank in "23" for call in ("find_strategy", "init", "run")]
+    trained = [json.loads(line) for line in re.findall(r"^TRAINED (.*)$", stdout, re.MULTILINE)]
+    assert sorted(row[:3] for row in trained) == [[rank, _RANKS, _NEEDED] for rank in range(_NEEDED)]
+    assert trained[0][3] == trained[1][3]
+
+
+def test_surplus_ranks_end_and_the_others_train() -> None:
+    job: subprocess.CompletedProcess[str] = run_mpi(_SCRIPT, _RANKS, "mpi", "built before", timeout=200, env=_QUICK)
+    assert job.returncode == 0
+    check_output(job.stdout)
+    # What a program does at its end is done, on the ranks that go on and on those that do not.
+    assert sorted(re.findall(r"^ATEXIT (\d)$", job.stdout, re.MULTILINE)) == ["0", "1", "2", "3"]
+
+
+def test_a_failure_after_they_have_ended_ends_the_job() -> None:
+    with pytest.raises(MpiRunError) as caught:
+        run_mpi(_SCRIPT, _RANKS, "mpi4py", "failure", timeout=200, env=_QUICK)
+    assert caught.value.returncode not in (None, 0)
+    check_output(caught.value.stdout)
+    assert re.search(r"rank 1: RuntimeError: out of cheese", caught.value.stderr)
+    # Before they end, a plan that does not need them cannot be run on all.
+    refused = re.findall(r"^VERIFY (\d) Plan: needs 2 of this job's 4 ranks.*Call build", caught.value.stdout, re.M)
+    assert sorted(refused) == ["0", "1", "2", "3"]

@@ -10,6 +10,7 @@ import numpy as np
 from tensoropt.api.costs import optimizer_key
 from tensoropt.api.model import Model
 from tensoropt.api.strategy import ImportedModel
+from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
 from tensoropt.errors import PlanError
@@ -20,7 +21,6 @@ from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.data_parallel import data_parallel
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.problem import FloatArray, Problem
 from tensoropt.search.provenance import Provenance

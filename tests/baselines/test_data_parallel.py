@@ -6,12 +6,12 @@ import collections
 
 import pytest
 
+from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.configuration import DEFER, Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.data_parallel import data_parallel
 from tensoropt.search.space import SearchSpace
 from tests.plan.small_graphs import embedding, mlp, tied
 

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import time
+
+from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.graph.operator import Operator
 from tensoropt.plan.configuration import DEFER, Configuration, is_legal
+from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["data_parallel"]
+__all__ = ["data_parallel", "data_parallel_baseline"]
+
+
+def data_parallel_baseline(space: SearchSpace) -> Frontier:
+    """Data parallelism as a frontier of one point.
+
+    Raises:
+        PlanError: the batch of an input cannot be shared by all devices.
+    """
+    began = time.perf_counter()
+    chosen = data_parallel(space)
+    for op in space.graph.of_type("Placeholder", "PlaceholderWithDefault"):
+        if op.name in chosen and op.outputs[0].shape and set(chosen[op.name].actions) - {"d0"}:
+            raise does_not_apply(
+                "data_parallel",
+                f"{op} has a batch of {op.outputs[0].shape[0]}, which {space.mesh.size} devices do not divide",
+                f"Use a batch that {space.mesh.size} divides, or another number of devices.",
+            )
+    return single(space.problem, space.assignment(chosen), began)
 
 
 def data_parallel(space: SearchSpace) -> dict[str, Configuration]:

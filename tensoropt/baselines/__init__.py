@@ -1,0 +1,46 @@
+"""Strategies that others use or search for, in the same space and with the same costs as ours, to compare with.
+
+A baseline gives a `Frontier` on a search space's problem: of a single point, unless it has a trade-off of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tensoropt.baselines.baseline import Baseline as Baseline
+from tensoropt.baselines.data_parallel import data_parallel_baseline
+from tensoropt.baselines.mesh_tensorflow import mesh_tensorflow
+from tensoropt.baselines.optcnn import optcnn
+from tensoropt.baselines.tofu import tofu
+from tensoropt.errors import PlanError
+from tensoropt.search import Frontier
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["BASELINES", "Baseline", "apply_baseline"]
+
+BASELINES: Mapping[str, Baseline] = MappingProxyType(
+    {
+        "data_parallel": data_parallel_baseline,
+        "optcnn": optcnn,
+        "tofu": tofu,
+        "mesh_tensorflow": mesh_tensorflow,
+    }
+)
+"""By name. A baseline is a function of a `SearchSpace`; keyword arguments are its own, and have defaults."""
+
+
+def apply_baseline(name: str, space: SearchSpace) -> Frontier:
+    """The strategy of a baseline for a graph, or its strategies.
+
+    Args:
+        name: one of `BASELINES`.
+        space: the graph's search space; the assignments of the result are its problem's.
+
+    Raises:
+        PlanError: there is no such baseline, or it does not apply to the graph; the message says why.
+        InfeasibleError: no strategy of the kind is possible.
+    """
+    if name not in BASELINES:
+        raise PlanError(f"baseline {name!r}: must be one of {', '.join(map(repr, BASELINES))}, got {name!r}.")
+    return BASELINES[name](space)

@@ -1,0 +1,116 @@
+"""What baselines have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tensoropt.errors import PlanError
+from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["Baseline", "alternatives_of", "does_not_apply", "fixed_alternatives", "restricted", "single"]
+
+
+class Baseline(Protocol):
+    """A space in, the baseline's strategies out."""
+
+    def __call__(self, space: SearchSpace) -> Frontier:
+        """See `tensoropt.baselines.apply_baseline`."""
+        ...
+
+
+def does_not_apply(name: str, reason: str, remedy: str) -> PlanError:
+    """The error of a baseline that has no strategy for a graph."""
+    return PlanError(f"baseline {name!r}: does not apply because {reason}. {remedy}")
+
+
+def single(
+    problem: Problem, assignment: npt.ArrayLike, began: float, alternatives: npt.ArrayLike | None = None
+) -> Frontier:
+    """The frontier of one strategy, whose search began at ``time.perf_counter()`` = ``began``."""
+    return frontier_of(
+        problem, assignment, alternatives, exact=False, eliminations=(), seconds=time.perf_counter() - began
+    )
+
+
+def restricted(problem: Problem, allowed: Iterable[npt.ArrayLike]) -> tuple[Problem, list[IntArray]]:
+    """The problem in which every node has fewer configurations.
+
+    Args:
+        problem: the whole problem.
+        allowed: per node, the configuration indices that it keeps, ascending.
+
+    Returns:
+        The problem, and per node the indices as given, by which its assignments are translated back.
+    """
+    kept = [np.asarray(indices, np.int64) for indices in allowed]
+    cut: dict[tuple[int, bytes, bytes], FloatArray] = {}
+
+    def part(table: FloatArray, rows: IntArray, columns: IntArray | None) -> FloatArray:
+        # Tables that edges share stay shared.
+        key = (id(table), rows.tobytes(), b"" if columns is None else columns.tobytes())
+        if key not in cut:
+            cut[key] = table[rows] if columns is None else table[np.ix_(rows, columns)]
+        return cut[key]
+
+    pairs = problem.edges.tolist()
+    smaller = Problem(
+        problem.names,
+        [part(table, kept[i], None) for i, table in enumerate(problem.node_time_s)],
+        [part(table, kept[i], None) for i, table in enumerate(problem.node_memory_bytes)],
+        problem.edges,
+        [part(table, kept[u], kept[v]) for table, (u, v) in zip(problem.edge_time_s, pairs, strict=True)],
+        [part(table, kept[u], kept[v]) for table, (u, v) in zip(problem.edge_memory_bytes, pairs, strict=True)],
+        problem.groups,
+    )
+    return smaller, kept
+
+
+def fixed_alternatives(problem: Problem, which: int) -> Problem:
+    """The problem in which every table with alternatives has only number ``which``, or, where that is impossible, 0."""
+    memo: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
+
+    def pick(time_s: FloatArray, memory_bytes: FloatArray, rank: int) -> tuple[FloatArray, FloatArray]:
+        if time_s.ndim <= rank or time_s.shape[-1] <= which:
+            return time_s, memory_bytes
+        key = (id(time_s), id(memory_bytes))
+        if key not in memo:
+            exists = np.isfinite(time_s[..., which] + memory_bytes[..., which])
+            memo[key] = (
+                np.where(exists, time_s[..., which], time_s[..., 0]),
+                np.where(exists, memory_bytes[..., which], memory_bytes[..., 0]),
+            )
+        return memo[key]
+
+    nodes = [pick(t, m, 1) for t, m in zip(problem.node_time_s, problem.node_memory_bytes, strict=True)]
+    edges = [pick(t, m, 2) for t, m in zip(problem.edge_time_s, problem.edge_memory_bytes, strict=True)]
+    return Problem(
+        problem.names,
+        [time_s for time_s, _ in nodes],
+        [memory_bytes for _, memory_bytes in nodes],
+        problem.edges,
+        [time_s for time_s, _ in edges],
+        [memory_bytes for _, memory_bytes in edges],
+        problem.groups,
+    )
+
+
+def alternatives_of(problem: Problem, assignment: Sequence[int], which: int) -> IntArray:
+    """For each node, then each edge, the alternative that `fixed_alternatives` has put in its table's place."""
+    result = np.zeros(problem.nodes + len(problem.edges), np.int64)
+    for i in range(len(result)):
+        if i < problem.nodes:
+            time_s, memory_bytes = (table[assignment[i]] for table in problem.node_tables(i))
+        else:
+            u, v = problem.edges[i - problem.nodes].tolist()
+            tables = problem.edge_tables(i - problem.nodes)
+            time_s, memory_bytes = (table[assignment[u], assignment[v]] for table in tables)
+        if len(time_s) > which and np.isfinite(time_s[which] + memory_bytes[which]):
+            result[i] = which
+    return result

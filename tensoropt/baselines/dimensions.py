@@ -1,0 +1,110 @@
+"""Logical dimensions: which dimensions of all tensors of a graph are one and the same, and what they are called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+
+__all__ = ["LogicalDimensions", "logical_dimensions"]
+
+_Axis = tuple[str, str]  # an operator and one of its iteration axes
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalDimensions:
+    """The names that a Mesh-TensorFlow program would give to dimensions.
+
+    Attributes:
+        sizes: per name, the size of the dimension: what all that has the name can be split by.
+        of_axis: per operator and iteration axis, its name.
+        together: pairs of different names, sorted, that meet in a tensor: one mesh dimension cannot split both.
+    """
+
+    sizes: Mapping[str, int]
+    of_axis: Mapping[_Axis, str]
+    together: frozenset[tuple[str, str]]
+
+
+def logical_dimensions(graph: Graph, operators: tuple[Operator, ...], rules: Mapping[str, OpRule]) -> LogicalDimensions:
+    """Follows dimensions through the graph and names them.
+
+    A dimension of a tensor is the same in the operator that makes it and in all that read it; an iteration axis is the
+    same in all tensors of its operator. (Of a dimension that is a product of axes, the major one counts: only it may
+    be split.) Of what is not connected, dimensions of one size get one name, as all layers' hidden dimensions have
+    in a program, unless they meet in some operator. A dimension that some operator cannot split (an image's height, a
+    gate) is left out.
+
+    Args:
+        graph: the logical graph.
+        operators: those to look at, in topological order.
+        rules: by operator.
+    """
+    parent: dict[_Axis, _Axis] = {}
+
+    def find(axis: _Axis) -> _Axis:
+        parent.setdefault(axis, axis)
+        while parent[axis] != axis:
+            parent[axis] = parent[parent[axis]]
+            axis = parent[axis]
+        return axis
+
+    whole: list[_Axis] = []
+    for op in operators:
+        rule = rules[op.name]
+        for axis, extent in rule.sizes:
+            find((op.name, axis))
+            if axis not in rule.split and extent > 1 and not _is_minor(rule, axis):
+                whole.append((op.name, axis))
+        for position, tensor in enumerate(op.inputs):
+            made = rules[tensor.op].outputs[tensor.index]
+            shape = graph.spec(tensor).shape
+            for ours, theirs, extent in zip(rule.inputs[position], made, shape, strict=True):
+                if ours and theirs:
+                    parent[find((op.name, ours[0]))] = find((tensor.op, theirs[0]))
+                elif extent > 1:
+                    # One of the two never splits it.
+                    whole += [(op.name, ours[0])] if ours else [(tensor.op, theirs[0])] if theirs else []
+    blocked = {find(axis) for axis in whole}
+    meets: dict[_Axis, set[_Axis]] = {}
+    sizes: dict[_Axis, int] = {}
+    for op in operators:
+        rule = rules[op.name]
+        splittable = [axis for axis in rule.split if find((op.name, axis)) not in blocked]
+        roots = sorted({find((op.name, axis)) for axis in splittable})
+        for axis in splittable:
+            root = find((op.name, axis))
+            sizes[root] = math.gcd(sizes.get(root, 0), rule.size(axis))
+        for root in roots:
+            meets.setdefault(root, set()).update(other for other in roots if other != root)
+    names: dict[_Axis, str] = {}
+    for root in meets:  # in the order of operators
+        if root not in names:
+            taken = {names[other] for other in meets[root] if other in names}
+            number = 0
+            while f"{sizes[root]}.{number}" in taken:
+                number += 1
+            names[root] = f"{sizes[root]}.{number}"
+    return LogicalDimensions(
+        {names[root]: sizes[root] for root in meets},
+        {
+            (op.name, axis): names[find((op.name, axis))]
+            for op in operators
+            for axis in rules[op.name].split
+            if find((op.name, axis)) not in blocked
+        },
+        frozenset(
+            (min(names[one], names[other]), max(names[one], names[other]))
+            for one, others in meets.items()
+            for other in others
+        ),
+    )
+
+
+def _is_minor(rule: OpRule, axis: str) -> bool:
+    """Whether an axis is but a part of a product in some tensor: where that is undone it can be split again."""
+    return any(axis in dim[1:] for dims in (*rule.inputs, *rule.outputs) for dim in dims)

@@ -146,7 +146,8 @@ class Executor:
             if whole.shape != spec.shape:
                 raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
             piece = whole[self.layout_of(TensorId(name)).slices(spec.shape, self.plan.mesh, self.engine.rank)]
-            self._session.run(assign, {feed: piece})
+            # A copy: TensorFlow may take the array's own memory, and with a view of it the whole value would stay.
+            self._session.run(assign, {feed: piece.copy() if piece.size < whole.size else piece})
             self._initialized.add(variable.name)
         self._initialize_rest()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -25,9 +26,12 @@ from tensoropt.cluster.fields import (
 from tensoropt.cluster.profile import CollectiveProfile, group_fits, restricted
 from tensoropt.errors import ClusterError
 
-__all__ = ["SCHEMA_VERSION", "Level", "Topology", "prime_factors"]
+__all__ = ["MAX_MESH_AXES", "SCHEMA_VERSION", "Level", "Topology", "prime_factors"]
 
 SCHEMA_VERSION = 1
+
+# Configurations and layouts grow fast with the axes of the factor mesh.
+MAX_MESH_AXES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,16 @@ class Topology:
     def factor_mesh(self) -> tuple[int, ...]:
         """The prime factors of the device count, outermost level first, ascending within a level.
 
+        Where these are more than :data:`MAX_MESH_AXES`, neighbours of one level are multiplied until they are not.
+
         Example:
             >>> from tensoropt.cluster import presets
             >>> presets.v100(hosts=3).factor_mesh()
             (3, 2, 2, 2)
+            >>> presets.v100(hosts=128).factor_mesh()
+            (4, 4, 8, 2, 2, 2)
         """
-        return tuple(factor for level in self.levels for factor in prime_factors(level.size))
+        return tuple(extent for extents in _axis_extents(self.level_sizes) for extent in extents)
 
     def axis_level(self, axis: int) -> int:
         """The index of the level that the factor mesh's ``axis`` belongs to.
@@ -128,7 +136,7 @@ class Topology:
         Raises:
             ClusterError: if there is no such axis.
         """
-        levels = [index for index, level in enumerate(self.levels) for _ in prime_factors(level.size)]
+        levels = [index for index, extents in enumerate(_axis_extents(self.level_sizes)) for _ in extents]
         if not 0 <= axis < len(levels):
             raise ClusterError(
                 f"Topology {self.name!r}: mesh axis {axis} does not exist; the factor mesh "
@@ -136,6 +144,11 @@ class Topology:
                 f"axes 0..{len(levels) - 1}."
             )
         return levels[axis]
+
+    def level_borders(self) -> tuple[int, ...]:
+        """Where the axes of another level begin in the factor mesh, ascending; 0 is none."""
+        ends = itertools.accumulate(len(extents) for extents in _axis_extents(self.level_sizes))
+        return tuple(sorted({end for end in ends if 0 < end < len(self.factor_mesh())}))
 
     def group_by_level(self, axes: Sequence[int]) -> tuple[int, ...]:
         """Members per level, outermost first, of a group of factor-mesh ``axes``, in any order.
@@ -283,6 +296,21 @@ def prime_factors(number: int) -> tuple[int, ...]:
             number //= divisor
         divisor += 1
     return (*factors, number) if number > 1 else tuple(factors)
+
+
+@functools.lru_cache(maxsize=1024)
+def _axis_extents(level_sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Per level the extents of its axes of the factor mesh.
+
+    While there are too many, the level with most of them (of equals the outermost) multiplies the two neighbours with
+    the least product (of equals the first).
+    """
+    levels = [list(prime_factors(size)) for size in level_sizes]
+    while sum(map(len, levels)) > MAX_MESH_AXES and any(len(extents) > 1 for extents in levels):
+        extents = max(levels, key=len)
+        place = min(range(len(extents) - 1), key=lambda index: extents[index] * extents[index + 1])
+        extents[place : place + 2] = [extents[place] * extents[place + 1]]
+    return tuple(tuple(extents) for extents in levels)
 
 
 def _level_from_json(data: object, where: str) -> Level:

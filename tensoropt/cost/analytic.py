@@ -54,18 +54,16 @@ class AnalyticCost:
     ) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
         pieces = configuration.pieces(rule, self.mesh)
-        tensors = [(spec, configuration.input_layouts(rule, index).value) for index, spec in enumerate(inputs)] + [
-            (spec, configuration.output_layouts(rule, index).value) for index, spec in enumerate(op.outputs)
-        ]
+        tensors = [*zip(inputs, rule.inputs, strict=True), *zip(op.outputs, rule.outputs, strict=True)]
         dtype = next((spec.dtype for spec, _ in tensors if spec.is_differentiable), "float32")
         rate = self._device.flops(dtype)
         size_bytes = 0.0
-        for index, (spec, layout) in enumerate(tensors):
+        for index, (spec, dims) in enumerate(tensors):
             if index == rule.sparse_input:
                 # Only the rows that are looked up are read.
                 size_bytes += op.outputs[0].size_bytes / pieces
             else:
-                size_bytes += math.prod(layout.local_shape(spec.shape, self.mesh)) * spec.itemsize
+                size_bytes += spec.size_bytes / configuration.cuts(dims, self.mesh)
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / rate
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._reduction_seconds(rule, inputs, configuration)

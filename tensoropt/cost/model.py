@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tensoropt.cluster import Topology
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorSpec
@@ -20,6 +21,7 @@ __all__ = ["CostModel"]
 class CostModel(Protocol):
     """Times on one device of a topology, additive over operators and edges (TensorOpt Eq. 1-3)."""
 
+    topology: Topology
     mesh: Mesh
     iteration_seconds: float  # of a training step that computes nothing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from tensoropt.errors import LayoutError
 
 __all__ = ["Coarsening"]
 
-_MOST_AXES = 32  # a set of axes is the bits of one integer
+_MOST_AXES = 12  # every set of them is gone through
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,15 @@ class Coarsening:
     A *pattern* gives each axis of the factor mesh a state. Neighbouring axes of equal state are one *block*, an axis
     of the operator's own mesh. On a small factor mesh every pattern is allowed. On a larger one a pattern has few
     blocks, and a state stands in one block only, as in the paper, where a tensor map names one mesh axis per
-    tensor dimension; replication and partial sums may stand in several.
+    tensor dimension; replication and partial sums may stand in several. On a still larger one, patterns of three blocks
+    and more have a block begin with each level of the cluster (of as many levels as they have blocks for), so that
+    hosts and the devices in them are used for different things; patterns of one and two blocks may have any sizes.
 
     Attributes:
         free_up_to_axes: up to this many mesh axes every pattern is allowed.
         blocks: the most blocks on a larger mesh.
+        any_sizes_up_to_axes: up to this many mesh axes blocks may have any sizes.
+        borders: where the axes of another level of the cluster begin, ascending.
 
     Example:
         >>> Coarsening().patterns(2, 1, 1).tolist()
@@ -37,6 +42,8 @@ class Coarsening:
 
     free_up_to_axes: int = 3
     blocks: int = 3
+    any_sizes_up_to_axes: int = 4
+    borders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.free_up_to_axes < 0 or self.blocks < 1:
@@ -60,9 +67,24 @@ class Coarsening:
             raise LayoutError(f"Mesh of {axes} axes: at most {_MOST_AXES} can be planned for. Use fewer devices.")
         return _patterns(self, axes, once, repeated)
 
-    def to_json(self) -> dict[str, int]:
+    def between(self) -> Coarsening:
+        """Where tensors may pass between two operators: through one block more, in any sizes.
+
+        With that, hardly a path through more blocks is any cheaper.
+        """
+        return dataclasses.replace(self, blocks=self.blocks + 1, borders=())
+
+    def to_json(self) -> dict[str, object]:
         """What a plan's notes say about it."""
-        return {"free_up_to_axes": self.free_up_to_axes, "blocks": self.blocks}
+        return {**dataclasses.asdict(self), "borders": list(self.borders)}
+
+    def block_sizes(self, axes: int, blocks: int) -> list[tuple[int, ...]]:
+        """The ways to cut a larger factor mesh into ``blocks`` blocks: their numbers of axes."""
+        every = list(itertools.combinations(range(1, axes), blocks - 1))
+        if axes > self.any_sizes_up_to_axes and blocks > 2:
+            wanted = min(blocks - 1, len(self.borders))
+            every = [cuts for cuts in every if len({*cuts} & {*self.borders}) >= wanted]
+        return [tuple(b - a for a, b in itertools.pairwise((0, *cuts, axes))) for cuts in every]
 
 
 @functools.lru_cache(maxsize=256)
@@ -75,20 +97,11 @@ def _patterns(coarsening: Coarsening, axes: int, once: int, repeated: int) -> ND
         rows = sorted(
             [state for state, size in zip(choice, sizes, strict=True) for _ in range(size)]
             for blocks in range(1, min(coarsening.blocks, axes) + 1)
-            for sizes in _block_sizes(axes, blocks)
+            for sizes in coarsening.block_sizes(axes, blocks)
             for choice in itertools.product(states, repeat=blocks)
             if all(one != other for one, other in itertools.pairwise(choice))
             and all(choice.count(state) == 1 for state in choice if state < once)
         )
     result = np.array(rows, dtype=np.int8).reshape(len(rows), axes)
     result.flags.writeable = False
-    return result
-
-
-def _block_sizes(axes: int, blocks: int) -> list[tuple[int, ...]]:
-    """The ways to cut ``axes`` into ``blocks`` runs; there are binomial(axes - 1, blocks - 1)."""
-    result = []
-    for cuts in itertools.combinations(range(1, axes), blocks - 1):
-        borders = (0, *cuts, axes)
-        result.append(tuple(end - start for start, end in itertools.pairwise(borders)))
     return result

@@ -37,6 +37,8 @@ REPLICATED, PARTIAL = -1, -2
 _ALL_ORDERS_UP_TO_AXES = 3
 _KINDS = tuple(StepKind)
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
+# So many sources are solved at a time: times to all layouts are held only for them.
+_ROWS_AT_ONCE = 128
 # What leads back; a permute is undone by another.
 _UNDONE_BY = {
     StepKind.ALL_GATHER: StepKind.SLICE,
@@ -44,8 +46,25 @@ _UNDONE_BY = {
     StepKind.ALL_TO_ALL: StepKind.ALL_TO_ALL,
 }
 _ONE_WAY = (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.TO_PARTIAL)
-# So many sources are compared with all layouts at a time that the work stays in a processor's cache.
-_ROWS_AT_ONCE = 32
+# Source, target, number of the kind, axes as bits, of each step.
+_Links = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+def _step_kinds() -> NDArray[np.int8]:
+    """The number of the kind of step that changes one state to another, -1 if there is none, by both states."""
+    dims = 64
+    result = np.full((dims + 2, dims + 2), -1, np.int8)
+    result[:dims, :dims] = _NUMBER[StepKind.ALL_TO_ALL]
+    np.fill_diagonal(result, -1)
+    result[PARTIAL, :dims] = _NUMBER[StepKind.REDUCE_SCATTER]
+    result[REPLICATED, :dims] = _NUMBER[StepKind.SLICE]
+    result[:dims, REPLICATED] = _NUMBER[StepKind.ALL_GATHER]
+    result[PARTIAL, REPLICATED] = _NUMBER[StepKind.ALL_REDUCE]
+    result[REPLICATED, PARTIAL] = _NUMBER[StepKind.TO_PARTIAL]
+    return result
+
+
+_STEP_KINDS = _step_kinds()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,40 +114,62 @@ class _LayoutGraph:
 
 
 class _Solved:
-    """A layout graph with the times of its steps for tensors of one size; rows are solved when they are asked for.
+    """A layout graph with the times of its steps for tensors of one size; paths are solved when they are asked for.
+
+    Only times between *ends*, the layouts that operators give and ask for, are kept.
 
     Shared by all tensors of that size whose dimensions divide alike.
     """
 
-    def __init__(self, mesh: Mesh, graph: _LayoutGraph, size_bytes: float, cost: StepCost) -> None:
+    def __init__(
+        self, mesh: Mesh, graph: _LayoutGraph, ends: NDArray[np.bool_], size_bytes: float, cost: StepCost
+    ) -> None:
         self.mesh = mesh
         self.graph = graph
         self.size_bytes = size_bytes
         self.weight = _weights(mesh, graph, size_bytes, cost)
         self._cost = cost
-        count = len(graph.states)
-        self._seconds = np.full((count, count), np.inf)
-        self._known = np.zeros(count, dtype=bool)
         self.index = {key: number for number, key in enumerate(_keys(graph.states, graph.places))}
+        self.ends = np.flatnonzero(ends)
+        self._end = np.cumsum(ends) - 1  # the place of each layout among the ends
+        self._between = np.full((len(self.ends), len(self.ends)), np.inf)
+        self._known = np.zeros(len(self.ends), dtype=bool)
+        self._rows: dict[int, NDArray[np.float64]] = {}
 
-    def seconds(self, sources: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Times between all layouts, of which the rows of ``sources`` are valid."""
-        missing = np.unique(sources[~self._known[sources]])
-        if len(missing):
-            graph = self.graph
-            self._seconds[missing] = shortest_rows(len(self._known), graph.source, graph.target, self.weight, missing)
-            self._known[missing] = True
-        return self._seconds
+    def between(self, sources: NDArray[np.intp], targets: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Times from some of the ends to others, ``(sources, targets)``."""
+        if not (np.isin(sources, self.ends).all() and np.isin(targets, self.ends).all()):
+            raise LayoutError(
+                "Reshard: times are kept between layouts that operators may have, and others were asked for. "
+                "Give them to Resharder.table."
+            )
+        rows, columns = self._end[sources], self._end[targets]
+        missing = np.unique(rows[~self._known[rows]])
+        for first in range(0, len(missing), _ROWS_AT_ONCE):
+            some = missing[first : first + _ROWS_AT_ONCE]
+            self._between[some] = self._solve(self.ends[some])[:, self.ends]
+        self._known[missing] = True
+        return self._between[np.ix_(rows, columns)]
+
+    def row(self, start: int) -> NDArray[np.float64]:
+        """Times from a layout to all."""
+        if start not in self._rows:
+            self._rows[start] = self._solve(np.array([start]))[0]
+        return self._rows[start]
 
     def path(self, start: int, end: int) -> list[int]:
         """The links of the cheapest path."""
-        graph, row = self.graph, self.seconds(np.array([start]))[start]
+        graph, row = self.graph, self.row(start)
         links = []
         while end != start:
             first, last = np.searchsorted(graph.target, [end, end + 1])
             links.append(int(first + np.argmin(row[graph.source[first:last]] + self.weight[first:last])))
             end = int(graph.source[links[-1]])
         return links[::-1]
+
+    def _solve(self, starts: NDArray[np.intp]) -> NDArray[np.float64]:
+        graph = self.graph
+        return shortest_rows(len(graph.states), graph.source, graph.target, self.weight, starts)
 
     @functools.cached_property
     def undo(self) -> NDArray[np.float64]:
@@ -147,9 +188,10 @@ class _Solved:
         """Times to go the cheapest paths from ``sources`` backwards, ``(sources, L)``."""
         graph = self.graph
         result = np.zeros((len(sources), len(graph.states)))
-        seconds = self.seconds(sources)
         for number, start in enumerate(sources.tolist()):
-            row = seconds[start]
+            if number % _ROWS_AT_ONCE == 0:
+                rows = self._solve(sources[number : number + _ROWS_AT_ONCE])
+            row = rows[number % _ROWS_AT_ONCE]
             best = np.flatnonzero(row[graph.source] + self.weight == row[graph.target])
             leads_to, first = np.unique(graph.target[best], return_index=True)
             last = np.full(len(row), -1, dtype=np.intp)  # the last link of the path to each layout
@@ -197,7 +239,7 @@ class ReshardTable:
     def between(self, sources: States, targets: States) -> NDArray[np.float64]:
         """Seconds from each of some layouts to each of others, ``(sources, targets)``; see :meth:`numbers`."""
         rows, columns = self.numbers(sources), self.numbers(targets)
-        return self._solved.seconds(rows)[np.ix_(rows, columns)]
+        return self._solved.between(rows, columns)
 
     def back(self, sources: States, targets: States) -> NDArray[np.float64]:
         """Seconds to go each cheapest path backwards: to make the source again from the target, ``(sources, targets)``.
@@ -234,7 +276,8 @@ class ReshardTable:
     @property
     def seconds(self) -> NDArray[np.float64]:
         """``(L, L)``, the time of the cheapest path from row to column."""
-        return self._solved.seconds(np.arange(len(self._solved.graph.states)))
+        every = np.arange(len(self._solved.graph.states))
+        return np.array([self._solved.row(start) for start in every.tolist()])
 
     def path(self, source: Layout, target: Layout) -> tuple[Step, ...]:
         """The steps of the cheapest path; equal costs are decided by the order of layouts.
@@ -312,7 +355,7 @@ class Resharder:
         self._cost = cost
         self._products = sorted({1} | {mesh.extent(subset) for subset in _subsets(mesh.axes)})
         self._solved: dict[tuple[object, ...], _Solved] = {}
-        self._divided: dict[tuple[object, ...], _LayoutGraph] = {}
+        self._divided: dict[tuple[object, ...], tuple[_LayoutGraph, NDArray[np.bool_]]] = {}
 
     def table(self, shape: Sequence[int], itemsize: int, states: States) -> ReshardTable:
         """The table of tensors of ``shape``.
@@ -337,18 +380,24 @@ class Resharder:
         further = self._further(states, dims)
         key = (divisible, size_bytes, further)
         if key not in self._solved:
-            graph = self._graph(divisible, further)
-            self._solved[key] = _Solved(self.mesh, graph, size_bytes, self._cost)
+            graph, ends = self._graph(divisible, further)
+            self._solved[key] = _Solved(self.mesh, graph, ends, size_bytes, self._cost)
         return ReshardTable(len(shape), dims, self._solved[key])
 
-    def _graph(self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...]) -> _LayoutGraph:
+    def _graph(
+        self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...]
+    ) -> tuple[_LayoutGraph, NDArray[np.bool_]]:
+        """The layouts of tensors that divide so, and which of them are ends."""
         key = (divisible, further)
         if key not in self._divided:
-            graph = _layout_graph(self.mesh, self.coarsening, len(divisible), further)
+            rank = len(divisible)
+            graph = _layout_graph(self.mesh, self.coarsening, rank, further)
             kept = np.ones(len(graph.states), dtype=bool)
             for dim, sizes in enumerate(divisible):
                 kept &= np.isin(_pieces(graph.states, self.mesh, dim), sizes)
-            self._divided[key] = graph.restricted(kept)
+            graph = graph.restricted(kept)
+            ends = {*map(bytes, _family(self.mesh, self.coarsening, rank)), *map(bytes, np.array(further, np.int8))}
+            self._divided[key] = graph, np.array([bytes(row) in ends for row in graph.states])
         return self._divided[key]
 
     def _further(self, states: States, dims: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -419,25 +468,34 @@ def _weights(mesh: Mesh, graph: _LayoutGraph, size_bytes: float, cost: StepCost)
 
 
 @functools.lru_cache(maxsize=32)
-def _family(mesh: Mesh, coarsening: Coarsening, rank: int) -> States:
-    """The states of all layouts of tensors of which every dimension divides; the replicated one comes first."""
-    patterns = coarsening.patterns(len(mesh.axes), rank, 2)[::-1]
+def _family(mesh: Mesh, coarsening: Coarsening, rank: int, *, between: bool = False) -> States:
+    """Layouts of tensors of which every dimension divides; the replicated one comes first.
+
+    Args:
+        mesh: the factor mesh.
+        coarsening: of operators.
+        rank: of the tensors.
+        between: also those that tensors may pass through.
+    """
+    axes = len(mesh.axes)
+    patterns = coarsening.between().patterns(axes, 0, rank + 2) if between else coarsening.patterns(axes, rank, 2)
+    patterns = patterns[::-1]
     return np.where(patterns == rank, PARTIAL, np.where(patterns > rank, REPLICATED, patterns)).astype(np.int8)
 
 
 @functools.lru_cache(maxsize=32)
 def _layout_graph(mesh: Mesh, coarsening: Coarsening, rank: int, further: tuple[tuple[int, ...], ...]) -> _LayoutGraph:
-    states = _family(mesh, coarsening, rank)
+    states = _family(mesh, coarsening, rank, between=True)
     if further:
-        states = np.concatenate([states, np.array(further, dtype=np.int8)])
+        known = set(map(tuple, states.tolist()))
+        more = [row for row in further if row not in known]
+        states = np.concatenate([states, np.array(more, dtype=np.int8).reshape(len(more), len(mesh.axes))])
     places = _ascending(states)
     if len(mesh.axes) <= _ALL_ORDERS_UP_TO_AXES:
         states, places = _all_orders(states, rank)
-    code = np.where(states >= 0, states * np.int16(64) + places, states).astype(np.int16)
-    found = [
-        _links(states, places, code, slice(first, first + _ROWS_AT_ONCE))
-        for first in range(0, len(states), _ROWS_AT_ONCE)
-    ]
+        found = [_links(states, places)]
+    else:
+        found = _ascending_links(states, rank)
     found.append(_permutes(states, mesh, rank))
     source, target, kind, moved = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.lexsort((source, target))
@@ -453,52 +511,85 @@ def _layout_graph(mesh: Mesh, coarsening: Coarsening, rank: int, further: tuple[
     )
 
 
-def _links(states: States, places: States, code: NDArray[np.int16], rows: slice) -> tuple[NDArray[np.int64], ...]:
-    """The steps, but for permutes, from some layouts to all: source, target, kind, axes as bits.
+def _links(states: States, places: States) -> _Links:
+    """The steps, but for permutes, between few layouts whose dimensions may be split in any order.
 
     One step changes a set of axes alike, from one state to another. What stays in place keeps its position, so that
     only the last axes of a dimension leave it, and new ones come last.
     """
-    shape = (len(states[rows]), len(states))
+    shape = (len(states), len(states))
     before, after, shift = (np.full(shape, -9, np.int8) for _ in range(3))
     moved = np.zeros(shape, np.int64)
     alike = np.ones(shape, bool)
     for axis in range(states.shape[1]):
-        differs = code[rows, axis][:, None] != code[None, :, axis]
-        start, end = states[rows, axis][:, None], states[None, :, axis]
+        start, end = np.broadcast_arrays(states[:, None, axis], states[None, :, axis])
+        shifted = places[None, :, axis] - places[:, None, axis]
+        differs = (start != end) | (shifted != 0)
         # Axes that go from one dimension to another keep their order.
-        move = np.where((start >= 0) & (end >= 0), places[None, :, axis] - places[rows, axis][:, None], 0)
+        move = np.where((start >= 0) & (end >= 0), shifted, 0)
         first = differs & (moved == 0)
         before, after, shift = np.where(first, start, before), np.where(first, end, after), np.where(first, move, shift)
         alike &= ~differs | ((before == start) & (after == end) & (shift == move))
         moved |= differs.astype(np.int64) << axis
-    kind = np.full(shape, -1, np.int8)
-    for step, condition in (
-        (StepKind.ALL_REDUCE, (before == PARTIAL) & (after == REPLICATED)),
-        (StepKind.REDUCE_SCATTER, (before == PARTIAL) & (after >= 0)),
-        (StepKind.ALL_GATHER, (before >= 0) & (after == REPLICATED)),
-        (StepKind.ALL_TO_ALL, (before >= 0) & (after >= 0) & (before != after)),
-        (StepKind.SLICE, (before == REPLICATED) & (after >= 0)),
-        (StepKind.TO_PARTIAL, (before == REPLICATED) & (after == PARTIAL)),
-    ):
-        kind[condition & alike] = _NUMBER[step]
+    kind = np.where(alike, _STEP_KINDS[before, after], -1)
     source, target = np.nonzero(kind >= 0)
-    found = (source, target)
-    return source + (rows.start or 0), target, kind[found].astype(np.int64), moved[found]
+    return source, target, kind[source, target], moved[source, target]
 
 
-def _permutes(states: States, mesh: Mesh, rank: int) -> tuple[NDArray[np.int64], ...]:
+def _ascending_links(states: States, rank: int) -> list[_Links]:
+    """The same between many layouts whose dimensions are split by ascending axes."""
+    axes = states.shape[1]
+    radix = (rank + 2) ** np.arange(axes, dtype=np.int64)
+    codes = (states + 2) @ radix
+    order = np.argsort(codes)
+    sorted_codes = codes[order]
+    of_state = {state: _bits(states, state) for state in range(PARTIAL, rank)}
+    found: list[_Links] = []
+    for moved in range(1, 2**axes):
+        lowest = moved & -moved
+        weight = int(radix[[axis for axis in range(axes) if moved >> axis & 1]].sum())
+        for before in range(PARTIAL, rank):
+            have = of_state[before]
+            able = have & moved == moved
+            if before >= 0:  # only the last axes of a dimension leave it
+                able &= have & ~moved < lowest
+            rows = np.flatnonzero(able)
+            if not len(rows):
+                continue
+            for after in range(PARTIAL, rank):
+                kind = _STEP_KINDS[before, after]
+                if kind < 0:
+                    continue
+                # New axes come last.
+                source = rows[of_state[after][rows] < lowest] if after >= 0 else rows
+                wanted = codes[source] + (after - before) * weight
+                place = np.minimum(np.searchsorted(sorted_codes, wanted), len(codes) - 1)
+                hit = sorted_codes[place] == wanted
+                count = int(hit.sum())
+                if count:
+                    target = order[place[hit]]
+                    found.append((source[hit], target, np.full(count, kind), np.full(count, moved)))
+    return found
+
+
+def _permutes(states: States, mesh: Mesh, rank: int) -> _Links:
     """The steps between layouts that cut a tensor into the same pieces."""
     pieces = np.array([_pieces(states, mesh, dim) for dim in range(rank)], dtype=np.int64).reshape(rank, len(states)).T
-    able = ~(states == PARTIAL).any(axis=1) & (states >= 0).any(axis=1)
+    able = np.flatnonzero(~(states == PARTIAL).any(axis=1) & (states >= 0).any(axis=1))
     pairs = [np.empty((0, 2), np.int64)]
-    groups: dict[bytes, list[int]] = {}
-    for number in np.flatnonzero(able).tolist():
-        groups.setdefault(pieces[number].tobytes(), []).append(number)
-    pairs += [np.array(list(itertools.permutations(group, 2)), np.int64).reshape(-1, 2) for group in groups.values()]
+    _, group = np.unique(pieces[able], axis=0, return_inverse=True)
+    for number in range(int(group.max(initial=-1)) + 1):
+        alike = able[group.reshape(-1) == number]
+        one, other = np.meshgrid(alike, alike, indexing="ij")
+        pairs.append(np.stack([one[one != other], other[one != other]], axis=1))
     joined = np.concatenate(pairs)
     kind = np.full(len(joined), _NUMBER[StepKind.PERMUTE], np.int64)
     return joined[:, 0], joined[:, 1], kind, np.full(len(joined), 2 ** len(mesh.axes) - 1, np.int64)
+
+
+def _bits(states: States, state: int) -> NDArray[np.int64]:
+    """The axes of each layout in a state."""
+    return np.asarray((states == state) @ (1 << np.arange(states.shape[1], dtype=np.int64)))
 
 
 def _pieces(states: States, mesh: Mesh, dim: int) -> NDArray[np.int64]:

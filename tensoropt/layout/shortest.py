@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 __all__ = ["shortest_rows"]
 
-# Loading the compiled kernel takes as long as this many additions in NumPy (about half a second).
-_WORTH_COMPILING = 50_000_000
+# From so many links on, loading the compiled loop pays.
+_WORTH_COMPILING = 8_000
 # So many sources are worked on at a time that their part of the work stays in a processor's cache.
 _ROWS_AT_ONCE = 8
 
@@ -24,9 +24,10 @@ def shortest_rows(
     weight: NDArray[np.float64],
     starts: NDArray[np.intp],
 ) -> NDArray[np.float64]:
-    """The least sum of weights from each start to every node.
+    """The least sum of weights from each start to every node, by Bellman-Ford.
 
-    Sums are made from the start on, one link after the other, so both ways to work them out agree to the last bit.
+    Sums are made from the start on, one link after the other, so that both ways in which this is done agree to the last
+    bit.
 
     Args:
         nodes: how many there are.
@@ -38,24 +39,24 @@ def shortest_rows(
     Returns:
         ``(S, nodes)``, +inf where no path leads.
     """
-    result = np.full((len(starts), nodes), np.inf)
-    result[np.arange(len(starts)), starts] = 0.0
+    seconds = np.full((len(starts), nodes), np.inf)
+    seconds[np.arange(len(starts)), starts] = 0.0
     if not len(weight):
-        return result
-    if len(starts) * len(weight) < _WORTH_COMPILING:
-        _by_rounds(source, target, weight, result)
+        return seconds
+    if len(weight) < _WORTH_COMPILING:
+        _by_rounds(source, target, weight, seconds)
     else:
         order = np.argsort(source, kind="stable")
         first = np.searchsorted(source[order], np.arange(nodes + 1))
-        _compiled()(first, target[order], weight[order], starts, result)
-    return result
+        _compiled()(first, target[order], weight[order], starts, seconds)
+    return seconds
 
 
 def _by_rounds(
     source: NDArray[np.intp], target: NDArray[np.intp], weight: NDArray[np.float64], seconds: NDArray[np.float64]
 ) -> None:
-    """Bellman-Ford from every start at once; links are sorted by target, so a round is one reduceat."""
-    targets, starts = np.unique(target, return_index=True)
+    """From all starts at once; links are sorted by target, so that a round is one ``reduceat``."""
+    targets, firsts = np.unique(target, return_index=True)
     reached = np.empty((min(len(seconds), _ROWS_AT_ONCE), len(weight)))
     for first in range(0, len(seconds), _ROWS_AT_ONCE):
         rows = seconds[first : first + _ROWS_AT_ONCE]  # a view: what is written to it is written to the result
@@ -64,7 +65,7 @@ def _by_rounds(
             np.take(rows, source, axis=1, out=one_more, mode="clip")  # any other mode copies first
             np.add(one_more, weight, out=one_more)
             before = rows[:, targets]
-            better = np.minimum(before, np.minimum.reduceat(one_more, starts, axis=1))
+            better = np.minimum(before, np.minimum.reduceat(one_more, firsts, axis=1))
             if np.array_equal(better, before):
                 break
             rows[:, targets] = better
@@ -79,7 +80,7 @@ def _compiled() -> Callable[..., None]:
 
 
 def _by_queue(first: Any, target: Any, weight: Any, starts: Any, seconds: Any) -> None:
-    """Bellman-Ford with a queue of the nodes that became nearer; written for Numba.
+    """From one start after the other, with a queue of the nodes that became nearer; Numba compiles it.
 
     Args:
         first: ``(nodes + 1,)``, where the links of each node begin.
@@ -108,6 +109,6 @@ def _by_queue(first: Any, target: Any, weight: Any, starts: Any, seconds: Any) -
                     reached[other] = new
                     if not waiting[other]:
                         waiting[other] = True
-                        tail = head + length
-                        queue[tail if tail < nodes else tail - nodes] = other
+                        place = head + length
+                        queue[place if place < nodes else place - nodes] = other
                         length += 1

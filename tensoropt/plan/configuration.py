@@ -62,6 +62,12 @@ class Configuration:
         """Into how many pieces the iteration space is cut: the op's share of work is one of them."""
         return mesh.extent([i for i, action in enumerate(self.actions) if action is not None and action != DEFER])
 
+    def cuts(self, dims: Dims, mesh: Mesh) -> int:
+        """Into how many pieces a tensor of these dimensions is cut."""
+        return mesh.extent(
+            [i for i, action in enumerate(self.actions) if any(dim and dim[0] == action for dim in dims)]
+        )
+
     def input_layouts(self, rule: OpRule, index: int) -> TensorLayouts:
         """The layouts of an input: it gets a partial gradient along axes that split the op but not the input."""
         dims = rule.inputs[index]

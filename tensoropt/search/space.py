@@ -72,12 +72,13 @@ class SearchSpace:
             reuse: whether an edge whose copy is needed in the backward pass may choose what is kept (TensorOpt section
                 4.2, "Tensor reuse"). Such edges have three alternatives: both copies, the one before the move, the
                 one after it; +inf where one cannot be had or never pays.
-            coarsening: the meshes that operators may have.
+            coarsening: the meshes that operators may have; by default those of :class:`Coarsening` on the levels of the
+                cost model's topology.
         """
         self.graph = graph
         self.cost = cost
         self.mesh: Mesh = cost.mesh
-        self.coarsening = Coarsening() if coarsening is None else coarsening
+        self.coarsening = Coarsening(borders=cost.topology.level_borders()) if coarsening is None else coarsening
         self.reuse = reuse
         self.rules = rules_of(graph)
         self.operators = tuple(op for op in graph.operators if op.name in graph.training)

@@ -45,6 +45,26 @@ def test_factor_mesh_is_primes_outermost_level_first(
     assert topology.device_count == math.prod(sizes) == math.prod(mesh)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "mesh", "borders"),
+    [
+        ((128, 8), (4, 4, 8, 2, 2, 2), (3,)),
+        ((1024,), (4, 4, 4, 4, 2, 2), ()),
+        ((16, 16), (4, 2, 2, 4, 2, 2), (3,)),
+        ((4, 4, 8), (2, 2, 2, 2, 4, 2), (2, 4)),
+        ((7, 1, 64), (7, 4, 2, 2, 2, 2), (1,)),
+        ((2,) * 9, (2,) * 9, (1, 2, 3, 4, 5, 6, 7, 8)),
+    ],
+)
+def test_a_factor_mesh_of_many_axes_multiplies_neighbours_of_a_level(
+    sizes: tuple[int, ...], mesh: tuple[int, ...], borders: tuple[int, ...]
+) -> None:
+    topology = cluster(*sizes)
+    assert topology.factor_mesh() == mesh
+    assert topology.level_borders() == borders
+    assert topology.group_by_level(range(len(mesh))) == sizes
+
+
 def test_prime_factors_are_ascending_primes_with_that_product() -> None:
     for number in range(1, 200):
         factors = prime_factors(number)

@@ -11,7 +11,20 @@ import pytest
 from numpy.typing import NDArray
 
 from tensoropt.errors import LayoutError
-from tensoropt.layout import Layout, Mesh, ReshardTable, Step, StepKind, canonical_path, reshard_table
+from tensoropt.layout import (
+    PARTIAL,
+    REPLICATED,
+    Coarsening,
+    Layout,
+    Mesh,
+    Resharder,
+    ReshardTable,
+    Step,
+    StepKind,
+    canonical_path,
+    reshard_table,
+)
+from tensoropt.plan.reuse import reverse_steps
 
 pytestmark = pytest.mark.pure
 
@@ -205,3 +218,101 @@ def test_a_layout_that_the_shape_cannot_have_is_named() -> None:
     table = _table(Mesh((2,)), (3, 4))
     with pytest.raises(LayoutError, match=r"Reshard from \{0\}\{\} to \{\}\{\}: .* cannot be a layout"):
         table.path(Layout(((0,), ())), Layout.replicated(2))
+
+
+LARGE = [(Mesh((2, 2, 2, 2)), (16, 16)), (Mesh((2, 2, 2, 2)), (4, 32, 16)), (Mesh((2, 3, 2, 2, 2)), (48, 96))]
+
+
+def _states(layout: Layout, mesh: Mesh) -> np.ndarray:
+    result = np.full((1, len(mesh.axes)), REPLICATED, dtype=np.int8)
+    for dim, axes in enumerate(layout.dims):
+        result[0, list(axes)] = dim
+    result[0, list(layout.partial)] = PARTIAL
+    return result
+
+
+def _coarse_table(mesh: Mesh, shape: tuple[int, ...], states: np.ndarray | None = None) -> ReshardTable:
+    resharder = Resharder(mesh, _by_bytes(1e-5), Coarsening(borders=(1,)))  # type: ignore[arg-type]
+    return resharder.whole_table(shape, 4) if states is None else resharder.table(shape, 4, states)
+
+
+@pytest.mark.parametrize(("mesh", "shape"), LARGE, ids=str)
+def test_a_large_mesh_is_resharded_within_its_family_at_the_cost_of_the_path(
+    mesh: Mesh, shape: tuple[int, ...]
+) -> None:
+    table = _coarse_table(mesh, shape)
+    assert np.all(np.isfinite(table.seconds))
+    random = np.random.default_rng(0)
+    for one, other in random.integers(len(table.layouts), size=(300, 2)).tolist():
+        source, target = table.layouts[one], table.layouts[other]
+        path = table.path(source, target)
+        reached = source
+        for step in path:
+            reached = step.apply(reached)
+            reached.check(shape, mesh)
+        assert reached == target
+        assert _cost_of(table, source, path, mesh, shape) == pytest.approx(table.seconds[one, other], rel=1e-12)
+        local = sum(step.kind.is_local for step in path)
+        talk = table.communication(_states(source, mesh), _states(target, mesh))[0]
+        assert (talk == 0) == (local == len(path))
+        assert talk <= table.seconds[one, other]
+
+
+def test_hardly_a_path_between_operators_is_dearer_than_through_all_layouts() -> None:
+    mesh, shape = Mesh((2,) * 5), (32, 32)
+    few, every = _coarse_table(mesh, shape), _table(mesh, shape)
+    assert len(few.layouts) < len(every.layouts)
+    patterns = Coarsening(borders=(1,)).patterns(5, 2, 2)
+    states = np.where(patterns == 2, PARTIAL, np.where(patterns == 3, REPLICATED, patterns)).astype(np.int8)
+    found, least = few.between(states, states), every.between(states, states)
+    dearer = found / np.where(least > 0, least, 1.0)
+    assert np.all(found >= least * (1 - 1e-12))
+    assert np.quantile(dearer, 0.99) <= 1 + 1e-12
+    assert dearer.max() <= 1.1
+
+
+def test_the_way_back_costs_what_its_steps_do() -> None:
+    mesh, shape = Mesh((2, 2, 2, 2)), (16, 32)
+    table = _coarse_table(mesh, shape)
+    kept = [layout for layout in table.layouts if not layout.partial]
+    states = np.concatenate([_states(layout, mesh) for layout in kept])
+    back = table.back(states, states)
+    talk = table.communication(states, states[::-1], back=True)
+    for one in range(0, len(kept), 7):
+        for other in range(0, len(kept), 5):
+            path = table.path(kept[one], kept[other])
+            steps = reverse_steps(kept[one], path)
+            expected = _cost_of(table, kept[other], steps, mesh, shape)
+            assert back[one, other] == pytest.approx(expected, rel=1e-12)
+        assert 0 <= talk[one] <= back[one, len(kept) - 1 - one]
+
+
+def test_a_sum_cannot_be_undone() -> None:
+    mesh = Mesh((2, 2, 2, 2))
+    summed, whole = Layout(((), ()), (0,)), Layout(((), ()))
+    assert _coarse_table(mesh, (16, 16)).back(_states(summed, mesh), _states(whole, mesh))[0, 0] == np.inf
+
+
+def test_layouts_outside_of_the_family_are_reached_if_they_are_asked_for() -> None:
+    mesh, shape = Mesh((2, 2, 2, 2, 2)), (32, 32, 3)
+    strange = Layout(((0, 2), (1, 4), ()), (3,))
+    states = np.concatenate([_states(strange, mesh), _states(Layout(((), (0, 1), ())), mesh)])
+    table = _coarse_table(mesh, shape, states)
+    assert np.all(np.isfinite(table.between(states, states)))
+    path = table.path(Layout(((), (0, 1), ())), strange)
+    reached = Layout(((), (0, 1), ()))
+    for step in path:
+        reached = step.apply(reached)
+    assert reached == strange
+    with pytest.raises(LayoutError, match="cannot be a layout of this tensor"):
+        table.numbers(_states(Layout(((), (), (0,))), mesh))
+
+
+def test_a_tensor_and_its_transpose_share_their_paths() -> None:
+    resharder = Resharder(Mesh((2, 2, 2, 2)), _by_bytes(1e-5), Coarsening())  # type: ignore[arg-type]
+    one, other = resharder.whole_table((8, 5, 16), 4), resharder.whole_table((16, 8), 20)
+    assert one._solved is other._solved
+    before, after = Layout(((0, 1), (), (2,))), Layout(((), (), (0, 1, 2)))
+    turned = other.path(Layout(((2,), (0, 1))), Layout(((0, 1, 2), ())))
+    for step, twin in zip(one.path(before, after), turned, strict=True):
+        assert (step.kind, step.axes) == (twin.kind, twin.axes)

@@ -257,6 +257,13 @@ class SearchSpace:
         return self.choices(name)[chosen[name]]
 
     def _node(self, op: Operator) -> Tables:
+        time, memory = self._own_node(op)
+        if op is self.operators[0]:
+            # What every step takes, whatever the strategy.
+            time = time + self.cost.iteration_seconds
+        return time, memory
+
+    def _own_node(self, op: Operator) -> Tables:
         rule = self.rules[op.name]
         gradients = self._gradients(op)
         trained = op.type == "Variable" and any(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from tensoropt.cluster import Topology
 from tensoropt.cluster.presets import cpu, v100
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.layout import Layout, Mesh, Step
+from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import DEFER, Configuration
 from tensoropt.plan.plan import Plan, row_edges
+from tensoropt.plan.reuse import reverse_steps
 from tensoropt.search.space import SearchSpace, feed_layout
 from tests.plan.small_graphs import assigning, embedding, mlp, operator, tied, two_lookups
 
@@ -224,3 +227,178 @@ def test_inputs_are_fed_by_their_first_dimension() -> None:
     assert feed_layout(TensorSpec((12, 5), "float32"), mesh) == Layout(((0, 1), ()))
     assert feed_layout(TensorSpec((8, 6), "float32"), mesh) is None
     assert feed_layout(TensorSpec((), "float32"), mesh) is None
+
+
+def _topology(devices: int) -> Topology:
+    return v100(1).with_device_count(devices) if devices <= 8 else v100(devices // 8)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8, 16, 64, 1024])
+def test_the_usual_strategies_are_in_the_space(devices: int) -> None:
+    space = SearchSpace(mlp(2048, 1024, 1024), AnalyticCost(_topology(devices)))
+    axes = len(space.mesh.axes)
+    for data in range(axes + 1):
+        inner = axes - data
+        # Over the outer axes data parallelism, over the inner ones tensor parallelism.
+        assert Configuration(("m",) * data + ("n",) * inner) in space.choices("h")
+        assert Configuration(("m",) * data + ("k",) * inner) in space.choices("y")
+        # The same with variables that are split over all devices, as ZeRO does.
+        assert Configuration(("d0",) * data + ("d1",) * inner) in space.choices("w2")
+        assert Configuration(("d0",) * axes) in space.choices("w2")
+        assert Configuration((None,) * data + ("d1",) * inner) in space.choices("w2")
+
+
+@pytest.mark.parametrize("devices", [16, 64, 1024])
+def test_a_large_mesh_has_a_few_hundred_configurations_and_a_plan_of_any_runs(devices: int) -> None:
+    graph = mlp(2048, 1024, 1024)
+    space = SearchSpace(graph, AnalyticCost(_topology(devices)), reuse=True)
+    counts = [len(space.choices(op.name)) for op in space.operators]
+    assert max(counts) < 300
+    for seed in range(5):
+        assignment = _random(space, seed)
+        alternatives = _random_alternatives(space, assignment, seed)
+        plan = space.plan(assignment, "random", alternatives=alternatives)
+        plan.check(graph)
+        assert plan.notes["coarsening"]["blocks"] == 3
+        time, memory = space.problem.costs(assignment, alternatives)
+        assert (plan.time_s, plan.memory_bytes) == (time[0], memory[0])
+        _check_edges(space, plan)
+
+
+def _random_alternatives(space: SearchSpace, assignment: Sequence[int], seed: int) -> np.ndarray:
+    """A random possible alternative of every edge."""
+    random, problem = np.random.default_rng(seed), space.problem
+    picks = [0] * problem.nodes
+    for (source, target), time in zip(problem.edges.tolist(), problem.edge_time_s, strict=True):
+        entry = time[assignment[source], assignment[target]]
+        picks.append(int(random.choice(np.flatnonzero(np.isfinite(entry)))) if entry.ndim else 0)
+    return np.array(picks)
+
+
+def _check_edges(space: SearchSpace, plan: Plan) -> None:
+    """What the plan says of each edge is what its steps cost, made again ones included."""
+    for edge in space.graph.edges():
+        if edge in row_edges(space.graph, space.rules):
+            continue
+        entry = plan.edge(edge)
+        given = plan.configuration(edge.tensor.op).output_layouts(space.rules[edge.tensor.op], edge.tensor.index)
+        wanted = plan.configuration(edge.consumer).input_layouts(space.rules[edge.consumer], edge.position)
+        seconds = _seconds(space, edge, given.value, entry.forward)
+        if entry.keep == "before":
+            seconds *= 2
+        elif entry.keep == "after":
+            seconds += _seconds(space, edge, wanted.value, reverse_steps(given.value, entry.forward))
+        seconds += _seconds(space, edge, wanted.gradient, entry.backward)
+        assert entry.time_s == pytest.approx(seconds, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("make", GRAPHS)
+@pytest.mark.parametrize("devices", [1, 4, 6])
+def test_a_plan_with_alternatives_costs_what_its_steps_do(make: Callable[[], Graph], devices: int) -> None:
+    space = _space(make(), devices, reuse=True)
+    kept = set()
+    for seed in range(20):
+        assignment = _random(space, seed)
+        alternatives = _random_alternatives(space, assignment, seed)
+        plan = space.plan(assignment, "random", alternatives=alternatives)
+        plan.check(space.graph)
+        kept |= {entry.keep for entry in plan.edges.values()}
+        costs = [(entry.time_s, entry.memory_bytes) for entry in plan.operators.values()]
+        costs += [(entry.time_s, entry.memory_bytes) for entry in plan.edges.values()]
+        assert np.sum(costs, axis=0) == pytest.approx([plan.time_s, plan.memory_bytes], rel=1e-12)
+        _check_edges(space, plan)
+    if make is mlp and devices > 1:
+        assert kept == {"both", "before", "after"}
+    if devices == 1:
+        assert kept <= {"both"}
+
+
+def _edge_between(space: SearchSpace, producer: str, consumer: str) -> int:
+    names = space.problem.names
+    pairs = [(names[source], names[target]) for source, target in space.problem.edges.tolist()]
+    return pairs.index((producer, consumer))
+
+
+def test_a_sharded_variable_may_be_gathered_again_rather_than_kept() -> None:
+    space = _space(mlp(), 2, reuse=True)
+    edge = _edge_between(space, "w2", "y")
+    sharded = space.choices("w2").index(Configuration(("d0",)))
+    batch = space.choices("y").index(Configuration(("m",)))
+    time = space.problem.edge_time_s[edge][sharded, batch]
+    memory = space.problem.edge_memory_bytes[edge][sharded, batch]
+    whole = 12 * 4 * 4
+    assert memory.tolist() == [whole, 0, np.inf]
+    spec = space.graph.spec(TensorId("w2"))
+    gather = space.cost.step_seconds(StepKind.ALL_GATHER, (0,), np.array([spec.size_bytes / 2]))[0]
+    assert time[1] - time[0] == pytest.approx(gather)
+    plain = _space(mlp(), 2)
+    assert plain.problem.edge_time_s[edge].shape == (len(plain.choices("w2")), len(plain.choices("y")))
+    assert plain.problem.edge_memory_bytes[edge][sharded, batch] == whole
+
+
+def test_one_of_two_copies_may_be_kept_where_producer_and_consumer_read_theirs() -> None:
+    space = _space(mlp(), 2, reuse=True)
+    edge = _edge_between(space, "a", "y")
+    relu = space.choices("a").index(Configuration(("d0",)))
+    product = space.choices("y").index(Configuration(("k",)))
+    time = space.problem.edge_time_s[edge][relu, product]
+    memory = space.problem.edge_memory_bytes[edge][relu, product]
+    half = 8 * 12 * 4 / 2
+    # Two halves, or one of them; they cost the same to make again, so that one of the single ones is needless.
+    assert memory.tolist() == [2 * half, half, np.inf]
+    assert time[1] > time[0]
+    whole = space.choices("y").index(Configuration((None,)))
+    # Gathering takes longer than to cut the piece out of the whole, which takes more memory.
+    assert space.problem.edge_memory_bytes[edge][relu, whole].tolist() == [3 * half, half, 2 * half]
+
+
+def test_alternatives_that_never_pay_are_left_out() -> None:
+    for make in GRAPHS:
+        problem = _space(make(), 4, reuse=True).problem
+        for time, memory in zip(problem.edge_time_s, problem.edge_memory_bytes, strict=True):
+            if time.ndim == 3:
+                assert np.all(np.isfinite(time) == np.isfinite(memory))
+                for one, other in itertools.permutations(range(3), 2):
+                    both = np.isfinite(time[..., one]) & np.isfinite(time[..., other])
+                    worse = (time[..., one] >= time[..., other]) & (memory[..., one] >= memory[..., other])
+                    assert not np.any(both & worse)
+
+
+def test_equal_operators_and_edges_share_their_tables() -> None:
+    problem = _space(two_lookups(), 8, reuse=True).problem
+    names = problem.names
+    assert problem.node_time_s[names.index("one")].base is problem.node_time_s[names.index("other")].base
+    tables = {
+        (names[source], names[target]): time.base
+        for (source, target), time in zip(problem.edges.tolist(), problem.edge_time_s, strict=True)
+    }
+    assert tables["table/fanout0", "one"] is tables["table/fanout0", "other"]
+
+
+@pytest.mark.parametrize("make", GRAPHS)
+def test_network_time_is_that_of_the_steps_in_which_devices_talk(make: Callable[[], Graph]) -> None:
+    space = _space(make(), 6, reuse=True)
+    strategies = [_random(space, seed) for seed in range(10)]
+    alternatives = [_random_alternatives(space, one, seed) for seed, one in enumerate(strategies)]
+    seconds = space.network_seconds(strategies, alternatives)
+    for one, picks, found in zip(strategies, alternatives, seconds, strict=True):
+        plan = space.plan(one, "random", alternatives=picks)
+        expected = 0.0
+        for edge in space.graph.edges():
+            entry = plan.edge(edge)
+            given = plan.configuration(edge.tensor.op).output_layouts(space.rules[edge.tensor.op], edge.tensor.index)
+            wanted = plan.configuration(edge.consumer).input_layouts(space.rules[edge.consumer], edge.position)
+            paths = [(given.value, entry.forward), (wanted.gradient, entry.backward)]
+            if entry.keep == "before":
+                paths.append((given.value, entry.forward))
+            elif entry.keep == "after":
+                paths.append((wanted.value, reverse_steps(given.value, entry.forward)))
+            for layout, steps in paths:
+                for step in steps:
+                    expected += 0.0 if step.kind.is_local else _seconds(space, edge, layout, [step])
+                    layout = step.apply(layout)
+            if edge in row_edges(space.graph, space.rules):
+                expected += entry.time_s - sum(_seconds(space, edge, layout, steps) for layout, steps in paths)
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
+        assert 0 <= found <= plan.time_s
+    assert space.network_seconds(strategies[0]).shape == (1,)

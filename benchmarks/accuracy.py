@@ -7,8 +7,8 @@ For each model and number of ranks, one job plans by measured costs and executes
 ``accuracy_sample``) one after another. Compared are
 
 - *time* of a step: the median of several, the slowest rank's;
-- *network*: what collectives take, with what packs and unpacks their buffers, from TensorFlow's trace. Of each collective
-  the rank counts that came last, since the others wait in it for the slowest;
+- *network*: what collectives take, with what packs and unpacks their buffers, from TensorFlow's trace. Of each
+  collective the rank counts that came last, since the others wait in it for the slowest;
 - *memory*: the most that TensorFlow's allocator holds at any time of a step, less what it holds before the model.
 
 The error is |predicted - measured| / measured, its mean over the strategies is reported, and its signed mean. Beside it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -64,7 +65,7 @@ def main() -> None:
     chosen = job.on_rank_0("sampling", lambda: sample_strategies(space.problem, flags.strategies, flags.seed))
     entries = []
     for number, (kind, assignment) in enumerate(chosen):
-        plan = job.on_rank_0("planning", lambda assignment=assignment: space.plan(assignment, "accuracy"))
+        plan = job.on_rank_0("planning", functools.partial(space.plan, assignment, "accuracy"))
         tensoropt.build_execution_graph(plan=plan)
 
         def step() -> Any:
@@ -146,7 +147,7 @@ def _name_moves() -> None:
         with tf.name_scope(_SCOPE):
             return apply(step, *arguments)
 
-    resharding._apply = named
+    setattr(resharding, "_apply", named)  # noqa: B010  # a plain assignment has another type
 
 
 def _is_collective(name: str) -> bool:
@@ -179,7 +180,7 @@ class _Tracer:
         tf.compat.v1.Session.make_callable = traceable
 
     def trace(self, step: Callable[[], Any]) -> tuple[dict[str, float], float]:
-        """Seconds of each kernel of a step, reduced over several, and the largest number of bytes that were allocated at once."""
+        """Seconds of each kernel, reduced over several steps, and the largest number of bytes that were allocated."""
         runs, peaks = [], []
         for _ in range(_TRACED + 1):
             self.stats = []

@@ -34,11 +34,10 @@ COSTS = ("measured", "analytic")
 _VARIABLE = "TENSOROPT_COSTS"
 _BUDGET_VARIABLE = "TENSOROPT_PROFILE_SECONDS"
 _BUDGET_S = 30.0
-# To build a probe and its gradient, and to read its part of the traces.
-_PROBE_S = 0.012
-_RUNS = 6
+# To build a probe and its gradient, and to read its part of the traces; an estimate, for the progress bar.
+_PROBE_S = 0.02
 _BATCH_BYTES = 2**30
-_BATCH_PROBES = 400
+_BATCH_PROBES = 100
 _SHOWN_FROM_S = 2.0
 _CURVE_BYTES = tuple(2**exponent for exponent in (10, 14, 17, 19, 20, 21, 22, 24))
 _ROW_ELEMENTS = 128
@@ -166,13 +165,12 @@ def _measure(
     machine = _Machine.of(comm)
     candidates = _candidates(topology, space, comm.rank)
     names = [f"update {optimizer_key(spec)}" for spec in optimizers]
-    known, chosen, curves = comm.bcast(
-        _choose(machine, candidates, names, refresh, budget_s) if comm.rank == 0 else None, root=0
-    )
+    known, chosen, curves = comm.bcast(_choose(machine, candidates, names, refresh) if comm.rank == 0 else None, root=0)
     if not chosen and not curves:
         return known
     start = time.perf_counter()
-    expected_s = sum(_expected_s(candidates[key], machine) for key in chosen) + (3.0 if curves else 0.0)
+    expected_s = min(budget_s, machine.turns * _PROBE_S * len(chosen)) + (_SHOWN_FROM_S if curves else 0.0)
+    order = {key: position for position, key in enumerate(candidates)}
     batches = _batches([(key, candidates[key]) for key in chosen])
     times: dict[str, OpTime] = {}
     lines: dict[str, Curve] = {}
@@ -183,7 +181,11 @@ def _measure(
             iteration_s = _iteration_seconds(comm, job.guard)
             lines = _measured_curves(machine, comm, optimizers, kernel_s)
             advance()
-        for batch in batches:
+        for number, batch in enumerate(batches):
+            spent_s = time.perf_counter() - start
+            if not comm.bcast(spent_s * (number + 1) <= budget_s * max(number, 1), root=0):
+                break  # another batch would take as long as those before, and more than there is
+            batch.sort(key=lambda item: order[item[0]])  # runs are like steps then
             measured = _run_batch(machine, comm, [candidate.probe for _, candidate in batch], kernel_s)
             for (key, candidate), entry in zip(batch, measured, strict=True):
                 if entry is not None:
@@ -230,9 +232,9 @@ def _candidates(topology: Topology, space: SearchSpace, rank: int) -> dict[str, 
 
 
 def _choose(
-    machine: _Machine, candidates: Mapping[str, _Candidate], curves: Sequence[str], refresh: bool, budget_s: float
+    machine: _Machine, candidates: Mapping[str, _Candidate], curves: Sequence[str], refresh: bool
 ) -> tuple[OpProfile, list[str], bool]:
-    """What is known, and what to measure: operators in the graph's order, and whether the curves."""
+    """What is known, and what to measure: operators, the most important ones first, and whether the curves."""
     known = OpProfile()
     document = None if refresh else load_document("ops", machine.key)
     if document is not None:
@@ -241,19 +243,9 @@ def _choose(
         except ClusterError as error:
             _log.warning("Ignoring the cached profile of operators: %s", error)
     missing = [key for key in candidates if key not in known.times]
-    left_s = budget_s
-    chosen = set()
-    for key in sorted(missing, key=lambda key: (-candidates[key].analytic_s * candidates[key].count, key)):
-        left_s -= _expected_s(candidates[key], machine)
-        if left_s < 0:
-            break
-        chosen.add(key)
+    missing.sort(key=lambda key: (-candidates[key].analytic_s * candidates[key].count, key))
     wanted = ["sum", "slice", "transpose", "mask", "feed", *curves]
-    return known, [key for key in missing if key in chosen], any(name not in known.curves for name in wanted)
-
-
-def _expected_s(candidate: _Candidate, machine: _Machine) -> float:
-    return machine.turns * (_PROBE_S + _RUNS * candidate.analytic_s)
+    return known, missing, any(name not in known.curves for name in wanted)
 
 
 def _batches(chosen: Sequence[tuple[str, _Candidate]]) -> list[list[tuple[str, _Candidate]]]:
@@ -449,7 +441,7 @@ def _kernel_seconds(machine: _Machine, comm: Any) -> float:
     with tf.Graph().as_default() as graph:
         ends = [tf.compat.v1.placeholder(tf.float32, [])]
         for _ in range(_KERNELS):
-            ends.append(tf.stop_gradient(ends[-1]))
+            ends.append(tf.negative(ends[-1]))  # TensorFlow skips over an identity
         config = tf.compat.v1.ConfigProto()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         with tf.compat.v1.Session(graph=graph, config=config) as session:

@@ -26,7 +26,7 @@ from tensoropt.plan.configuration import Configuration
 
 __all__ = ["BatchTimes", "FunctionProbe", "Measured", "OperatorProbe", "Probe", "kernel_seconds", "measure_batch"]
 
-_SCOPE = re.compile(r"(in|f|g|b)([0-9]+)/")
+_SCOPE = re.compile(r"\b(in|f|g|b)([0-9]+)/")
 _NANOSECOND_S = 1e-9
 
 
@@ -180,6 +180,8 @@ def measure_batch(
             if broken - batch.left_out:
                 failures |= {number: failures.get(number, "failed on another rank") for number in broken}
                 continue
+            if len(broken) == len(probes):
+                return BatchTimes((None,) * len(probes), failures)
             per_run = []
             for _ in range(runs):
                 with turn():
@@ -230,16 +232,16 @@ def _times(batch: _Batch, runs: Sequence[dict[str, float]], failures: dict[int, 
 
 
 def _broken(session: Any, batch: _Batch, failures: dict[int, str]) -> set[int]:
-    """The probe whose kernel refuses its input, if any, in a first run that also warms up."""
+    """The probes whose kernels refuse their input, in a first run that also warms up."""
     try:
         session.run(batch.initial)
         _trace(session, batch)
     except tf.errors.OpError as error:
-        match = _SCOPE.match("" if error.op is None else error.op.name)
-        if match is None:
-            raise
-        failures[int(match[2])] = f"{type(error).__name__}: {error.message}"
-        return {int(match[2])}
+        match = _SCOPE.match("" if error.op is None else error.op.name) or _SCOPE.search(error.message)
+        # Without a name no probe can be spared: all are priced without a measurement.
+        broken = set(range(len(batch.probes))) if match is None else {int(match[2])}
+        failures |= {number: f"{type(error).__name__}: {error.message}" for number in broken}
+        return broken
     return set()
 
 

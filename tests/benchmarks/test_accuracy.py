@@ -1,0 +1,60 @@
+"""The benchmark of accuracy: what it samples and what it sums up."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.accuracy import summary
+from benchmarks.accuracy_models import MODELS, batch
+from benchmarks.accuracy_sample import sample_strategies
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.search.space import SearchSpace
+from tests.plan.small_graphs import mlp
+
+pytestmark = pytest.mark.pure
+
+
+def _strategy(
+    time: tuple[float, float], network: tuple[float, float], memory: tuple[float, float]
+) -> dict[str, object]:
+    return {"time_s": time, "network_s": network, "memory_bytes": memory}
+
+
+def test_samples_are_different_possible_strategies_of_all_kinds_and_the_same_for_a_seed() -> None:
+    problem = SearchSpace(mlp(), AnalyticCost(cpu(4))).problem
+    sample = sample_strategies(problem, 12, 5)
+    assert len({point for _, point in sample}) == 12
+    assert {kind for kind, _ in sample} == {"frontier", "distorted", "changed"}
+    for _, point in sample:
+        assert problem.costs(point)[0][0] < float("inf")
+    assert sample == sample_strategies(problem, 12, 5)
+    assert sample != sample_strategies(problem, 12, 6)
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    found = summary(
+        [
+            _strategy((1.1, 1.0), (0.3, 0.2), (90, 100)),
+            _strategy((1.8, 2.0), (0.0, 0.001), (100, 100)),
+            _strategy((3.0, 3.0), (0.5, 1.0), (100, 100)),
+        ]
+    )
+    assert found["errors"]["time_s"] == pytest.approx(0.2 / 3)
+    assert found["bias"]["time_s"] == pytest.approx(0.0)
+    # The second one hardly uses the network.
+    assert found["errors"]["network_s"] == pytest.approx(0.5) and found["bias"]["network_s"] == pytest.approx(0.0)
+    assert found["errors"]["memory_bytes"] == pytest.approx(0.1 / 3)
+    assert found["spearman"] == pytest.approx(1.0)
+
+
+def test_rank_correlation_sees_order_only() -> None:
+    pairs = [(1.0, 5.0), (2.0, 50.0), (3.0, 6.0)]
+    assert summary([_strategy(pair, pair, pair) for pair in pairs])["spearman"] == pytest.approx(0.5)
+
+
+def test_inputs_have_their_shapes_and_integers_their_bounds() -> None:
+    inputs = {"source": ((8, 4), "int32"), "labels": ((8,), "int32"), "x": ((8, 2), "float32")}
+    made = batch("transformer", inputs, 1)
+    assert {name: (array.shape, str(array.dtype)) for name, array in made.items()} == inputs
+    assert 0 <= made["source"].min() and made["source"].max() < MODELS["transformer"][2]["source"]

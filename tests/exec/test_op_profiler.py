@@ -1,0 +1,122 @@
+"""Measuring operators in this process: what is run, what is counted, and what cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tensoropt.exec import op_profiler
+from tensoropt.exec.op_profiler import BatchTimes, FunctionProbe, OperatorProbe, Probe, kernel_seconds, measure_batch
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import rule_of
+from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration
+
+pytestmark = pytest.mark.tf
+
+MESH = Mesh((2,))
+
+
+def _probe(op_type: str, inputs: dict[str, tuple[int, ...]], out: tuple[int, ...], action: str | None) -> OperatorProbe:
+    """An operator as the importer would make it, under a configuration."""
+    with tf.Graph().as_default():
+        operands = [tf.compat.v1.placeholder(tf.float32, shape) for shape in inputs.values()]
+        made = {
+            "MatMul": lambda: tf.linalg.matmul(*operands),
+            "Softmax": lambda: tf.nn.softmax(*operands),
+            "Relu": lambda: tf.nn.relu(*operands),
+        }[op_type]()
+        node = dict(made.op.node_def.attr)
+    plain = {key: value.b for key, value in node.items() if value.WhichOneof("value") == "b"}
+    op = Operator(
+        op_type.lower(),
+        op_type,
+        tuple(TensorId(name) for name in inputs),
+        (TensorSpec(out, "float32"),),
+        MappingProxyType(plain),
+        node=node,
+    )
+    specs = tuple(TensorSpec(shape, "float32") for shape in inputs.values())
+    rule = rule_of(op, specs)
+    return OperatorProbe(op, rule, specs, Configuration((action,)), MESH, 0, tuple(range(len(inputs))), (0,))
+
+
+def _measure(*probes: Probe) -> BatchTimes:
+    return measure_batch(probes, turn=contextlib.nullcontext, spread=lambda mine: mine, runs=2)
+
+
+def test_operators_are_measured_forward_and_backward_at_local_shapes() -> None:
+    product = _probe("MatMul", {"x": (64, 32), "w": (32, 48)}, (64, 48), "m")
+    assert [spec.shape for spec in product.local_inputs()] == [(32, 32), (32, 48)]
+    (times,) = _measure(product).probes
+    assert times is not None
+    assert times.forward_s > 0 and times.backward_s > 0
+    assert times.forward_kernels == 1 and times.backward_kernels >= 2  # one gradient for each input
+    assert times.forward_reduced_bytes == times.backward_reduced_bytes == ()
+
+
+def test_what_an_operator_reduces_itself_is_noted_and_not_run() -> None:
+    probe = _probe("Softmax", {"x": (16, 8)}, (16, 8), None)
+    axis = next(iter(probe.rule.internal))
+    split = _probe("Softmax", {"x": (16, 8)}, (16, 8), axis)
+    whole, parts = _measure(probe, split).probes
+    assert whole is not None and parts is not None
+    assert whole.forward_reduced_bytes == ()
+    # The largest value and the sum of each of 16 rows, then one sum backward.
+    assert parts.forward_reduced_bytes == (64, 64) and parts.backward_reduced_bytes == (64,)
+
+
+def test_operators_without_gradients_are_measured_forward_only() -> None:
+    probe = _probe("Relu", {"x": (64, 64)}, (64, 64), None)
+    alone = OperatorProbe(probe.op, probe.rule, probe.input_specs, probe.configuration, MESH, 0, (), ())
+    (times,) = _measure(alone).probes
+    assert times is not None and times.forward_s > 0
+    assert times.backward_s == 0 and times.backward_kernels == 0
+
+
+def test_what_cannot_be_built_or_run_is_left_out_and_the_rest_is_measured() -> None:
+    def unbuildable(x: Any) -> list[Any]:
+        raise ValueError("no such thing")
+
+    def refusing(x: Any) -> list[Any]:
+        return [tf.debugging.assert_negative(x)]
+
+    vector = (TensorSpec((8,), "float32"),)
+    good = FunctionProbe(vector, lambda x: [tf.negative(x)])
+    strings = FunctionProbe((TensorSpec((2,), "string"),), lambda x: [x])
+    times = _measure(FunctionProbe(vector, unbuildable), good, FunctionProbe(vector, refusing), strings, good)
+    assert [entry is not None for entry in times.probes] == [False, True, False, False, True]
+    assert "no such thing" in times.failures[0]
+    assert "InvalidArgumentError" in times.failures[2]
+    assert "inputs of string[2] cannot be made up" in times.failures[3]
+
+
+def test_a_batch_in_which_nobody_can_be_blamed_is_left_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(session: Any, batch: Any) -> Any:
+        raise tf.errors.InternalError(None, None, "something is wrong")
+
+    monkeypatch.setattr(op_profiler, "_trace", failing)
+    good = FunctionProbe((TensorSpec((8,), "float32"),), lambda x: [tf.negative(x)])
+    times = _measure(good, good)
+    assert times.probes == (None, None)
+    assert times.failures[1] == "InternalError: something is wrong"
+
+
+def test_what_failed_on_another_rank_is_left_out_here_too() -> None:
+    good = FunctionProbe((TensorSpec((8,), "float32"),), lambda x: [tf.negative(x)])
+    times = measure_batch([good, good], turn=contextlib.nullcontext, spread=lambda mine: {1}, runs=2)
+    assert times.probes[0] is not None and times.probes[1] is None
+    assert times.failures == {1: "failed on another rank"}
+
+
+def test_kernels_of_a_trace_are_added_up_by_name() -> None:
+    stats = tf.compat.v1.RunMetadata().step_stats
+    for device in ("one", "other"):
+        entry = stats.dev_stats.add(device=device)
+        entry.node_stats.add(node_name="a", op_start_rel_nanos=10, op_end_rel_nanos=25)
+    assert kernel_seconds(stats) == {"a": pytest.approx(30e-9)}

@@ -112,10 +112,12 @@ def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) 
             passed_by[str(count)] = f"variables and optimizer slots alone take {floor:,.0f} bytes per device"
             continue
         part = scaled(topology, count)
-        frontier = planner.frontier(part)
-        least = float(frontier.memory_bytes[0])
+        least = planner.least_bytes(part)  # takes a fraction of the time of a frontier
         if least <= limit.limit_bytes:
-            plan = planner.plan(part, frontier.best(limit.limit_bytes), MINI_PARALLELISM, limit)
+            # Where a graph is too large for exact searches, the two may differ.
+            least = float(planner.frontier(part).memory_bytes[0])
+        if least <= limit.limit_bytes:
+            plan = planner.plan(part, planner.frontier(part).best(limit.limit_bytes), MINI_PARALLELISM, limit)
             notes = {**plan.notes, "fewer_devices": passed_by, "devices_of_job": topology.device_count}
             return dataclasses.replace(plan, notes=notes)
         passed_by[str(count)] = f"the least that any strategy takes is {least:,.0f} bytes per device"

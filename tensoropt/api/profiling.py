@@ -70,13 +70,15 @@ def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, p
         return ParallelismRow(
             count, reason=f"does not fit: variables and optimizer slots alone take {floor:,.0f} bytes per device"
         )
-    frontier = planner.frontier(part)
-    least = float(frontier.memory_bytes[0])
+    least = planner.least_bytes(part)  # takes a fraction of the time of a frontier
+    if least <= limit.limit_bytes:
+        # Where a graph is too large for exact searches, the two may differ.
+        least = float(planner.frontier(part).memory_bytes[0])
     if least > limit.limit_bytes:
         return ParallelismRow(
             count, reason=f"does not fit: the least that any strategy takes is {least:,.0f} bytes per device"
         )
-    point = frontier.best(limit.limit_bytes)
+    point = planner.frontier(part).best(limit.limit_bytes)
     return ParallelismRow.of(
         count,
         point.time_s,

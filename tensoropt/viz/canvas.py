@@ -8,7 +8,7 @@ from typing import Any
 
 from tensoropt.errors import PlotError
 
-__all__ = ["COLORS", "INK", "MUTED", "bytes_unit", "new_figure", "save_figure", "seconds_unit", "tidy"]
+__all__ = ["COLORS", "INK", "MUTED", "bytes_unit", "new_figure", "save_figure", "seconds_unit", "tidy", "y_from_zero"]
 
 # Okabe and Ito's palette: told apart by people who are color-blind, and in print.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -55,6 +55,11 @@ def tidy(axes: Any, x_label: str, y_label: str) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def y_from_zero(axes: Any, values: Sequence[float]) -> None:
+    """Lets the y axis start at zero, with room above the largest value."""
+    axes.set_ylim(0.0, 1.08 * max(values, default=0.0) or 1.0)
 
 
 def bytes_unit(values: Sequence[float]) -> tuple[float, str]:

@@ -8,13 +8,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tensoropt.viz.canvas import COLORS, INK, MUTED, bytes_unit, new_figure, save_figure, seconds_unit, tidy
+from tensoropt.viz.canvas import (
+    COLORS,
+    INK,
+    MUTED,
+    bytes_unit,
+    new_figure,
+    save_figure,
+    seconds_unit,
+    tidy,
+    y_from_zero,
+)
 
 __all__ = ["draw_frontiers"]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # More points than this would melt into a thick line.
 _MOST_MARKERS = 60
+# Where all times are alike, an axis from zero would show a flat line, and no turning point.
+_SHOW_ZERO_BELOW = 0.6
 
 
 def draw_frontiers(
@@ -74,7 +86,9 @@ def draw_frontiers(
         axes.axvline(limit, color=MUTED, linestyle="--", linewidth=1.2, label=label)
         if not outside:
             axes.axvspan(limit, axes.get_xlim()[1], color=MUTED, alpha=0.12, linewidth=0)
-    axes.set_ylim(bottom=0)
+    times = np.concatenate([time / time_unit for _, time in arrays.values()])
+    if times.min() < _SHOW_ZERO_BELOW * times.max():
+        y_from_zero(axes, times.tolist())
     tidy(axes, f"memory per device, {memory_name}", f"time per iteration, {time_name}")
     if title:
         axes.set_title(title, fontsize="medium")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.viz.canvas import COLORS, MUTED, new_figure, save_figure, seconds_unit, tidy
+from tensoropt.viz.canvas import COLORS, MUTED, new_figure, save_figure, seconds_unit, tidy, y_from_zero
 
 __all__ = ["draw_parallelism"]
 
@@ -47,31 +47,31 @@ def draw_parallelism(
     axes[0].plot(devices, total, "o-", color=COLORS[0], label="total")
     axes[0].plot(devices, network, "s:", color=COLORS[1], label="network")
     axes[0].plot(devices, total - network, "^:", color=COLORS[2], label="computation")
-    _finish(axes[0], devices, unfit, f"time per iteration, {unit_name}")
+    _finish(axes[0], devices, unfit, f"time per iteration, {unit_name}", total.tolist())
     place = 1
     if samples_per_s is not None:
         axes[place].plot(devices, samples_per_s, "o-", color=COLORS[0], label="predicted")
+        ideal = [samples_per_s[0] / devices[0] * count for count in devices]
         if devices:
-            ideal = [samples_per_s[0] / devices[0] * count for count in devices]
             axes[place].plot(devices, ideal, "--", color=MUTED, label=f"{devices[0]} devices scaled up")
-        _finish(axes[place], devices, unfit, "throughput, samples/s")
+        _finish(axes[place], devices, unfit, "throughput, samples/s", [*samples_per_s, *ideal])
         place += 1
     if cost_per_million is not None:
         axes[place].plot(devices, cost_per_million, "o-", color=COLORS[0], label="cost")
-        _finish(axes[place], devices, unfit, "cost of a million samples")
+        _finish(axes[place], devices, unfit, "cost of a million samples", cost_per_million)
     if title:
         figure.suptitle(title, fontsize="medium")
     save_figure(figure, path)
 
 
-def _finish(axes: Any, devices: Sequence[int], unfit: Sequence[int], y_label: str) -> None:
+def _finish(axes: Any, devices: Sequence[int], unfit: Sequence[int], y_label: str, values: Sequence[float]) -> None:
     counts = sorted([*devices, *unfit])
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
     if counts:
         axes.set_xlim(counts[0] / 1.2, counts[-1] * 1.2)
-    axes.set_ylim(bottom=0)
+    y_from_zero(axes, values)
     if unfit:
         # In axes' height, so that the marks are on the x axis whatever the data.
         axes.plot(

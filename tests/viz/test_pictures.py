@@ -59,6 +59,18 @@ def test_a_limit_far_away_does_not_squeeze_the_frontier(figures: list[Any]) -> N
     assert "limit: 931 GiB, outside of the picture" in legend(axes)
 
 
+def test_times_that_are_alike_are_told_apart(figures: list[Any]) -> None:
+    draw_frontiers("f.png", {"frontier": ([10.0, 20.0, 30.0], [1.02, 1.01, 1.0])})
+    low, high = figures[0].axes[0].get_ylim()
+    assert 0.9 < low < 1.0 and 1.02 < high < 1.1
+
+
+def test_all_values_are_inside_of_the_panels(figures: list[Any]) -> None:
+    draw_parallelism("p.png", [1, 2], [0.2, 0.1], [0, 0], samples_per_s=[10, 20], cost_per_million=[6.0, 6.9])
+    for axes, largest in zip(figures[0].axes, (200, 20, 6.9), strict=True):
+        assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 1.05 * largest
+
+
 def test_small_values_get_small_units(figures: list[Any]) -> None:
     draw_frontiers("f.png", {"frontier": ([10.0, 20.0], [2e-6, 1e-6])})
     (axes,) = figures[0].axes

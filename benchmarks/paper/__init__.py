@@ -1,0 +1,1 @@
+"""The experiments of TensorOpt's section 5, on presets of its cluster."""

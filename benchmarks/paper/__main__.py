@@ -1,0 +1,93 @@
+"""Runs an experiment of TensorOpt's section 5.
+
+    python -m benchmarks.paper figure6 --json figure6.json --plot .
+    python -m benchmarks.paper table3 --model transformer --devices 16 64 --size layers=50
+    python -m benchmarks.paper table3 --model transformer --size layers=4 --method ldp
+
+``--size`` replaces an argument of every chosen model, such as its layers (100 Transformer layers are an encoder and a
+decoder of 50).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.paper import figure6, figure7, figure8, table1, table3
+from benchmarks.paper.setting import Options, Report
+from examples.models import MODELS
+
+_EXPERIMENTS: dict[str, Callable[..., Report]] = {
+    "figure6": figure6.run,
+    "figure7": figure7.run,
+    "figure8": figure8.run,
+    "table1": table1.run,
+    "table3": table3.run,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", choices=sorted(_EXPERIMENTS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="write pictures here")
+    parser.add_argument("--model", nargs="+", choices=sorted(MODELS), default=[], help="instead of the paper's")
+    parser.add_argument("--devices", nargs="+", type=int, default=[], help="instead of the paper's")
+    parser.add_argument("--size", nargs="+", type=_size, default=[], metavar="NAME=VALUE")
+    parser.add_argument("--epsilon", type=float, default=0.0, help="bound on the error of frontiers (default: exact)")
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--method", nargs="+", choices=table3.METHODS, help="of table3")
+    flags = parser.parse_args(arguments)
+    options = Options(
+        tuple(flags.model),
+        tuple(flags.devices),
+        {model: dict(flags.size) for model in MODELS},
+        flags.epsilon,
+        flags.threads,
+    )
+    if flags.plot is not None:
+        flags.plot.mkdir(parents=True, exist_ok=True)
+    more = {"methods": tuple(flags.method)} if flags.experiment == "table3" and flags.method else {}
+    report = _EXPERIMENTS[flags.experiment](options, flags.plot, **more)
+    report["processors"] = os.cpu_count()
+    if flags.json is not None:
+        flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    _show(report)
+
+
+def _size(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as layers=2")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {value!r} is no number ({error})") from error
+
+
+def _show(report: Report) -> None:
+    """Prints the report's numbers, long lists by their ends."""
+    table = Table(show_header=False)
+    for key, value in _flat(report):
+        table.add_row(key, value)
+    Console().print(table)
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [row for key, item in value.items() for row in _flat(item, f"{prefix} / {key}" if prefix else str(key))]
+    if isinstance(value, list):
+        return [(prefix, f"{value[0]:.5g} … {value[-1]:.5g}" if value else "none")]
+    return [(prefix, f"{value:.5g}" if isinstance(value, float) else str(value))]
+
+
+if __name__ == "__main__":
+    main()

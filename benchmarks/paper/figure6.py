@@ -1,0 +1,56 @@
+"""Figure 6: the frontier of each model at 16 devices, its network and computation time, and the baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.paper.drawing import LABELS, finish_panel, frontier_line, mark, new_panels, save_figure
+from benchmarks.paper.setting import Curve, Options, Report, baselines, planner, track
+from tensoropt.baselines import BASELINES
+from tensoropt.cluster.presets import v100
+from tensoropt.cluster.scaling import scaled
+from tensoropt.viz.canvas import COLORS
+
+__all__ = ["run"]
+
+_MODELS = ("rnn", "wide_resnet", "transformer")
+# A baseline that takes so many times the memory of the fastest strategy would squeeze the rest together.
+_FAR = 2.5
+
+
+def run(options: Options, plot: Path | None = None) -> Report:
+    """Tracks and draws; the picture is ``figure6.png``."""
+    report: Report = {"figure": 6, "epsilon": options.epsilon, "models": {}}
+    drawn: dict[str, tuple[Curve, dict[str, Curve]]] = {}
+    (devices,) = options.devices or (16,)
+    topology = scaled(v100(), devices)
+    for model in options.models or _MODELS:
+        space, _, ours = track(planner(model, options), topology, options)
+        others, reasons = baselines(space, tuple(BASELINES))
+        drawn[model] = ours, others
+        report["models"][model] = {
+            "devices": devices,
+            "tensoropt": ours.to_json(),
+            **{name: curve.to_json() for name, curve in others.items()},
+            "does_not_apply": reasons,
+        }
+    if plot is not None:
+        _draw(drawn, topology.name, topology.device.memory_bytes, plot / "figure6.png")
+    return report
+
+
+def _draw(drawn: dict[str, tuple[Curve, dict[str, Curve]]], cluster: str, memory_bytes: float, path: Path) -> None:
+    figure, panels = new_panels(len(drawn), f"Cost frontiers on {cluster}")
+    for axes, (model, (ours, others)) in zip(panels, drawn.items(), strict=True):
+        frontier_line(axes, ours, COLORS[0], "TensorOpt", parts=True)
+        reach = _FAR * float(ours.memory_bytes[-1])
+        far = {name: curve for name, curve in others.items() if float(np.min(curve.memory_bytes)) > reach}
+        for name, curve in others.items():
+            if name not in far:
+                mark(axes, name, curve)
+        left, right = axes.get_xlim()
+        shown = memory_bytes if left * 2.0**30 < memory_bytes < right * 2.0**30 else None
+        finish_panel(axes, LABELS[model], limit_bytes=shown, far=far)
+    save_figure(figure, path)

@@ -1,0 +1,123 @@
+"""What all experiments do: build a model, plan it for a cluster, track its frontier, apply baselines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from examples.models import MODELS
+from tensoropt.api.model import current_model, reset_default_graph
+from tensoropt.api.planning import Planner
+from tensoropt.api.strategy import import_model
+from tensoropt.baselines import apply_baseline
+from tensoropt.cluster import Topology
+from tensoropt.errors import TensorOptError
+from tensoropt.ft import track_frontier
+from tensoropt.search import Frontier
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["GIB", "Curve", "Options", "baselines", "planner", "track"]
+
+GIB = 2.0**30
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run an experiment.
+
+    Attributes:
+        models: names in ``examples.models``; the experiment's own if empty.
+        devices: device counts; the experiment's own if empty.
+        sizes: per model, arguments that replace its defaults.
+        epsilon: bound on the relative error of frontiers; 0 for exact ones.
+        threads: of the search.
+    """
+
+    models: tuple[str, ...] = ()
+    devices: tuple[int, ...] = ()
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    epsilon: float = 0.0
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A frontier, or strategies beside one, as arrays to report and to draw.
+
+    Attributes:
+        memory_bytes: per device, ascending.
+        time_s: per iteration.
+        network_s: of which communication.
+        exact: whether the search that made it says so.
+        search_s: seconds that the search took.
+        table_s: seconds that building the tables took, if that was part of it.
+    """
+
+    memory_bytes: np.ndarray
+    time_s: np.ndarray
+    network_s: np.ndarray
+    turning_point: int
+    exact: bool
+    search_s: float
+    table_s: float | None = None
+
+    @classmethod
+    def of(cls, space: SearchSpace, frontier: Frontier, table_s: float | None = None) -> Curve:
+        """Takes a frontier on a space's problem."""
+        return cls(
+            np.array(frontier.memory_bytes),
+            np.array(frontier.time_s),
+            space.network_seconds(frontier.assignments, frontier.alternatives),
+            frontier.turning_point().index,
+            frontier.exact,
+            frontier.seconds,
+            table_s,
+        )
+
+    def to_json(self) -> Report:
+        """The curve as JSON values."""
+        turn = self.turning_point
+        return {
+            "points": len(self.time_s),
+            "memory_gib": (self.memory_bytes / GIB).tolist(),
+            "time_s": self.time_s.tolist(),
+            "network_s": self.network_s.tolist(),
+            "turning_point": {"memory_gib": float(self.memory_bytes[turn] / GIB), "time_s": float(self.time_s[turn])},
+            "exact": self.exact,
+            "search_s": self.search_s,
+            **({} if self.table_s is None else {"table_s": self.table_s}),
+        }
+
+
+def planner(model: str, options: Options) -> Planner:
+    """The planner of a freshly built model."""
+    reset_default_graph()
+    MODELS[model](**dict(options.sizes.get(model, {})))
+    built = current_model()
+    return Planner(import_model(built), "data_parallel", built)
+
+
+def track(plans: Planner, topology: Topology, options: Options) -> tuple[SearchSpace, Frontier, Curve]:
+    """Builds the tables of a model on a cluster and tracks the frontier."""
+    began = time.perf_counter()
+    space = plans.space(topology)
+    problem = space.problem
+    table_s = time.perf_counter() - began
+    frontier = track_frontier(problem, epsilon=options.epsilon, threads=options.threads)
+    return space, frontier, Curve.of(space, frontier, table_s)
+
+
+def baselines(space: SearchSpace, names: tuple[str, ...]) -> tuple[dict[str, Curve], dict[str, str]]:
+    """The baselines that apply, and why the others do not."""
+    curves, reasons = {}, {}
+    for name in names:
+        try:
+            curves[name] = Curve.of(space, apply_baseline(name, space))
+        except TensorOptError as error:
+            reasons[name] = str(error)
+    return curves, reasons

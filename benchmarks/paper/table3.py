@@ -1,0 +1,60 @@
+"""Table 3: seconds of the search: FT-LDP, FT-Elimination, FT-LDP with one thread; and of building the tables."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+from benchmarks.paper.published import TABLE_3_SECONDS
+from benchmarks.paper.setting import Options, Report, planner
+from tensoropt.cluster.presets import v100
+from tensoropt.cluster.scaling import scaled
+from tensoropt.ft import track_frontier
+from tensoropt.search import Problem
+
+__all__ = ["METHODS", "run"]
+
+_MODELS = ("wide_resnet", "rnn", "transformer")
+METHODS = ("ldp", "elimination", "one_thread")
+
+
+def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = METHODS) -> Report:
+    """Times each method; wall-clock and CPU seconds, since a machine may be shared. There is nothing to draw."""
+    rows: Report = {}
+    for model in options.models or _MODELS:
+        plans = planner(model, options)
+        for devices in options.devices or (16,):
+            wall, cpu = time.perf_counter(), time.process_time()
+            problem = plans.space(scaled(v100(), devices)).problem
+            row: Report = {
+                "devices": devices,
+                "sizes": dict(options.sizes.get(model, {})),
+                "operators": problem.nodes,
+                "edges": len(problem.edges),
+                "most_configurations": max(problem.configurations(i) for i in range(problem.nodes)),
+                "tables": {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu},
+                "paper_s": TABLE_3_SECONDS.get(model) if devices == 16 else None,
+            }
+            for method in methods:
+                row[method] = _timed(problem, method, options)
+            row["peak_process_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            rows[f"{model}, {devices} devices"] = row
+    return {"table": 3, "epsilon": options.epsilon, "rows": rows}
+
+
+def _timed(problem: Problem, method: str, options: Options) -> Report:
+    threads = 1 if method == "one_thread" else options.threads
+    wall, cpu = time.perf_counter(), time.process_time()
+    found = track_frontier(
+        problem,
+        method="elimination" if method == "elimination" else "ldp",
+        epsilon=options.epsilon,
+        threads=threads,
+    )
+    return {
+        "wall_s": time.perf_counter() - wall,
+        "cpu_s": time.process_time() - cpu,
+        "points": len(found),
+        "exact": found.exact,
+    }

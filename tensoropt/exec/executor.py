@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 from tensoropt.errors import FeedError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
@@ -58,6 +59,15 @@ class _Program:
     feeds: tuple[str, ...]  # names of the logical placeholders
 
 
+@dataclass(frozen=True, slots=True)
+class _Feeding:
+    """What may be fed to a placeholder on this device, beside the whole array."""
+
+    dtype: Any  # NumPy's
+    share: tuple[int, ...] | None  # shape of a share of the batch, where the batch can be shared
+    slices: tuple[slice, ...]  # this device's piece of the whole
+
+
 class Executor:
     """Builds local programs from a plan and runs them.
 
@@ -103,6 +113,7 @@ class Executor:
         self._agree = agree
         self._guard = guard
         self._labels: dict[_Key, str] = {}
+        self._feedings: dict[str, _Feeding] = {}
         self._programs: dict[_Key, _Program] = {}
         self._needs: dict[tuple[Fetch, ...], tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
         self._shared: dict[str, list[Any]] = {}
@@ -272,23 +283,35 @@ class Executor:
 
     # -------------------------------------------------------------------------------------------------- feeding
 
+    def _feeding(self, op: Operator) -> _Feeding:
+        """How a placeholder is fed; worked out once."""
+        known = self._feedings.get(op.name)
+        if known is None:
+            spec, mesh = op.outputs[0], self.plan.mesh
+            share = self._share_layout(spec)
+            known = self._feedings[op.name] = _Feeding(
+                tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype,
+                None if share is None else share.local_shape(spec.shape, mesh),
+                self.layout_of(TensorId(op.name)).slices(spec.shape, mesh, self.engine.rank),
+            )
+        return known
+
     def _is_share(self, op: Operator, value: Any) -> bool:
-        spec = op.outputs[0]
+        spec, feeding = op.outputs[0], self._feeding(op)
         try:
             array = np.asarray(value)
         except ValueError as error:
             raise FeedError(f"{op}: wants an array of {spec}, got {type(value).__name__}: {error}.") from error
-        if not _can_feed(array, _numpy_dtype(spec)):
+        if array.dtype != feeding.dtype and not _can_feed(array, feeding.dtype):
             got = f"{type(value).__name__}" if array.dtype.kind == "O" else f"an array of {array.dtype}"
             raise FeedError(f"{op}: wants {spec.dtype}, got {got}. Cast it with .astype({spec.dtype!r}).")
         if array.shape == spec.shape:
             return False
-        share = self._share_layout(spec)
-        if share is not None and array.shape == share.local_shape(spec.shape, self.plan.mesh):
+        if array.shape == feeding.share:
             return True
         accepted = f"the whole batch {spec.shape}"
-        if share is not None:
-            accepted += f" or this rank's share {share.local_shape(spec.shape, self.plan.mesh)}"
+        if feeding.share is not None:
+            accepted += f" or this rank's share {feeding.share}"
         raise FeedError(f"{op}: wants {accepted}, got shape {array.shape}. The plan is made for one batch size.")
 
     def _share_layout(self, spec: TensorSpec) -> Layout | None:
@@ -297,12 +320,9 @@ class Executor:
         return Layout((self.plan.mesh.axes, *((),) * (spec.rank - 1)))
 
     def _piece(self, op: Operator, value: Any, share: bool) -> np.ndarray:
-        spec = op.outputs[0]
-        array = np.asarray(value, dtype=_numpy_dtype(spec))
-        if share:
-            return array
-        layout = self.layout_of(TensorId(op.name))
-        return array[layout.slices(spec.shape, self.plan.mesh, self.engine.rank)]
+        feeding = self._feeding(op)
+        array = np.asarray(value, dtype=feeding.dtype)
+        return array if share else array[feeding.slices]
 
     # ------------------------------------------------------------------------------------------------- building
 
@@ -336,8 +356,7 @@ class Executor:
         # Slots are made while the update is built; they must have values before the first run.
         self._initialize_rest()
         names = tuple(builder.feeds)
-        call = self._session.make_callable(list(values), [builder.feeds[name] for name in names])
-        return _Program(call, names)
+        return _Program(_callable(self._session, values, [builder.feeds[name] for name in names]), names)
 
     def _after_training(self, needed: Sequence[Operator]) -> set[str]:
         """Operators that wait for a training step (a moving average of variables, say), and its marker itself."""
@@ -539,6 +558,30 @@ class _Builder:
         )
 
 
+def _callable(session: Any, values: Sequence[Any], feeds: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    """A function of the feeds that gives a value per fetch, None for an operation.
+
+    What ``Session.make_callable`` gives goes through ``Session.run``, whose Python takes twice as long as a small step.
+    """
+    make = getattr(session, "_make_callable_from_options", None)
+    if make is None:
+        return session.make_callable(list(values), list(feeds))
+    fetched = [value for value in values if not isinstance(value, tf.Operation)]
+    options = config_pb2.CallableOptions(
+        feed=[feed.name for feed in feeds],
+        fetch=[tensor.name for tensor in fetched],
+        target=[value.name for value in values if isinstance(value, tf.Operation)],
+    )
+    run = make(options)
+    is_operation = [isinstance(value, tf.Operation) for value in values]
+
+    def call(*arrays: np.ndarray) -> list[Any]:
+        found = iter(run(*arrays))
+        return [None if nothing else next(found) for nothing in is_operation]
+
+    return call
+
+
 def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...]) -> str:
     """What a program is called in messages; another one for every other program."""
     label = f"run [{', '.join(map(str, fetches))}]"
@@ -566,7 +609,3 @@ def _can_feed(array: np.ndarray, wanted: Any) -> bool:
     if array.dtype.kind != "i" or np.dtype(wanted).kind != "u":
         return False
     return array.size == 0 or (array.min() >= 0 and array.max() <= np.iinfo(wanted).max)
-
-
-def _numpy_dtype(spec: TensorSpec) -> Any:
-    return tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype

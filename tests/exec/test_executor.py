@@ -81,6 +81,34 @@ def test_a_variable_is_held_in_pieces_and_fetched_whole() -> None:
         np.testing.assert_array_equal(value, np.arange(6).reshape(3, 2))
 
 
+def test_the_whole_initial_value_is_let_go() -> None:
+    import ctypes
+    import gc
+    import weakref
+
+    import tensoropt
+    from tensoropt.graph.spec import TensorId
+
+    w = tensoropt.get_variable("w", [64])
+    tensoropt.train.GradientDescentOptimizer(0.5).minimize(tensoropt.reduce_sum(tensoropt.square(w)), name="train")
+
+    def check(executor: Any, rank: int) -> Any:
+        assert executor.variables["w"].shape == (32,)
+        memory = (ctypes.c_float * 80)()
+        alive = weakref.ref(memory)
+        start = -ctypes.addressof(memory) % 64 // 4  # TensorFlow takes memory as it is only where it is aligned
+        values = [np.frombuffer(memoryview(memory), np.float32)[start : start + 64]]
+        values[0][:] = np.arange(64)
+        del memory
+        executor.set_variables(lambda name: values.pop())
+        gc.collect()
+        assert alive() is None
+        return executor.run([TensorId("w")])[0]
+
+    for found in on_the_model(check, {"w": np.ones(64, np.float32)}, "mini_memory"):
+        np.testing.assert_array_equal(found, np.arange(64))
+
+
 def test_a_program_is_built_once_and_holds_only_what_it_needs() -> None:
     from tensoropt.graph.spec import TensorId
 

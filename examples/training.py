@@ -72,6 +72,8 @@ def train(
     main = tensoropt.world_rank() == 0
     console = Console()
     plan = tensoropt.find_strategy(flags.option, memory_bytes=flags.memory)
+    if flags.option == "profiling":  # which has printed its table, and is for choosing how to start the next job
+        return json.loads(plan.to_json())
     if main and flags.save_plan is not None:
         plan.save(flags.save_plan)
     tensoropt.show_strategy(plan)

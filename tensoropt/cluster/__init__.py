@@ -5,6 +5,7 @@ from tensoropt.cluster.collectives import CollectiveModel
 from tensoropt.cluster.device import Device
 from tensoropt.cluster.presets import PRESETS, preset
 from tensoropt.cluster.profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
+from tensoropt.cluster.schema import topology_schema
 from tensoropt.cluster.topology import Level, Topology
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Topology",
     "collect",
     "preset",
+    "topology_schema",
 ]

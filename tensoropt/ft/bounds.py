@@ -1,204 +1,244 @@
 """Partial frontiers without the points that cannot end on the frontier.
 
-The cumulative frontiers of LDP grow with every layer, though most of their points end up beaten by strategies
-that are easy to find. So first some strategies are found, then a partial point is dropped as soon as nothing
-that it can be completed to would stand beside them. What is dropped is strictly dominated: the frontier stays
-exact.
+Cumulative frontiers grow with every layer, though most of their points end up beaten by strategies that are easy to
+find. So first some strategies are found, then a partial point is dropped as soon as nothing that it can be completed
+to would stand beside them. What is dropped is strictly dominated: the frontier stays exact.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from tensoropt.ft.cost_graph import CostGraph, Factor
-from tensoropt.ft.origin import Select
-from tensoropt.ft.scalar import ScalarElimination, Weighted
-from tensoropt.search.frontier import offsets_of, reduce_segments
+from tensoropt.ft.cost_graph import CostGraph, Reach
+from tensoropt.ft.messages import Messages, Weighted
+from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.tables import FrontierTable, Prune
+from tensoropt.search.tables import Box, Prune
 
 __all__ = ["Bounds"]
 
-_WEIGHTS = 24
-"""Pairs of weights tried. Each costs two scalar passes; more of them come closer to the frontier's convex
-hull."""
+WEIGHTS = 24
+"""Pairs of weights tried. More of them come closer to the frontier's convex hull."""
 
 _SLACK = 1e-9
 """Relative: a bound must be beaten by more than this, which is far more than its sums' rounding errors."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Line:
-    """A weighted cost at the corners of the staircase, as the test needs it.
-
-    ``left`` and ``right`` are running maxima from the corner of least cost, ``lowest``, outwards.
-    """
-
-    number: int
-    lowest: int
-    left: FloatArray
-    right: FloatArray
+_PROVEN = 1e-12
+"""Relative: a strategy whose cost is this close to the bound has the least cost there is."""
 
 
 class Bounds:
-    """Which partial points of a fixed order of elimination can still end on the frontier."""
+    """Which partial points of a graph's eliminations can still end on the frontier."""
 
-    def __init__(self, elimination: ScalarElimination, weighted: list[Weighted]) -> None:
-        """Takes the two bounds of one cost only first, then those of both."""
-        self._elimination = elimination
+    def __init__(self, messages: Messages, weighted: list[Weighted], epsilon: float) -> None:
+        """Takes the bounds of time alone and of memory alone first, then those of both."""
+        from tensoropt.ft import kernels
+
+        self._test = kernels.possible_points
         self._weighted = weighted
+        self._relax = 1.0 / (1.0 + epsilon)
+        self._time_weights = np.array([w.time_weight for w in weighted])
+        self._memory_weights = np.array([w.memory_weight for w in weighted])
+        self._left: dict[int, FloatArray] = {}
+        self._least_with: dict[int, FloatArray] = {}
+        self._unary: dict[int, FloatArray] = {}
+        for i, v in enumerate(messages.variables):
+            part = slice(messages.starts[i], messages.starts[i + 1])
+            self._left[v] = np.array([w.left[part] for w in weighted])
+            self._least_with[v] = np.array([w.least_with[part] for w in weighted])
+            self._unary[v] = np.array([w.unary[part] for w in weighted])
+        self._shares: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
+        for (u, v), (first, second) in zip(messages.edges, messages.message_start.tolist(), strict=True):
+            one, two = self._left[u].shape[1], self._left[v].shape[1]
+            self._shares[u, v] = (
+                np.array([w.shares[first : first + one] for w in weighted]),
+                np.array([w.shares[second : second + two] for w in weighted]),
+            )
+        self._least = {v: left.min(axis=1) for v, left in self._left.items()}
+        self._total = np.sum([self._least[v] for v in messages.variables], axis=0)
         self.time_s = np.empty(0)
         self.memory_bytes = np.empty(0)
-        self._lines: list[_Line] = []
         self.learn(np.array([w.time_s for w in weighted]), np.array([w.memory_bytes for w in weighted]))
 
     @classmethod
-    def of(cls, graph: CostGraph, order: list[int]) -> Bounds | None:
-        """Bounds for eliminating all of ``graph``'s variables in ``order``; None if no strategy is possible.
+    def of(cls, graph: CostGraph, epsilon: float = 0.0, weights: int = WEIGHTS) -> Bounds | None:
+        """Bounds for ``graph``, whose tables have at most two variables; None if no strategy was found.
 
-        The weights are found as the convex hull is: the normal of two neighbouring points leads to a point
-        between them, if there is one.
+        The weights are found as the convex hull is: the normal of two neighbouring points leads to a point between
+        them, if there is one.
+
+        Args:
+            graph: stays as it is.
+            epsilon: points may go whose completions are as fast as known strategies up to this factor.
+            weights: how many pairs are tried at most. More of them come closer to the frontier's convex hull.
         """
-        elimination = ScalarElimination(graph, order)
-        fastest, smallest = elimination.run(1.0, 0.0), elimination.run(0.0, 1.0)
+        messages = Messages(graph)
+        fastest, smallest = messages.run(1.0, 0.0), messages.run(0.0, 1.0)
         if fastest is None or smallest is None:
             return None
         found = [fastest, smallest]
         queue = deque([(smallest, fastest)])
-        while queue and len(found) < _WEIGHTS:
+        while queue and len(found) < weights:
             low, high = queue.popleft()
             gain, price = low.time_s - high.time_s, high.memory_bytes - low.memory_bytes
             if gain <= 0.0 or price <= 0.0:
                 continue
-            # Both ends cost the same: gain / gain + ... scaled so that the numbers stay near 1.
-            between = elimination.run(1.0 / gain, 1.0 / price)
+            start = messages.mix(_mixture(low, high, 1.0 / gain, 1.0 / price))
+            between = messages.run(1.0 / gain, 1.0 / price, start)
             if between is None:
                 continue
             found.append(between)
-            value = between.time_s / gain + between.memory_bytes / price
-            if value < (low.time_s / gain + low.memory_bytes / price) * (1.0 - _SLACK):
+            if between.cost(between.time_s, between.memory_bytes) < between.cost(low.time_s, low.memory_bytes) * (
+                1.0 - _SLACK
+            ):
                 queue.append((low, between))
                 queue.append((between, high))
-        return cls(elimination, found)
+        return cls(messages, found, epsilon)
 
-    def learn(self, time_s: FloatArray, memory_bytes: FloatArray) -> None:
-        """Adds strategies that exist to those that others must stand beside."""
+    def learn(self, time_s: FloatArray, memory_bytes: FloatArray, *, only: bool = False) -> None:
+        """Adds strategies that exist to those that others must stand beside; or takes them as the ``only`` ones."""
+        if only:
+            self.time_s, self.memory_bytes = np.empty(0), np.empty(0)
         time = np.concatenate([self.time_s, time_s])
         memory = np.concatenate([self.memory_bytes, memory_bytes])
         kept, _ = reduce_segments(np.array([0, len(time)]), time, memory)
         self.time_s, self.memory_bytes = time[kept], memory[kept]
         # What no known strategy beats lies below some corner of their staircase: no slower than one of them and no
-        # larger than the next. Beyond both ends there is nothing, they have the least memory and time there is.
-        single = len(kept) == 1
-        self._set_corners(
-            self.time_s if single else self.time_s[:-1], self.memory_bytes if single else self.memory_bytes[1:]
-        )
+        # larger than the next. Beyond the ends there is nothing if they have the least memory and time there is.
+        time = np.concatenate([[np.inf], self.time_s])
+        memory = np.concatenate([self.memory_bytes, [np.inf]])
+        first, last = 0, len(time)
+        if len(self.time_s):
+            first += self._weighted[1].bound >= self.memory_bytes[0] * (1.0 - _PROVEN)
+            last -= self._weighted[0].bound >= self.time_s[-1] * (1.0 - _PROVEN)
+        if first >= last:  # one strategy is the best in both costs; only its equals stay
+            time, memory, first, last = self.time_s, self.memory_bytes, 0, 1
+        self._corner_time = time[first:last] * (self._relax * (1.0 + _SLACK))
+        self._corner_memory = memory[first:last] * (1.0 + _SLACK)
+        self._set_walls()
 
-    def only(self, time_s: FloatArray, memory_bytes: FloatArray) -> None:
-        """Takes a frontier of strategies as the only ones that others must stand beside.
-
-        It need not have the least memory or time there is, so what lies beyond its ends stays possible.
-        """
-        self.time_s, self.memory_bytes = time_s, memory_bytes
-        self._set_corners(np.concatenate([[np.inf], time_s]), np.concatenate([memory_bytes, [np.inf]]))
-
-    def _set_corners(self, time_s: FloatArray, memory_bytes: FloatArray) -> None:
-        self._corner_time, self._corner_memory = time_s, memory_bytes
-        self._lines = []
-        for number, weighted in enumerate(self._weighted[2:], start=2):
-            cost = self._corner_time * weighted.time_weight + self._corner_memory * weighted.memory_weight
+    def _set_walls(self) -> None:
+        self._walls = np.zeros((len(self._weighted), len(self._corner_time)))
+        self._lowest = np.zeros(len(self._weighted), np.int64)
+        for w in range(2, len(self._weighted)):
+            cost = self._corner_time * self._time_weights[w] + self._corner_memory * self._memory_weights[w]
             lowest = int(cost.argmin())
-            self._lines.append(
-                _Line(
-                    number,
-                    lowest,
-                    np.maximum.accumulate(cost[lowest::-1]),
-                    np.maximum.accumulate(cost[lowest:]),
-                )
-            )
-        self._lines.sort(key=lambda line: line.lowest)
+            self._lowest[w] = lowest
+            self._walls[w, : lowest + 1] = np.maximum.accumulate(cost[lowest::-1])[::-1]
+            self._walls[w, lowest:] = np.maximum.accumulate(cost[lowest:])
 
-    def prune(self, step: int, beam: int = 0) -> Prune:
-        """The test for the points that elimination number ``step`` makes.
+    @property
+    def gap(self) -> bool:
+        """Whether some strategy may still be missing that no known one comes close to."""
+        return bool(self._possible(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), [], self._total).any())
 
-        Args:
-            step: which elimination.
-            beam: if > 0, only the points stay that come closest to the convex hull, so many per pair of
-                weights: for finding strategies, not for exact frontiers.
-        """
+    def alive(self) -> dict[int, IntArray]:
+        """Per variable, the configurations that some strategy on the frontier may have."""
+        zero = np.zeros(len(self._weighted))
+        result = {}
+        for v, least in self._least_with.items():
+            size = least.shape[1]
+            empty = np.zeros(size)
+            result[v] = np.flatnonzero(self._possible(np.arange(size), empty, empty, [(1, size, least)], zero))
+        return result
+
+    def near(self, count: int) -> dict[int, IntArray]:
+        """Per variable, the configurations that promise most under some weights, and those of known strategies."""
+        result = {}
+        for i, (v, least) in enumerate(sorted(self._least_with.items())):
+            first = np.argsort(least, axis=1, kind="stable")[:, :count]
+            known = [w.labels[i] for w in self._weighted]
+            result[v] = np.unique(np.concatenate([first.reshape(-1), known]))
+        return result
+
+    def relaxed(self, epsilon: float) -> Bounds:
+        """The same bounds for points that may be slower than those on the frontier."""
+        other = object.__new__(Bounds)
+        other.__dict__.update(self.__dict__)
+        other._corner_time = self._corner_time * (1.0 + epsilon)
+        other._set_walls()
+        return other
+
+    def restricted(self, chosen: dict[int, IntArray]) -> Bounds:
+        """The same bounds where only some configurations are left."""
+        other = object.__new__(Bounds)
+        other.__dict__.update(self.__dict__)
+        for name in ("_left", "_least_with", "_unary"):
+            setattr(other, name, {v: a[:, chosen[v]] for v, a in getattr(self, name).items()})
+        other._shares = {(u, v): (one[:, chosen[u]], two[:, chosen[v]]) for (u, v), (one, two) in self._shares.items()}
+        return other
+
+    def reach(self, scope: tuple[int, ...]) -> Reach:
+        """What one table of the graph takes of the least cost."""
+        none = np.zeros(len(self._weighted))
+        if len(scope) == 2:
+            return Reach(dict(zip(scope, self._shares[scope], strict=True)), none)
+        return Reach({v: self._unary[v] for v in scope}, none)
+
+    def without(self, reach: Reach, gone: Sequence[int]) -> Reach:
+        """The same after some variables were decided."""
+        taken = {v: a for v, a in reach.taken.items() if v not in gone}
+        return Reach(taken, reach.decided + np.sum([self._least[v] for v in gone], axis=0))
+
+    def tests(self, reach: Reach, scope: tuple[int, ...]) -> tuple[Prune, Box]:
+        """The tests for the points of a table: exhaustive, and quick."""
+        base = self._total - reach.decided
+        parts: list[tuple[int, int, FloatArray]] = []
+        for v in reversed(scope):
+            with np.errstate(invalid="ignore"):
+                rest = np.where(np.isinf(self._left[v]), np.inf, self._left[v] - reach.taken[v])
+            base = base - self._least[v]
+            stride = parts[-1][0] * parts[-1][1] if parts else 1
+            parts.append((stride, rest.shape[1], rest))
 
         def keep(cell: IntArray, time_s: FloatArray, memory_bytes: FloatArray) -> np.ndarray:
-            mask = self._possible([w.outside[step] for w in self._weighted], cell, time_s, memory_bytes)
-            stays = np.flatnonzero(mask)
-            if 0 < beam < len(stays):
-                near = self._near_hull(step, cell[stays], time_s[stays], memory_bytes[stays], beam)
-                mask[stays[~near]] = False
-            return mask
+            return self._possible(cell, time_s, memory_bytes, parts, base)
 
-        return keep
-
-    def without_hopeless(self, graph: CostGraph) -> None:
-        """Drops points of the tables that the eliminations start from; tables of single points stay as they are."""
-        for scope in sorted(graph.factors):
-            factor = graph.factors[scope]
-            table = factor.table
-            if not scope or table.points <= table.cells:
-                continue
-            outside = [self._elimination.around(factor, weighted) for weighted in self._weighted]
-            cell = np.repeat(np.arange(table.cells), table.counts)
-            points = np.flatnonzero(self._possible(outside, cell, table.time_s, table.memory_bytes))
-            offsets = offsets_of(np.bincount(cell[points], minlength=table.cells))
-            smaller = FrontierTable(table.shape, offsets, table.time_s[points], table.memory_bytes[points])
-            graph.factors[scope] = Factor(scope, smaller, Select(factor.origin, points))
+        box = []
+        for which in (0, 1):
+            total = np.full((1,) * len(scope), base[which])
+            for axis, (_, size, rest) in enumerate(reversed(parts)):
+                total = total + rest[which].reshape([size if other == axis else 1 for other in range(len(scope))])
+            box.append(np.ascontiguousarray(total).reshape(-1))
+        return keep, (box[0], box[1], self._corner_time, self._corner_memory)
 
     def _possible(
-        self, outside: list[FloatArray], cell: IntArray, time_s: FloatArray, memory_bytes: FloatArray
+        self,
+        cell: IntArray,
+        time_s: FloatArray,
+        memory_bytes: FloatArray,
+        parts: list[tuple[int, int, FloatArray]],
+        base: FloatArray,
     ) -> np.ndarray:
-        """A mask of the points that some completion may bring below a corner, going by all weights.
-
-        Args:
-            outside: per pair of weights, for each cell the least cost of all that is not in it.
-            cell: of each point.
-            time_s: of each point.
-            memory_bytes: of each point.
-        """
-        # By least time and least memory apart, a point may end below corners cursor..last.
-        total = time_s + outside[0][cell]
-        last = np.searchsorted(-self._corner_time, -total * (1.0 - _SLACK), side="right") - 1
-        total = memory_bytes + outside[1][cell]
-        cursor = np.searchsorted(self._corner_memory, total * (1.0 - _SLACK), side="left")
-        mask: np.ndarray = cursor <= last
-        at = np.flatnonzero(mask)
-        cell, time_s, memory_bytes, cursor, last = cell[at], time_s[at], memory_bytes[at], cursor[at], last[at]
-        for line in self._lines:
-            if len(at) == 0:
-                break
-            weights = self._weighted[line.number]
-            bound = time_s * weights.time_weight + memory_bytes * weights.memory_weight
-            bound = (bound + outside[line.number][cell]) * (1.0 - _SLACK)
-            # The corners below the bound, from `lowest` outwards without a gap, are out of reach.
-            start = line.lowest + 1 - np.searchsorted(line.left, bound, side="left")
-            stop = line.lowest + np.searchsorted(line.right, bound, side="left")
-            cursor = np.where((start <= cursor) & (stop > cursor), stop, cursor)
-            gone = cursor > last
-            if gone.any():
-                mask[at[gone]] = False
-                stay = ~gone
-                at = at[stay]
-                cell, time_s, memory_bytes = cell[stay], time_s[stay], memory_bytes[stay]
-                cursor, last = cursor[stay], last[stay]
+        starts = np.cumsum([0, *(size for _, size, _ in parts)])
+        table = np.array([(stride, size, starts[i]) for i, (stride, size, _) in enumerate(parts)], np.int64)
+        outside = np.concatenate([np.zeros((len(self._weighted), 0)), *(rest for _, _, rest in parts)], axis=1)
+        mask: np.ndarray = self._test(
+            cell,
+            time_s,
+            memory_bytes,
+            table.reshape(-1, 3),
+            outside,
+            self._time_weights,
+            self._memory_weights,
+            self._corner_time,
+            self._corner_memory,
+            base,
+            self._walls,
+            self._lowest,
+        )
         return mask
 
-    def _near_hull(
-        self, step: int, cell: IntArray, time_s: FloatArray, memory_bytes: FloatArray, beam: int
-    ) -> np.ndarray:
-        """A mask of the ``beam`` points (more if equal) that promise most under each pair of weights."""
-        near = np.zeros(len(cell), bool)
-        for weighted in self._weighted:
-            bound = time_s * weighted.time_weight + memory_bytes * weighted.memory_weight
-            bound += weighted.outside[step][cell]
-            near |= bound <= np.partition(bound, beam - 1)[beam - 1]
-        return near
+
+def _mixture(low: Weighted, high: Weighted, time_weight: float, memory_weight: float) -> list[tuple[float, Weighted]]:
+    """Factors by which the weights of two results add up to the given ones (or nearly, where they are alike)."""
+    matrix = np.array([[low.time_weight, high.time_weight], [low.memory_weight, high.memory_weight]])
+    determinant = matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
+    if abs(determinant) <= 1e-9 * abs(matrix).max() ** 2 * 0.0 or determinant == 0.0:
+        return []
+    one = (time_weight * matrix[1, 1] - memory_weight * matrix[0, 1]) / determinant
+    two = (matrix[0, 0] * memory_weight - matrix[1, 0] * time_weight) / determinant
+    return [(one, low), (two, high)] if one >= 0.0 and two >= 0.0 else []

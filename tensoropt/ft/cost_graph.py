@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -16,19 +18,58 @@ from tensoropt.ft.reduction import Reduced
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.result import Elimination
-from tensoropt.search.tables import FrontierTable, Joined, Prune, join, table_from_costs
+from tensoropt.search.tables import Box, FrontierTable, Joined, Prune, join, table_from_costs
 
-__all__ = ["CostGraph", "Factor", "Workshop", "build_cost_graph", "choice", "unit"]
+__all__ = ["CostGraph", "Factor", "Limits", "Reach", "TooLongError", "Workshop", "build_cost_graph", "choice", "unit"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """What a table takes of the least cost of all, under several pairs of weights.
+
+    Attributes:
+        taken: per variable of its scope ``(weights, configurations)``.
+        decided: ``(weights,)``, of the variables that were decided in it.
+    """
+
+    taken: dict[int, FloatArray]
+    decided: FloatArray
+
+    def plus(self, other: Reach) -> Reach:
+        """That of a product."""
+        taken = {v: a + other.taken[v] if v in other.taken else a for v, a in self.taken.items()}
+        taken.update((v, a) for v, a in other.taken.items() if v not in self.taken)
+        return Reach(taken, self.decided + other.decided)
+
+
+class Limits(Protocol):
+    """Tests of what can still end on the frontier; see `tensoropt.ft.bounds`."""
+
+    def reach(self, scope: tuple[int, ...]) -> Reach:
+        """What one table of the graph takes."""
+
+    def without(self, reach: Reach, gone: Sequence[int]) -> Reach:
+        """The same after some variables were decided."""
+
+    def tests(self, reach: Reach, scope: tuple[int, ...]) -> tuple[Prune, Box]:
+        """The tests for the points of a table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Factor:
-    """A frontier for every joint configuration of ``scope``'s variables (ascending), with its
-    back-pointers."""
+    """A frontier for every joint configuration of ``scope``'s variables (ascending), with its back-pointers.
+
+    ``reach`` is there while limits are.
+    """
 
     scope: tuple[int, ...]
     table: FrontierTable
     origin: Origin
+    reach: Reach | None = None
+
+
+class TooLongError(Exception):
+    """A product has more candidates than is allowed; whoever set the limit does something else then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,8 +79,9 @@ class Workshop:
     Attributes:
         names: per variable, the names of its nodes.
         rank: per variable, its place in topological order.
-        ratio: thinning per elimination; 0.0 for exact.
+        ratio: thinning per elimination, see `tensoropt.search.tables.join`; 0.0 for exact.
         pool: threads, or None.
+        longest: candidates of one product from which on it is refused.
         steps: what was done, in order.
         exact: false once something was decided by a heuristic, or thinned.
         conflict: variables of the first table that turned out to have no finite cost.
@@ -52,12 +94,23 @@ class Workshop:
     rank: tuple[int, ...]
     ratio: float
     pool: ThreadPoolExecutor | None
+    longest: float = math.inf
     steps: list[Elimination] = field(default_factory=list)
     exact: bool = True
     conflict: tuple[int, ...] = ()
     progress: Callable[[int, int], None] | None = None
     decided: int = 0
     joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(default_factory=dict)
+
+    @contextmanager
+    def within(self, ratio: float, longest: float) -> Iterator[None]:
+        """While it lasts, eliminations thin their results, and products are limited."""
+        before = self.ratio, self.longest
+        self.ratio, self.longest = ratio, longest
+        try:
+            yield
+        finally:
+            self.ratio, self.longest = before
 
     def record(
         self, kind: str, variables: Iterable[int], into: Iterable[int] = (), configuration: int | None = None
@@ -77,10 +130,20 @@ class Workshop:
         gone: tuple[int, ...],
         sizes: dict[int, int],
         ratio: float = 0.0,
-        prune: Prune | None = None,
+        limits: Limits | None = None,
     ) -> Factor:
         """Product of two factors, then union over ``gone``; the result is over ``scope``."""
+        if limits is not None and left.reach is not None and right.reach is not None:
+            reach = limits.without(left.reach.plus(right.reach), gone)
+            prune, box = limits.tests(reach, scope)
+        else:
+            reach, prune, box = None, None, None
         axes = (*scope, *gone)
+        candidates = math.prod(sizes[v] for v in axes) * math.prod(
+            max(1.0, f.table.points / max(1, f.table.cells)) for f in (left, right)
+        )
+        if candidates > self.longest:
+            raise TooLongError(candidates)
         place = {v: axis for axis, v in enumerate(axes)}
         lengths = tuple(sizes[v] for v in axes)
         left_axes, right_axes = (tuple(place[v] for v in f.scope) for f in (left, right))
@@ -96,6 +159,7 @@ class Workshop:
                 len(scope),
                 ratio=ratio,
                 prune=prune,
+                box=box,
                 pool=self.pool,
             )
             known = (left.table, right.table, made)  # holds the tables, so that their ids stay theirs
@@ -104,7 +168,7 @@ class Workshop:
         made = known[2]
         if made.table.points == 0 and not self.conflict:
             self.conflict = tuple(sorted(axes))
-        return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right))
+        return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right), reach)
 
 
 class CostGraph:
@@ -114,10 +178,12 @@ class CostGraph:
         sizes: the number of configurations of each variable.
         factors: by scope. The empty scope holds what is fully decided.
         workshop: what all eliminations share.
+        limits: what every new table's points are tested by, or None.
     """
 
-    def __init__(self, sizes: dict[int, int], workshop: Workshop) -> None:
+    def __init__(self, sizes: dict[int, int], workshop: Workshop, limits: Limits | None = None) -> None:
         self.sizes = dict(sizes)
+        self.limits = limits
         self.factors: dict[tuple[int, ...], Factor] = {}
         self.workshop = workshop
         self._of: dict[int, set[tuple[int, ...]]] = {v: set() for v in sizes}
@@ -126,7 +192,7 @@ class CostGraph:
         """Adds a factor. One over the same variables is merged with it: edge elimination, Eq. 5."""
         known = self.factors.get(factor.scope)
         if known is not None:
-            factor = self.workshop.join(known, factor, factor.scope, (), self.sizes)
+            factor = self.workshop.join(known, factor, factor.scope, (), self.sizes, limits=self.limits)
             if len(factor.scope) > 1:
                 self.workshop.record("edge", factor.scope, factor.scope)
         self.factors[factor.scope] = factor
@@ -146,7 +212,7 @@ class CostGraph:
             self._of[v].discard(scope)
         return self.factors.pop(scope)
 
-    def eliminate(self, variable: int, kind: str, prune: Prune | None = None) -> tuple[int, ...]:
+    def eliminate(self, variable: int, kind: str) -> tuple[int, ...]:
         """Decides ``variable`` for every joint configuration of its neighbours, and removes it.
 
         With two neighbours this is node elimination (Eq. 4), with one a step of LDP (Algorithm 3, line 6),
@@ -160,13 +226,15 @@ class CostGraph:
             self._remove(factor.scope)
         whole = factors[0]
         if len(factors) == 1:
-            factors.append(unit())
+            factors.append(unit() if self.limits is None else dataclasses.replace(unit(), reach=self.limits.reach(())))
         for factor in factors[1:-1]:
             scope = tuple(sorted({*whole.scope, *factor.scope}))
-            whole = self.workshop.join(whole, factor, scope, (), self.sizes)
+            whole = self.workshop.join(whole, factor, scope, (), self.sizes, limits=self.limits)
         scope = tuple(sorted({*whole.scope, *factors[-1].scope} - {variable}))
         self.workshop.record(kind, (variable,), scope)
-        result = self.workshop.join(whole, factors[-1], scope, (variable,), self.sizes, self.workshop.ratio, prune)
+        result = self.workshop.join(
+            whole, factors[-1], scope, (variable,), self.sizes, self.workshop.ratio, self.limits
+        )
         del self.sizes[variable], self._of[variable]
         self.add(result)
         return scope
@@ -178,12 +246,21 @@ class CostGraph:
         cells = math.prod(self.sizes[v] for v in (variable, *self.neighbours(variable)))
         return cells * math.prod(f.table.points / max(1, f.table.cells) for f in factors)
 
-    def scratch(self) -> CostGraph:
-        """The same tables, to be eliminated apart, without thinning and without notes."""
-        workshop = dataclasses.replace(self.workshop, steps=[], progress=None, ratio=0.0)
-        graph = CostGraph(self.sizes, workshop)
+    def restricted(self, chosen: dict[int, IntArray], workshop: Workshop, limits: Limits | None) -> CostGraph:
+        """The graph with only some configurations of each variable."""
+        graph = CostGraph({v: len(chosen[v]) for v in self.sizes}, workshop, limits)
+        made: dict[tuple[object, ...], tuple[FrontierTable, IntArray]] = {}
         for scope in sorted(self.factors):
-            graph.add(self.factors[scope])
+            factor = self.factors[scope]
+            table, origin = factor.table, factor.origin
+            if any(len(chosen[v]) < self.sizes[v] for v in scope):
+                key = (id(table), *(chosen[v].tobytes() for v in scope))
+                if key not in made:
+                    cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), table.shape)
+                    made[key] = table.take(cells.reshape(-1), cells.shape)
+                table, points = made[key]
+                origin = Select(origin, points)
+            graph.add(Factor(scope, table, origin, None if limits is None else limits.reach(scope)))
         return graph
 
     def components(self) -> list[list[int]]:

@@ -8,6 +8,7 @@ cannot tell apart become one class.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,10 @@ __all__ = ["Reduced", "Term", "reduce_problem"]
 _VISITS = 4
 """How often a variable's configurations are compared again after a neighbour lost some. Later visits find
 little."""
+
+
+_SAMPLE = 5
+"""Columns in which configurations are compared at first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,17 +199,6 @@ def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) 
     return [np.flatnonzero(mask) for mask in masks]
 
 
-def _worst(table: FloatArray) -> FloatArray:
-    """``[k, j]`` = the most that row *k* exceeds row *j* by, over all columns; rows ``(n, columns)``."""
-    worst = np.empty((len(table), len(table)))
-    with np.errstate(invalid="ignore"):
-        for k, row in enumerate(table):
-            # inf - inf is NaN, which fmax passes over: what is impossible for both says nothing.
-            np.fmax.reduce(row - table, axis=1, out=worst[k])
-    worst[np.isnan(worst)] = -np.inf
-    return worst
-
-
 def _drop_dominated(alive: list[IntArray], of: list[list[Term]]) -> None:
     """Drops configurations for which another is at least as good in both costs, beside anything.
 
@@ -212,7 +206,10 @@ def _drop_dominated(alive: list[IntArray], of: list[list[Term]]) -> None:
     time and for memory, every strategy with *j* is matched by the one with *k* instead (of equal ones the
     first stays).
     """
-    cache: dict[tuple[object, ...], FloatArray] = {}
+    # Imported here because it takes Numba.
+    from tensoropt.ft.kernels import worst
+
+    done: dict[tuple[object, ...], IntArray] = {}
     queue = deque(range(len(alive)))
     waiting, visits = [True] * len(alive), [0] * len(alive)
     while queue:
@@ -222,34 +219,49 @@ def _drop_dominated(alive: list[IntArray], of: list[list[Term]]) -> None:
         rows = alive[v]
         if len(rows) == 1:
             continue
-        total = [np.zeros((len(rows), len(rows))), np.zeros((len(rows), len(rows)))]
+        parts = []
+        key: list[object] = [rows.tobytes()]
         for term in of[v]:
             time, memory, other = _side(term, v)
-            for which, table in enumerate((time, memory)):
-                if which == 1 and term.costs.free_memory:
-                    continue
-                columns = None if other is None else alive[other]
-                key = (
-                    id(term.costs),
-                    which,
-                    term.scope[0] == v,
-                    rows.tobytes(),
-                    None if columns is None else columns.tobytes(),
-                )
-                if key not in cache:
-                    part = table[rows] if columns is None else table[np.ix_(rows, columns)]
-                    cache[key] = _worst(part.reshape(len(rows), -1))
-                total[which] = total[which] + cache[key]
-        beats = (total[0] <= 0.0) & (total[1] <= 0.0)
-        index = np.arange(len(rows))
-        gone = (beats & (~beats.T | (index[:, None] < index))).any(axis=0)
-        if gone.any():
-            alive[v] = rows[~gone]
+            columns = slice(None) if other is None else alive[other]
+            parts.append((time, memory, columns, term.costs.free_memory))
+            key += [id(term.costs), term.scope[0] == v, b"" if other is None else alive[other].tobytes()]
+        known = done.get(tuple(key))
+        if known is None:
+            known = done[tuple(key)] = _undominated(rows, parts, worst)
+        if len(known) < len(rows):
+            alive[v] = known
             for term in of[v]:
                 for w in term.scope:
                     if w != v and not waiting[w] and visits[w] < _VISITS:
                         waiting[w] = True
                         queue.append(w)
+
+
+_Part = tuple[FloatArray, FloatArray, "slice | IntArray", bool]
+"""Time and memory with the variable's axis first, the other variable's configurations, whether memory is free."""
+
+
+def _undominated(rows: IntArray, parts: list[_Part], worst: Callable[..., None]) -> IntArray:
+    """The configurations among ``rows`` that none of the others can stand in for."""
+    whole: list[list[FloatArray]] = [[], []]
+    for time, memory, columns, free_memory in parts:
+        for which, table in enumerate((time, memory)):
+            if which == 0 or not free_memory:
+                part = table[rows] if isinstance(columns, slice) else table[np.ix_(rows, columns)]
+                whole[which].append(np.ascontiguousarray(part.reshape(len(rows), -1)))
+    wanted = ~np.eye(len(rows), dtype=bool)
+    # A few columns rule most pairs out; only the others are compared in all of them.
+    for columns_seen in (_SAMPLE, 1 << 62):
+        for which in (0, 1):
+            total = np.zeros((len(rows), len(rows)))
+            for table in whole[which]:
+                worst(table, wanted, columns_seen, total)
+            wanted &= total <= 0.0
+    index = np.arange(len(rows))
+    gone = (wanted & (~wanted.T | (index[:, None] < index))).any(axis=0)
+    kept: IntArray = rows[~gone]
+    return kept
 
 
 def _classes(variable: int, alive: list[IntArray], terms: list[Term]) -> IntArray:

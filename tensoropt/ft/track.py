@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
-from tensoropt.ft.cost_graph import CostGraph, Factor, Workshop, build_cost_graph, choice, unit
+from tensoropt.ft.cost_graph import CostGraph, Factor, TooLongError, Workshop, build_cost_graph, choice, unit
 from tensoropt.ft.linear import (
     LinearGraph,
     eliminate_simple,
@@ -27,6 +28,7 @@ from tensoropt.ft.reduction import reduce_problem
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.search.tables import FrontierTable
 
 __all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "track_frontier"]
 
@@ -39,15 +41,20 @@ MAX_JOINT_CONFIGURATIONS = 1 << 25
 configurations are just below."""
 
 BOUND_FROM = 1_000_000
-"""Candidates of one elimination from which bounds are worked out (a tenth of a second's work)."""
+"""Candidates of what is left to do, as tables are now, from which bounds are worked out."""
 
-LEAVE_FROM = 30_000_000
+LEAVE_FROM = 5_000_000
 """Candidates of one elimination from which it waits for the bounds."""
 
-BEAM = 150
-"""Points that the narrow pass keeps per pair of weights. It takes time with their number, and the exact pass the less
-the more of the frontier it finds: on 13 Transformer layers both together take 16 s with 32 (a third of 826 points
-found), 7 s with 100 and 7 s with 200 (660 found)."""
+ROUNDS = ((24, 2),)
+"""How often bounds are worked out, each time on what the last ones left: pairs of weights, and configurations per
+variable and pair of weights that the narrow pass takes."""
+
+LONGEST = 1_000_000_000
+"""Candidates of one elimination from which on it is not done exactly where heuristics are allowed."""
+
+NARROW_EPSILON = 0.02
+"""How far the narrow pass thins. What it finds is close to the frontier either way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class _Options:
     method: str
     heuristics: bool
     limit: int
+    epsilon: float
+    longest: float
 
 
 @register_search("ft")
@@ -76,12 +85,16 @@ def track_frontier(
     neighbours is fixed (heuristic elimination, the result is not exact) or, with ``heuristics=False``,
     conditioned on: the rest is solved for each of its configurations, which is exact on any graph.
 
+    Where much is left to do, bounds from message passing say which configurations and partial points can still end
+    on the frontier. If even so an elimination would take too long and heuristics are allowed, the result is what a
+    narrow search found that the bounds started from (``narrow``; not exact).
+
     The result does not depend on the number of threads.
 
     Args:
         problem: tables of costs.
         method: ``ldp``, or ``elimination`` for FT-Elimination: node by node down to two.
-        heuristics: whether heuristic elimination is allowed.
+        heuristics: whether heuristic elimination, or a narrow search, is allowed.
         epsilon: for every strategy there is a point with at most ``1 + epsilon`` times its time and at most
             its memory. 0.0 for the exact frontier.
         threads: threads to share the work among; by default one per processor.
@@ -103,13 +116,12 @@ def track_frontier(
     variable = {node: v for v, nodes in enumerate(reduced.members) for node in nodes}
     rank = topological_rank(count, [(variable[u], variable[v]) for u, v in problem.edges.tolist()])
     workers = threads if threads is not None else os.cpu_count() or 1
-    options = _Options(method, heuristics, max_joint_configurations)
+    options = _Options(method, heuristics, max_joint_configurations, epsilon, LONGEST)
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         workshop = Workshop(
             names=tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members),
             rank=rank,
-            # Every variable is eliminated, and its result thinned, once.
-            ratio=math.expm1(math.log1p(epsilon) / count),
+            ratio=0.0,
             pool=pool,
             exact=epsilon == 0.0,
             progress=progress,
@@ -178,52 +190,84 @@ def _solve_part(graph: CostGraph, options: _Options) -> Factor:
 
         eliminate_simple(graph, marked, LEAVE_FROM)
         if len(line.marked) == len(graph.sizes):
-            return _finish(graph, line.marked, "ldp")
+            return _finish(graph, line.marked, "ldp", options)
     else:
         first = first_operator(graph)
         last = max(graph.sizes, key=lambda v: graph.workshop.rank[v])
         ends = [first, last]
-        eliminate_simple(graph, lambda: ends, math.inf)
+        eliminate_simple(graph, lambda: ends, LEAVE_FROM)
         if len(graph.sizes) <= 2:
-            return _finish(graph, sorted(graph.sizes, key=lambda v: graph.workshop.rank[v]), "final")
-    order, largest = least_table_order(graph)
-    if largest <= options.limit:
-        return _finish(graph, order, "branch")
-    return _fix(graph, options)
+            return _finish(graph, sorted(graph.sizes, key=lambda v: graph.workshop.rank[v]), "final", options)
+    return _finish(graph, None, "branch", options)
 
 
-def _finish(graph: CostGraph, order: list[int], kind: str) -> Factor:
-    """Eliminates all variables in the given order.
+def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor:
+    """Eliminates all variables, in the given order or that of least tables.
 
-    Once steps become long, bounds are worked out for the rest of the order: first a narrow pass finds
-    strategies, then the exact one goes on without what those beat.
+    If that takes long, bounds are worked out: a narrow pass finds strategies, then the exact one goes on without
+    what those beat.
     """
-    for i, v in enumerate(order):
-        if graph.work(v) >= BOUND_FROM:
-            bounds = Bounds.of(graph, order[i:])
-            if bounds is not None:
-                return _finish_bounded(graph, order[i:], kind, bounds)
+    estimate = sum(graph.work(v) for v in graph.sizes)
+    if estimate < BOUND_FROM or len(graph.sizes) < 2 or any(len(scope) > 2 for scope in graph.factors):
+        return _eliminate_all(graph, order, kind, options)
+    epsilon = math.expm1(math.log1p(options.epsilon) / 2)
+    known: list[Factor] = []
+    for weights, near in ROUNDS:
+        bounds = Bounds.of(graph, epsilon, weights)
+        if bounds is None:
+            break
+        narrow = _narrow(graph, bounds, order, kind, near)
+        if narrow is not None and narrow.table.points:
+            known = [choice([*known, narrow])]
+        # Where points may go for others that are almost as good, these have to be in the result.
+        table = known[0].table if known else FrontierTable((), np.array([0, 0]), np.empty(0), np.empty(0))
+        bounds.learn(table.time_s, table.memory_bytes, only=options.epsilon > 0.0)
+        if known and options.epsilon > 0.0 and not bounds.gap:
+            return choice(known)
+        alive = bounds.alive()
+        before = sum(graph.sizes.values())
+        graph = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
+        if sum(graph.sizes.values()) > before * 0.9 or sum(graph.work(v) for v in graph.sizes) < BOUND_FROM:
+            break
+    longest = options.longest if known and options.heuristics else math.inf
+    steps = len(graph.workshop.steps)
+    # Every variable is eliminated, and its result thinned, once.
+    with graph.workshop.within(math.expm1(math.log1p(epsilon) / len(graph.sizes)), longest):
+        try:
+            result = _eliminate_all(graph, order, kind, options)
+        except TooLongError:
+            del graph.workshop.steps[steps:]
+            graph.workshop.exact = False
+            graph.workshop.record("narrow", sorted(graph.sizes))
+            return choice(known)
+    # Without thinning, what is known is in the result unless it is beaten.
+    return choice([result, *known]) if options.epsilon > 0.0 else result
+
+
+def _narrow(graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, count: int) -> Factor | None:
+    """Strategies near the frontier: of the configurations that promise most alone, and thinned."""
+    near = bounds.near(count)
+    ratio = math.expm1(math.log1p(NARROW_EPSILON) / len(graph.sizes))
+    workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, longest=LONGEST)
+    quick = graph.restricted(near, workshop, bounds.relaxed(NARROW_EPSILON).restricted(near))
+    try:
+        for v in least_table_order(quick)[0] if order is None else order:
+            quick.eliminate(v, kind)
+    except TooLongError:
+        return None
+    return quick.factors[()]
+
+
+def _eliminate_all(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor:
+    if order is None:
+        order, largest = least_table_order(graph)
+        if largest > options.limit:
+            if graph.workshop.longest < math.inf:
+                raise TooLongError(largest)
+            return _fix(graph, options)
+    for v in order:
         graph.eliminate(v, _kind(graph, v, kind))
     return graph.factors[()]
-
-
-def _finish_bounded(graph: CostGraph, order: list[int], kind: str, bounds: Bounds) -> Factor:
-    thinning = graph.workshop.ratio > 0.0
-    quick = graph.scratch()
-    bounds.without_hopeless(quick)
-    for step, v in enumerate(order):
-        quick.eliminate(v, kind, bounds.prune(step, 0 if step == len(order) - 1 else BEAM))
-    narrow = quick.factors[()]
-    if thinning:
-        # A thinned point may be dropped for a strategy that thinning loses again; so only those count that are kept.
-        bounds.only(narrow.table.time_s, narrow.table.memory_bytes)
-    else:
-        bounds.learn(narrow.table.time_s, narrow.table.memory_bytes)
-    bounds.without_hopeless(graph)
-    for step, v in enumerate(order):
-        graph.eliminate(v, _kind(graph, v, kind), bounds.prune(step))
-    result = graph.factors[()]
-    return choice([result, narrow]) if thinning else result
 
 
 def _kind(graph: CostGraph, variable: int, kind: str) -> str:

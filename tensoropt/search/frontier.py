@@ -11,7 +11,7 @@ import numpy as np
 
 from tensoropt.search.problem import FloatArray, IntArray
 
-__all__ = ["offsets_of", "ranges", "reduce_segments", "thin_segments"]
+__all__ = ["offsets_of", "ranges", "reduce_segments"]
 
 _FILTER_FROM = 12
 """Mean candidates per segment from which the bucket filter costs less than the sorting that it saves
@@ -141,38 +141,3 @@ def _sort_and_scan(
     for rows, kept_counts, positions in rows_kept:
         kept[ranges(new_offsets[rows], kept_counts)] = positions
     return kept, new_offsets
-
-
-def thin_segments(offsets: IntArray, time_s: FloatArray, ratio: float) -> tuple[IntArray, IntArray]:
-    """Drops points of frontiers so that each dropped one has a kept neighbour, hardly slower and no larger.
-
-    Times are put in geometric buckets; of each bucket the point of least memory stays. A dropped point's
-    neighbour takes less memory and at most ``1 + ratio`` times its time.
-
-    Args:
-        offsets: ``(segments + 1,)`` of frontiers in ascending memory.
-        time_s: ``(points,)``.
-        ratio: > 0.
-
-    Returns:
-        ``kept`` and new offsets, as `reduce_segments`.
-    """
-    if len(time_s) == 0:
-        return np.arange(0), offsets
-    with np.errstate(divide="ignore"):
-        # A hair finer than asked, so that rounding of the logarithm cannot exceed the bound.
-        bucket = np.floor(np.log(time_s) / (np.log1p(ratio) * (1.0 - 1e-6)))
-    first = np.ones(len(time_s), bool)
-    first[1:] = bucket[1:] != bucket[:-1]
-    counts = np.diff(offsets)
-    first[offsets[:-1][counts > 0]] = True
-    kept = np.flatnonzero(first)
-    return kept, offsets_of(
-        np.add.reduceat(first, offsets[:-1][counts > 0]) if counts.all() else _count(first, offsets)
-    )
-
-
-def _count(flags: np.ndarray, offsets: IntArray) -> IntArray:
-    running = offsets_of(flags.astype(np.int64))
-    counts: IntArray = np.diff(running[offsets])
-    return counts

@@ -17,7 +17,7 @@ _I = types.Array(types.int64, 1, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
 _FF = types.Array(types.float64, 2, "C", readonly=True)
 _OUT_I, _OUT_F = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
-_CELL = types.int64
+_CELL, _RATIO = types.int64, types.float64
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -48,7 +48,7 @@ def _possible(corner_time: Any, corner_memory: Any, time: float, memory: float) 
 
 @njit(
     types.Tuple((_OUT_I, _OUT_F, _OUT_F, _OUT_I, _OUT_I))(
-        _I, _I, _I, _I, _I, _F, _F, _I, _F, _F, _F, _F, _F, _F, _CELL, _CELL
+        _I, _I, _I, _I, _I, _F, _F, _I, _F, _F, _F, _F, _F, _F, _RATIO, _CELL, _CELL
     ),
     cache=True,
     nogil=True,
@@ -68,6 +68,7 @@ def join_cells(
     outside_memory: Any,
     corner_time: Any,
     corner_memory: Any,
+    ratio: float,
     first: int,
     last: int,
 ) -> Any:
@@ -92,6 +93,8 @@ def join_cells(
         outside_memory: the same of memory.
         corner_time: a point that ends beyond all of these corners goes.
         corner_memory: ascending.
+        ratio: a point goes, too, if one of no more memory is slower by at most this share of the least time that
+            it can be completed to.
         first: cell.
         last: cell.
 
@@ -126,9 +129,10 @@ def join_cells(
             # Nothing of the product is faster or smaller than its corner.
             time = left_time[l1 - 1] + right_time[r1 - 1]
             memory = left_memory[l0] + right_memory[r0]
-            if time >= pivot_time and memory >= pivot_memory:
+            slack = ratio * (time + rest_time)
+            if time + slack >= pivot_time and memory >= pivot_memory:
                 continue
-            if length > 1 and _beaten(stair_time, stair_memory, length, time, memory):
+            if length > 1 and _beaten(stair_time, stair_memory, length, time + slack, memory):
                 continue
             if bounded and not _possible(corner_time, corner_memory, time + rest_time, memory + rest_memory):
                 continue
@@ -156,6 +160,7 @@ def join_cells(
                     corner_time, corner_memory, least_time + rest_time, least_memory + rest_memory
                 ):
                     continue
+                slack = ratio * (least_time + rest_time)
                 # Where the row of sums starts in the staircase.
                 low, high = 0, length
                 while low < high:
@@ -166,7 +171,7 @@ def join_cells(
                         high = middle
                 place = low
                 fastest = stair_time[place - 1] if place > 0 else np.inf
-                if fastest <= least_time:
+                if fastest <= least_time + slack:
                     continue
                 # The first sum that stays; most rows have none.
                 j = b0
@@ -176,20 +181,20 @@ def join_cells(
                     while place < length and stair_memory[place] <= memory:
                         fastest = stair_time[place]
                         place += 1
-                    if time < fastest:
+                    if time + slack < fastest:
                         break
-                    if least_time >= fastest:
+                    if least_time + slack >= fastest:
                         j = b1
                         break
                     # Sums get faster: jump to the next one that is faster than the staircase here.
                     step, low = 1, j
-                    while low + step < b1 and add_time + b_time[low + step] >= fastest:
+                    while low + step < b1 and add_time + b_time[low + step] + slack >= fastest:
                         low += step
                         step *= 2
                     high = min(low + step, b1 - 1)
                     while low < high:
                         middle = (low + high) >> 1
-                        if add_time + b_time[middle] >= fastest:
+                        if add_time + b_time[middle] + slack >= fastest:
                             low = middle + 1
                         else:
                             high = middle
@@ -215,7 +220,7 @@ def join_cells(
                             n += 1
                         p += 1
                     else:
-                        if time < fastest and (
+                        if time + slack < fastest and (
                             not bounded or _possible(corner_time, corner_memory, time + rest_time, memory + rest_memory)
                         ):
                             fastest = time
@@ -265,7 +270,7 @@ def join_cells(
 
 
 @njit(
-    types.Tuple((_OUT_I, _OUT_F, _OUT_F, _OUT_I))(_I, _I, _FF, _FF, _FF, _FF, _F, _F, _F, _F, _CELL, _CELL),
+    types.Tuple((_OUT_I, _OUT_F, _OUT_F, _OUT_I))(_I, _I, _FF, _FF, _FF, _FF, _F, _F, _F, _F, _RATIO, _CELL, _CELL),
     cache=True,
     nogil=True,
 )
@@ -280,6 +285,7 @@ def join_single_points(
     outside_memory: Any,
     corner_time: Any,
     corner_memory: Any,
+    ratio: float,
     first: int,
     last: int,
 ) -> Any:
@@ -315,9 +321,10 @@ def join_single_points(
             if memory > ceiling:
                 continue
             time = one_time[g] + two_time[g]
-            if time >= pivot_time and memory >= pivot_memory and length > 0:
+            slack = ratio * (time + (outside_time[cell] if bounded else 0.0))
+            if length > 0 and time + slack >= pivot_time and memory >= pivot_memory:
                 continue
-            if length > 0 and _beaten(stair_time, stair_memory, length, time, memory):
+            if length > 0 and _beaten(stair_time, stair_memory, length, time + slack, memory):
                 continue
             if bounded and not _possible(
                 corner_time, corner_memory, time + outside_time[cell], memory + outside_memory[cell]

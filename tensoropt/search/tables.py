@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.search.frontier import offsets_of, ranges, reduce_segments, thin_segments
+from tensoropt.search.frontier import offsets_of, ranges, reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray
 
 __all__ = ["FrontierTable", "Joined", "join", "table_from_costs"]
@@ -172,7 +172,8 @@ def join(
         right_axes: the same.
         sizes: the sizes of the joint axes; those that stay come first.
         keep: how many axes stay.
-        ratio: > 0 thins every resulting frontier; see `thin_segments`.
+        ratio: > 0 thins every resulting frontier: for each point that goes, one stays that takes no more memory and
+            at most this share more time, of the least time that ``box`` says the point can be completed to.
         prune: drops resulting points that cannot be part of any frontier that is looked for.
         box: the same from least costs alone, before points are compared.
         pool: threads to share the cells among. The result does not depend on it.
@@ -204,10 +205,10 @@ def join(
         tables = (*rows, *sides[0][1:], *sides[1][1:])
 
         def solve(first: int, last: int) -> _Part:
-            counts, time, memory, g = join_single_points(*tables, *bounds, first, last)
+            counts, time, memory, g = join_single_points(*tables, *bounds, ratio, first, last)
             cell = np.repeat(np.arange(first, last), counts)
             a, b = (sides[side][0][rows[side][cell], g] for side in (0, 1))
-            return _finish(first, last, (counts, time, memory, a, b), ratio, prune)
+            return _finish(first, last, (counts, time, memory, a, b), prune)
     else:
         flat = (
             *stay,
@@ -216,7 +217,7 @@ def join(
         )
 
         def solve(first: int, last: int) -> _Part:
-            return _finish(first, last, join_cells(*flat, *bounds, first, last), ratio, prune)
+            return _finish(first, last, join_cells(*flat, *bounds, ratio, first, last), prune)
 
     pairs = list(itertools.pairwise(_cuts(left, right, cells, gone)))
     if pool is not None and len(pairs) > 1:
@@ -233,7 +234,7 @@ _Part = tuple[IntArray, FloatArray, FloatArray, IntArray, IntArray]
 _NO_BOUNDS = (np.empty(0), np.empty(0), np.empty(0), np.empty(0))
 
 
-def _finish(first: int, last: int, part: _Part, ratio: float, prune: Prune | None) -> _Part:
+def _finish(first: int, last: int, part: _Part, prune: Prune | None) -> _Part:
     """What is done with the points of cells ``first`` to ``last - 1`` once they are frontiers."""
     counts, time, memory, a, b = part
     if prune is not None and len(time):
@@ -241,9 +242,6 @@ def _finish(first: int, last: int, part: _Part, ratio: float, prune: Prune | Non
         alive = prune(cell, time, memory)
         counts = np.bincount(cell[alive] - first, minlength=last - first)
         time, memory, a, b = time[alive], memory[alive], a[alive], b[alive]
-    if ratio > 0.0:
-        thin, offsets = thin_segments(offsets_of(counts), time, ratio)
-        counts, time, memory, a, b = np.diff(offsets), time[thin], memory[thin], a[thin], b[thin]
     return counts, time, memory, a, b
 
 

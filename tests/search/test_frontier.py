@@ -9,7 +9,7 @@ import pytest
 
 import tensoropt.search.tables as tables
 from tensoropt.search import Problem
-from tensoropt.search.frontier import offsets_of, reduce_segments, thin_segments
+from tensoropt.search.frontier import offsets_of, reduce_segments
 from tensoropt.search.grid import on_grid, problem_grids
 from tensoropt.search.tables import FrontierTable, join, table_from_costs
 
@@ -61,24 +61,6 @@ def test_reduce_drops_infinite_tuples() -> None:
     assert kept.tolist() == [] and offsets.tolist() == [0, 0, 0]
 
 
-def test_thinned_points_have_a_neighbour_within_the_ratio_and_no_larger() -> None:
-    rng = np.random.default_rng(4)
-    offsets = np.array([0, 300, 300, 1000])
-    time = np.concatenate([np.sort(rng.random(n))[::-1] for n in (300, 700)])
-    kept, new_offsets = thin_segments(offsets, time, 0.1)
-    assert len(kept) < 200 and new_offsets[1] == new_offsets[2]
-    for s in (0, 2):
-        stays = kept[new_offsets[s] : new_offsets[s + 1]]
-        for i in range(offsets[s], offsets[s + 1]):
-            before = stays[stays <= i]  # those of no more memory
-            assert (time[before] <= time[i] * 1.1).any()
-
-
-def test_thinning_keeps_points_of_zero_time() -> None:
-    kept, _ = thin_segments(np.array([0, 3]), np.array([1.0, 1e-300, 0.0]), 0.5)
-    assert kept.tolist() == [0, 1, 2]
-
-
 def random_table(rng: np.random.Generator, shape: tuple[int, ...], longest: int) -> FrontierTable:
     costs = rng.integers(0, 20, (2, *shape, longest)).astype(float)
     costs[0][rng.random(costs[0].shape) < 0.3] = np.inf
@@ -123,6 +105,40 @@ def test_join_without_union_adds_parallel_edges() -> None:
         candidates = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
         places = algorithm_1([(m, t, p) for p, (m, t) in enumerate(candidates)])
         assert cell_points(joined.table, cell) == [candidates[p] for p in places]
+
+
+@pytest.mark.parametrize("longest", [1, 9])
+def test_thinned_points_have_a_neighbour_within_the_ratio_and_no_larger(longest: int) -> None:
+    rng = np.random.default_rng(longest)
+    costs = np.sort(rng.random((2, 3, 40, longest)), axis=-1)
+    left = table_from_costs(costs[0], costs[1, ..., ::-1])[0]
+    right = table_from_costs(costs[1], costs[0, ..., ::-1])[0]
+    whole = join(left, (0, 2), right, (1, 2), (3, 3, 40), 2).table
+    thin = join(left, (0, 2), right, (1, 2), (3, 3, 40), 2, ratio=0.1).table
+    assert thin.points < whole.points
+    for cell in itertools.product(range(3), range(3)):
+        stays = cell_points(thin, cell)
+        for memory, time in cell_points(whole, cell):
+            assert any(m <= memory and t <= time * 1.1 for m, t in stays)
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+def test_points_that_end_beyond_every_corner_go(longest: int) -> None:
+    rng = np.random.default_rng(longest)
+    left, right = random_table(rng, (2, 4), longest), random_table(rng, (3, 4), longest)
+    whole = join(left, (0, 2), right, (1, 2), (2, 3, 4), 2).table
+    outside = rng.integers(0, 9, (2, 6)).astype(float)
+    corner_time, corner_memory = np.array([30.0, 20.0, 12.0]), np.array([12.0, 20.0, 30.0])
+    box = (outside[0], outside[1], corner_time, corner_memory)
+    found = join(left, (0, 2), right, (1, 2), (2, 3, 4), 2, box=box).table
+    gone = 0
+    for number, cell in enumerate(itertools.product(range(2), range(3))):
+        points = cell_points(whole, cell)
+        ends = [(m + outside[1, number], t + outside[0, number]) for m, t in points]
+        stay = [any(m <= c and t <= s for s, c in zip(*box[2:], strict=True)) for m, t in ends]
+        assert cell_points(found, cell) == [point for point, stays in zip(points, stay, strict=True) if stays]
+        gone += len(points) - sum(stay)
+    assert gone > 0
 
 
 def test_table_of_merged_configurations_is_their_union() -> None:

@@ -26,7 +26,8 @@ class Elimination:
     """One step of a search.
 
     Attributes:
-        kind: ``edge``, ``node``, ``branch``, ``heuristic``, ``condition``, ``narrow``, ``ldp``, ``final`` or ``product``.
+        kind: ``edge``, ``node``, ``branch``, ``heuristic``, ``condition``, ``narrow``, ``ldp``,
+            ``final`` or ``product``.
         nodes: names of the nodes that it decides (of the edge's ends, for ``edge``).
         into: names of the nodes over whose configurations the result is a table.
         configuration: for ``heuristic``, the configuration index that was fixed.

@@ -1,29 +1,27 @@
-"""Bytes per device: variables with what their optimizer keeps, and activations kept for the backward pass."""
+"""Bytes per device."""
 
 from __future__ import annotations
 
-import math
+import numpy as np
+from numpy.typing import NDArray
 
 from tensoropt.graph.spec import TensorSpec
-from tensoropt.layout import Layout, Mesh
+from tensoropt.layout import Mesh
 
-__all__ = ["activation_bytes", "copy_bytes", "variable_bytes"]
-
-
-def variable_bytes(spec: TensorSpec, layout: Layout, mesh: Mesh, *, slots: int, trained: bool) -> float:
-    """A variable's piece, its gradient's if it is trained, and one more for each optimizer slot."""
-    return _piece_bytes(spec, layout, mesh) * (1 + (1 + slots if trained else 0))
+__all__ = ["piece_bytes"]
 
 
-def activation_bytes(spec: TensorSpec, layout: Layout, mesh: Mesh, *, kept: bool) -> float:
-    """An operator's output, if it or its consumer keeps it for the backward pass."""
-    return _piece_bytes(spec, layout, mesh) if kept else 0.0
+def piece_bytes(spec: TensorSpec, states: NDArray[np.int8], mesh: Mesh) -> NDArray[np.float64]:
+    """Bytes of a device's piece of a tensor.
 
+    Args:
+        spec: of the whole tensor.
+        states: ``(K, axes)``, layouts as :meth:`tensoropt.layout.ReshardTable.numbers` takes them. A summand is as large
+            as the sum.
+        mesh: the factor mesh.
 
-def copy_bytes(spec: TensorSpec, source: Layout, target: Layout, mesh: Mesh, *, kept: bool) -> float:
-    """The copy that a reshard makes, if the consumer keeps it for the backward pass."""
-    return _piece_bytes(spec, target, mesh) if kept and source != target else 0.0
-
-
-def _piece_bytes(spec: TensorSpec, layout: Layout, mesh: Mesh) -> float:
-    return float(math.prod(layout.local_shape(spec.shape, mesh)) * spec.itemsize)
+    Returns:
+        ``(K,)``.
+    """
+    pieces = np.where(states >= 0, np.array(mesh.shape, dtype=np.int64), 1).prod(axis=1, dtype=np.int64)
+    return np.asarray(spec.size_bytes / pieces)

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.graph.rule import Dims, OpRule
-from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import PARTIAL, REPLICATED, Coarsening, Mesh
 from tensoropt.plan.configuration import DEFER, Configuration, actions_of, legal_patterns
 
-__all__ = ["Choices", "States", "TensorStates", "piece_bytes"]
+__all__ = ["Choices", "States", "TensorStates"]
 
 # (K, axes): per configuration what each mesh axis does to a tensor, see tensoropt.layout.ReshardTable.numbers.
 States = NDArray[np.int8]
@@ -112,9 +111,3 @@ class Choices:
         of = {dim[0]: position for position, dim in enumerate(dims) if dim}
         number = [of.get(action, PARTIAL if action in summed else REPLICATED) for action in self._actions]
         return np.array([*number, REPLICATED], dtype=np.int8)[self.patterns]
-
-
-def piece_bytes(spec: TensorSpec, states: States, mesh: Mesh) -> NDArray[np.float64]:
-    """Bytes of a device's piece of a tensor in each layout."""
-    pieces = np.where(states >= 0, np.array(mesh.shape, dtype=np.int64), 1).prod(axis=1, dtype=np.int64)
-    return np.asarray(spec.size_bytes / pieces)

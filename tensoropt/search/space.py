@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from tensoropt.cost import CostModel
+from tensoropt.cost import CostModel, piece_bytes
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -17,7 +17,7 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, row_edges, rules_of
-from tensoropt.search.choices import Choices, TensorStates, piece_bytes
+from tensoropt.search.choices import Choices, TensorStates
 from tensoropt.search.keeping import Keeping
 from tensoropt.search.problem import Problem
 from tensoropt.search.rows import rows_seconds
@@ -38,7 +38,8 @@ class SearchSpace:
 
     Memory is what a device holds when the backward pass begins, which is when it holds most: variables with their
     gradients and optimizer slots, inputs, and every tensor that the backward pass reads. A tensor belongs to the edge
-    to its reader, because it takes both ends to know how many copies of it there are. Temporaries are not counted.
+    to its reader, because it takes both ends to know how many copies of it there are. Temporaries are not in it; plans
+    note the largest (TensorOpt section 5.2 leaves a tenth for them).
 
     Attributes:
         graph: the logical graph.
@@ -163,7 +164,11 @@ class SearchSpace:
             edges,
             float(time[0]),
             float(memory[0]),
-            {**(notes or {}), "coarsening": self.coarsening.to_json()},
+            {
+                **(notes or {}),
+                "coarsening": self.coarsening.to_json(),
+                "largest_temporary_bytes": self._largest_temporary(chosen, keep),
+            },
         )
 
     def assignment(self, configuration_of: Mapping[str, Configuration]) -> tuple[int, ...]:
@@ -252,6 +257,27 @@ class SearchSpace:
             float(memory[keep] if memory.ndim else memory),
             KEEPS[keep],
         )
+
+    def _largest_temporary(self, chosen: Mapping[str, int], keep: Mapping[Edge, int]) -> float:
+        """The most that one operator's backward pass takes beside what is kept.
+
+        These are the gradients that come and that it makes, and the copies that are made again for it.
+        """
+        taken = [0.0]
+        for op in self.operators:
+            size_bytes = 0.0
+            for position, tensor in enumerate(op.inputs):
+                edge = Edge(tensor, op.name, position)
+                states, spec = self._wanted(edge), self.graph.spec(tensor)
+                returns = edge in self.graph.differentiable and edge not in self._row_edges
+                again = int(keep[edge] == _BEFORE) + int(returns)
+                size_bytes += again * float(piece_bytes(spec, states.value[[chosen[op.name]]], self.mesh)[0])
+            for index, spec in enumerate(op.outputs):
+                if any(edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name, index))):
+                    states = self._of(op.name).outputs[index]
+                    size_bytes += float(piece_bytes(spec, states.gradient[[chosen[op.name]]], self.mesh)[0])
+            taken.append(size_bytes)
+        return max(taken)
 
     def _layouts(self, name: str, chosen: Mapping[str, int]) -> Configuration:
         return self.choices(name)[chosen[name]]

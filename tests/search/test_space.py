@@ -402,3 +402,18 @@ def test_network_time_is_that_of_the_steps_in_which_devices_talk(make: Callable[
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
         assert 0 <= found <= plan.time_s
     assert space.network_seconds(strategies[0]).shape == (1,)
+
+
+def test_the_largest_temporary_is_noted() -> None:
+    space = _space(mlp(), 2, reuse=True)
+    whole = {op.name: space.choices(op.name)[-1] for op in space.operators}
+    assignment = list(space.assignment(whole | {"w1": Configuration(("d0",))}))
+    # The first product: its gradient (8x12) and its weight's (6x12); the input's is not wanted.
+    least = 4 * (8 * 12 + 6 * 12)
+    # BiasAdd: its gradient, its input's and its bias's. The second product: 8x12, 12x4 and 8x4.
+    largest = max(least, 4 * (8 * 12 + 8 * 12 + 12), 4 * (8 * 12 + 12 * 4 + 8 * 4))
+    assert space.plan(assignment, "hand").notes["largest_temporary_bytes"] == largest
+    picks = np.zeros(space.problem.nodes + len(space.problem.edges), np.int64)
+    picks[space.problem.nodes + _edge_between(space, "w1", "h")] = 1
+    again = space.plan(assignment, "hand", alternatives=picks).notes["largest_temporary_bytes"]
+    assert again == least + 4 * 6 * 12  # and the weight, gathered again

@@ -37,7 +37,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
             "does_not_apply": reasons,
         }
     if plot is not None:
-        _draw(drawn, topology.name, topology.device.memory_bytes, plot / "figure6.png")
+        _draw(drawn, f"{devices} devices of {v100().name}", topology.device.memory_bytes, plot / "figure6.png")
     return report
 
 

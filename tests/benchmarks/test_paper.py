@@ -1,0 +1,215 @@
+"""The shapes that TensorOpt's section 5 reports, on small sizes of its models and of its cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensoropt.cluster import Topology, presets
+
+pytestmark = pytest.mark.tf
+
+# Per model, sizes that keep what is typical of it, and the error that its frontier may have.
+_SMALL: dict[str, tuple[dict[str, Any], float]] = {
+    "rnn": ({"layers": 2, "steps": 2}, 0.0),
+    "wide_resnet": ({"blocks": [1, 1, 1]}, 0.0),
+    "transformer": ({"layers": 1}, 0.1),
+}
+_MODELS = sorted(_SMALL)
+
+
+@pytest.fixture(autouse=True)
+def eager_afterwards() -> Iterator[None]:
+    """A thread that is back in eager mode after each test."""
+    from tensoropt.api.model import leave_graph
+
+    yield
+    leave_graph()
+
+
+def _machines(topology: Topology, devices_of_each: int) -> Topology:
+    """Machines of the kind with fewer devices."""
+    inner = dataclasses.replace(topology.levels[-1], size=devices_of_each)
+    return dataclasses.replace(topology, levels=(*topology.levels[:-1], inner))
+
+
+@functools.cache
+def _tracked(model: str) -> tuple[Any, Any, dict[str, Any]]:
+    """A space, our curve and the baselines' on two machines of two devices."""
+    from benchmarks.paper.setting import Options, baselines, planner, track
+    from tensoropt.baselines import BASELINES
+
+    sizes, epsilon = _SMALL[model]
+    options = Options(sizes={model: sizes}, epsilon=epsilon, threads=1)
+    space, _, ours = track(planner(model, options), _machines(presets.v100(), 2), options)
+    others, reasons = baselines(space, tuple(BASELINES))
+    assert not reasons
+    return space, ours, others
+
+
+def _curve(topology: Topology) -> Any:
+    """Our curve of a still smaller model on a cluster."""
+    from benchmarks.paper.setting import Options, planner, track
+
+    options = Options(sizes={"wide_resnet": {"blocks": [1]}}, threads=1)
+    return track(planner("wide_resnet", options), topology, options)[2]
+
+
+def _best_s(curve: Any, memory_bytes: float) -> float:
+    fitting = curve.memory_bytes <= memory_bytes
+    return float(curve.time_s[fitting].min()) if fitting.any() else np.inf
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_the_frontier_is_never_above_a_baseline(model: str) -> None:
+    _, ours, others = _tracked(model)
+    slack = 1 + _SMALL[model][1]
+    for name, curve in others.items():
+        for memory_bytes, time_s in zip(curve.memory_bytes, curve.time_s, strict=True):
+            assert _best_s(ours, memory_bytes) <= slack * time_s, name
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_mesh_tensorflow_is_never_below_ours_and_misses_the_small_memory_end(model: str) -> None:
+    _, ours, others = _tracked(model)
+    theirs = others["mesh_tensorflow"]
+    assert theirs.time_s.min() >= ours.time_s.min() / (1 + _SMALL[model][1])
+    assert theirs.memory_bytes.min() > 1.05 * ours.memory_bytes.min()
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_optcnn_is_the_fastest_point(model: str) -> None:
+    _, ours, others = _tracked(model)
+    rounding = 1e-8
+    assert others["optcnn"].time_s[0] <= ours.time_s[-1] * (1 + rounding)
+    assert ours.time_s[-1] <= others["optcnn"].time_s[0] * (1 + _SMALL[model][1] + rounding)
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_tofu_takes_little_memory_and_more_time(model: str) -> None:
+    _, ours, others = _tracked(model)
+    assert others["tofu"].memory_bytes[0] <= 1.02 * ours.memory_bytes[0]
+    assert others["tofu"].time_s[0] > others["optcnn"].time_s[0]
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_there_is_a_turning_point(model: str) -> None:
+    _, ours, _ = _tracked(model)
+    turn = ours.turning_point
+    assert 0 < turn < len(ours.time_s) - 1
+    # It lies below the straight line between the ends.
+    time_share = (ours.time_s[turn] - ours.time_s[-1]) / (ours.time_s[0] - ours.time_s[-1])
+    memory = ours.memory_bytes - ours.memory_bytes[0]
+    assert time_share + memory[turn] / memory[-1] < 0.95
+
+
+@pytest.mark.parametrize("model", _MODELS)
+def test_time_falls_with_memory_because_communication_does(model: str) -> None:
+    _, ours, _ = _tracked(model)
+    saved_s = ours.time_s[0] - ours.time_s[-1]
+    assert ours.network_s[0] - ours.network_s[-1] > 0.5 * saved_s
+
+
+def test_for_wide_resnet_mesh_tensorflow_is_data_parallelism() -> None:
+    _, _, others = _tracked("wide_resnet")
+    theirs, data_parallel = others["mesh_tensorflow"], others["data_parallel"]
+    assert theirs.time_s.tolist() == data_parallel.time_s.tolist()
+    assert theirs.memory_bytes.tolist() == data_parallel.memory_bytes.tolist()
+
+
+def test_data_parallelism_of_the_rnn_takes_far_more_memory_and_time() -> None:
+    _, ours, others = _tracked("rnn")
+    assert others["data_parallel"].memory_bytes[0] > 3 * ours.memory_bytes[-1]
+    assert others["data_parallel"].time_s[0] > 3 * ours.time_s[-1]
+
+
+def test_a_faster_network_gives_a_lower_frontier() -> None:
+    clusters = (presets.v100_4x_rdma(), presets.v100(), presets.v100_no_rdma())
+    curves = [_curve(_machines(cluster, 2)) for cluster in clusters]
+    least = max(float(curve.memory_bytes[0]) for curve in curves)
+    for memory_bytes in np.linspace(least, float(curves[0].memory_bytes[-1]), 20):
+        fast, usual, slow = (_best_s(curve, memory_bytes) for curve in curves)
+        assert fast < usual < slow
+
+
+def test_nvlink_gives_a_lower_frontier_than_pcie() -> None:
+    nvlink = _curve(_machines(presets.v100(hosts=1), 4))
+    pcie = _curve(_machines(presets.v100_pcie(hosts=1), 4))
+    least = max(float(nvlink.memory_bytes[0]), float(pcie.memory_bytes[0]))
+    for memory_bytes in np.linspace(least, float(nvlink.memory_bytes[-1]), 20):
+        assert _best_s(nvlink, memory_bytes) < _best_s(pcie, memory_bytes)
+
+
+def test_on_8_devices_data_parallelism_of_the_whole_transformer_does_not_fit_and_we_do() -> None:
+    from benchmarks.paper.setting import Options, baselines, planner
+    from tensoropt.search.options import MemoryLimit
+
+    topology = presets.v100(hosts=1)
+    plans = planner("transformer", Options())
+    limit_bytes = MemoryLimit.of(topology.device.memory_bytes, None).limit_bytes
+    (data_parallel,) = baselines(plans.space(topology), ("data_parallel",))[0].values()
+    assert data_parallel.memory_bytes[0] > limit_bytes
+    assert plans.least_bytes(topology) <= limit_bytes
+
+
+_TINY = [
+    "--model",
+    "transformer",
+    "--size",
+    "layers=1",
+    "batch_size=4",
+    "length=3",
+    "width=6",
+    "heads=1",
+    "vocabulary=9",
+]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "arguments", "picture"),
+    [
+        ("figure6", [*_TINY, "--devices", "2"], "figure6.png"),
+        ("figure7", ["--size", *_TINY[3:], "widths=[6]", "--devices", "4"], "figure7.png"),
+        ("figure8", [*_TINY, "--devices", "1", "2"], "figure8.png"),
+        ("table1", _TINY, None),
+        ("table3", [*_TINY, "--devices", "2"], None),
+    ],
+)
+def test_an_experiment_writes_its_numbers_and_its_picture(
+    experiment: str, arguments: list[str], picture: str | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.paper.__main__ import main
+
+    arguments = [argument for argument in arguments if argument != "width=6" or experiment != "figure7"]
+    main([experiment, *arguments, "--json", str(tmp_path / "report.json"), "--plot", str(tmp_path)])
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["figure" if picture else "table"] == int(experiment[-1])
+    if picture is not None:
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_table_3_reports_every_method_beside_the_papers() -> None:
+    from benchmarks.paper import table3
+    from benchmarks.paper.setting import Options
+
+    sizes = {"wide_resnet": {"blocks": [1], "base": 8, "image_size": 32, "batch_size": 16}}
+    options = Options(models=("wide_resnet",), sizes=sizes, devices=(2,), threads=1)
+    (row,) = table3.run(options)["rows"].values()
+    points = {row[method]["points"] for method in table3.METHODS}
+    assert len(points) == 1 and all(row[method]["exact"] for method in table3.METHODS)
+
+
+def test_a_size_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.paper.__main__ import main
+
+    with pytest.raises(SystemExit):
+        main(["table1", "--size", "layers"])
+    assert "'layers' is not of the form NAME=VALUE" in capsys.readouterr().err

@@ -160,24 +160,28 @@ class _Tracer:
     def __init__(self, reduce: Callable[[Any], Any]) -> None:
         self.stats: list[Any] | None = None
         self.reduce = reduce
-        make_callable = tf.compat.v1.Session.make_callable
+        make_callable = tf.compat.v1.Session._make_callable_from_options
 
-        def traceable(session: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
-            plain = make_callable(session, fetches, feed_list, accept_options)
+        def traceable(session: Any, options: Any) -> Any:
+            plain = make_callable(session, options)
+            slow = type(options)()
+            slow.CopyFrom(options)
+            slow.run_options.trace_level = tf.compat.v1.RunOptions.FULL_TRACE
+            traced: list[Any] = []
 
             def call(*feeds: Any) -> Any:
                 if self.stats is None:
                     return plain(*feeds)
+                if not traced:
+                    traced.append(make_callable(session, slow))
                 metadata = tf.compat.v1.RunMetadata()
-                options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-                fed = dict(zip(feed_list or (), feeds, strict=True))
-                values = session.run(fetches, fed, options=options, run_metadata=metadata)
+                values = traced[0](*feeds, run_metadata=metadata)
                 self.stats.append(metadata.step_stats)
                 return values
 
             return call
 
-        tf.compat.v1.Session.make_callable = traceable
+        tf.compat.v1.Session._make_callable_from_options = traceable
 
     def trace(self, step: Callable[[], Any]) -> tuple[dict[str, float], float]:
         """Seconds of each kernel, reduced over several steps, and the largest number of bytes that were allocated."""

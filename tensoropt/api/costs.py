@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 from tensoropt.api.model import OptimizerSpec
 from tensoropt.cluster import Topology, probe
@@ -462,7 +463,7 @@ def _feed_curve(machine: _Machine, comm: Any) -> Curve:
         fed = tf.compat.v1.placeholder(tf.float32, [None])
         read = tf.identity(fed)
         with tf.compat.v1.Session(graph=graph) as session:
-            run = session.make_callable(read.op, [fed])
+            run = _runner(session, [], read.op, fed)
             for size in _CURVE_BYTES:
                 array = np.ones(size // 4, np.float32)
                 least = np.inf
@@ -484,7 +485,7 @@ def _iteration_seconds(comm: Any, guard: Guard) -> float:
         fed = tf.compat.v1.placeholder(tf.float32, [1])
         result = tf.identity(fed)
         with tf.compat.v1.Session(graph=graph) as session:
-            run = session.make_callable([result, tf.no_op()], [fed])
+            run = _runner(session, [result], tf.no_op(), fed)
             array = np.ones(1, np.float32)
             seconds = []
             for _ in range(_ITERATIONS):
@@ -493,6 +494,15 @@ def _iteration_seconds(comm: Any, guard: Guard) -> float:
                 run(array)
                 seconds.append(time.perf_counter() - start)
     return float(np.mean(comm.allgather(float(np.percentile(seconds, 25)))))
+
+
+def _runner(session: Any, fetches: Sequence[Any], target: Any, fed: Any) -> Callable[[Any], Any]:
+    """As the executor runs programs, where TensorFlow has it."""
+    make = getattr(session, "_make_callable_from_options", None)
+    if make is None:
+        return session.make_callable([*fetches, target], [fed])
+    names = [tensor.name for tensor in fetches]
+    return make(config_pb2.CallableOptions(feed=[fed.name], fetch=names, target=[target.name]))
 
 
 @contextlib.contextmanager

@@ -199,10 +199,10 @@ class ParallelismProfile:
 
     def _remarks(self) -> str:
         """Why some counts have no strategy, what stands out, and how to go on."""
-        lines = [f"{row.devices} devices: {row.reason}." for row in self.rows if row.reason is not None]
+        lines = [f"{_devices(row)}: {row.reason}." for row in self.rows if row.reason is not None]
         fastest, effective = self.fastest(), self.most_effective()
         if fastest is not None and effective is not None:
-            lines += [f"Fastest: {fastest.devices} devices. Least device time per step: {effective.devices} devices."]
+            lines += [f"Fastest: {_devices(fastest)}. Least device time per step: {_devices(effective)}."]
         return "\n".join([*lines, _HINT])
 
     def _headers(self) -> list[str]:
@@ -222,3 +222,7 @@ class ParallelismProfile:
             number(row.samples_per_s),
             *map(number, money),
         ]
+
+
+def _devices(row: ParallelismRow) -> str:
+    return f"{row.devices} device{'s' * (row.devices != 1)}"

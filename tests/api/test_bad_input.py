@@ -102,6 +102,14 @@ ALIKE: dict[str, Outcome] = {
         "CollectiveError",
         r"same step\. Got find_strategy\(option='mini_time'.* on rank 0; find_strategy\(option='mini_memory'.*",
     ),
+    "one rank wants another point of the frontier": (
+        "CollectiveError",
+        r"same step\. Got find_strategy\(option=point \d+ of a frontier.* on rank 0; .*point 0 of .* on rank 1",
+    ),
+    "one rank profiles other devices": (
+        "CollectiveError",
+        r"same step\. Got profile_strategies\(devices=\[2\].* on rank 0; .*devices=\[1, 2\].* on rank 1",
+    ),
     "one rank has another plan": ("CollectiveError", r"^The plan must be the same on all 2 ranks\. Got "),
     "one rank wants other collectives": ("CollectiveError", r"^The collectives engine and mesh must be the same"),
     "one rank fetches something else": (

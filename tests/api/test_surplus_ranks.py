@@ -38,6 +38,12 @@ def test_surplus_ranks_end_and_the_others_train() -> None:
     assert sorted(re.findall(r"^ATEXIT (\d)$", job.stdout, re.MULTILINE)) == ["0", "1", "2", "3"]
 
 
+def test_one_rank_may_be_all_that_is_needed() -> None:
+    job = run_mpi(_SCRIPT, 2, "mpi", "alone", timeout=200, env=_QUICK)
+    assert "rank 1: ends, since the plan needs 1 of the job's 2 ranks" in job.stdout
+    assert len(re.findall(r"^TRAINED \[0, 2, 1, ", job.stdout, re.MULTILINE)) == 1
+
+
 def test_a_failure_after_they_have_ended_ends_the_job() -> None:
     with pytest.raises(MpiRunError) as caught:
         run_mpi(_SCRIPT, _RANKS, "mpi4py", "failure", timeout=200, env=_QUICK)

@@ -471,6 +471,19 @@ def one_rank_wants_another_strategy() -> None:
 
 
 @case
+def one_rank_wants_another_point_of_the_frontier() -> None:
+    Classifier()
+    frontier = tensoropt.find_frontier(feed="global")
+    tensoropt.find_strategy(frontier.point(0) if guilty() else frontier.best())
+
+
+@case
+def one_rank_profiles_other_devices() -> None:
+    Classifier()
+    tensoropt.profile_strategies([1, 2] if guilty() else [2])
+
+
+@case
 def one_rank_has_another_plan() -> None:
     Classifier()
     plans = [tensoropt.find_strategy(option) for option in ("mini_time", "data_parallel")]

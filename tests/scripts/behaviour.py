@@ -332,6 +332,30 @@ def open_placeholders_take_a_batch_size() -> None:
     assert tensoropt.strategy_rows(plan)
 
 
+@case
+def points_of_the_frontier_train_as_one_process() -> None:
+    plain = Plain(sgd_classifier)
+    wanted = [plain.run(["loss", "train"], batch(number))[0] for number in range(2)]
+    job = Distributed(sgd_classifier)
+    frontier = tensoropt.find_frontier()
+    for point in (frontier.point(0), frontier.turning_point(), frontier.best()):
+        tensoropt.build_execution_graph(plan=tensoropt.find_strategy(point))
+        for number, loss in enumerate(wanted):
+            close(job.run(["loss", "train"], batch(number))[0], loss, f"point {point.index}, step {number}: loss")
+
+
+@case
+def device_counts_are_profiled_alike_on_all_ranks() -> None:
+    from mpi4py import MPI
+
+    Distributed(sgd_classifier)
+    profile = tensoropt.profile_strategies([1, 2, 3], price_per_device_hour=1.0)
+    assert [row.devices for row in profile.rows if row.reason is None] == [1, 2]
+    assert "8 % 3 != 0" in profile.row(3).reason
+    texts = MPI.COMM_WORLD.allgather(profile.to_json())
+    assert texts == texts[:1] * len(texts)
+
+
 # -------------------------------------------------------------------------------------------------------- chance
 
 

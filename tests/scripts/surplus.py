@@ -42,7 +42,7 @@ def main() -> None:
     if ending == "built before":
         tensoropt.build_execution_graph(plan=tensoropt.find_strategy(), collectives=collectives)
         tensoropt.run(train, feeds)
-    plan = tensoropt.find_strategy("mini_parallelism", memory_bytes=alone)
+    plan = tensoropt.find_strategy("mini_parallelism", memory_bytes=None if ending == "alone" else alone)
     atexit.register(lambda: print(f"ATEXIT {rank}", flush=True))
     if ending != "built before":
         try:

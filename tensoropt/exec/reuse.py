@@ -168,7 +168,8 @@ def with_inputs_again(
 
     def backward(*incoming: Any) -> list[Any]:
         given = [(index, dy) for index, dy in zip(present, incoming, strict=True) if dy is not None]
-        late = inputs_again([dy for _, dy in given])
+        # Each its own: what is made again once for two inputs would get the gradients of both from each.
+        late = [tf.identity(tensor) for tensor in inputs_again([dy for _, dy in given])]
         copies = lower_operator(ctx, late)
         found = tf.gradients(
             [copies[index] for index, _ in given],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tensoropt.api.model import current_model, leave_graph
 from tensoropt.api.strategy import import_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
-from tensoropt.exec.executor import Executor
+from tensoropt.exec.executor import Executor, GradientOf
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.reuse import GRADIENTS_FROM_OUTPUT, with_inputs_again, with_output_again
 from tensoropt.graph.graph import Graph
@@ -32,7 +32,7 @@ from tests.thread_world import run_threads, session_config
 
 pytestmark = pytest.mark.tf
 
-Lowered = Callable[[OpLowering, Sequence[Any]], list[Any]]
+_SPLITS = {"Variable": "d0", "MatMul": "m", "Tanh": "d0", "Square": "d0", "Placeholder": "d0"}
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ class Recorded:
         }
 
 
-def _three_layers() -> tuple[Graph, SearchSpace, Plan]:
+def _three_layers() -> tuple[Graph, Plan]:
     """Three dense layers: variables in pieces, activations by rows, then columns, then rows again."""
     h = to.placeholder(to.float32, [8, 16], name="x")
     for layer in range(3):
@@ -133,16 +133,19 @@ def _three_layers() -> tuple[Graph, SearchSpace, Plan]:
         h = to.tanh(to.matmul(h, w, name=f"product{layer}"), name=f"tanh{layer}")
     loss = to.reduce_mean(to.square(h), name="loss")
     to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    return _planned(_SPLITS | {"product1": "n", "tanh1": "d1"})
+
+
+def _planned(splits: Mapping[str, str | None]) -> tuple[Graph, Plan]:
+    """The current model, planned for two ranks: what each operator splits, by name or by type, or else nothing."""
     imported = import_model(current_model())
     space = SearchSpace(imported.graph, AnalyticCost(cpu(2)), slots=imported.slots)
-    wanted = {"product1": "n", "tanh1": "d1"}
-    by_type = {"Variable": "d0", "MatMul": "m", "Tanh": "d0", "Square": "d0", "Placeholder": "d0"}
     chosen = {}
     for op in space.operators:
-        action = wanted.get(op.name, by_type.get(op.type))
+        wanted = Configuration((splits.get(op.name, splits.get(op.type)),))
         choices = space.choices(op.name)
-        chosen[op.name] = Configuration((action,)) if Configuration((action,)) in choices else choices[-1]
-    return imported.graph, space, space.plan(space.assignment(chosen), "hand")
+        chosen[op.name] = wanted if wanted in choices else choices[-1]
+    return imported.graph, space.plan(space.assignment(chosen), "hand")
 
 
 def _keeping(plan: Plan, graph: Graph, keep: str) -> Plan:
@@ -176,7 +179,7 @@ def _train(plan: Plan, check: Callable[[Executor, dict[str, np.ndarray]], Any]) 
 
 
 def test_the_backward_pass_reads_the_copies_before_the_moves_only() -> None:
-    graph, _, plan = _three_layers()
+    graph, plan = _three_layers()
     both, before = (_train(_keeping(plan, graph, keep), Recorded)[0] for keep in ("both", "before"))
     for recorded, nodes in ((both, both.optimized), (before, before.optimized)):
         found = {name for name in recorded.read_backwards(nodes)}
@@ -189,7 +192,7 @@ def test_the_backward_pass_reads_the_copies_before_the_moves_only() -> None:
 
 
 def test_the_backward_pass_reads_the_copies_after_the_moves_only() -> None:
-    graph, _, plan = _three_layers()
+    graph, plan = _three_layers()
     both, after = (_train(_keeping(plan, graph, keep), Recorded)[0] for keep in ("both", "after"))
     assert {"program_0/tanh0", "program_0/tanh1"} <= both.read_backwards(both.optimized)
     assert not {"program_0/tanh0", "program_0/tanh1"} & after.read_backwards(after.optimized)
@@ -198,7 +201,7 @@ def test_the_backward_pass_reads_the_copies_after_the_moves_only() -> None:
 
 @pytest.mark.parametrize("keep", ["before", "after"])
 def test_what_is_kept_does_not_change_the_numbers(keep: str) -> None:
-    graph, _, plan = _three_layers()
+    graph, plan = _three_layers()
 
     def check(executor: Executor, feeds: dict[str, np.ndarray]) -> list[Any]:
         losses = [float(executor.run([TensorId("loss"), "train"], feeds)[0]) for _ in range(4)]
@@ -212,7 +215,7 @@ def test_what_is_kept_does_not_change_the_numbers(keep: str) -> None:
 
 
 def test_a_copy_that_is_not_kept_is_not_made_before_the_other_inputs_are_there() -> None:
-    graph, _, plan = _three_layers()
+    graph, plan = _three_layers()
     for keep in ("both", "before"):
 
         def check(executor: Executor, feeds: dict[str, np.ndarray]) -> bool:
@@ -237,25 +240,38 @@ def _depends_on(op: Any, other: Any) -> bool:
     return False
 
 
+def test_an_operator_that_reads_what_is_made_again_twice_gets_the_gradient_of_each_once() -> None:
+    x = to.placeholder(to.float32, [8, 16], name="x")
+    w = to.get_variable("w", [16, 16])
+    h = to.matmul(x, w, name="h")
+    loss = to.reduce_mean(h * h, name="loss")
+    to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    graph, plan = _planned({"MatMul": "m", "Placeholder": "d0", "Fanout": None, "Mul": None})
+    fanout = next(edge for edge in plan.edges if edge.tensor == TensorId("h"))
+    edges = dict(plan.edges) | {fanout: dataclasses.replace(plan.edge(fanout), keep="before")}
+    assert graph[fanout.consumer].type == "Fanout"
+
+    def check(executor: Executor, feeds: dict[str, np.ndarray]) -> Any:
+        return executor.run([GradientOf("train", "w")], feeds)[0]
+
+    for found, wanted in zip(_train(dataclasses.replace(plan, edges=edges), check), _train(plan, check), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 def test_readers_of_a_fan_out_share_what_is_made_again() -> None:
     x = to.placeholder(to.float32, [8, 16], name="x")
     w = to.get_variable("w", [16, 16])
     h = to.tanh(to.matmul(to.tanh(to.matmul(x, w)), w))
     loss = to.reduce_mean(to.square(to.matmul(h, w)), name="loss")
     to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
-    imported = import_model(current_model())
-    space = SearchSpace(imported.graph, AnalyticCost(cpu(2)), slots=imported.slots)
-    by_type = {"Variable": "d0", "MatMul": "m", "Tanh": "d0", "Square": "d0", "Placeholder": "d0", "Fanout": "~"}
-    chosen = {op.name: Configuration((by_type.get(op.type),)) for op in space.operators}
-    chosen = {name: want if want in space.choices(name) else space.choices(name)[-1] for name, want in chosen.items()}
-    plan = space.plan(space.assignment(chosen), "hand")
+    graph, plan = _planned(_SPLITS | {"Fanout": "~"})
 
     def check(executor: Executor, feeds: dict[str, np.ndarray]) -> tuple[int, float]:
         loss = [float(executor.run([TensorId("loss"), "train"], feeds)[0]) for _ in range(3)][-1]
         emitted = executor.engine.emitted(executor.tf_graph)
         return sum("all_gather" in line and "(8, 16)" in line for line in emitted), loss
 
-    kept = _keeping(plan, imported.graph, "before")
+    kept = _keeping(plan, graph, "before")
     (once, loss_once), (twice, loss_twice) = _train(plan, check)[0], _train(kept, check)[0]
     assert (once, twice) == (1, 2)
     np.testing.assert_allclose(loss_twice, loss_once, rtol=1e-5)

@@ -18,13 +18,11 @@ from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
 from tensoropt.plan.reuse import why_not_kept
 
-__all__ = ["KEEPS", "SCHEMA_VERSION", "SUMS", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
+__all__ = ["KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
 
 SCHEMA_VERSION = 1
 # Which copies of a tensor that is moved are kept for the backward pass (TensorOpt section 4.2, "Tensor reuse").
 KEEPS = ("both", "before", "after")
-# Steps that take summands apart or together, and so cannot be gone backwards.
-SUMS = (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.TO_PARTIAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +63,6 @@ class EdgePlan:
             raise PlanError(
                 f"EdgePlan: keep={self.keep!r} chooses between the copies before and after the forward steps. "
                 "Got no forward steps, so there is one copy only. Keep 'both'."
-            )
-        sums = [step for step in self.forward if step.kind in SUMS]
-        if self.keep == "after" and sums:
-            raise PlanError(
-                f"EdgePlan: keep='after' needs forward steps that can be gone backwards. Got {sums[0]}, whose summands "
-                "cannot be had again. Keep 'both'."
             )
 
 

@@ -13,7 +13,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
-from tensoropt.layout import Layout, Step, StepKind
+from tensoropt.layout import Layout, Step, StepKind, canonical_path
 
 __all__ = ["FROM_OUTPUT", "has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
 
@@ -78,23 +78,27 @@ def reads_again(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: Map
 
 
 def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps back to ``layout``, from where ``steps`` lead; they move whole values, not partial sums.
+    """The steps back to ``layout``, from where ``steps`` lead; both are layouts of whole values, not partial sums.
+
+    They undo one step after the other, unless some of them take sums on the way, which cannot be undone.
 
     Raises:
         LayoutError: if a step does not start from where the one before leads.
     """
     back: list[Step] = []
+    reached = layout
     for step in steps:
-        reached = step.apply(layout)
+        before, reached = reached, step.apply(reached)
         if step.kind is StepKind.ALL_GATHER:
             back.append(Step(StepKind.SLICE, step.axes, step.dim))
         elif step.kind is StepKind.SLICE:
             back.append(Step(StepKind.ALL_GATHER, step.axes, step.dim))
         elif step.kind is StepKind.ALL_TO_ALL:
             back.append(Step(StepKind.ALL_TO_ALL, step.axes, step.to_dim, step.dim))
-        else:
-            back.append(Step(StepKind.PERMUTE, target=layout))
-        layout = reached
+        elif step.kind is StepKind.PERMUTE:
+            back.append(Step(StepKind.PERMUTE, target=before))
+    if len(back) < len(steps):
+        return canonical_path(reached, layout)
     return tuple(reversed(back))
 
 

@@ -22,7 +22,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.executor import Executor, Fetch, GradientOf
 from tensoropt.graph.spec import TensorId
-from tensoropt.plan.plan import SUMS, Plan
+from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import keep_choices
 from tensoropt.search.space import SearchSpace
 from tests.cost.odd_cost import OddCost
@@ -104,8 +104,6 @@ def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> 
     edges = dict(plan.edges)
     for edge, entry in sorted(edges.items()):
         choices = keep_choices(space.graph, space.rules, edge) if entry.forward else ("both",)
-        if any(step.kind in SUMS for step in entry.forward):
-            choices = tuple(keep for keep in choices if keep != "after")
         edges[edge] = dataclasses.replace(entry, keep=choices[int(random.integers(len(choices)))])
     return dataclasses.replace(plan, edges=edges)
 

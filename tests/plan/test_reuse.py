@@ -134,6 +134,12 @@ def test_steps_back_lead_back_from_every_layout_of_whole_values() -> None:
     assert reverse_steps(source, moves[1:]) == (Step(StepKind.PERMUTE, target=source),)
 
 
+def test_steps_back_from_steps_that_take_sums_gather_instead() -> None:
+    # A slice in disguise: all but the first device of a group drop their own, and each gets a part of the sum.
+    sums = (Step(StepKind.TO_PARTIAL, (0,)), Step(StepKind.REDUCE_SCATTER, (0,), 1))
+    assert reverse_steps(Layout(((), ())), sums) == (Step(StepKind.ALL_GATHER, (0,), 1),)
+
+
 def test_an_op_whose_gradient_follows_from_its_output_reads_nothing_else() -> None:
     for op_type in sorted(FROM_OUTPUT):
         rule = _elementwise_rule(op_type)

@@ -148,7 +148,9 @@ def test_an_iteration_takes_its_share_of_the_inputs_too() -> None:
     assert cost.iteration_seconds == pytest.approx(1e-3 + float(CURVES["feed"].at(np.array(size))))
 
 
-def test_a_space_is_built_on_measured_costs() -> None:
+def test_every_strategy_of_a_space_takes_the_iteration_too() -> None:
     graph = embedding()
-    space = SearchSpace(graph, ProfiledCost(TOPOLOGY, graph, OpProfile({}, CURVES)))
-    assert all(np.all(np.isfinite(time)) for time in space.problem.node_time_s)
+    spaces = [SearchSpace(graph, ProfiledCost(TOPOLOGY, graph, OpProfile({}, CURVES, more))) for more in (0.0, 1.0)]
+    for point in ([0] * len(graph.operators), [len(spaces[0].choices(op.name)) - 1 for op in graph.operators]):
+        without, with_more = (space.problem.costs(np.array(point))[0][0] for space in spaces)
+        assert with_more == pytest.approx(without + 1.0)

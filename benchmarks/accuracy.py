@@ -40,6 +40,7 @@ _PAPER = {
     "wide_resnet": (0.0762, 0.0305, 0.0447),
     "transformer": (0.0502, 0.0723, 0.0098),
 }
+_WIDTH = 120
 # Below this share of the step, the error of the network's time says nothing.
 _LEAST_NETWORK_SHARE = 0.01
 
@@ -68,7 +69,7 @@ def main() -> None:
         for ranks in flags.ranks:
             for model in flags.models:
                 results.append(_run(flags, model, ranks, Path(folder) / f"{model}{ranks}.json", cache))
-                _show([results[-1]], Console(stderr=True))
+                _show([results[-1]], Console(stderr=True, width=_WIDTH))
     report = {
         "machine": {"cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()},
         "costs": flags.costs,
@@ -76,7 +77,7 @@ def main() -> None:
         "paper_table_2": {model: dict(zip(_QUANTITIES, errors, strict=True)) for model, errors in _PAPER.items()},
         "results": results,
     }
-    _show(results, Console())
+    _show(results, Console(width=_WIDTH))
     if flags.json is not None:
         flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

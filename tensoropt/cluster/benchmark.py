@@ -62,8 +62,8 @@ def measure_profile(
 ) -> CollectiveProfile:
     """The times of all kinds over all groups, at sizes up to where the budget of each ends.
 
-    All groups of a partition run at once. Each time is the lower quartile over repetitions of the slowest rank's:
-    other programs on the host only ever add time. No repetition follows the one before: the table is gone through
+    All groups of a partition run at once. Each time is the least over repetitions of the slowest rank's: other
+    programs on the host only ever add time. No repetition follows the one before: the table is gone through
     again and again, so that what disturbs the host for a moment does not decide an entry. Every decision rests on
     values that ranks have agreed on, so that they all run the same collectives.
 
@@ -140,9 +140,9 @@ class _Task:
         return output_bytes <= max_output_bytes and 2 * expected_s <= allowed_s
 
     def entry(self) -> ProfileEntry:
-        """The lower quartiles. Other programs on the host only add time, so no size takes longer than a larger one."""
-        quartiles = [max(sorted(point.times_s)[(len(point.times_s) - 1) // 4], 1e-9) for point in self.points]
-        seconds = itertools.accumulate(reversed(quartiles), min)
+        """The least times. Other programs on the host only add time, so no size takes longer than a larger one."""
+        least = [max(min(point.times_s), 1e-9) for point in self.points]
+        seconds = itertools.accumulate(reversed(least), min)
         sizes = tuple(point.size_bytes for point in self.points)
         return ProfileEntry(self.kind, self.group, sizes, tuple(seconds)[::-1])
 

@@ -16,8 +16,8 @@ def piece_bytes(spec: TensorSpec, states: NDArray[np.int8], mesh: Mesh) -> NDArr
 
     Args:
         spec: of the whole tensor.
-        states: ``(K, axes)``, layouts as :meth:`tensoropt.layout.ReshardTable.numbers` takes them. A summand is as large
-            as the sum.
+        states: ``(K, axes)``, layouts as :meth:`tensoropt.layout.ReshardTable.numbers` takes them. A summand is as
+            large as the sum.
         mesh: the factor mesh.
 
     Returns:

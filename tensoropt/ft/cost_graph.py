@@ -69,7 +69,7 @@ class Factor:
 
 
 class TooLongError(Exception):
-    """A product has more candidates than is allowed; whoever set the limit does something else then."""
+    """Products have more candidates than is allowed; whoever set the limit does something else then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +81,7 @@ class Workshop:
         rank: per variable, its place in topological order.
         ratio: thinning per elimination, see `tensoropt.search.tables.join`; 0.0 for exact.
         pool: threads, or None.
-        longest: candidates of one product from which on it is refused.
+        left: candidates that products may still have before they are refused.
         steps: what was done, in order.
         exact: false once something was decided by a heuristic, or thinned.
         conflict: variables of the first table that turned out to have no finite cost.
@@ -94,7 +94,7 @@ class Workshop:
     rank: tuple[int, ...]
     ratio: float
     pool: ThreadPoolExecutor | None
-    longest: float = math.inf
+    left: float = math.inf
     steps: list[Elimination] = field(default_factory=list)
     exact: bool = True
     conflict: tuple[int, ...] = ()
@@ -103,14 +103,14 @@ class Workshop:
     joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(default_factory=dict)
 
     @contextmanager
-    def within(self, ratio: float, longest: float) -> Iterator[None]:
-        """While it lasts, eliminations thin their results, and products are limited."""
-        before = self.ratio, self.longest
-        self.ratio, self.longest = ratio, longest
+    def within(self, ratio: float, candidates: float) -> Iterator[None]:
+        """While it lasts, eliminations thin their results, and all products together are limited."""
+        before = self.ratio, self.left
+        self.ratio, self.left = ratio, candidates
         try:
             yield
         finally:
-            self.ratio, self.longest = before
+            self.ratio, self.left = before
 
     def record(
         self, kind: str, variables: Iterable[int], into: Iterable[int] = (), configuration: int | None = None
@@ -142,7 +142,8 @@ class Workshop:
         candidates = math.prod(sizes[v] for v in axes) * math.prod(
             max(1.0, f.table.points / max(1, f.table.cells)) for f in (left, right)
         )
-        if candidates > self.longest:
+        self.left -= candidates
+        if self.left < 0.0:
             raise TooLongError(candidates)
         place = {v: axis for axis, v in enumerate(axes)}
         lengths = tuple(sizes[v] for v in axes)

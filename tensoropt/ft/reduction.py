@@ -99,7 +99,8 @@ def reduce_problem(problem: Problem) -> Reduced:
             of[v].append(term)
     alive = _possible(problem, members, of)
     _drop_dominated(alive, of)
-    classes = tuple(_classes(v, alive, of[v]) for v in range(len(members)))
+    done: dict[tuple[object, ...], IntArray] = {}
+    classes = tuple(_classes(v, alive, of[v], done) for v in range(len(members)))
     return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive), classes)
 
 
@@ -264,19 +265,40 @@ def _undominated(rows: IntArray, parts: list[_Part], worst: Callable[..., None])
     return kept
 
 
-def _classes(variable: int, alive: list[IntArray], terms: list[Term]) -> IntArray:
-    """Numbers the configurations whose edge tables' rows are bitwise equal."""
+def _classes(
+    variable: int, alive: list[IntArray], terms: list[Term], done: dict[tuple[object, ...], IntArray]
+) -> IntArray:
+    """Numbers the configurations whose edge tables' rows are bitwise equal.
+
+    ``done`` has the numbers that single tables give; repeated layers ask for the same.
+    """
     rows = alive[variable]
-    parts = []
+    classes = np.zeros(len(rows), np.int64)
     for term in terms:
         time, memory, other = _side(term, variable)
-        if other is not None:
+        if other is None:
+            continue
+        key = (id(term.costs), term.scope[0] == variable, rows.tobytes(), alive[other].tobytes())
+        if key not in done:
             where = np.ix_(rows, alive[other])
-            parts.append(time[where].reshape(len(rows), -1))
+            parts = [time[where].reshape(len(rows), -1)]
             if not term.costs.free_memory:
                 parts.append(memory[where].reshape(len(rows), -1))
-    if not parts:
-        return np.zeros(len(rows), np.int64)
-    joined = np.concatenate(parts, axis=1)
-    number: dict[bytes, int] = {}
-    return np.array([number.setdefault(row.tobytes(), len(number)) for row in joined], np.int64)
+            number: dict[bytes, int] = {}
+            done[key] = np.array(
+                [number.setdefault(b"".join(row), len(number)) for row in zip(*map(_row_bytes, parts), strict=True)],
+                np.int64,
+            )
+        pairs = classes * len(rows) + done[key]
+        _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+        if len(first) == len(rows):
+            return np.arange(len(rows))
+        # Numbered by first members.
+        place = np.empty(len(first), np.int64)
+        place[np.argsort(first)] = np.arange(len(first))
+        classes = place[inverse.reshape(-1)]
+    return classes
+
+
+def _row_bytes(table: FloatArray) -> list[bytes]:
+    return [row.tobytes() for row in np.ascontiguousarray(table)]

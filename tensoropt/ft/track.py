@@ -46,12 +46,15 @@ BOUND_FROM = 1_000_000
 LEAVE_FROM = 5_000_000
 """Candidates of one elimination from which it waits for the bounds."""
 
-ROUNDS = ((24, 2),)
+ROUNDS = ((24, 1),)
 """How often bounds are worked out, each time on what the last ones left: pairs of weights, and configurations per
 variable and pair of weights that the narrow pass takes."""
 
-LONGEST = 1_000_000_000
-"""Candidates of one elimination from which on it is not done exactly where heuristics are allowed."""
+LONGEST = 500_000_000
+"""Candidates after which the exact search is given up where heuristics are allowed: some ten seconds."""
+
+NARROW_LONGEST = 100_000_000
+"""The same for the narrow search."""
 
 NARROW_EPSILON = 0.02
 """How far the narrow pass thins. What it finds is close to the frontier either way."""
@@ -248,7 +251,7 @@ def _narrow(graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str
     """Strategies near the frontier: of the configurations that promise most alone, and thinned."""
     near = bounds.near(count)
     ratio = math.expm1(math.log1p(NARROW_EPSILON) / len(graph.sizes))
-    workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, longest=LONGEST)
+    workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=NARROW_LONGEST)
     quick = graph.restricted(near, workshop, bounds.relaxed(NARROW_EPSILON).restricted(near))
     try:
         for v in least_table_order(quick)[0] if order is None else order:
@@ -262,7 +265,7 @@ def _eliminate_all(graph: CostGraph, order: list[int] | None, kind: str, options
     if order is None:
         order, largest = least_table_order(graph)
         if largest > options.limit:
-            if graph.workshop.longest < math.inf:
+            if graph.workshop.left < math.inf:
                 raise TooLongError(largest)
             return _fix(graph, options)
     for v in order:

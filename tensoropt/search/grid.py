@@ -57,7 +57,8 @@ def _grid(arrays: Sequence[FloatArray]) -> Grid:
 
 def _integer_grid(arrays: Sequence[FloatArray], largest: float) -> Grid:
     """1.0 where all costs are whole numbers whose sums are exact anyway, otherwise 0.0."""
-    if largest < 2.0**52 and all(bool((np.rint(a) == a)[np.isfinite(a)].all()) for a in arrays):
+    distinct = {(a.__array_interface__["data"][0], a.shape, a.strides): a for a in arrays}
+    if largest < 2.0**52 and all(bool((np.rint(a) == a)[np.isfinite(a)].all()) for a in distinct.values()):
         return 1.0
     return 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -312,6 +313,25 @@ def test_progress_counts_up_to_all_variables() -> None:
     track_frontier(problem, progress=lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == list(range(1, problem.nodes + 1))
     assert {total for _, total in seen} == {problem.nodes}
+
+
+def test_file_of_another_program_is_solved(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "other.npz",
+        names=np.array(["a", "b"]),
+        node_time_s_0=np.array([1.0, 3.0]),
+        node_memory_bytes_0=np.array([4, 1]),
+        node_time_s_1=np.array([[2.0, np.inf], [5.0, 1.0]]),  # two alternatives, of which one is not there
+        node_memory_bytes_1=np.array([[2.0, 0.0], [0.0, 1.0]]),
+        edges=np.array([[0, 1]], np.int32),
+        edge_time_s_0=np.array([[0.0, 2.0], [2.0, 0.0]]),
+    )
+    found = track_frontier(Problem.load(tmp_path / "other.npz"))
+    assert found.exact
+    assert found.time_s.tolist() == [8.0, 4.0, 3.0]
+    assert found.memory_bytes.tolist() == [1.0, 2.0, 6.0]
+    assert found.assignments.tolist() == [[1, 1], [1, 1], [0, 0]]
+    assert found.alternatives[:, 1].tolist() == [0, 1, 0]
 
 
 def test_search_is_registered_as_ft() -> None:

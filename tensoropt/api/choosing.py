@@ -99,17 +99,17 @@ def plan_of_point(planner: Planner, point: FrontierPoint, memory_bytes: float | 
 def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) -> Plan:
     """The fastest plan on the fewest devices that hold one, from few to many.
 
-    Counts are those that make a regular part of the cluster; one that cannot share the batch, or on which variables
-    and optimizer slots alone do not fit, is passed by without a search.
+    Counts are those that make a regular part of the cluster; one that cannot share the batch, or that is known to be
+    too few, is passed by without a search.
     """
     passed_by: dict[str, str] = {}
     for count in device_counts(topology):
         if planner.undivided(count) is not None:
             passed_by[str(count)] = _UNSHARED
             continue
-        floor = planner.least_possible_bytes(count)
-        if floor > limit.limit_bytes:
-            passed_by[str(count)] = f"variables and optimizer slots alone take {floor:,.0f} bytes per device"
+        bound, why = planner.least_possible(count)
+        if bound > limit.limit_bytes:
+            passed_by[str(count)] = why
             continue
         part = scaled(topology, count)
         least = planner.least_bytes(part)  # takes a fraction of the time of a frontier

@@ -62,6 +62,7 @@ class Planner:
         self.model = model
         self._space: tuple[str, SearchSpace] | None = None
         self._frontier: tuple[str, Frontier] | None = None
+        self._least: dict[int, float] = {}  # by device count, where it is exact
         self._warned = False
         self._profile: OpProfile | None = None
 
@@ -104,15 +105,31 @@ class Planner:
                 return f"{op}: its batch of {batch} cannot be shared by {devices} devices: {batch} % {devices} != 0"
         return None
 
-    def least_possible_bytes(self, devices: int) -> float:
-        """A bound that needs no search: variables and optimizer slots in equal pieces, without anything else."""
+    def least_possible(self, devices: int, *, any_batch: bool = False) -> tuple[float, str]:
+        """A bound on bytes per device that needs no search, and its reason as a clause.
+
+        Variables and optimizer slots take their equal shares. And where the least on fewer devices is known, *k* times
+        as many do not take less than a *k*-th of it: leaving out the mesh axes that they have more makes no piece more
+        than *k* times as large.
+
+        Args:
+            devices: how many.
+            any_batch: whether it must be a bound for every size of the batch.
+        """
         graph = self.imported.graph
         total = sum(
             op.outputs[0].size_bytes * (1 + self.imported.slots.get(op.name, 0))
             for op in graph.of_type("Variable")
             if op.name in graph.training
         )
-        return total / devices
+        shares = total / devices
+        bounds = [(shares, f"variables and optimizer slots alone take {shares:,.0f} bytes per device")]
+        for fewer, least in sorted(self._least.items()):
+            if not any_batch and devices % fewer == 0 and devices != fewer:
+                bound = least * fewer / devices
+                text = f"no strategy takes less than {bound:,.0f} bytes per device, as {fewer} need {least:,.0f}"
+                bounds.append((bound, text))
+        return max(bounds, key=lambda bound: bound[0])
 
     # --------------------------------------------------------------------------------------------------- the search
 
@@ -162,8 +179,13 @@ class Planner:
             PlanError: if the devices do not divide the batch that they are to share.
         """
         if self._frontier is not None and self._frontier[0] == topology.fingerprint():
-            return float(self._frontier[1].memory_bytes[0])
-        return float(track_frontier(_without_time(self.space(topology).problem)).memory_bytes[0])
+            found = self._frontier[1]
+        else:
+            found = track_frontier(_without_time(self.space(topology).problem))
+        least = float(found.memory_bytes[0])
+        if found.exact:
+            self._least[topology.device_count] = least
+        return least
 
     def network_seconds(self, topology: Topology, point: FrontierPoint) -> float:
         """The part of a strategy's time that is communication."""

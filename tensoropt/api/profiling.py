@@ -65,11 +65,9 @@ def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, p
         part = scaled(topology, count)
     except ClusterError as error:
         return ParallelismRow(count, reason=str(error))
-    floor = planner.least_possible_bytes(count)
-    if floor > limit.limit_bytes:
-        return ParallelismRow(
-            count, reason=f"does not fit: variables and optimizer slots alone take {floor:,.0f} bytes per device"
-        )
+    bound, why = planner.least_possible(count)
+    if bound > limit.limit_bytes:
+        return ParallelismRow(count, reason=f"does not fit: {why}")
     least = planner.least_bytes(part)  # takes a fraction of the time of a frontier
     if least <= limit.limit_bytes:
         # Where a graph is too large for exact searches, the two may differ.

@@ -35,8 +35,8 @@ class _Outcome:
 def remedies(planner: Planner, topology: Topology, limit: MemoryLimit, *, data_parallel: bool = False) -> str:
     """What would fit, as sentences for the error that says that nothing does.
 
-    Least memories are found by a search without time, whose frontier is a single point. Device counts whose share of
-    variables and optimizer slots is too large already are not searched.
+    Least memories are found by a search without time, whose frontier is a single point. Device counts that are known
+    to be too few are not searched.
 
     Args:
         planner: for the model.
@@ -52,8 +52,8 @@ def remedies(planner: Planner, topology: Topology, limit: MemoryLimit, *, data_p
         least_text = f"No strategy fits, the least that any takes is {least:,.0f} bytes. "
     else:
         least_text = ""
+    batch = _smaller_batch(planner, topology, limit, deadline_s)  # first, as fewer devices are searched faster
     devices = _more_devices(planner, topology, limit, deadline_s)
-    batch = _smaller_batch(planner, topology, limit, deadline_s)
     allow = None if least is None else f"allow {math.ceil(least)} bytes"
     ways = [way for way in (allow, devices.found, batch.found) if way]
     advice = ", or ".join(ways)
@@ -64,17 +64,12 @@ def remedies(planner: Planner, topology: Topology, limit: MemoryLimit, *, data_p
 def _more_devices(planner: Planner, topology: Topology, limit: MemoryLimit, deadline_s: float) -> _Outcome:
     """The first of 2, 4 and 8 times the devices on which a strategy fits."""
     counts = [topology.device_count * 2**doubling for doubling in range(1, _DOUBLINGS + 1)]
-    last = counts[-1]
-    bound = planner.least_possible_bytes(last)
+    bound, why = planner.least_possible(counts[-1])
     if bound > limit.limit_bytes:
-        return _Outcome(
-            None,
-            f"More devices do not help up to {last}: there, variables and optimizer slots alone take {bound:,.0f} "
-            "bytes per device.",
-        )
+        return _Outcome(None, f"More devices do not help up to {counts[-1]}: there, {why}.")
     known = ""
     for count in counts:
-        if planner.least_possible_bytes(count) > limit.limit_bytes:
+        if planner.least_possible(count)[0] > limit.limit_bytes:
             continue
         undivided = planner.undivided(count)
         if undivided is not None:
@@ -91,20 +86,18 @@ def _more_devices(planner: Planner, topology: Topology, limit: MemoryLimit, dead
 def _smaller_batch(planner: Planner, topology: Topology, limit: MemoryLimit, deadline_s: float) -> _Outcome:
     """The largest half, quarter, ... of the batch with which a strategy fits."""
     batch, devices = planner.batch(), topology.device_count
-    bound = planner.least_possible_bytes(devices)
+    bound, why = planner.least_possible(devices, any_batch=True)
     if bound > limit.limit_bytes:
-        return _Outcome(
-            None, f"No smaller batch helps: variables and optimizer slots alone take {bound:,.0f} bytes per device."
-        )
+        return _Outcome(None, f"No smaller batch helps: {why}.")
     if batch is None:
         return _Outcome(None)
-    known = "No smaller batch is left to try."
+    known = ""
     for halving in range(1, _HALVINGS + 1):
         smaller, rest = divmod(batch, 2**halving)
         if rest or smaller < 1 or (planner.feed == "data_parallel" and smaller % devices):
             break
         if time.monotonic() > deadline_s:
-            return _Outcome(None, f"{known} Whether a batch of {smaller} would do was not searched.")
+            return _Outcome(None, f"{known}Whether a batch of {smaller} would do was not searched.")
         try:
             least = _with_batch(planner, smaller).least_bytes(topology)
         except (TensorOptError, ValueError) as error:
@@ -116,8 +109,8 @@ def _smaller_batch(planner: Planner, topology: Topology, limit: MemoryLimit, dea
             return _Outcome(
                 f"make the batch smaller: with {smaller} samples instead of {batch} the least is {least:,.0f} bytes"
             )
-        known = f"A batch of {smaller} does not help, with which the least is {least:,.0f} bytes."
-    return _Outcome(None, known)
+        known = f"A batch of {smaller} does not help, with which the least is {least:,.0f} bytes. "
+    return _Outcome(None, known.strip() or f"A batch of {batch} cannot be halved for {devices} devices.")
 
 
 def _with_batch(planner: Planner, batch: int) -> Planner:

@@ -91,7 +91,7 @@ def test_mini_parallelism_that_does_not_fit_says_what_every_count_takes() -> Non
     text = str(failure.value)
     assert "on 4 devices of 4 processes of one host: no number of them holds a strategy within" in text
     assert re.search(r"1 devices: variables and optimizer slots alone take [\d,]+ bytes", text)
-    assert re.search(r"4 devices: the least that any strategy takes is [\d,]+ bytes", text)
+    assert re.search(r"4 devices: no strategy takes less than [\d,]+ bytes per device, as 2 need", text)
     assert "the batch cannot be shared by 3 devices" in text
     assert "use 8 devices of this kind" in text
 
@@ -365,9 +365,8 @@ def test_what_no_number_of_devices_and_no_batch_helps_is_said_with_figures() -> 
     build()
     text = failure("mini_time", topology=cpu(4), memory_bytes=100)
     slots = 2 * 2 * 8 * 512 * 4  # two variables, each with its momentum
-    assert (
-        f"More devices do not help up to 32: there, variables and optimizer slots alone take {slots / 32:,.0f}" in text
-    )
+    needed = least(4)
+    assert f"up to 32: there, no strategy takes less than {needed / 8:,.0f} bytes per device, as 4 need" in text
     assert f"No smaller batch helps: variables and optimizer slots alone take {slots / 4:,.0f} bytes" in text
 
 
@@ -394,4 +393,28 @@ def test_the_least_memory_is_found_without_times() -> None:
     for devices in (1, 4, 6):
         quick = Planner(imported, "global", current_model()).least_bytes(cpu(devices))
         assert np.isclose(quick, Planner(imported, "global", current_model()).frontier(cpu(devices)).memory_bytes[0])
-        assert quick >= Planner(imported, "global", current_model()).least_possible_bytes(devices)
+        assert quick >= Planner(imported, "global", current_model()).least_possible(devices)[0]
+
+
+def test_what_fewer_devices_take_bounds_what_more_take() -> None:
+    from tensoropt.api.model import current_model
+    from tensoropt.api.planning import Planner
+    from tensoropt.api.strategy import import_model
+
+    build()
+    planner = Planner(import_model(current_model()), "data_parallel", current_model())
+    alone = planner.least_possible(8)
+    assert alone[1].startswith("variables and optimizer slots alone take")
+    for devices in (1, 2, 4, 8):
+        bound, _ = planner.least_possible(devices)
+        assert bound <= planner.least_bytes(cpu(devices))
+    bound, why = planner.least_possible(16)
+    assert bound > alone[0] / 2
+    assert re.search(r"no strategy takes less than [\d,]+ bytes per device, as 1 need", why)
+    assert planner.least_possible(16, any_batch=True)[0] == alone[0] / 2
+
+
+def test_a_batch_that_cannot_be_halved_is_said_to_be() -> None:
+    build(batch=4)
+    text = failure("mini_time", topology=cpu(4), memory_bytes=least(4) - 1)
+    assert "A batch of 4 cannot be halved for 4 devices." in text

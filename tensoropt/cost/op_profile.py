@@ -91,16 +91,21 @@ class OpProfile:
             ``feed`` (an array of the size goes in), and ``update <optimizer>`` (a variable with its gradient and
             slots of the size).
         iteration_s: of a training step that computes nothing.
+        refused: keys of operators that cannot be measured by themselves.
     """
 
     times: Mapping[str, OpTime] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     iteration_s: float = 0.0
+    refused: frozenset[str] = frozenset()
 
     def with_more(self, other: OpProfile) -> OpProfile:
         """This profile with what ``other`` has; where both have something, ``other``'s."""
         return OpProfile(
-            {**self.times, **other.times}, {**self.curves, **other.curves}, other.iteration_s or self.iteration_s
+            {**self.times, **other.times},
+            {**self.curves, **other.curves},
+            other.iteration_s or self.iteration_s,
+            self.refused | other.refused,
         )
 
     def ratios(self) -> dict[str, float]:
@@ -118,6 +123,7 @@ class OpProfile:
         return {
             "schema": _SCHEMA,
             "iteration_s": self.iteration_s,
+            "refused": sorted(self.refused),
             "curves": {name: [list(curve.sizes_bytes), list(curve.seconds)] for name, curve in self.curves.items()},
             "times": {
                 key: [
@@ -153,6 +159,7 @@ class OpProfile:
                     for name, (sizes, seconds) in data["curves"].items()
                 },
                 float(data["iteration_s"]),
+                frozenset(str(key) for key in data["refused"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ClusterError(

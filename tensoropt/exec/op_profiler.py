@@ -112,6 +112,14 @@ class OperatorProbe:
             for spec, layout in zip(self.input_specs, layouts, strict=True)
         )
 
+    def local_outputs(self) -> tuple[TensorSpec, ...]:
+        """Shapes and dtypes of this device's outputs."""
+        layouts = [self.configuration.output_layouts(self.rule, i).value for i in range(len(self.op.outputs))]
+        return tuple(
+            TensorSpec(layout.local_shape(spec.shape, self.mesh), spec.dtype)
+            for spec, layout in zip(self.op.outputs, layouts, strict=True)
+        )
+
     def highest_integer(self) -> int:
         """See :class:`Probe`."""
         local = self.local_inputs()

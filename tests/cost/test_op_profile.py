@@ -28,7 +28,7 @@ TIMES = {
     "MatMul:2": OpTime("MatMul", 1e-3, 1e-3, 2e-3),
     "Softmax:1": OpTime("Softmax", 5e-3, 4e-3, 1e-3, (8, 16), (32,)),
 }
-PROFILE = OpProfile(TIMES, {"sum": Curve((4, 8), (1e-6, 3e-6))}, 1e-4)
+PROFILE = OpProfile(TIMES, {"sum": Curve((4, 8), (1e-6, 3e-6))}, 1e-4, frozenset({"Odd:1"}))
 
 
 def _key(
@@ -90,10 +90,13 @@ def test_a_profile_survives_json() -> None:
 
 
 def test_more_measurements_are_added_and_newer_ones_win() -> None:
-    newer = OpProfile({"MatMul:1": OpTime("MatMul", 9.0, 9.0, 1.0)}, {"mask": Curve((1,), (1.0,))})
+    newer = OpProfile(
+        {"MatMul:1": OpTime("MatMul", 9.0, 9.0, 1.0)}, {"mask": Curve((1,), (1.0,))}, 0.0, frozenset({"Odd:2"})
+    )
     both = PROFILE.with_more(newer)
     assert both.times["MatMul:1"].forward_s == 9.0 and both.times["MatMul:2"] == TIMES["MatMul:2"]
     assert sorted(both.curves) == ["mask", "sum"] and both.iteration_s == 1e-4
+    assert both.refused == {"Odd:1", "Odd:2"}
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
@@ -117,7 +120,15 @@ def test_another_schema_is_refused(data: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"times": None}, {"times": {"a": [1]}}, {"curves": {"sum": 3}}, {"iteration_s": "soon"}, {"times": 3}]
+    "change",
+    [
+        {"times": None},
+        {"times": {"a": [1]}},
+        {"curves": {"sum": 3}},
+        {"iteration_s": "soon"},
+        {"times": 3},
+        {"refused": 1},
+    ],
 )
 def test_malformed_fields_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ClusterError, match="Profile JSON: a field is missing or malformed"):

@@ -1,0 +1,198 @@
+"""What work takes that is alike at every size, measured on all ranks: see ``OpProfile.curves``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+from tensoropt.api.machine import Machine
+from tensoropt.api.model import OptimizerSpec
+from tensoropt.cost import Curve
+from tensoropt.exec.engines.guard import Guard
+from tensoropt.exec.op_profiler import FunctionProbe, Measured, Probe, measure_batch
+from tensoropt.graph.spec import TensorSpec
+
+__all__ = ["CURVES", "iteration_seconds", "kernel_seconds_between", "measure_curves", "optimizer_key", "run_probes"]
+
+_log = logging.getLogger("tensoropt")
+CURVES = ("sum", "slice", "transpose", "mask", "feed")
+_CURVE_BYTES = tuple(2**exponent for exponent in (10, 14, 17, 19, 20, 21, 22, 24))
+_ROW_ELEMENTS = 128
+_ITERATIONS = 60
+_KERNELS = 1000
+
+
+def optimizer_key(spec: OptimizerSpec) -> str:
+    """What decides how long an optimizer's update takes, but for the variable."""
+    return " ".join((spec.kind, *spec.slot_names))
+
+
+def run_probes(
+    machine: Machine, comm: Any, probes: Sequence[Probe], kernel_s: float
+) -> list[tuple[float, float, Measured] | None]:
+    """Seconds forward and backward of each probe: the mean of the ranks, crowding included. Collective.
+
+    Args:
+        machine: of this rank.
+        comm: of all ranks.
+        probes: the same ones on every rank.
+        kernel_s: what TensorFlow takes to start one kernel after another.
+
+    Returns:
+        With what this rank measured; None for a probe that cannot be measured.
+    """
+    times = measure_batch(
+        probes,
+        turn=lambda: machine.together(comm),
+        spread=lambda mine: set().union(*comm.allgather(mine)),
+    )
+    for number, reason in sorted(times.failures.items()):
+        _log.debug("profile: probe %d cannot be measured: %s", number, reason)
+    mine = [
+        (0.0, 0.0)
+        if entry is None
+        else (entry.forward_s + kernel_s * entry.forward_kernels, entry.backward_s + kernel_s * entry.backward_kernels)
+        for entry in times.probes
+    ]
+    mean = np.mean(comm.allgather(mine), axis=0) * machine.crowding
+    return [
+        None if entry is None else (float(forward), float(backward), entry)
+        for entry, (forward, backward) in zip(times.probes, mean, strict=True)
+    ]
+
+
+def measure_curves(
+    machine: Machine, comm: Any, optimizers: Sequence[OptimizerSpec], kernel_s: float
+) -> dict[str, Curve]:
+    """See ``OpProfile.curves``."""
+    kinds: dict[str, Callable[[int], Probe]] = {
+        "sum": lambda size: FunctionProbe((_vector(size), _vector(size)), lambda x, y: [tf.add_n([x, y])]),
+        "slice": lambda size: FunctionProbe(
+            (_matrix(size),), lambda x: [tf.slice(x, [0, 0], [-1, _ROW_ELEMENTS // 2])]
+        ),
+        "transpose": lambda size: FunctionProbe((_matrix(size),), _cut_and_stacked),
+        "mask": lambda size: FunctionProbe((_vector(size),), lambda x: [tf.where(False, x, tf.zeros_like(x))]),
+    }
+    probes: list[Probe] = [make(size) for make in kinds.values() for size in _CURVE_BYTES]
+    for spec in optimizers:
+        probes += [FunctionProbe((_vector(size),), _update_builder(spec, size)) for size in _CURVE_BYTES]
+    measured = iter(run_probes(machine, comm, probes, kernel_s))
+    curves = {}
+    for name in kinds:
+        curves[name] = _curve(_CURVE_BYTES, [next(measured) for _ in _CURVE_BYTES])
+    for spec in optimizers:
+        sizes = tuple(size * (2 + spec.slot_count) for size in _CURVE_BYTES)
+        curves[f"update {optimizer_key(spec)}"] = _curve(sizes, [next(measured) for _ in sizes])
+    curves["feed"] = _feed_curve(machine, comm)
+    return curves
+
+
+def _curve(sizes: Sequence[int], measured: Sequence[Any]) -> Curve:
+    seconds = [1e-9 if entry is None else max(entry[0], 1e-9) for entry in measured]
+    return Curve(tuple(sizes), _ascending(seconds))
+
+
+def _ascending(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Other programs only add time, so no size takes longer than a larger one."""
+    return tuple(float(second) for second in np.minimum.accumulate(np.asarray(seconds)[::-1])[::-1])
+
+
+def _vector(size_bytes: int) -> TensorSpec:
+    return TensorSpec((size_bytes // 4,), "float32")
+
+
+def _matrix(size_bytes: int) -> TensorSpec:
+    return TensorSpec((size_bytes // 4 // _ROW_ELEMENTS, _ROW_ELEMENTS), "float32")
+
+
+def _half_of_each_row(x: Any) -> list[Any]:
+    return [tf.slice(x, [0, 0], [-1, _ROW_ELEMENTS // 2])]
+
+
+def _cut_and_stacked(x: Any) -> list[Any]:
+    """As a reshard along the second of two dimensions prepares its pieces."""
+    return [tf.transpose(tf.reshape(x, [-1, 2, _ROW_ELEMENTS // 2]), [1, 0, 2])]
+
+
+def _update_builder(spec: OptimizerSpec, size_bytes: int) -> Callable[[Any], list[Any]]:
+    def build(gradient: Any) -> list[Any]:
+        with tf.control_dependencies(None):
+            variable = tf.compat.v1.Variable(tf.zeros([size_bytes // 4]), use_resource=True)
+            given = {name: tf.constant(0.01) for name in spec.tensors}
+        return [spec.build(tf, given).apply_gradients([(gradient, variable)])]
+
+    return build
+
+
+def kernel_seconds_between(machine: Machine, comm: Any) -> float:
+    """Of starting one kernel after another, without what any of them does."""
+    with tf.Graph().as_default() as graph:
+        ends = [tf.compat.v1.placeholder(tf.float32, [])]
+        for _ in range(_KERNELS):
+            ends.append(tf.negative(ends[-1]))  # TensorFlow skips over an identity
+        config = tf.compat.v1.ConfigProto()
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            runs = [session.make_callable(end.op, [ends[0]]) for end in (ends[1], ends[-1])]
+            least = [np.inf, np.inf]
+            for _ in range(8):
+                with machine.together(comm):
+                    for index, run in enumerate(runs):
+                        start = time.perf_counter()
+                        run(np.float32(1))
+                        least[index] = min(least[index], time.perf_counter() - start)
+    return float(np.mean(comm.allgather(max(least[1] - least[0], 0.0) / (_KERNELS - 1))))
+
+
+def _feed_curve(machine: Machine, comm: Any) -> Curve:
+    seconds = []
+    with tf.Graph().as_default() as graph:
+        fed = tf.compat.v1.placeholder(tf.float32, [None])
+        read = tf.identity(fed)
+        with tf.compat.v1.Session(graph=graph) as session:
+            run = _runner(session, [], read.op, fed)
+            for size in _CURVE_BYTES:
+                array = np.ones(size // 4, np.float32)
+                least = np.inf
+                for _ in range(5):
+                    with machine.together(comm):
+                        start = time.perf_counter()
+                        run(array)
+                        least = min(least, time.perf_counter() - start)
+                seconds.append(least)
+    # What a run takes with next to nothing fed is the iteration's.
+    above = np.maximum(np.mean(comm.allgather(seconds), axis=0) - seconds[0], 1e-9) * machine.crowding
+    above = comm.bcast(above, root=0)
+    return Curve(_CURVE_BYTES, _ascending(above))
+
+
+def iteration_seconds(comm: Any, guard: Guard) -> float:
+    """A run of a program that computes nothing, with the guard's meeting before it."""
+    with tf.Graph().as_default() as graph:
+        fed = tf.compat.v1.placeholder(tf.float32, [1])
+        result = tf.identity(fed)
+        with tf.compat.v1.Session(graph=graph) as session:
+            run = _runner(session, [result], tf.no_op(), fed)
+            array = np.ones(1, np.float32)
+            seconds = []
+            for _ in range(_ITERATIONS):
+                start = time.perf_counter()
+                guard.meet("measuring an iteration")
+                run(array)
+                seconds.append(time.perf_counter() - start)
+    return float(np.mean(comm.allgather(float(np.percentile(seconds, 25)))))
+
+
+def _runner(session: Any, fetches: Sequence[Any], target: Any, fed: Any) -> Callable[[Any], Any]:
+    """As the executor runs programs, where TensorFlow has it."""
+    make = getattr(session, "_make_callable_from_options", None)
+    if make is None:
+        return session.make_callable([*fetches, target], [fed])
+    names = [tensor.name for tensor in fetches]
+    return make(config_pb2.CallableOptions(feed=[fed.name], fetch=names, target=[target.name]))

@@ -18,6 +18,7 @@ from tensoropt.cluster import Topology
 from tensoropt.errors import TensorOptError
 from tensoropt.ft import track_frontier
 from tensoropt.search import Frontier
+from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["GIB", "Curve", "Options", "baselines", "planner", "track"]
@@ -106,7 +107,7 @@ def track(plans: Planner, topology: Topology, options: Options) -> tuple[SearchS
     """Builds the tables of a model on a cluster and tracks the frontier."""
     began = time.perf_counter()
     space = plans.space(topology)
-    problem = space.problem
+    problem = with_repeated_cells(space)
     table_s = time.perf_counter() - began
     frontier = track_frontier(problem, epsilon=options.epsilon, threads=options.threads)
     return space, frontier, Curve.of(space, frontier, table_s)

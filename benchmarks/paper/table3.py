@@ -12,6 +12,7 @@ from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft import track_frontier
 from tensoropt.search import Problem
+from tensoropt.search.cells import with_repeated_cells
 
 __all__ = ["METHODS", "run"]
 
@@ -26,7 +27,7 @@ def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = M
         plans = planner(model, options)
         for devices in options.devices or (16,):
             wall, cpu = time.perf_counter(), time.process_time()
-            problem = plans.space(scaled(v100(), devices)).problem
+            problem = with_repeated_cells(plans.space(scaled(v100(), devices)))
             row: Report = {
                 "devices": devices,
                 "sizes": dict(options.sizes.get(model, {})),

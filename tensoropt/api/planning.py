@@ -21,6 +21,7 @@ from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
+from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.problem import FloatArray, Problem
 from tensoropt.search.provenance import Provenance
@@ -127,7 +128,8 @@ class Planner:
         for fewer, least in sorted(self._least.items()):
             if not any_batch and devices % fewer == 0 and devices != fewer:
                 bound = least * fewer / devices
-                text = f"no strategy takes less than {bound:,.0f} bytes per device, as {fewer} need {least:,.0f}"
+                known = f"since {least:,.0f} are needed on {fewer} device{'s' * (fewer > 1)}"
+                text = f"no strategy takes less than {bound:,.0f} bytes per device, {known}"
                 bounds.append((bound, text))
         return max(bounds, key=lambda bound: bound[0])
 
@@ -166,7 +168,7 @@ class Planner:
         """
         key = topology.fingerprint()
         if self._frontier is None or self._frontier[0] != key:
-            found = track_frontier(self.space(topology).problem)
+            found = track_frontier(with_repeated_cells(self.space(topology)))
             costs = "analytic" if self._profile is None else "measured"
             provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
@@ -181,7 +183,7 @@ class Planner:
         if self._frontier is not None and self._frontier[0] == topology.fingerprint():
             found = self._frontier[1]
         else:
-            found = track_frontier(_without_time(self.space(topology).problem))
+            found = track_frontier(_without_time(with_repeated_cells(self.space(topology))))
         least = float(found.memory_bytes[0])
         if found.exact:
             self._least[topology.device_count] = least

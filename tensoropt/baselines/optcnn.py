@@ -8,6 +8,7 @@ import numpy as np
 
 from tensoropt.baselines.baseline import single
 from tensoropt.errors import InfeasibleError
+from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.problem import FloatArray, Problem
 from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier
@@ -25,7 +26,7 @@ def optcnn(space: SearchSpace) -> Frontier:
     OptCNN's own eliminations need a graph that they reduce to two nodes; here the search is frontier tracking's, on
     which time is the only cost, so any graph will do and the result is the same.
     """
-    return fastest(space.problem)
+    return fastest(with_repeated_cells(space))
 
 
 def fastest(problem: Problem) -> Frontier:

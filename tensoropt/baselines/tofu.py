@@ -9,6 +9,7 @@ import numpy as np
 from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives, restricted, single
 from tensoropt.baselines.optcnn import fastest
 from tensoropt.graph.operator import Operator
+from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.problem import IntArray
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
@@ -28,7 +29,7 @@ def tofu(space: SearchSpace) -> Frontier:
     space has that alternative.
     """
     began = time.perf_counter()
-    problem = fixed_alternatives(space.problem, _BEFORE)
+    problem = fixed_alternatives(with_repeated_cells(space), _BEFORE)
     smaller, kept = restricted(problem, [_most_split(space, op) for op in space.operators])
     found = fastest(smaller)
     assignment = [int(indices[k]) for indices, k in zip(kept, found.assignments[0].tolist(), strict=True)]

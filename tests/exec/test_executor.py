@@ -314,3 +314,26 @@ def test_steps_of_one_optimizer_have_hyperparameters_of_their_own_and_share_slot
 
     for found in on_the_model(check, {"w": np.float32(50)}):
         assert found == [30.0, 27.0]  # 50 - 10 * 2, then less 1 * (2 + 0.5 * 2)
+
+
+def test_programs_give_the_same_with_and_without_callables_from_options() -> None:
+    import tensorflow as tf
+
+    from tensoropt.exec.executor import _callable
+
+    class Older:
+        """A session that has not TensorFlow's faster way."""
+
+        def __init__(self, session: Any) -> None:
+            self.make_callable = session.make_callable
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        one, other = (tf.compat.v1.placeholder(tf.float32, shape) for shape in ([], [2]))
+        nothing = tf.no_op()
+        fetches = [nothing, one + other, tf.identity(one), tf.constant("text"), nothing]
+        fed = (np.float32(3), np.array([1, 2], np.float32))
+        fast, slow = (_callable(each, fetches, [one, other])(*fed) for each in (session, Older(session)))
+    assert [type(value) for value in fast] == [type(value) for value in slow]
+    assert fast[0] is None and fast[2:] == [3.0, b"text", None]
+    np.testing.assert_array_equal(fast[1], [4, 5])
+    np.testing.assert_array_equal(slow[1], [4, 5])

@@ -43,6 +43,7 @@ def new_panels(count: int, title: str) -> tuple[Any, list[Any]]:
 def frontier_line(axes: Any, curve: Curve, color: str, label: str, *, parts: bool = False, turn: bool = True) -> None:
     """A frontier as a staircase: between two points the strategy of less memory is the one to have."""
     x = curve.memory_bytes / GIB
+    label = label if curve.exact else f"{label} (not exact)"
     axes.step(x, curve.time_s, where="post", color=color, linewidth=1.8, label=label, zorder=3)
     if len(x) <= _MOST_MARKERS:
         axes.plot(x, curve.time_s, ".", color=color, markersize=5, zorder=3)

@@ -48,7 +48,7 @@ def main() -> None:
     from examples import models
 
     function, arguments, _ = MODELS[flags.model]
-    loss = models.MODELS[function](**arguments)
+    models.MODELS[function](**arguments)
     job = current_job()
     imported = job.import_model()
     planner = job.planner("data_parallel")
@@ -69,7 +69,7 @@ def main() -> None:
         tensoropt.build_execution_graph(plan=plan)
 
         def step() -> Any:
-            return tensoropt.run([loss, train_op], mine)
+            return tensoropt.run(train_op, mine)
 
         for _ in range(_WARM_UP):
             step()

@@ -21,7 +21,9 @@ def test_kept_copies_are_shown_only_where_a_plan_chooses_among_them() -> None:
     loss = tensoropt.reduce_mean(tensoropt.square(tensoropt.matmul(x, w, name="y")), name="loss")
     tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
     plan = tensoropt.find_strategy("mini_memory", topology=cpu(2), feed="global")
-    edge, entry = next((edge, entry) for edge, entry in sorted(plan.edges.items()) if edge.consumer == "y")
+    plan = dataclasses.replace(plan, edges={e: dataclasses.replace(p, keep="both") for e, p in plan.edges.items()})
+    moved = [edge for edge, entry in sorted(plan.edges.items()) if entry.forward and edge.consumer == "y"]
+    edge, entry = moved[0], plan.edge(moved[0])
     kept = dataclasses.replace(plan, edges=dict(plan.edges) | {edge: dataclasses.replace(entry, keep="before")})
     texts = []
     for each in (plan, kept):

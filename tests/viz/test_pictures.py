@@ -97,12 +97,12 @@ def test_nothing_that_fits_is_still_a_picture(figures: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_the_ending_says_the_format(ending: str, start: bytes, tmp_path: Path) -> None:
+def test_the_ending_says_the_format(ending: str, start: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # whose figures and settings are the user's
     path = tmp_path / f"frontier.{ending}"
     draw_frontiers(path, {"frontier": (MEMORY, TIME)})
     assert path.read_bytes().startswith(start)
-    assert "matplotlib.pyplot" not in sys.modules  # whose figures and settings are the user's
 
 
 @pytest.mark.parametrize("name", ["frontier.nothing", "no/such/directory/frontier.png"])

@@ -25,6 +25,9 @@ __all__ = ["Messages", "Weighted"]
 _PASSES = 6
 """Forth and back. Most weights need two or three."""
 
+_GAIN = 1e-5
+"""Relative: passes also end once they raise the bound by less than this and find no better strategy."""
+
 _CLOSE = 1e-10
 """Relative: passes end once bound and strategy are this close."""
 
@@ -154,6 +157,7 @@ class Messages:
         labels = np.zeros(len(self.sizes), np.int64)
         bound, before = -math.inf, -math.inf
         best: tuple[float, float, float, Any] = (math.inf, math.inf, math.inf, labels)
+        reached = (-math.inf, math.inf)
         for number in range(2 * _PASSES):
             before = self._sweep(
                 self._orders[number % 2],
@@ -192,6 +196,10 @@ class Messages:
                 best = (value, time, memory, labels.copy())
             if number > 0 and bound >= best[0] * (1.0 - _CLOSE):
                 break
+            if number % 2:
+                if bound - reached[0] < _GAIN * abs(bound) and best[0] >= reached[1]:
+                    break
+                reached = (bound, best[0])
         if not math.isfinite(best[0]):
             return None
         # What is left must be of the last pass, like the shares.

@@ -7,8 +7,7 @@ to would stand beside them. What is dropped is strictly dominated: the frontier 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -76,26 +75,31 @@ class Bounds:
             weights: how many pairs are tried at most. More of them come closer to the frontier's convex hull.
         """
         messages = Messages(graph)
-        fastest, smallest = messages.run(1.0, 0.0), messages.run(0.0, 1.0)
+        pool = graph.workshop.pool
+        each: Callable[..., Iterable[Weighted | None]] = map if pool is None else pool.map
+        fastest, smallest = each(lambda pair: messages.run(*pair), [(1.0, 0.0), (0.0, 1.0)])
         if fastest is None or smallest is None:
             return None
         found = [fastest, smallest]
-        queue = deque([(smallest, fastest)])
-        while queue and len(found) < weights:
-            low, high = queue.popleft()
-            gain, price = low.time_s - high.time_s, high.memory_bytes - low.memory_bytes
-            if gain <= 0.0 or price <= 0.0:
-                continue
-            start = messages.mix(_mixture(low, high, 1.0 / gain, 1.0 / price))
-            between = messages.run(1.0 / gain, 1.0 / price, start)
-            if between is None:
-                continue
-            found.append(between)
-            if between.cost(between.time_s, between.memory_bytes) < between.cost(low.time_s, low.memory_bytes) * (
-                1.0 - _SLACK
-            ):
-                queue.append((low, between))
-                queue.append((between, high))
+        level = [(smallest, fastest)]
+        while level and len(found) < weights:
+            # A level at a time, so that the weights do not depend on the number of threads.
+            level = [
+                ends
+                for ends in level
+                if ends[0].time_s > ends[1].time_s and ends[0].memory_bytes < ends[1].memory_bytes
+            ]
+            level = level[: weights - len(found)]
+            made = list(each(lambda ends: _between(messages, *ends), level))
+            below = []
+            for (low, high), between in zip(level, made, strict=True):
+                if between is None:
+                    continue
+                found.append(between)
+                value = between.cost(between.time_s, between.memory_bytes)
+                if value < between.cost(low.time_s, low.memory_bytes) * (1.0 - _SLACK):
+                    below += [(low, between), (between, high)]
+            level = below
         return cls(messages, found, epsilon)
 
     def learn(self, time_s: FloatArray, memory_bytes: FloatArray, *, only: bool = False) -> None:
@@ -233,11 +237,17 @@ class Bounds:
         return mask
 
 
+def _between(messages: Messages, low: Weighted, high: Weighted) -> Weighted | None:
+    """The result for the weights under which both cost the same."""
+    pair = 1.0 / (low.time_s - high.time_s), 1.0 / (high.memory_bytes - low.memory_bytes)
+    return messages.run(*pair, messages.mix(_mixture(low, high, *pair)))
+
+
 def _mixture(low: Weighted, high: Weighted, time_weight: float, memory_weight: float) -> list[tuple[float, Weighted]]:
     """Factors by which the weights of two results add up to the given ones (or nearly, where they are alike)."""
     matrix = np.array([[low.time_weight, high.time_weight], [low.memory_weight, high.memory_weight]])
     determinant = matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
-    if abs(determinant) <= 1e-9 * abs(matrix).max() ** 2 * 0.0 or determinant == 0.0:
+    if determinant == 0.0:
         return []
     one = (time_weight * matrix[1, 1] - memory_weight * matrix[0, 1]) / determinant
     two = (matrix[0, 0] * memory_weight - matrix[1, 0] * time_weight) / determinant

@@ -247,6 +247,10 @@ class CostGraph:
         cells = math.prod(self.sizes[v] for v in (variable, *self.neighbours(variable)))
         return cells * math.prod(f.table.points / max(1, f.table.cells) for f in factors)
 
+    def copy(self) -> CostGraph:
+        """The same graph, to be changed apart."""
+        return self.restricted({v: np.arange(k) for v, k in self.sizes.items()}, self.workshop, self.limits)
+
     def restricted(self, chosen: dict[int, IntArray], workshop: Workshop, limits: Limits | None) -> CostGraph:
         """The graph with only some configurations of each variable."""
         graph = CostGraph({v: len(chosen[v]) for v in self.sizes}, workshop, limits)

@@ -219,7 +219,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         bounds = Bounds.of(graph, epsilon, weights)
         if bounds is None:
             break
-        narrow = _narrow(graph, bounds, order, kind, near)
+        narrow = _narrow(graph, bounds, order, kind, near) or _narrow(graph, bounds, order, kind, 0)
         if narrow is not None and narrow.table.points:
             known = [choice([*known, narrow])]
         # Where points may go for others that are almost as good, these have to be in the result.
@@ -232,7 +232,8 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         graph = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
         if sum(graph.sizes.values()) > before * 0.9 or sum(graph.work(v) for v in graph.sizes) < BOUND_FROM:
             break
-    longest = options.longest if known and options.heuristics else math.inf
+    longest = options.longest if options.heuristics else math.inf
+    whole = graph if known else graph.copy()
     steps = len(graph.workshop.steps)
     # Every variable is eliminated, and its result thinned, once.
     with graph.workshop.within(math.expm1(math.log1p(epsilon) / len(graph.sizes)), longest):
@@ -240,6 +241,9 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             result = _eliminate_all(graph, order, kind, options)
         except TooLongError:
             del graph.workshop.steps[steps:]
+            if not known:
+                with whole.workshop.within(0.0, math.inf):
+                    return _fix(whole, options)
             graph.workshop.exact = False
             graph.workshop.record("narrow", sorted(graph.sizes))
             return choice(known)

@@ -129,6 +129,18 @@ def test_too_long_an_elimination_gives_strategies_near_the_frontier(monkeypatch:
     assert_same_points(patient, exact)
 
 
+def test_heuristic_elimination_takes_over_where_even_the_narrow_search_is_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = layered_problem(5, 9, seed=7)
+    monkeypatch.setattr(track, "BOUND_FROM", 0)
+    monkeypatch.setattr(track, "LONGEST", 3_000)
+    monkeypatch.setattr(track, "NARROW_LONGEST", 10)
+    found = track_frontier(problem)
+    assert "heuristic" in kinds(found) and not found.exact
+    assert_costs_are_exact(problem, found)
+
+
 def test_methods_agree_on_repeated_layers() -> None:
     problem = layered_problem(4, 5, seed=2)
     assert_same_points(track_frontier(problem, method="elimination"), track_frontier(problem, method="ldp"))

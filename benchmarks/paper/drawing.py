@@ -107,7 +107,7 @@ def finish_panel(
             fontsize=8,
         )
     lines = [
-        f"{LABELS[name]}, not drawn: {curve.memory_bytes[0] / GIB:.0f} GiB, {curve.time_s[0]:.2g} s"
+        f"{LABELS[name]}, not drawn: from {curve.memory_bytes[0] / GIB:.0f} GiB, {curve.time_s[0]:.2g} s"
         for name, curve in (far or {}).items()
     ]
     axes.legend(fontsize=8, title="\n".join(lines) or None, title_fontsize=8, framealpha=0.9)

@@ -16,8 +16,8 @@ from tensoropt.viz.canvas import COLORS
 __all__ = ["run"]
 
 _MODELS = ("rnn", "wide_resnet", "transformer")
-# A baseline that takes so many times the memory of the fastest strategy would squeeze the rest together.
-_FAR = 2.5
+# A baseline that takes so much memory that our frontier would have less than this share of the width is not drawn.
+_LEAST_SHARE = 0.08
 
 
 def run(options: Options, plot: Path | None = None) -> Report:
@@ -41,12 +41,16 @@ def run(options: Options, plot: Path | None = None) -> Report:
     return report
 
 
+def _end(curve: Curve) -> float:
+    return float(np.max(curve.memory_bytes))
+
+
 def _draw(drawn: dict[str, tuple[Curve, dict[str, Curve]]], cluster: str, memory_bytes: float, path: Path) -> None:
     figure, panels = new_panels(len(drawn), f"Cost frontiers on {cluster}")
     for axes, (model, (ours, others)) in zip(panels, drawn.items(), strict=True):
         frontier_line(axes, ours, COLORS[0], "TensorOpt", parts=True)
-        reach = _FAR * float(ours.memory_bytes[-1])
-        far = {name: curve for name, curve in others.items() if float(np.min(curve.memory_bytes)) > reach}
+        low, high = float(ours.memory_bytes[0]), float(ours.memory_bytes[-1])
+        far = {name: curve for name, curve in others.items() if high - low < _LEAST_SHARE * (_end(curve) - low)}
         for name, curve in others.items():
             if name not in far:
                 mark(axes, name, curve)

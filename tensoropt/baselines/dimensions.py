@@ -30,7 +30,9 @@ class LogicalDimensions:
     together: frozenset[tuple[str, str]]
 
 
-def logical_dimensions(graph: Graph, operators: tuple[Operator, ...], rules: Mapping[str, OpRule]) -> LogicalDimensions:
+def logical_dimensions(
+    graph: Graph, operators: tuple[Operator, ...], rules: Mapping[str, OpRule], *, renamed: bool = False
+) -> LogicalDimensions:
     """Follows dimensions through the graph and names them.
 
     A dimension of a tensor is the same in the operator that makes it and in all that read it; an iteration axis is the
@@ -43,6 +45,8 @@ def logical_dimensions(graph: Graph, operators: tuple[Operator, ...], rules: Map
         graph: the logical graph.
         operators: those to look at, in topological order.
         rules: by operator.
+        renamed: whether dimensions of variables that have one size have one name even where they meet, as if a program
+            renamed one of them there (the input of a recurrent layer and its hidden units).
     """
     parent: dict[_Axis, _Axis] = {}
 
@@ -81,6 +85,7 @@ def logical_dimensions(graph: Graph, operators: tuple[Operator, ...], rules: Map
             sizes[root] = math.gcd(sizes.get(root, 0), rule.size(axis))
         for root in roots:
             meets.setdefault(root, set()).update(other for other in roots if other != root)
+    stored = {find((op.name, axis)) for op in operators if op.type == "Variable" for axis in rules[op.name].split}
     names: dict[_Axis, str] = {}
     for root in meets:  # in the order of operators
         if root not in names:
@@ -88,7 +93,7 @@ def logical_dimensions(graph: Graph, operators: tuple[Operator, ...], rules: Map
             number = 0
             while f"{sizes[root]}.{number}" in taken:
                 number += 1
-            names[root] = f"{sizes[root]}.{number}"
+            names[root] = f"{sizes[root]}" if renamed and root in stored else f"{sizes[root]}.{number}"
     return LogicalDimensions(
         {names[root]: sizes[root] for root in meets},
         {
@@ -101,6 +106,7 @@ def logical_dimensions(graph: Graph, operators: tuple[Operator, ...], rules: Map
             (min(names[one], names[other]), max(names[one], names[other]))
             for one, others in meets.items()
             for other in others
+            if names[one] != names[other]
         ),
     )
 

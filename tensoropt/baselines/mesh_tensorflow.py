@@ -14,6 +14,7 @@ from tensoropt.baselines.dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.baselines.layouts import WHOLE, Layouts
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh
+from tensoropt.search.problem import IntArray
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
 
@@ -33,8 +34,8 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
 
     All meshes of up to ``max_mesh_rank`` dimensions are tried, and on each all layouts: which named dimension is split
     by which mesh dimension, the same in every operator that has it. An operator of which two axes have one name splits
-    one of them, as if a program had renamed the other (attention's memory length, a recurrent cell's input). Both
-    copies of a moved tensor are kept.
+    one of them, as if a program had renamed the other (attention's memory length, a recurrent cell's input). Both ways
+    to name what meets in an operator and has one size are tried. Both copies of a moved tensor are kept.
 
     Args:
         space: the graph's search space.
@@ -45,7 +46,22 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
         InfeasibleError: no layout is possible.
     """
     began = time.perf_counter()
-    dimensions = logical_dimensions(space.graph, space.operators, space.rules)
+    rows: list[IntArray] = []
+    for renamed in (False, True):
+        dimensions = logical_dimensions(space.graph, space.operators, space.rules, renamed=renamed)
+        rows += _assignments(space, dimensions, max_mesh_rank)
+    if not rows:
+        raise does_not_apply(
+            "mesh_tensorflow",
+            f"no named dimension is divisible by a mesh of {space.mesh.size} devices",
+            "Use sizes that are, or another number of devices.",
+        )
+    seconds = time.perf_counter() - began
+    return frontier_of(space.problem, np.concatenate(rows), exact=True, eliminations=(), seconds=seconds)
+
+
+def _assignments(space: SearchSpace, dimensions: LogicalDimensions, max_mesh_rank: int) -> list[IntArray]:
+    """The assignments of the best layouts of each mesh."""
     axis_of = _chosen_axes(space, dimensions)
     names = tuple(sorted(dimensions.sizes, key=lambda name: (-dimensions.sizes[name], name)))
     rows = []
@@ -61,14 +77,7 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
             if found:
                 splits = np.array(found, dtype=np.int64).reshape(len(found), len(names))
                 rows.append(Layouts(space, names, axis_of, blocks, splits).best())
-    if not rows:
-        raise does_not_apply(
-            "mesh_tensorflow",
-            f"no named dimension is divisible by a mesh of {space.mesh.size} devices",
-            "Use sizes that are, or another number of devices.",
-        )
-    seconds = time.perf_counter() - began
-    return frontier_of(space.problem, np.concatenate(rows), exact=True, eliminations=(), seconds=seconds)
+    return rows
 
 
 def _splits(

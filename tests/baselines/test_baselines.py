@@ -161,3 +161,13 @@ def test_a_fixed_alternative_that_does_not_exist_is_the_first() -> None:
     assert fixed.edge_time_s[0].tolist() == [[5.0, 2.0]]
     assert alternatives_of(problem, [0, 0], 1).tolist() == [0, 0, 1]
     assert alternatives_of(problem, [0, 1], 1).tolist() == [0, 0, 0]
+
+
+def test_names_of_one_size_may_be_one_where_they_meet() -> None:
+    space = _space(mlp(batch=8, width=6))  # as wide as the input: two dimensions of one variable
+    apart, renamed = (
+        logical_dimensions(space.graph, space.operators, space.rules, renamed=renamed) for renamed in (False, True)
+    )
+    assert apart.of_axis["w1", "d0"] != apart.of_axis["w1", "d1"]
+    assert renamed.of_axis["w1", "d0"] == renamed.of_axis["w1", "d1"]
+    assert renamed.of_axis["h", "m"] != renamed.of_axis["h", "n"]

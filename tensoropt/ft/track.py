@@ -56,6 +56,10 @@ LONGEST = 500_000_000
 NARROW_LONGEST = 100_000_000
 """The same for the narrow search."""
 
+NARROWER = (24, 7)
+"""Where it is too long, it is tried again with the configurations of so many strategies of the hull only,
+and at last with those of one after the other."""
+
 NARROW_EPSILON = 0.02
 """How far the narrow pass thins. What it finds is close to the frontier either way."""
 
@@ -219,7 +223,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         bounds = Bounds.of(graph, epsilon, weights)
         if bounds is None:
             break
-        narrow = _narrow(graph, bounds, order, kind, near) or _narrow(graph, bounds, order, kind, 0)
+        narrow = _narrow_enough(graph, bounds, order, kind, near)
         if narrow is not None and narrow.table.points:
             known = [choice([*known, narrow])]
         # Where points may go for others that are almost as good, these have to be in the result.
@@ -251,9 +255,24 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     return choice([result, *known]) if options.epsilon > 0.0 else result
 
 
-def _narrow(graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, count: int) -> Factor | None:
-    """Strategies near the frontier: of the configurations that promise most alone, and thinned."""
-    near = bounds.near(count)
+def _narrow_enough(graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, count: int) -> Factor | None:
+    """Strategies near the frontier; None if even the narrowest search is too long."""
+    for near in (bounds.near(count), *(bounds.near(0, slice(several)) for several in NARROWER)):
+        found = _narrow(graph, bounds, order, kind, near)
+        if found is not None:
+            return found
+    singles = []
+    for number in range(bounds.strategies):
+        found = _narrow(graph, bounds, order, kind, bounds.near(0, slice(number, number + 1)))
+        if found is not None:
+            singles.append(found)
+    return choice(singles) if singles else None
+
+
+def _narrow(
+    graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, near: dict[int, IntArray]
+) -> Factor | None:
+    """Strategies of some configurations, thinned; None if that is too long."""
     ratio = math.expm1(math.log1p(NARROW_EPSILON) / len(graph.sizes))
     workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=NARROW_LONGEST)
     quick = graph.restricted(near, workshop, bounds.relaxed(NARROW_EPSILON).restricted(near))

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from tensoropt.ft.cost_graph import CostGraph, Reach
+from tensoropt.ft.cost_graph import CostGraph, Factor, Reach
 from tensoropt.ft.messages import Messages, Weighted
+from tensoropt.ft.origin import Sum
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.tables import Box, Prune
+from tensoropt.search.tables import Box, FrontierTable, Prune
 
 __all__ = ["Bounds"]
 
@@ -162,6 +163,34 @@ class Bounds:
             known = [w.labels[i] for w in self._weighted[strategies]]
             result[v] = np.unique(np.concatenate([first.reshape(-1), known]))
         return result
+
+    def hull(self, graph: CostGraph) -> Factor:
+        """The best strategies that message passing found, one per pair of weights, without those that others beat.
+
+        Args:
+            graph: what the bounds are for.
+        """
+        place = {v: i for i, v in enumerate(sorted(graph.sizes))}
+        factors = [graph.factors[scope] for scope in sorted(graph.factors)]
+        time, memory = np.zeros(len(self._weighted)), np.zeros(len(self._weighted))
+        chosen = np.empty((len(factors), len(self._weighted)), np.int64)
+        for number, factor in enumerate(factors):
+            table = factor.table
+            for w, weighted in enumerate(self._weighted):
+                cell = 0
+                for v, size in zip(factor.scope, table.shape, strict=True):
+                    cell = cell * size + int(weighted.labels[place[v]])
+                points = slice(int(table.offsets[cell]), int(table.offsets[cell + 1]))
+                cost = table.time_s[points] * weighted.time_weight + table.memory_bytes[points] * weighted.memory_weight
+                chosen[number, w] = points.start + int(cost.argmin())
+            time += table.time_s[chosen[number]]
+            memory += table.memory_bytes[chosen[number]]
+        kept, offsets = reduce_segments(np.array([0, len(time)]), time, memory)
+        return Factor(
+            (),
+            FrontierTable((), offsets, time[kept], memory[kept]),
+            Sum(tuple(factor.origin for factor in factors), tuple(points[kept] for points in chosen)),
+        )
 
     def relaxed(self, epsilon: float) -> Bounds:
         """The same bounds for points that may be slower than those on the frontier."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensoropt.search.problem import IntArray
 
-__all__ = ["Choice", "Join", "Leaf", "Origin", "Select", "unroll"]
+__all__ = ["Choice", "Join", "Leaf", "Origin", "Select", "Sum", "unroll"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +41,14 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Sum:
+    """Each point is the sum of a point of each of many tables."""
+
+    children: tuple[Origin, ...]
+    points: tuple[IntArray, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Select:
     """Each point is a point of another table."""
 
@@ -57,7 +65,7 @@ class Choice:
     points: IntArray
 
 
-Origin = Leaf | Join | Select | Choice
+Origin = Leaf | Join | Sum | Select | Choice
 
 
 def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[IntArray, IntArray]:
@@ -87,6 +95,8 @@ def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[In
             case Join():
                 stack.append((at.left, at.left_points[where], rows))
                 stack.append((at.right, at.right_points[where], rows))
+            case Sum():
+                stack += [(child, of[where], rows) for child, of in zip(at.children, at.points, strict=True)]
             case Select():
                 stack.append((at.child, at.points[where], rows))
             case Choice():

@@ -223,9 +223,12 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         bounds = Bounds.of(graph, epsilon, weights)
         if bounds is None:
             break
+        # The narrow pass thins, so the fastest and the smallest strategy come from message passing itself.
+        known.append(bounds.hull(graph))
         narrow = _narrow_enough(graph, bounds, order, kind, near)
-        if narrow is not None and narrow.table.points:
-            known = [choice([*known, narrow])]
+        if narrow is not None:
+            known.append(narrow)
+        known = [choice(known)]
         # Where points may go for others that are almost as good, these have to be in the result.
         table = known[0].table if known else FrontierTable((), np.array([0, 0]), np.empty(0), np.empty(0))
         bounds.learn(table.time_s, table.memory_bytes, only=options.epsilon > 0.0)

@@ -129,13 +129,25 @@ def test_too_long_an_elimination_gives_strategies_near_the_frontier(monkeypatch:
     assert_same_points(patient, exact)
 
 
-def test_heuristic_elimination_takes_over_where_even_the_narrow_search_is_too_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hull_is_the_result_where_even_the_narrow_search_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layered_problem(5, 9, seed=7)
+    exact = track_frontier(problem)
     monkeypatch.setattr(track, "BOUND_FROM", 0)
     monkeypatch.setattr(track, "LONGEST", 3_000)
     monkeypatch.setattr(track, "NARROW_LONGEST", 10)
+    found = track_frontier(problem)
+    assert kinds(found)[-1] == "narrow" and not found.exact
+    assert_costs_are_exact(problem, found)
+    assert len(found) > 2
+    assert found.time_s[-1] == pytest.approx(exact.time_s[-1], rel=1e-3)
+    assert found.memory_bytes[0] == pytest.approx(exact.memory_bytes[0], rel=1e-3)
+
+
+def test_heuristic_elimination_takes_over_where_there_are_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layered_problem(5, 9, seed=7)
+    monkeypatch.setattr(track, "BOUND_FROM", 0)
+    monkeypatch.setattr(track, "LONGEST", 3_000)
+    monkeypatch.setattr(track.Bounds, "of", lambda *_: None)
     found = track_frontier(problem)
     assert "heuristic" in kinds(found) and not found.exact
     assert_costs_are_exact(problem, found)

@@ -179,6 +179,8 @@ def _like(template: Any, value: Any) -> Any:
             result.shape.dim.add(size=int(extent))
     elif kind == "b":
         result.b = bool(value)
+    elif kind == "s":
+        result.s = str(value).encode()
     elif kind == "f":
         result.f = float(value)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -36,17 +37,38 @@ def matmul(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return contraction(f"{left}, {right} -> m n", inputs, op.outputs)
 
 
+def _batched(ctx: Lowering, x: Any, w: Any) -> list[Any]:
+    """Products of matrices whose batch dimensions are the same.
+
+    TensorFlow 2.21's oneDNN kernel reads past the end of an operand whose batch dimensions it has to broadcast
+    (tensorflow/tensorflow#117700), and splits make batch dimensions of size 1.
+    """
+    tf, attrs = ctx.tf, ctx.op.attrs
+    batch = tf.broadcast_static_shape(x.shape[:-2], w.shape[:-2]).as_list()
+    if x.shape[:-2] == w.shape[:-2]:
+        return ctx.emit([x, w])
+    if math.prod(w.shape[:-2].as_list()) == 1 and x.dtype == w.dtype and ctx.op.outputs[0].dtype == x.dtype.name:
+        # One matrix for all: a single product of all rows with it.
+        rows = tf.linalg.adjoint(x) if attrs["adj_x"] else x
+        shape = [*batch, rows.shape[-2], ctx.output_shape()[-1]]
+        flat = tf.reshape(rows, [-1, rows.shape[-1]])
+        one = tf.reshape(w, w.shape[-2:])
+        return [tf.reshape(tf.matmul(flat, one, adjoint_b=attrs["adj_y"]), shape)]
+    return ctx.emit([tf.broadcast_to(tensor, [*batch, *tensor.shape[-2:]]) for tensor in (x, w)])
+
+
 @register_op(
     "BatchMatMul",
     "BatchMatMulV2",
     "BatchMatMulV3",
-    lower=_same,
+    lower=_batched,
     samples=[
         Sample("BatchMatMul", (floats(4, 6, 2), floats(4, 2, 3))),
         Sample("BatchMatMulV2", (floats(2, 3, 4, 6), floats(2, 3, 6, 2))),
         # Batch dimensions of size 1 and missing ones are broadcast.
         Sample("BatchMatMulV2", (floats(4, 1, 2, 6), floats(3, 6, 2))),
         Sample("BatchMatMulV2", (floats(6, 4, 2), floats(2, 3))),
+        Sample("BatchMatMulV2", (floats(2, 4, 2, 6), floats(1, 3, 2)), {"adj_x": True, "adj_y": True}),
         Sample("BatchMatMulV2", (floats(1, 6, 4), floats(6, 2, 6)), {"adj_x": True, "adj_y": True}),
         Sample("BatchMatMulV3", (floats(4, 6, 2), floats(4, 2, 3)), {"Tout": "float32"}),
     ],
@@ -68,9 +90,36 @@ def batch_matmul(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return contraction(f"{x} {left}, {w} {right} -> {y} m n", inputs, op.outputs)
 
 
+def _summed(ctx: Lowering, *inputs: Any) -> list[Any]:
+    """A product of tensors whose dimensions under an ellipsis are the same, for the reason that `_batched` gives."""
+    tf = ctx.tf
+    left, _, right = ctx.op.attrs["equation"].replace(" ", "").partition("->")
+    terms = left.split(",")
+    hidden = [
+        tensor.shape[(at := term.index("...")) : tensor.shape.rank - (len(term) - at - 3)] if "..." in term else None
+        for term, tensor in zip(terms, inputs, strict=True)
+    ]
+    shapes = [shape for shape in hidden if shape is not None]
+    if all(shape == shapes[0] for shape in shapes):
+        return ctx.emit(inputs)
+    common = functools.reduce(tf.broadcast_static_shape, shapes)
+    made = []
+    for place, (term, tensor, shape) in enumerate(zip(terms, inputs, hidden, strict=True)):
+        if shape is not None and shape.rank == 0:
+            terms[place] = term.replace("...", "")
+        elif shape is not None and shape != common:
+            at = term.index("...")
+            own = tensor.shape.as_list()
+            full = [*own[:at], *[1] * (common.rank - shape.rank), *own[at:]]
+            whole = [*own[:at], *common.as_list(), *own[at + shape.rank :]]
+            tensor = tf.broadcast_to(tf.reshape(tensor, full), whole)
+        made.append(tensor)
+    return ctx.emit(made, attrs={"equation": f"{','.join(terms)}->{right}"})
+
+
 @register_op(
     "Einsum",
-    lower=_same,
+    lower=_summed,
     samples=[
         Sample("Einsum", ([floats(4, 6), floats(6, 2)],), {"equation": "mk,kn->mn"}),
         Sample("Einsum", ([floats(2, 3, 4), floats(2, 4, 6)],), {"equation": "bij,bjk->bki"}),
@@ -78,6 +127,7 @@ def batch_matmul(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("Einsum", ([floats(4, 6), floats(2, 4)],), {"equation": "ax,yb->ab"}),
         Sample("Einsum", ([floats(4, 6, 2)],), {"equation": "abc->cb"}),
         Sample("Einsum", ([floats(4, 1, 3, 2), floats(6, 2, 3)],), {"equation": "...ij,...jk->...ik"}),
+        Sample("Einsum", ([floats(4, 3, 2), floats(2, 6)],), {"equation": "...ij,...jk->...ik"}),
         Sample("Einsum", ([floats(4, 4, 6)],), {"equation": "iik->ik"}),
         Sample("Einsum", ([floats(4, 6)],), {"equation": "ik->iik"}),
     ],

@@ -23,7 +23,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.problem import FloatArray, Problem
+from tensoropt.search.problem import Problem
 from tensoropt.search.provenance import Provenance
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.search.space import SearchSpace
@@ -242,21 +242,7 @@ class Planner:
 
 def _without_time(problem: Problem) -> Problem:
     """The problem with nothing to pay but memory: its frontier is a single point, found in a moment."""
-    free: dict[int, FloatArray] = {}
-
-    def of(table: FloatArray) -> FloatArray:
-        # Tables that are shared stay shared, which searches make use of.
-        return free.setdefault(id(table), np.where(np.isinf(table), np.inf, 0.0))
-
-    return Problem(
-        problem.names,
-        [of(table) for table in problem.node_time_s],
-        problem.node_memory_bytes,
-        problem.edges,
-        [of(table) for table in problem.edge_time_s],
-        problem.edge_memory_bytes,
-        problem.groups,
-    )
+    return problem.with_tables(lambda time_s, memory, _: (np.where(np.isinf(time_s), np.inf, 0.0), memory))
 
 
 def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:

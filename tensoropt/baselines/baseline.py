@@ -74,31 +74,17 @@ def restricted(problem: Problem, allowed: Iterable[npt.ArrayLike]) -> tuple[Prob
 
 def fixed_alternatives(problem: Problem, which: int) -> Problem:
     """The problem in which every table with alternatives has only number ``which``, or, where that is impossible, 0."""
-    memo: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
 
-    def pick(time_s: FloatArray, memory_bytes: FloatArray, rank: int) -> tuple[FloatArray, FloatArray]:
-        if time_s.ndim <= rank or time_s.shape[-1] <= which:
+    def pick(time_s: FloatArray, memory_bytes: FloatArray, axes: int) -> tuple[FloatArray, FloatArray]:
+        if time_s.ndim <= axes or time_s.shape[-1] <= which:
             return time_s, memory_bytes
-        key = (id(time_s), id(memory_bytes))
-        if key not in memo:
-            exists = np.isfinite(time_s[..., which] + memory_bytes[..., which])
-            memo[key] = (
-                np.where(exists, time_s[..., which], time_s[..., 0]),
-                np.where(exists, memory_bytes[..., which], memory_bytes[..., 0]),
-            )
-        return memo[key]
+        exists = np.isfinite(time_s[..., which] + memory_bytes[..., which])
+        return (
+            np.where(exists, time_s[..., which], time_s[..., 0]),
+            np.where(exists, memory_bytes[..., which], memory_bytes[..., 0]),
+        )
 
-    nodes = [pick(t, m, 1) for t, m in zip(problem.node_time_s, problem.node_memory_bytes, strict=True)]
-    edges = [pick(t, m, 2) for t, m in zip(problem.edge_time_s, problem.edge_memory_bytes, strict=True)]
-    return Problem(
-        problem.names,
-        [time_s for time_s, _ in nodes],
-        [memory_bytes for _, memory_bytes in nodes],
-        problem.edges,
-        [time_s for time_s, _ in edges],
-        [memory_bytes for _, memory_bytes in edges],
-        problem.groups,
-    )
+    return problem.with_tables(pick)
 
 
 def alternatives_of(problem: Problem, assignment: Sequence[int], which: int) -> IntArray:

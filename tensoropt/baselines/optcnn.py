@@ -47,27 +47,13 @@ def _time_only(problem: Problem) -> Problem:
     if not np.isfinite(least_s):
         raise InfeasibleError("Problem: no strategy is possible, a table has only infinite times. Correct it.")
     seconds_per_byte = _TIE * least_s / most_bytes if most_bytes > 0 else 0.0
-    memo: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
 
-    def merged(time_s: FloatArray, memory_bytes: FloatArray) -> tuple[FloatArray, FloatArray]:
-        key = (id(time_s), id(memory_bytes))
-        if key not in memo:
-            exists = np.isfinite(time_s) & np.isfinite(memory_bytes)
-            sum_s = np.where(exists, time_s + seconds_per_byte * np.where(exists, memory_bytes, 0.0), np.inf)
-            memo[key] = sum_s, np.where(exists, 0.0, np.inf)
-        return memo[key]
+    def merged(time_s: FloatArray, memory_bytes: FloatArray, _: int) -> tuple[FloatArray, FloatArray]:
+        exists = np.isfinite(time_s) & np.isfinite(memory_bytes)
+        sum_s = np.where(exists, time_s + seconds_per_byte * np.where(exists, memory_bytes, 0.0), np.inf)
+        return sum_s, np.where(exists, 0.0, np.inf)
 
-    nodes = [merged(t, m) for t, m in zip(problem.node_time_s, problem.node_memory_bytes, strict=True)]
-    edges = [merged(t, m) for t, m in zip(problem.edge_time_s, problem.edge_memory_bytes, strict=True)]
-    return Problem(
-        problem.names,
-        [time_s for time_s, _ in nodes],
-        [none for _, none in nodes],
-        problem.edges,
-        [time_s for time_s, _ in edges],
-        [none for _, none in edges],
-        problem.groups,
-    )
+    return problem.with_tables(merged)
 
 
 def _sum_of(tables: tuple[FloatArray, ...], what: object) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,16 +96,25 @@ class Problem:
             ProblemError: an array breaks the format; the message names it.
         """
         put = object.__setattr__
+        # Tables that are given more than once are checked once, and stay one object; the given ones are held, so that
+        # no other has their id meanwhile.
+        taken: dict[int, tuple[Any, FloatArray]] = {}
+
+        def table(name: str, value: Any) -> FloatArray:
+            if id(value) not in taken:
+                taken[id(value)] = (value, _cost_array(name, value))
+            return taken[id(value)][1]
+
         put(self, "names", tuple(str(name) for name in names))
-        put(self, "node_time_s", tuple(_cost_array(f"node_time_s[{i}]", a) for i, a in enumerate(node_time_s)))
+        put(self, "node_time_s", tuple(table(f"node_time_s[{i}]", a) for i, a in enumerate(node_time_s)))
         put(
             self,
             "node_memory_bytes",
-            tuple(_cost_array(f"node_memory_bytes[{i}]", a) for i, a in enumerate(node_memory_bytes)),
+            tuple(table(f"node_memory_bytes[{i}]", a) for i, a in enumerate(node_memory_bytes)),
         )
         edge_array = _int_array("edges", edges)
         put(self, "edges", edge_array.reshape(0, 2) if edge_array.size == 0 else edge_array)
-        put(self, "edge_time_s", tuple(_cost_array(f"edge_time_s[{e}]", a) for e, a in enumerate(edge_time_s)))
+        put(self, "edge_time_s", tuple(table(f"edge_time_s[{e}]", a) for e, a in enumerate(edge_time_s)))
         given = [None] * len(self.edge_time_s) if edge_memory_bytes is None else list(edge_memory_bytes)
         put(
             self,
@@ -114,7 +123,7 @@ class Problem:
                 # A broadcast zero costs no memory, and says (strides 0) that nothing was given.
                 np.broadcast_to(np.float64(0.0), self.edge_time_s[e].shape)
                 if a is None and e < len(self.edge_time_s)
-                else _cost_array(f"edge_memory_bytes[{e}]", a)
+                else table(f"edge_memory_bytes[{e}]", a)
                 for e, a in enumerate(given)
             ),
         )
@@ -224,6 +233,33 @@ class Problem:
         """(time, memory) of an edge, both of shape ``(K_u, K_v, P)``."""
         time, memory = self.edge_time_s[edge], self.edge_memory_bytes[edge]
         return (time, memory) if time.ndim == 3 else (time[:, :, None], memory[:, :, None])
+
+    def with_tables(self, change: Callable[[FloatArray, FloatArray, int], tuple[FloatArray, FloatArray]]) -> Problem:
+        """The problem with other tables; those that are shared stay shared.
+
+        Args:
+            change: takes the time and memory of a node or an edge, and how many of their axes are configurations (1
+                for a node, 2 for an edge); gives others.
+        """
+        memo: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
+
+        def changed(time_s: FloatArray, memory_bytes: FloatArray, axes: int) -> tuple[FloatArray, FloatArray]:
+            key = (id(time_s), id(memory_bytes))
+            if key not in memo:
+                memo[key] = change(time_s, memory_bytes, axes)
+            return memo[key]
+
+        nodes = [changed(t, m, 1) for t, m in zip(self.node_time_s, self.node_memory_bytes, strict=True)]
+        edges = [changed(t, m, 2) for t, m in zip(self.edge_time_s, self.edge_memory_bytes, strict=True)]
+        return Problem(
+            self.names,
+            [time_s for time_s, _ in nodes],
+            [memory_bytes for _, memory_bytes in nodes],
+            self.edges,
+            [time_s for time_s, _ in edges],
+            [memory_bytes for _, memory_bytes in edges],
+            self.groups,
+        )
 
     def check_assignments(self, assignments: npt.ArrayLike) -> IntArray:
         """Checks configuration indices of shape ``(N,)`` or ``(points, N)``; returns them as ``(points, N)``.

@@ -254,3 +254,22 @@ def test_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.ones(3))
     with pytest.raises(ProblemError, match=r"must be an .npz archive, got a single array"):
         Problem.load(tmp_path / "one.npy")
+
+
+def test_tables_that_are_shared_are_one_object_and_are_changed_once() -> None:
+    time, memory = np.ones((2, 2)), np.zeros((2, 2))
+    problem = Problem(
+        ["a", "b", "c"], [[1.0, 2.0]] * 3, [[0.0, 0.0]] * 3, [(0, 1), (1, 2)], [time, time], [memory, memory]
+    )
+    assert problem.edge_time_s[0] is problem.edge_time_s[1]
+    calls: list[int] = []
+
+    def doubled(time_s: np.ndarray, memory_bytes: np.ndarray, axes: int) -> tuple[np.ndarray, np.ndarray]:
+        calls.append(axes)
+        return 2 * time_s, memory_bytes
+
+    changed = problem.with_tables(doubled)
+    assert calls == [1, 2]
+    assert changed.edge_time_s[0] is changed.edge_time_s[1]
+    assert np.array_equal(changed.edge_time_s[0], 2 * time)
+    assert np.array_equal(changed.node_time_s[2], [2.0, 4.0])

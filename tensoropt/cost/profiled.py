@@ -88,8 +88,7 @@ class ProfiledCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         measured = self._measured(op, rule, inputs, configuration, gradients)
         if measured is None:
-            ratio = self._ratios.get(op.type, self._ratios.get("", 1.0))
-            return ratio * self._analytic.op_seconds(op, rule, inputs, configuration, gradients=gradients)
+            return self._ratio(op) * self._analytic.op_seconds(op, rule, inputs, configuration, gradients=gradients)
         # What TensorFlow's graph optimizer makes a part of the kernel before it takes next to nothing itself.
         forward_s = 0.0 if _is_fused(self._graph, op) else measured.forward_s
         return forward_s + measured.backward_s + self._reduction_seconds(measured, rule, configuration)
@@ -106,9 +105,14 @@ class ProfiledCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         measured = self._measured(op, rule, inputs, configuration, gradients)
         if measured is None:
-            ratio = self._ratios.get(op.type, self._ratios.get("", 1.0))
-            return ratio * self._analytic.internal_seconds(op, rule, inputs, configuration, gradients=gradients)
+            return self._ratio(op) * self._analytic.internal_seconds(
+                op, rule, inputs, configuration, gradients=gradients
+            )
         return self._reduction_seconds(measured, rule, configuration)
+
+    def _ratio(self, op: Operator) -> float:
+        """How many times the analytic time its op type took; where that was not measured, all types."""
+        return self._ratios.get(op.type, self._ratios.get("", 1.0))
 
     def _measured(
         self,

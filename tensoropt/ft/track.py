@@ -28,7 +28,6 @@ from tensoropt.ft.reduction import reduce_problem
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
-from tensoropt.search.tables import FrontierTable
 
 __all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "track_frontier"]
 
@@ -230,10 +229,10 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             known.append(narrow)
         known = [choice(known)]
         # Where points may go for others that are almost as good, these have to be in the result.
-        table = known[0].table if known else FrontierTable((), np.array([0, 0]), np.empty(0), np.empty(0))
+        table = known[0].table
         bounds.learn(table.time_s, table.memory_bytes, only=options.epsilon > 0.0)
-        if known and options.epsilon > 0.0 and not bounds.gap:
-            return choice(known)
+        if options.epsilon > 0.0 and not bounds.gap:
+            return known[0]
         alive = bounds.alive()
         before = sum(graph.sizes.values())
         graph = graph.restricted(alive, graph.workshop, bounds.restricted(alive))

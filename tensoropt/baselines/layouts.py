@@ -10,7 +10,7 @@ import numpy as np
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import DEFER, Configuration
-from tensoropt.search.problem import FloatArray, IntArray
+from tensoropt.search.problem import FloatArray, IntArray, same_memory
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["WHOLE", "Layouts"]
@@ -72,7 +72,7 @@ class Layouts:
                 pair = problem.edge_tables(number - problem.nodes)
                 ends = problem.edges[number - problem.nodes].tolist()
             for which, table in enumerate(pair):
-                held = (table.__array_interface__["data"], table.shape, table.strides)
+                held = same_memory(table)
                 tables[held] = table
                 counts[which, held, tuple(self._kinds[end] for end in ends)] += 1
         for (which, key, kinds), count in counts.items():

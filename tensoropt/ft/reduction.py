@@ -15,7 +15,7 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.search.grid import Grid, on_grid, problem_grids
-from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.problem import FloatArray, IntArray, Problem, same_memory
 
 __all__ = ["Reduced", "Term", "reduce_problem"]
 
@@ -109,7 +109,7 @@ def _terms(problem: Problem, variable: list[int]) -> list[Term]:
     known: dict[object, Costs] = {}
 
     def costs(time: FloatArray, memory: FloatArray, form: str) -> Costs:
-        key = (form, *(part for a in (time, memory) for part in _identity(a)))
+        key = (form, *(part for a in (time, memory) for part in same_memory(a)))
         if key not in known:
             made = _costs(time, memory, grids, form)
             content = (form, time.shape, made.time_s.tobytes(), made.memory_bytes.tobytes())
@@ -124,10 +124,6 @@ def _terms(problem: Problem, variable: list[int]) -> list[Term]:
         scope = (a,) if a == b else (min(a, b), max(a, b))
         terms.append(Term(problem.nodes + e, scope, costs(*problem.edge_tables(e), form)))
     return terms
-
-
-def _identity(array: FloatArray) -> tuple[object, ...]:
-    return (array.__array_interface__["data"][0], array.shape, array.strides)
 
 
 def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form: str) -> Costs:

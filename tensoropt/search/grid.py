@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensoropt.search.problem import FloatArray, Problem
+from tensoropt.search.problem import FloatArray, Problem, same_memory
 
 __all__ = ["Grid", "on_grid", "problem_grids"]
 
@@ -39,11 +39,7 @@ def _grid(arrays: Sequence[FloatArray]) -> Grid:
     for array in arrays:
         if array.strides and not any(array.strides):
             continue  # a broadcast zero
-        key = (
-            array.__array_interface__["data"][0],
-            array.shape,
-            array.strides,
-        )  # shared tables are read once
+        key = same_memory(array)  # shared tables are read once
         if key not in known:
             finite = array[np.isfinite(array)]
             known[key] = (float(finite.max()), float(finite.min())) if finite.size else (0.0, 0.0)
@@ -57,7 +53,7 @@ def _grid(arrays: Sequence[FloatArray]) -> Grid:
 
 def _integer_grid(arrays: Sequence[FloatArray], largest: float) -> Grid:
     """1.0 where all costs are whole numbers whose sums are exact anyway, otherwise 0.0."""
-    distinct = {(a.__array_interface__["data"][0], a.shape, a.strides): a for a in arrays}
+    distinct = {same_memory(a): a for a in arrays}
     if largest < 2.0**52 and all(bool((np.rint(a) == a)[np.isfinite(a)].all()) for a in distinct.values()):
         return 1.0
     return 0.0

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tensoropt.errors import InfeasibleError, ProblemError
 
-__all__ = ["FloatArray", "IntArray", "Problem"]
+__all__ = ["FloatArray", "IntArray", "Problem", "same_memory"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -37,6 +37,11 @@ def _cost_array(name: str, value: Any) -> FloatArray:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def same_memory(array: npt.NDArray[Any]) -> tuple[object, ...]:
+    """Equal for views of the same numbers, while they exist: by it, tables that are shared are worked on once."""
+    return (array.__array_interface__["data"][0], array.shape, array.strides)
 
 
 def _int_array(name: str, value: Any) -> IntArray:

@@ -37,15 +37,13 @@ def nmt(
     source = tensoropt.placeholder(tensoropt.int32, [batch_size, steps], name="source")
     target = tensoropt.placeholder(tensoropt.int32, [batch_size, steps], name="target")
     labels = tensoropt.placeholder(tensoropt.int32, [batch_size, steps], name="labels")
-    x = tensoropt.layers.embedding(source, vocabulary, hidden, name="source_embedding")
-    outputs = tensoropt.unstack(x, axis=1)
+    outputs: Any = tensoropt.layers.embedding(source, vocabulary, hidden, name="source_embedding")
     states: list[State] = []
     for layer in range(1, layers + 1):
         outputs, state = lstm(outputs, hidden, name=f"encoder{layer}")
         states.append(state)
     memory = tensoropt.stack(outputs, axis=1)
-    x = tensoropt.layers.embedding(target, vocabulary, hidden, name="target_embedding")
-    outputs = tensoropt.unstack(x, axis=1)
+    outputs = tensoropt.layers.embedding(target, vocabulary, hidden, name="target_embedding")
     for layer in range(1, layers + 1):
         outputs, _ = lstm(outputs, hidden, states[layer - 1], name=f"decoder{layer}")
     x = _attended(tensoropt.stack(outputs, axis=1), memory)

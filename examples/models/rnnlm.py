@@ -37,8 +37,7 @@ def rnnlm(
     """
     words = tensoropt.placeholder(tensoropt.int32, [batch_size, steps], name="words")
     labels = tensoropt.placeholder(tensoropt.int32, [batch_size, steps], name="labels")
-    x = tensoropt.layers.embedding(words, vocabulary, embedding or hidden, name="embedding")
-    outputs = tensoropt.unstack(x, axis=1)
+    outputs: Any = tensoropt.layers.embedding(words, vocabulary, embedding or hidden, name="embedding")
     for layer in range(1, layers + 1):
         outputs, _ = lstm(outputs, hidden, name=f"layer{layer}")
     logits = tensoropt.layers.dense(tensoropt.stack(outputs, axis=1), vocabulary, name="logits")

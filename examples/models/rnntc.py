@@ -40,8 +40,7 @@ def rnntc(
     """
     words = tensoropt.placeholder(tensoropt.int32, [batch_size, steps], name="words")
     labels = tensoropt.placeholder(tensoropt.int32, [batch_size], name="labels")
-    x = tensoropt.layers.embedding(words, vocabulary, embedding, name="embedding")
-    outputs = tensoropt.unstack(x, axis=1)
+    outputs: Any = tensoropt.layers.embedding(words, vocabulary, embedding, name="embedding")
     for layer in range(1, layers + 1):
         outputs, _ = lstm(outputs, hidden, name=f"layer{layer}")
     logits = tensoropt.layers.dense(outputs[-1], classes, name="logits")

@@ -88,5 +88,16 @@ class Mesh:
             members.append(self.rank(coordinates))
         return tuple(members)
 
+    def devices_at(self, at: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """The ranks with given coordinates along some axes, ascending.
+
+        Example:
+            >>> Mesh((2, 3)).devices_at([(1, 2)])
+            (2, 5)
+        """
+        fixed = dict(at)
+        ranges = [[fixed[axis]] if axis in fixed else range(extent) for axis, extent in enumerate(self.shape)]
+        return tuple(self.rank(coordinates) for coordinates in itertools.product(*ranges))
+
     def __str__(self) -> str:
         return f"Mesh({'x'.join(map(str, self.shape))})"

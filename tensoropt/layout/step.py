@@ -24,11 +24,40 @@ class StepKind(str, enum.Enum):
     REDUCE_SCATTER = "reduce_scatter"  # partial -> shard(dim)
     PERMUTE = "permute"  # same pieces, other devices
     TO_PARTIAL = "to_partial"  # replicate -> partial, local: all but the first device of a group drop theirs
+    # Of tensors that only some devices have; planned and compared, not executed yet.
+    BROADCAST = "broadcast"  # at(i) -> replicate
+    SEND = "send"  # at(i) -> at(j)
+    SCATTER = "scatter"  # at(i) -> shard(dim)
+    GATHER = "gather"  # shard(dim) -> at(i)
+    REDUCE = "reduce"  # partial -> at(i)
+    DROP = "drop"  # replicate -> at(i), local: the others forget theirs
+    FILL = "fill"  # at(i) -> partial, local: the others take zeros
 
     @property
     def is_local(self) -> bool:
         """Whether no device talks to another."""
-        return self in (StepKind.SLICE, StepKind.TO_PARTIAL)
+        return self in _LOCAL
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the tensor is at one place of the group before."""
+        return self in (StepKind.BROADCAST, StepKind.SEND, StepKind.SCATTER, StepKind.FILL)
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the tensor is at one place of the group afterwards."""
+        return self in (StepKind.SEND, StepKind.GATHER, StepKind.REDUCE, StepKind.DROP)
+
+
+_LOCAL = (StepKind.SLICE, StepKind.TO_PARTIAL, StepKind.DROP, StepKind.FILL)
+_WITH_DIM = (
+    StepKind.ALL_GATHER,
+    StepKind.SLICE,
+    StepKind.ALL_TO_ALL,
+    StepKind.REDUCE_SCATTER,
+    StepKind.SCATTER,
+    StepKind.GATHER,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +70,8 @@ class Step:
         dim: the dimension that is gathered, sliced, scattered, or whose split an all_to_all takes away.
         to_dim: the dimension that an all_to_all splits instead.
         target: the layout that a permute leads to.
+        at: where along ``axes`` the tensor is before: one coordinate per axis.
+        to_at: where along ``axes`` it is afterwards.
 
     Invariants:
         Each kind has what it needs and nothing else.
@@ -51,25 +82,36 @@ class Step:
     dim: int | None = None
     to_dim: int | None = None
     target: Layout | None = None
+    at: tuple[int, ...] | None = None
+    to_at: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         moves = self.kind is StepKind.PERMUTE
         needs = {
             "axes": not moves,
-            "dim": self.kind not in (StepKind.PERMUTE, StepKind.ALL_REDUCE, StepKind.TO_PARTIAL),
+            "dim": self.kind in _WITH_DIM,
             "to_dim": self.kind is StepKind.ALL_TO_ALL,
             "target": moves,
+            "at": self.kind.leaves,
+            "to_at": self.kind.arrives,
         }
         has = {
             "axes": bool(self.axes),
             "dim": self.dim is not None,
             "to_dim": self.to_dim is not None,
             "target": self.target is not None,
+            "at": self.at is not None,
+            "to_at": self.to_at is not None,
         }
         if has != needs or (self.dim is not None and self.dim == self.to_dim):
             wanted = ", ".join(name for name, needed in needs.items() if needed)
             got = ", ".join(f"{name}={getattr(self, name)}" for name, given in has.items() if given) or "nothing"
             raise LayoutError(f"Step {self.kind.value}: needs {wanted} (and another to_dim than dim), got {got}.")
+        if any(places is not None and len(places) != len(self.axes) for places in (self.at, self.to_at)):
+            raise LayoutError(
+                f"Step {self}: needs one coordinate for each of the axes {self.axes}, got at={self.at}, "
+                f"to_at={self.to_at}."
+            )
 
     def apply(self, layout: Layout) -> Layout:
         """The layout after this step.
@@ -82,6 +124,8 @@ class Step:
             raise LayoutError(f"Step {self}: cannot start from layout {layout}, which has {layout.rank} dimensions.")
         if kind is StepKind.PERMUTE and self.target is not None:
             return self.target
+        if kind.leaves or kind.arrives:
+            return self._apply_placed(layout)
         if kind in (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER) and set(axes) <= set(layout.partial):
             done = layout.without_partial(axes)
             if kind is StepKind.ALL_REDUCE:
@@ -90,7 +134,7 @@ class Step:
                 return done.with_dim(self.dim, done.dims[self.dim] + axes)
         if kind in (StepKind.SLICE, StepKind.TO_PARTIAL) and not set(axes) & set(layout.used_axes):
             if kind is StepKind.TO_PARTIAL:
-                return Layout(layout.dims, tuple(sorted(layout.partial + axes)))
+                return Layout(layout.dims, tuple(sorted(layout.partial + axes)), layout.at)
             if self.dim is not None:
                 return layout.with_dim(self.dim, layout.dims[self.dim] + axes)
         if (
@@ -105,20 +149,50 @@ class Step:
                 return gathered.with_dim(self.to_dim, gathered.dims[self.to_dim] + axes)
         raise LayoutError(f"Step {self}: cannot start from layout {layout}.")
 
+    def _apply_placed(self, layout: Layout) -> Layout:
+        """The layout after a step from or to one place: what is at a place becomes replicated, or the reverse."""
+        kind, axes = self.kind, self.axes
+        reached: Layout | None = None
+        if self.at is not None:
+            here = set(zip(axes, self.at, strict=True))
+            if here <= set(layout.at):
+                reached = layout.placed(set(layout.at) - here)
+        elif kind is StepKind.GATHER and self.dim is not None:
+            if layout.dims[self.dim][-len(axes) :] == axes:
+                reached = layout.with_dim(self.dim, layout.dims[self.dim][: -len(axes)])
+        elif kind is StepKind.REDUCE:
+            reached = layout.without_partial(axes) if set(axes) <= set(layout.partial) else None
+        elif not set(axes) & set(layout.used_axes):
+            reached = layout
+        if reached is None:
+            raise LayoutError(f"Step {self}: cannot start from layout {layout}.")
+        if self.to_at is not None:
+            return reached.placed([*reached.at, *zip(axes, self.to_at, strict=True)])
+        if kind is StepKind.SCATTER and self.dim is not None:
+            return reached.with_dim(self.dim, reached.dims[self.dim] + axes)
+        if kind is StepKind.FILL:
+            return Layout(reached.dims, tuple(sorted(reached.partial + axes)), reached.at)
+        return reached
+
     def permutation(self, layout: Layout, mesh: Mesh) -> tuple[int, ...]:
         """For a permute from ``layout``: the rank whose piece each rank needs.
 
-        Every rank that already holds what it needs keeps it; the others are matched in the order of ranks.
+        Every rank that already holds what it needs keeps it; the others are matched in the order of ranks. A rank that
+        has nothing of the tensor is its own source.
         """
         if self.target is None:
             raise LayoutError(f"Step {self}: only a permute has a permutation.")
+        if layout.at != self.target.at:
+            raise LayoutError(f"Step {self}: layout {layout} is on other devices. Send the tensor there first.")
         holders: dict[tuple[int, ...], list[int]] = {}
-        for rank in range(mesh.size):
+        for rank in layout.devices(mesh):
             holders.setdefault(_piece(layout, mesh, rank), []).append(rank)
         needs = [_piece(self.target, mesh, rank) for rank in range(mesh.size)]
         sources: list[int | None] = [None] * mesh.size
         for rank, piece in enumerate(needs):
-            if rank in holders.get(piece, ()):
+            if not layout.holds(mesh, rank):
+                sources[rank] = rank
+            elif rank in holders.get(piece, ()):
                 sources[rank] = rank
                 holders[piece].remove(rank)
         result = []
@@ -132,18 +206,26 @@ class Step:
         return tuple(result)
 
     def bytes_in(self, layout: Layout, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:
-        """Bytes of each device's input buffer when this step starts from ``layout``."""
+        """Bytes of the input buffer of each device that has one when this step starts from ``layout``."""
         elements = 1
         for extent in layout.local_shape(shape, mesh):
             elements *= extent
         return elements * itemsize
 
     def bytes_sent(self, layout: Layout, shape: Sequence[int], itemsize: int, mesh: Mesh, rank: int = 0) -> int:
-        """Payload bytes that ``rank`` sends, under the counting convention of the collectives engines."""
+        """Payload bytes that ``rank`` sends, under the counting convention of the collectives engines.
+
+        From or to one place: the root of a scatter sends the others their parts, each other device of a gather its own;
+        a broadcast or a reduction is passed on in parts by all.
+        """
         size = self.bytes_in(layout, shape, itemsize, mesh)
         members = mesh.extent(self.axes)
         if self.kind.is_local:
             return 0
+        if (self.kind.leaves or self.kind.arrives) and not self._sends(layout, mesh, rank):
+            return 0
+        if self.kind in (StepKind.SEND, StepKind.GATHER):
+            return size
         if self.kind is StepKind.ALL_GATHER:
             return (members - 1) * size
         if self.kind is StepKind.ALL_REDUCE:
@@ -151,6 +233,16 @@ class Step:
         if self.kind is StepKind.PERMUTE:
             return size if self.permutation(layout, mesh)[rank] != rank else 0
         return (members - 1) * size // members
+
+    def _sends(self, layout: Layout, mesh: Mesh, rank: int) -> bool:
+        """Whether a device takes part in a step from or to one place as a sender."""
+        coordinates = mesh.coordinates(rank)
+        along = tuple(coordinates[axis] for axis in self.axes)
+        if any(coordinates[axis] != place for axis, place in layout.at if axis not in self.axes):
+            return False
+        if self.kind in (StepKind.SEND, StepKind.SCATTER):
+            return along == self.at
+        return self.kind is not StepKind.GATHER or along != self.to_at
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with only the fields that are set."""
@@ -163,6 +255,10 @@ class Step:
             result["to_dim"] = self.to_dim
         if self.target is not None:
             result["target"] = str(self.target)
+        if self.at is not None:
+            result["at"] = list(self.at)
+        if self.to_at is not None:
+            result["to_at"] = list(self.to_at)
         return result
 
     @classmethod
@@ -176,6 +272,7 @@ class Step:
                 data.get("dim"),
                 data.get("to_dim"),
                 None if target is None else Layout.parse(target),
+                *(None if data.get(name) is None else tuple(data[name]) for name in ("at", "to_at")),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise LayoutError(f"Step {data!r}: not a reshard step ({error}).") from error
@@ -186,7 +283,11 @@ class Step:
             return f"permute -> {self.target}"
         if self.kind is StepKind.ALL_TO_ALL:
             return f"all_to_all{axes} dim {self.dim} -> {self.to_dim}"
-        return f"{self.kind.value}{axes}" + ("" if self.dim is None else f" dim {self.dim}")
+        places = [",".join(map(str, places)) for places in (self.at, self.to_at) if places is not None]
+        text = f"{self.kind.value}{axes}" + ("" if self.dim is None else f" dim {self.dim}")
+        if not places:
+            return text
+        return f"{text} {'to' if self.at is None else 'from' if self.to_at is None else 'at'} {' -> '.join(places)}"
 
 
 def _piece(layout: Layout, mesh: Mesh, rank: int) -> tuple[int, ...]:

@@ -18,13 +18,33 @@ __all__ = [
     "Configuration",
     "TensorLayouts",
     "actions_of",
+    "at",
     "configurations",
     "is_legal",
     "legal_patterns",
+    "place_of",
 ]
 
 # The action of a mesh axis along which everything is replicated and gradients pass through as partial sums.
 DEFER = "~"
+
+_AT = "@"
+
+
+def at(coordinate: int) -> str:
+    """The action of a mesh axis along which only devices with this coordinate run the op (FlexFlow section 4, "O").
+
+    Example:
+        >>> Configuration((at(1), "m")).devices(Mesh((2, 2)))
+        (2, 3)
+    """
+    return f"{_AT}{coordinate}"
+
+
+def place_of(action: str | None) -> int | None:
+    """The coordinate of an action :func:`at`; None for any other."""
+    digits = action[1:] if action is not None and action.startswith(_AT) else ""
+    return int(digits) if digits.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +64,8 @@ class Configuration:
     """For each axis of the factor mesh the iteration axis that it splits, ``None`` to replicate, or :data:`DEFER`.
 
     Neighbouring axes that do the same are one axis of the operator's own, coarser device mesh (TensorOpt section
-    2.1).
+    2.1). With :func:`at` along some axes the op runs on a part of the mesh only, and so do its tensors live there
+    (FlexFlow section 4); such configurations are planned and compared, not executed yet.
     """
 
     actions: tuple[str | None, ...]
@@ -60,7 +81,19 @@ class Configuration:
 
     def pieces(self, rule: OpRule, mesh: Mesh) -> int:
         """Into how many pieces the iteration space is cut: the op's share of work is one of them."""
-        return mesh.extent([i for i, action in enumerate(self.actions) if action is not None and action != DEFER])
+        return mesh.extent(
+            [i for i, a in enumerate(self.actions) if a is not None and a != DEFER and not a.startswith(_AT)]
+        )
+
+    @property
+    def at(self) -> tuple[tuple[int, int], ...]:
+        """The mesh axes along which the op runs at one place only, ascending, with the coordinate."""
+        places = [(axis, place_of(action)) for axis, action in enumerate(self.actions)]
+        return tuple((axis, place) for axis, place in places if place is not None)
+
+    def devices(self, mesh: Mesh) -> tuple[int, ...]:
+        """The devices that run the op, ascending: all of them, unless it is placed."""
+        return mesh.devices_at(self.at)
 
     def cuts(self, dims: Dims, mesh: Mesh) -> int:
         """Into how many pieces a tensor of these dimensions is cut."""
@@ -75,7 +108,7 @@ class Configuration:
         partial = tuple(
             axis for axis, action in enumerate(self.actions) if action is not None and axis not in value.used_axes
         )
-        return TensorLayouts(value, Layout(value.dims, partial))
+        return TensorLayouts(value, Layout(value.dims, partial, value.at))
 
     def output_layouts(self, rule: OpRule, index: int) -> TensorLayouts:
         """The layouts of an output: a partial sum along axes that are reduced away."""
@@ -85,10 +118,10 @@ class Configuration:
             for axis, action in enumerate(self.actions)
             if action is not None and action in rule.reduced and axis not in value.used_axes
         )
-        return TensorLayouts(Layout(value.dims, partial), Layout(value.dims, self.deferred))
+        return TensorLayouts(Layout(value.dims, partial, value.at), Layout(value.dims, self.deferred, value.at))
 
     def _sharded(self, dims: Dims) -> Layout:
-        return Layout(tuple(self.mesh_axes(dim[0]) if dim else () for dim in dims))
+        return Layout(tuple(self.mesh_axes(dim[0]) if dim else () for dim in dims), at=self.at)
 
     def __str__(self) -> str:
         return ",".join("*" if action is None else action for action in self.actions) or "-"
@@ -106,9 +139,11 @@ def is_legal(configuration: Configuration, rule: OpRule, mesh: Mesh) -> bool:
         if action == DEFER:
             if not rule.defer_gradient:
                 return False
-        elif action not in rule.split or rule.size(str(action)) % mesh.extent(configuration.mesh_axes(str(action))):
+        elif place_of(action) is None and (
+            action not in rule.split or rule.size(str(action)) % mesh.extent(configuration.mesh_axes(str(action)))
+        ):
             return False
-    return True
+    return all(place < mesh.shape[axis] for axis, place in configuration.at)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -157,6 +192,14 @@ def check_configuration(subject: str, configuration: Configuration, rule: OpRule
         )
     for axis, action in enumerate(configuration.actions):
         if action is None or (action == DEFER and rule.defer_gradient):
+            continue
+        place = place_of(action)
+        if place is not None:
+            if place >= mesh.shape[axis]:
+                raise LayoutError(
+                    f"{subject}: is placed at coordinate {place} of mesh axis {axis}, which goes from 0 to "
+                    f"{mesh.shape[axis] - 1} on {mesh}. Use one of those."
+                )
             continue
         if action not in rule.split:
             raise LayoutError(

@@ -17,6 +17,18 @@ from tensoropt.plan.configuration import Configuration
 
 __all__ = ["AnalyticCost"]
 
+# Steps from or to one place, and the collectives that take as long: a reduction is a broadcast the other way round, and
+# what a gather brings together passes the same links that an all_gather fills. A send is a permute in which few take
+# part, and is priced as if all did.
+_PRICED_AS = {
+    StepKind.BROADCAST: "broadcast",
+    StepKind.REDUCE: "broadcast",
+    StepKind.SEND: "permute",
+    StepKind.GATHER: "all_gather",
+    StepKind.SCATTER: "all_gather",
+}
+_LEAST_S = 1e-9
+
 
 class AnalyticCost:
     """Operators take the longer of their arithmetic and their memory traffic, plus a fixed time to start.
@@ -35,13 +47,17 @@ class AnalyticCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         # Every step passes over the piece in memory once to read and once to write, whoever it talks to.
         local = self._device.op_overhead_s + 2 * bytes_in / self._device.memory_bandwidth_bytes_per_s
+        if kind is StepKind.DROP:
+            return np.full(bytes_in.shape, _LEAST_S)  # memory is given back, nothing runs
         if kind.is_local:
-            return np.asarray(np.maximum(local, 1e-9))
-        seconds = self._collectives.seconds(kind.value, axes, bytes_in)
-        if kind is StepKind.ALL_REDUCE:
+            return np.asarray(np.maximum(local, _LEAST_S))
+        # A scatter is a gather of pieces, the other way round.
+        pieces = self.mesh.extent(axes) if kind is StepKind.SCATTER else 1
+        seconds = self._collectives.seconds(_PRICED_AS.get(kind, kind.value), axes, bytes_in / pieces)
+        if kind in (StepKind.ALL_REDUCE, StepKind.REDUCE):
             # Works in place on the whole piece; without the start of an op, three small ones would cost as one.
-            return np.asarray(np.maximum(seconds + self._device.op_overhead_s, 1e-9))
-        return np.asarray(np.maximum(seconds + local, 1e-9))
+            return np.asarray(np.maximum(seconds + self._device.op_overhead_s, _LEAST_S))
+        return np.asarray(np.maximum(seconds + local, _LEAST_S))
 
     def op_seconds(
         self,

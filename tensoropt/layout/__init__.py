@@ -3,11 +3,13 @@
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.mesh import Mesh
-from tensoropt.layout.reshard import PARTIAL, REPLICATED, Resharder, ReshardTable, canonical_path, reshard_table
+from tensoropt.layout.reshard import Resharder, ReshardTable, canonical_path, reshard_table
+from tensoropt.layout.state import AT, PARTIAL, REPLICATED, at_state, is_placed
 from tensoropt.layout.step import Step, StepKind
 from tensoropt.layout.tensor_map import coarsen, tensor_map
 
 __all__ = [
+    "AT",
     "PARTIAL",
     "REPLICATED",
     "Coarsening",
@@ -17,9 +19,11 @@ __all__ = [
     "Resharder",
     "Step",
     "StepKind",
+    "at_state",
     "canonical_path",
     "coarsen",
     "common_prefix",
+    "is_placed",
     "reshard_table",
     "tensor_map",
 ]

@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,98 +18,23 @@ from numpy.typing import NDArray
 from tensoropt.errors import LayoutError
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
+from tensoropt.layout.layout_graph import KINDS, LayoutGraph, ascending, family, layout_graph, pieces
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.shortest import shortest_rows
+from tensoropt.layout.state import AT, PARTIAL, REPLICATED, States, at_state, is_placed
 from tensoropt.layout.step import Step, StepKind
 
-__all__ = ["PARTIAL", "REPLICATED", "ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
+__all__ = ["ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 
 # Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device.
 StepCost = Callable[[StepKind, tuple[int, ...], NDArray[np.float64]], NDArray[np.float64]]
 
-States = NDArray[np.int8]
-
-# The state of a mesh axis along which a tensor is not split; a split one has the number of the dimension.
-REPLICATED, PARTIAL = -1, -2
-# Up to this many mesh axes a dimension may pass through layouts whose axes are not ascending; beyond it their
-# number (axes! per dimension) would outgrow what they save.
-_ALL_ORDERS_UP_TO_AXES = 3
-_KINDS = tuple(StepKind)
-_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
+# Where an operator is placed that nothing says how to coarsen.
+_PLACED_BLOCKS = 2
 # So many sources are solved at a time: times to all layouts are held only for them.
 _ROWS_AT_ONCE = 128
-# What leads back; a permute is undone by another.
-_UNDONE_BY = {
-    StepKind.ALL_GATHER: StepKind.SLICE,
-    StepKind.SLICE: StepKind.ALL_GATHER,
-    StepKind.ALL_TO_ALL: StepKind.ALL_TO_ALL,
-}
-_ONE_WAY = (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.TO_PARTIAL)
-# Source, target, number of the kind, axes as bits, of each step.
-_Links = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
-
-def _step_kinds() -> NDArray[np.int8]:
-    """The number of the kind of step that changes one state to another, -1 if there is none, by both states."""
-    dims = 64
-    result = np.full((dims + 2, dims + 2), -1, np.int8)
-    result[:dims, :dims] = _NUMBER[StepKind.ALL_TO_ALL]
-    np.fill_diagonal(result, -1)
-    result[PARTIAL, :dims] = _NUMBER[StepKind.REDUCE_SCATTER]
-    result[REPLICATED, :dims] = _NUMBER[StepKind.SLICE]
-    result[:dims, REPLICATED] = _NUMBER[StepKind.ALL_GATHER]
-    result[PARTIAL, REPLICATED] = _NUMBER[StepKind.ALL_REDUCE]
-    result[REPLICATED, PARTIAL] = _NUMBER[StepKind.TO_PARTIAL]
-    return result
-
-
-_STEP_KINDS = _step_kinds()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _LayoutGraph:
-    """Layouts of tensors of one rank, and every step between them, sorted by target, then by source.
-
-    Attributes:
-        states: ``(L, axes)``.
-        places: ``(L, axes)``, the position of the axis among those that split its dimension.
-        source: ``(E,)``.
-        target: ``(E,)``.
-        kind: ``(E,)``, the number of the step's kind.
-        moved: ``(E,)``, the axes of the step as bits.
-        shards: ``(L,)``, the number of pieces that the tensor is cut into.
-    """
-
-    states: States
-    places: States
-    source: NDArray[np.intp]
-    target: NDArray[np.intp]
-    kind: NDArray[np.int8]
-    moved: NDArray[np.int64]
-    shards: NDArray[np.float64]
-
-    def restricted(self, kept: NDArray[np.bool_]) -> _LayoutGraph:
-        """Only the layouts that are marked."""
-        if kept.all():
-            return self
-        number = np.cumsum(kept) - 1
-        links = kept[self.source] & kept[self.target]
-        return _LayoutGraph(
-            self.states[kept],
-            self.places[kept],
-            number[self.source[links]],
-            number[self.target[links]],
-            self.kind[links],
-            self.moved[links],
-            self.shards[kept],
-        )
-
-    def undone(self) -> _LayoutGraph:
-        """The steps from each link's target back to its source, in the order of the links."""
-        kinds = [_NUMBER[_UNDONE_BY.get(kind, StepKind.PERMUTE)] for kind in _KINDS]
-        return dataclasses.replace(
-            self, source=self.target, target=self.source, kind=np.array(kinds, np.int8)[self.kind]
-        )
+# Steps that take sums, or make summands: what was before cannot be had again.
+_ONE_WAY = (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.TO_PARTIAL, StepKind.REDUCE, StepKind.FILL)
 
 
 class _Solved:
@@ -122,7 +46,7 @@ class _Solved:
     """
 
     def __init__(
-        self, mesh: Mesh, graph: _LayoutGraph, ends: NDArray[np.bool_], size_bytes: float, cost: StepCost
+        self, mesh: Mesh, graph: LayoutGraph, ends: NDArray[np.bool_], size_bytes: float, cost: StepCost
     ) -> None:
         self.mesh = mesh
         self.graph = graph
@@ -175,14 +99,14 @@ class _Solved:
     def undo(self) -> NDArray[np.float64]:
         """The time of going back along each link, ``(E,)``; +inf where a sum would be undone."""
         undone = _weights(self.mesh, self.graph.undone(), self.size_bytes, self._cost)
-        undone[np.isin(self.graph.kind, [_NUMBER[kind] for kind in _ONE_WAY])] = np.inf
+        undone[np.isin(self.graph.kind, [KINDS.index(kind) for kind in _ONE_WAY])] = np.inf
         return undone
 
     def communication(self, start: int, end: int, *, back: bool) -> float:
         """The time of the steps of a path, or of the way back, that are not local."""
         links = self.path(start, end)
         weight, graph = (self.undo, self.graph.undone()) if back else (self.weight, self.graph)
-        return sum(float(weight[link]) for link in links if not _KINDS[graph.kind[link]].is_local)
+        return sum(float(weight[link]) for link in links if not KINDS[graph.kind[link]].is_local)
 
     def back(self, sources: NDArray[np.intp]) -> NDArray[np.float64]:
         """Times to go the cheapest paths from ``sources`` backwards, ``(sources, L)``."""
@@ -227,11 +151,13 @@ class ReshardTable:
         Raises:
             LayoutError: if the tensor cannot have one of them.
         """
-        number = np.full(self.rank + 2, self.rank, dtype=np.int8)  # by state; the last two are partial and replicated
+        # By state: dimensions from the start, the others, which are negative, from the end.
+        others = np.arange(at_state(max(self._solved.mesh.shape, default=1) - 1), 0, dtype=np.int8)
+        number = np.full(self.rank + len(others), self.rank, dtype=np.int8)
         number[list(self.dims)] = np.arange(len(self.dims))
-        number[[PARTIAL, REPLICATED]] = PARTIAL, REPLICATED
+        number[others] = others
         states = number[states]
-        found = [self._solved.index.get(key, -1) for key in _keys(states, _ascending(states))]
+        found = [self._solved.index.get(key, -1) for key in _keys(states, ascending(states))]
         if -1 in found:
             raise LayoutError(self._foreign(found.index(-1)))
         return np.array(found, dtype=np.intp)
@@ -304,6 +230,8 @@ class ReshardTable:
             for place, axis in enumerate(axes):
                 states[0, axis], places[0, axis] = self.dims.index(dim), place
         states[0, list(layout.partial)] = PARTIAL
+        for axis, place in layout.at:
+            states[0, axis] = at_state(place)
         return self._solved.index.get(_keys(states, places)[0])
 
     def _layout(self, number: int) -> Layout:
@@ -313,12 +241,15 @@ class ReshardTable:
         for position, dim in enumerate(self.dims):
             axes = [axis for axis, state in enumerate(states) if state == position]
             dims[dim] = tuple(sorted(axes, key=lambda axis: int(places[axis])))
-        return Layout(tuple(dims), tuple(axis for axis, state in enumerate(states) if state == PARTIAL))
+        partial = tuple(axis for axis, state in enumerate(states) if state == PARTIAL)
+        return Layout(
+            tuple(dims), partial, tuple((axis, AT - state) for axis, state in enumerate(states) if state <= AT)
+        )
 
     def _step(self, link: int) -> Step:
         graph = self._solved.graph
         kind, before, after = (
-            _KINDS[graph.kind[link]],
+            KINDS[graph.kind[link]],
             self.layouts[graph.source[link]],
             self.layouts[graph.target[link]],
         )
@@ -326,6 +257,9 @@ class ReshardTable:
             return Step(kind, target=after)
         if kind in (StepKind.ALL_REDUCE, StepKind.TO_PARTIAL):
             return Step(kind, tuple(sorted({*before.partial} ^ {*after.partial})))
+        if kind.leaves or kind.arrives:
+            moved = tuple(axis for axis in self._solved.mesh.axes if int(graph.moved[link]) >> axis & 1)
+            return _placed_step(kind, moved, before, after)
         grown = [dim for dim in range(self.rank) if len(after.dims[dim]) > len(before.dims[dim])]
         shrunk = [dim for dim in range(self.rank) if len(after.dims[dim]) < len(before.dims[dim])]
         if shrunk:
@@ -341,6 +275,30 @@ class ReshardTable:
         )
 
 
+def _placed_step(kind: StepKind, axes: tuple[int, ...], before: Layout, after: Layout) -> Step:
+    """The step from or to a place that leads from one layout to another.
+
+    Args:
+        kind: of the step.
+        axes: the mesh axes that it changes, ascending.
+        before: where it starts.
+        after: where it leads.
+    """
+    dim: int | None = None
+    if kind in (StepKind.SCATTER, StepKind.GATHER):
+        split = after if kind is StepKind.SCATTER else before
+        dim = next(dim for dim, of in enumerate(split.dims) if axes[0] in of)
+        axes = split.dims[dim][-len(axes) :]
+    start, end = dict(before.at), dict(after.at)
+    return Step(
+        kind,
+        axes,
+        dim,
+        at=tuple(start[axis] for axis in axes) if kind.leaves else None,
+        to_at=tuple(end[axis] for axis in axes) if kind.arrives else None,
+    )
+
+
 class Resharder:
     """Makes tables, and shares what tensors have in common.
 
@@ -352,10 +310,13 @@ class Resharder:
     def __init__(self, mesh: Mesh, cost: StepCost, coarsening: Coarsening) -> None:
         self.mesh = mesh
         self.coarsening = coarsening
+        # Only tensors that some device may lack have layouts at places.
+        self._everywhere = dataclasses.replace(coarsening, placed_blocks=0)
+        self._anywhere = dataclasses.replace(coarsening, placed_blocks=coarsening.placed_blocks or _PLACED_BLOCKS)
         self._cost = cost
         self._products = sorted({1} | {mesh.extent(subset) for subset in _subsets(mesh.axes)})
         self._solved: dict[tuple[object, ...], _Solved] = {}
-        self._divided: dict[tuple[object, ...], tuple[_LayoutGraph, NDArray[np.bool_]]] = {}
+        self._divided: dict[tuple[object, ...], tuple[LayoutGraph, NDArray[np.bool_]]] = {}
 
     def table(self, shape: Sequence[int], itemsize: int, states: States) -> ReshardTable:
         """The table of tensors of ``shape``.
@@ -365,58 +326,62 @@ class Resharder:
             itemsize: bytes of an element.
             states: ``(K, axes)``, layouts that it has to have, as for :meth:`ReshardTable.numbers`.
         """
-        return self._table(shape, itemsize, np.unique(states[states >= 0]).tolist(), states)
+        coarsening = self._anywhere if is_placed(states).any() else self._everywhere
+        return self._table(shape, itemsize, np.unique(states[states >= 0]).tolist(), states, coarsening)
 
     def whole_table(self, shape: Sequence[int], itemsize: int) -> ReshardTable:
         """A table that may split any dimension."""
-        return self._table(shape, itemsize, range(len(shape)), np.empty((0, len(self.mesh.axes)), np.int8))
+        none = np.empty((0, len(self.mesh.axes)), np.int8)
+        return self._table(shape, itemsize, range(len(shape)), none, self.coarsening)
 
-    def _table(self, shape: Sequence[int], itemsize: int, used: Sequence[int], states: States) -> ReshardTable:
+    def _table(
+        self, shape: Sequence[int], itemsize: int, used: Sequence[int], states: States, coarsening: Coarsening
+    ) -> ReshardTable:
         divisors = {dim: tuple(p for p in self._products if shape[dim] % p == 0) for dim in used}
         # Dimensions that divide alike come in one order, so that a tensor and its transpose share a table.
         dims = tuple(sorted((dim for dim in used if len(divisors[dim]) > 1), key=lambda dim: (divisors[dim], dim)))
         divisible = tuple(divisors[dim] for dim in dims)
         size_bytes = math.prod(shape) * itemsize
-        further = self._further(states, dims)
-        key = (divisible, size_bytes, further)
+        further = self._further(states, dims, coarsening)
+        key = (divisible, size_bytes, further, coarsening.placed_blocks)
         if key not in self._solved:
-            graph, ends = self._graph(divisible, further)
+            graph, ends = self._graph(divisible, further, coarsening)
             self._solved[key] = _Solved(self.mesh, graph, ends, size_bytes, self._cost)
         return ReshardTable(len(shape), dims, self._solved[key])
 
     def _graph(
-        self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...]
-    ) -> tuple[_LayoutGraph, NDArray[np.bool_]]:
+        self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...], coarsening: Coarsening
+    ) -> tuple[LayoutGraph, NDArray[np.bool_]]:
         """The layouts of tensors that divide so, and which of them are ends."""
-        key = (divisible, further)
+        key = (divisible, further, coarsening.placed_blocks)
         if key not in self._divided:
             rank = len(divisible)
-            graph = _layout_graph(self.mesh, self.coarsening, rank, further)
+            graph = layout_graph(self.mesh, coarsening, rank, further)
             kept = np.ones(len(graph.states), dtype=bool)
             for dim, sizes in enumerate(divisible):
-                kept &= np.isin(_pieces(graph.states, self.mesh, dim), sizes)
+                kept &= np.isin(pieces(graph.states, self.mesh, dim), sizes)
             graph = graph.restricted(kept)
-            ends = {*map(bytes, _family(self.mesh, self.coarsening, rank)), *map(bytes, np.array(further, np.int8))}
+            ends = {*map(bytes, family(self.mesh, coarsening, rank)), *map(bytes, np.array(further, np.int8))}
             self._divided[key] = graph, np.array([bytes(row) in ends for row in graph.states])
         return self._divided[key]
 
-    def _further(self, states: States, dims: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    def _further(self, states: States, dims: tuple[int, ...], coarsening: Coarsening) -> tuple[tuple[int, ...], ...]:
         """Layouts outside of the coarsening that are needed, with what lies between them and a replicated tensor."""
-        if len(self.mesh.axes) <= self.coarsening.free_up_to_axes or not len(states):
+        if len(self.mesh.axes) <= coarsening.free_up_to_axes or not len(states):
             return ()
         number = {dim: position for position, dim in enumerate(dims)} | {PARTIAL: PARTIAL, REPLICATED: REPLICATED}
-        family = set(map(tuple, _family(self.mesh, self.coarsening, len(dims)).tolist()))
+        known = set(map(tuple, family(self.mesh, coarsening, len(dims)).tolist()))
         found: set[tuple[int, ...]] = set()
         for row in np.unique(states, axis=0).tolist():
-            states_of = tuple(number[state] for state in row)
-            if states_of in family:
+            states_of = tuple(number.get(state, state) for state in row)
+            if states_of in known:
                 continue
             plain = tuple(REPLICATED if state == PARTIAL else state for state in states_of)
             for cut in range(len(dims) + 1):
                 found.add(tuple(state if state < cut else REPLICATED for state in plain))
-                found.add(tuple(state if state >= cut else REPLICATED for state in plain))
+                found.add(tuple(state if state >= cut or state <= AT else REPLICATED for state in plain))
             found.add(states_of)
-        return tuple(sorted(found - family))
+        return tuple(sorted(found - known))
 
 
 def reshard_table(mesh: Mesh, shape: Sequence[int], itemsize: int, cost: StepCost) -> ReshardTable:
@@ -431,6 +396,10 @@ def canonical_path(source: Layout, target: Layout) -> tuple[Step, ...]:
     """A path that needs no costs: sum, gather what differs, then slice. For tensors outside the training step."""
     steps: list[Step] = []
     layout = source
+    if source.at and source.at != target.at:
+        axes, places = zip(*source.at, strict=True)
+        steps.append(Step(StepKind.BROADCAST, axes, at=places))
+        layout = steps[-1].apply(layout)
     to_sum = tuple(axis for axis in source.partial if axis not in target.partial)
     if to_sum:
         steps.append(Step(StepKind.ALL_REDUCE, to_sum))
@@ -449,177 +418,25 @@ def canonical_path(source: Layout, target: Layout) -> tuple[Step, ...]:
     to_drop = tuple(axis for axis in target.partial if axis not in layout.partial)
     if to_drop:
         steps.append(Step(StepKind.TO_PARTIAL, to_drop))
+    if target.at and source.at != target.at:
+        axes, places = zip(*target.at, strict=True)
+        steps.append(Step(StepKind.DROP, axes, to_at=places))
     return tuple(steps)
 
 
-def _weights(mesh: Mesh, graph: _LayoutGraph, size_bytes: float, cost: StepCost) -> NDArray[np.float64]:
+def _weights(mesh: Mesh, graph: LayoutGraph, size_bytes: float, cost: StepCost) -> NDArray[np.float64]:
     """The time of every step, asked for once per kind and group."""
     bytes_in = size_bytes / graph.shards[graph.source]
     weight = np.empty(len(graph.source))
-    group = graph.moved * len(_KINDS) + graph.kind
+    group = graph.moved * len(KINDS) + graph.kind
     order = np.argsort(group, kind="stable")
     for positions in np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(order) else []:
-        moved, kind = divmod(int(group[positions[0]]), len(_KINDS))
+        moved, kind = divmod(int(group[positions[0]]), len(KINDS))
         axes = tuple(axis for axis in mesh.axes if moved >> axis & 1)
-        weight[positions] = cost(_KINDS[kind], axes, bytes_in[positions])
+        weight[positions] = cost(KINDS[kind], axes, bytes_in[positions])
     if np.any(weight <= 0) or not np.all(np.isfinite(weight)):
         raise LayoutError("Reshard: every step needs a positive, finite time; a free one would hide its copy.")
     return weight
-
-
-@functools.lru_cache(maxsize=32)
-def _family(mesh: Mesh, coarsening: Coarsening, rank: int, *, between: bool = False) -> States:
-    """Layouts of tensors of which every dimension divides; the replicated one comes first.
-
-    Args:
-        mesh: the factor mesh.
-        coarsening: of operators.
-        rank: of the tensors.
-        between: also those that tensors may pass through.
-    """
-    axes = len(mesh.axes)
-    patterns = coarsening.between().patterns(axes, 0, rank + 2) if between else coarsening.patterns(axes, rank, 2)
-    patterns = patterns[::-1]
-    return np.where(patterns == rank, PARTIAL, np.where(patterns > rank, REPLICATED, patterns)).astype(np.int8)
-
-
-@functools.lru_cache(maxsize=32)
-def _layout_graph(mesh: Mesh, coarsening: Coarsening, rank: int, further: tuple[tuple[int, ...], ...]) -> _LayoutGraph:
-    states = _family(mesh, coarsening, rank, between=True)
-    if further:
-        known = set(map(tuple, states.tolist()))
-        more = [row for row in further if row not in known]
-        states = np.concatenate([states, np.array(more, dtype=np.int8).reshape(len(more), len(mesh.axes))])
-    places = _ascending(states)
-    if len(mesh.axes) <= _ALL_ORDERS_UP_TO_AXES:
-        states, places = _all_orders(states, rank)
-        found = [_links(states, places)]
-    else:
-        found = _ascending_links(states, rank)
-    found.append(_permutes(states, mesh, rank))
-    source, target, kind, moved = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    order = np.lexsort((source, target))
-    shards = np.prod([_pieces(states, mesh, dim) for dim in range(rank)], axis=0, dtype=np.float64)
-    return _LayoutGraph(
-        states,
-        places,
-        source[order].astype(np.intp),
-        target[order].astype(np.intp),
-        kind[order].astype(np.int8),
-        moved[order].astype(np.int64),
-        np.broadcast_to(shards, (len(states),)),
-    )
-
-
-def _links(states: States, places: States) -> _Links:
-    """The steps, but for permutes, between few layouts whose dimensions may be split in any order.
-
-    One step changes a set of axes alike, from one state to another. What stays in place keeps its position, so that
-    only the last axes of a dimension leave it, and new ones come last.
-    """
-    shape = (len(states), len(states))
-    before, after, shift = (np.full(shape, -9, np.int8) for _ in range(3))
-    moved = np.zeros(shape, np.int64)
-    alike = np.ones(shape, bool)
-    for axis in range(states.shape[1]):
-        start, end = np.broadcast_arrays(states[:, None, axis], states[None, :, axis])
-        shifted = places[None, :, axis] - places[:, None, axis]
-        differs = (start != end) | (shifted != 0)
-        # Axes that go from one dimension to another keep their order.
-        move = np.where((start >= 0) & (end >= 0), shifted, 0)
-        first = differs & (moved == 0)
-        before, after, shift = np.where(first, start, before), np.where(first, end, after), np.where(first, move, shift)
-        alike &= ~differs | ((before == start) & (after == end) & (shift == move))
-        moved |= differs.astype(np.int64) << axis
-    kind = np.where(alike, _STEP_KINDS[before, after], -1)
-    source, target = np.nonzero(kind >= 0)
-    return source, target, kind[source, target], moved[source, target]
-
-
-def _ascending_links(states: States, rank: int) -> list[_Links]:
-    """The same between many layouts whose dimensions are split by ascending axes."""
-    axes = states.shape[1]
-    radix = (rank + 2) ** np.arange(axes, dtype=np.int64)
-    codes = (states + 2) @ radix
-    order = np.argsort(codes)
-    sorted_codes = codes[order]
-    of_state = {state: _bits(states, state) for state in range(PARTIAL, rank)}
-    found: list[_Links] = []
-    for moved in range(1, 2**axes):
-        lowest = moved & -moved
-        weight = int(radix[[axis for axis in range(axes) if moved >> axis & 1]].sum())
-        for before in range(PARTIAL, rank):
-            have = of_state[before]
-            able = have & moved == moved
-            if before >= 0:  # only the last axes of a dimension leave it
-                able &= have & ~moved < lowest
-            rows = np.flatnonzero(able)
-            if not len(rows):
-                continue
-            for after in range(PARTIAL, rank):
-                kind = _STEP_KINDS[before, after]
-                if kind < 0:
-                    continue
-                # New axes come last.
-                source = rows[of_state[after][rows] < lowest] if after >= 0 else rows
-                wanted = codes[source] + (after - before) * weight
-                place = np.minimum(np.searchsorted(sorted_codes, wanted), len(codes) - 1)
-                hit = sorted_codes[place] == wanted
-                count = int(hit.sum())
-                if count:
-                    target = order[place[hit]]
-                    found.append((source[hit], target, np.full(count, kind), np.full(count, moved)))
-    return found
-
-
-def _permutes(states: States, mesh: Mesh, rank: int) -> _Links:
-    """The steps between layouts that cut a tensor into the same pieces."""
-    pieces = np.array([_pieces(states, mesh, dim) for dim in range(rank)], dtype=np.int64).reshape(rank, len(states)).T
-    able = np.flatnonzero(~(states == PARTIAL).any(axis=1) & (states >= 0).any(axis=1))
-    pairs = [np.empty((0, 2), np.int64)]
-    _, group = np.unique(pieces[able], axis=0, return_inverse=True)
-    for number in range(int(group.max(initial=-1)) + 1):
-        alike = able[group.reshape(-1) == number]
-        one, other = np.meshgrid(alike, alike, indexing="ij")
-        pairs.append(np.stack([one[one != other], other[one != other]], axis=1))
-    joined = np.concatenate(pairs)
-    kind = np.full(len(joined), _NUMBER[StepKind.PERMUTE], np.int64)
-    return joined[:, 0], joined[:, 1], kind, np.full(len(joined), 2 ** len(mesh.axes) - 1, np.int64)
-
-
-def _bits(states: States, state: int) -> NDArray[np.int64]:
-    """The axes of each layout in a state."""
-    return np.asarray((states == state) @ (1 << np.arange(states.shape[1], dtype=np.int64)))
-
-
-def _pieces(states: States, mesh: Mesh, dim: int) -> NDArray[np.int64]:
-    """Into how many pieces each layout cuts a dimension."""
-    extents = np.array(mesh.shape, dtype=np.int64)
-    return np.asarray(np.where(states == dim, extents, 1).prod(axis=1, dtype=np.int64))
-
-
-def _ascending(states: States) -> States:
-    """The places of axes if every dimension is split by ascending ones."""
-    places = np.zeros_like(states)
-    for axis in range(states.shape[1]):
-        places[:, axis] = (states[:, :axis] == states[:, axis : axis + 1]).sum(axis=1)
-    return np.where(states >= 0, places, 0).astype(np.int8)
-
-
-def _all_orders(states: States, rank: int) -> tuple[States, States]:
-    """Each layout with its dimensions split in any order of the axes."""
-    all_states, all_places = [], []
-    for row in states.tolist():
-        axes = [[axis for axis, state in enumerate(row) if state == dim] for dim in range(rank)]
-        for orders in itertools.product(*(itertools.permutations(range(len(of))) for of in axes)):
-            places = [0] * len(row)
-            for of, order in zip(axes, orders, strict=True):
-                for axis, place in zip(of, order, strict=True):
-                    places[axis] = place
-            all_states.append(row)
-            all_places.append(places)
-    shape = (len(all_states), states.shape[1])
-    return np.array(all_states, np.int8).reshape(shape), np.array(all_places, np.int8).reshape(shape)
 
 
 def _keys(states: States, places: States) -> list[bytes]:

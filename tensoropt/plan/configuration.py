@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tensoropt.errors import LayoutError
 from tensoropt.graph.rule import Dims, OpRule
-from tensoropt.layout import Coarsening, Layout, Mesh
+from tensoropt.layout import AT, Coarsening, Layout, Mesh, at_state
 
 __all__ = [
     "DEFER",
@@ -20,9 +20,11 @@ __all__ = [
     "actions_of",
     "at",
     "configurations",
+    "from_patterns",
     "is_legal",
     "legal_patterns",
     "place_of",
+    "to_patterns",
 ]
 
 # The action of a mesh axis along which everything is replicated and gradients pass through as partial sums.
@@ -156,11 +158,33 @@ def configurations(rule: OpRule, mesh: Mesh, coarsening: Coarsening | None = Non
         coarsening: the meshes that the op may have; by default any axis of the factor mesh may do anything, which
             gives (splittable axes + 1)^(mesh axes) configurations.
     """
-    actions = actions_of(rule)
-    names: list[str | None] = [*actions, None]
+    return from_patterns(rule, legal_patterns(rule, mesh, coarsening))
+
+
+def from_patterns(rule: OpRule, patterns: NDArray[np.int8]) -> tuple[Configuration, ...]:
+    """The configurations that :func:`legal_patterns` gives as numbers."""
+    names: list[str | None] = [*actions_of(rule), None]
     return tuple(
-        Configuration(tuple(names[state] for state in row)) for row in legal_patterns(rule, mesh, coarsening).tolist()
+        Configuration(tuple(names[state] if state >= 0 else at(AT - state) for state in row))
+        for row in patterns.tolist()
     )
+
+
+def to_patterns(rule: OpRule, mesh: Mesh, some: Sequence[Configuration]) -> NDArray[np.int8]:
+    """Some configurations as numbers, as :func:`legal_patterns` gives them.
+
+    Raises:
+        LayoutError: if one is not legal.
+    """
+    number = {action: state for state, action in enumerate((*actions_of(rule), None))}
+    rows = []
+    for configuration in some:
+        check_configuration("Configurations", configuration, rule, mesh)
+        row = [number.get(action) for action in configuration.actions]
+        for axis, place in configuration.at:
+            row[axis] = at_state(place)
+        rows.append(row)
+    return np.array(rows, dtype=np.int8).reshape(len(rows), len(mesh.axes))
 
 
 def actions_of(rule: OpRule) -> tuple[str, ...]:
@@ -172,10 +196,14 @@ def legal_patterns(rule: OpRule, mesh: Mesh, coarsening: Coarsening | None = Non
     """:func:`configurations` as numbers.
 
     Returns:
-        ``(K, axes)``: for each mesh axis the index of its action in :func:`actions_of`, or their number to replicate.
+        ``(K, axes)``: for each mesh axis the index of its action in :func:`actions_of`, or their number to replicate,
+        or the negative state of a place (:func:`tensoropt.layout.at_state`); placed configurations come first.
     """
     coarsening = Coarsening(free_up_to_axes=len(mesh.axes)) if coarsening is None else coarsening
     patterns = coarsening.patterns(len(mesh.axes), len(actions_of(rule)), 1)
+    if coarsening.placed_blocks:
+        placed = coarsening.placed_patterns(mesh.shape, len(actions_of(rule)), 1)
+        patterns = np.concatenate([placed, patterns])
     legal = np.ones(len(patterns), dtype=bool)
     for state, axis in enumerate(rule.split):
         pieces = np.where(patterns == state, np.array(mesh.shape, dtype=np.int64), 1).prod(axis=1, dtype=np.int64)

@@ -22,6 +22,15 @@ FROM_OUTPUT = frozenset(
     "Acosh Elu Exp Inv LogSoftmax Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Softmax Sqrt Tanh".split()
 )
 
+# Steps from and to one place, undone by each other.
+_UNDONE_BY = {
+    StepKind.BROADCAST: StepKind.DROP,
+    StepKind.DROP: StepKind.BROADCAST,
+    StepKind.SEND: StepKind.SEND,
+    StepKind.SCATTER: StepKind.GATHER,
+    StepKind.GATHER: StepKind.SCATTER,
+}
+
 
 def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple[str, ...]:
     """The values of :attr:`EdgePlan.keep` with which an edge can run if it has forward steps; ``"both"`` is first.
@@ -97,6 +106,8 @@ def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:
             back.append(Step(StepKind.ALL_TO_ALL, step.axes, step.to_dim, step.dim))
         elif step.kind is StepKind.PERMUTE:
             back.append(Step(StepKind.PERMUTE, target=before))
+        elif step.kind in _UNDONE_BY:
+            back.append(Step(_UNDONE_BY[step.kind], step.axes, step.dim, at=step.to_at, to_at=step.at))
     if len(back) < len(steps):
         return canonical_path(reached, layout)
     return tuple(reversed(back))

@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.graph.rule import Dims, OpRule
-from tensoropt.layout import PARTIAL, REPLICATED, Coarsening, Mesh
-from tensoropt.plan.configuration import DEFER, Configuration, actions_of, legal_patterns
+from tensoropt.layout import PARTIAL, REPLICATED, Coarsening, Mesh, is_placed
+from tensoropt.plan.configuration import (
+    DEFER,
+    Configuration,
+    actions_of,
+    from_patterns,
+    legal_patterns,
+    to_patterns,
+)
 
 __all__ = ["Choices", "States", "TensorStates"]
 
@@ -57,9 +64,7 @@ class Choices:
         if allowed is None:
             self.patterns: States = legal_patterns(rule, mesh, coarsening)
         else:
-            number = {action: state for state, action in enumerate((*self._actions, None))}
-            rows = [[number[action] for action in configuration.actions] for configuration in allowed]
-            self.patterns = np.array(rows, dtype=np.int8).reshape(len(rows), len(mesh.axes))
+            self.patterns = to_patterns(rule, mesh, allowed)
 
     def __len__(self) -> int:
         return len(self.patterns)
@@ -67,8 +72,7 @@ class Choices:
     @functools.cached_property
     def configurations(self) -> tuple[Configuration, ...]:
         """The configurations, in the order of tables."""
-        names: list[str | None] = [*self._actions, None]
-        return tuple(Configuration(tuple(names[state] for state in row)) for row in self.patterns.tolist())
+        return from_patterns(self.rule, self.patterns)
 
     @functools.cached_property
     def inputs(self) -> tuple[TensorStates, ...]:
@@ -110,4 +114,5 @@ class Choices:
         """A tensor's states: split where a dimension starts with the action's axis, else a summand or a copy."""
         of = {dim[0]: position for position, dim in enumerate(dims) if dim}
         number = [of.get(action, PARTIAL if action in summed else REPLICATED) for action in self._actions]
-        return np.array([*number, REPLICATED], dtype=np.int8)[self.patterns]
+        states = np.array([*number, REPLICATED], dtype=np.int8)[np.maximum(self.patterns, 0)]
+        return np.where(is_placed(self.patterns), self.patterns, states)  # its tensors are where the op is

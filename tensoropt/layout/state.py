@@ -1,0 +1,29 @@
+"""What a mesh axis does to a tensor, as a number: layouts are rows of them in arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AT", "PARTIAL", "REPLICATED", "States", "at_state", "is_placed"]
+
+# (K, axes): one row per layout. A mesh axis that splits a dimension has the dimension's number.
+States = NDArray[np.int8]
+
+# The states of a mesh axis along which a tensor is not split. At coordinate i it has the state AT - i.
+REPLICATED, PARTIAL, AT = -1, -2, -3
+
+
+def at_state(coordinate: int) -> int:
+    """The state of a mesh axis along which only the devices with this coordinate have the tensor.
+
+    Example:
+        >>> at_state(1)
+        -4
+    """
+    return AT - coordinate
+
+
+def is_placed(states: States) -> NDArray[np.bool_]:
+    """Which entries say that a tensor is at one place along an axis."""
+    return np.asarray(states <= AT)

@@ -65,7 +65,7 @@ class ProfiledCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         curves = self.profile.curves
         local = {StepKind.SLICE: "slice", StepKind.TO_PARTIAL: "mask"}.get(kind, "transpose")
-        if local not in curves:
+        if local not in curves or kind.leaves or kind.arrives:
             return self._analytic.step_seconds(kind, axes, bytes_in)
         if kind.is_local:
             return np.maximum(curves[local].at(bytes_in), _LEAST_S)

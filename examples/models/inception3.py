@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensoropt
 
 __all__ = ["inception3"]
 
+# Modules in order, as PaSE calls them; A and C with channels of their own.
+_MODULES = (
+    *(("a", channels) for channels in (32, 64, 64)),
+    ("b", 0),
+    *(("c", channels) for channels in (128, 160, 160, 192)),
+    ("d", 0),
+    ("e", 0),
+    ("e", 0),
+)
 # The stem: channels, window, stride, padding of its convolutions; None is a pooling.
 _STEM = ((32, 3, 2, "valid"), (32, 3, 1, "valid"), (64, 3, 1, "same"), None, (80, 1, 1, "valid"), (192, 3, 1, "valid"))
 
@@ -18,6 +27,7 @@ def inception3(
     *,
     image_size: int = 299,
     width: float = 1.0,
+    modules: Sequence[tuple[str, int]] = _MODULES,
     classes: int = 1000,
 ) -> Any:
     """Builds the model and its training step.
@@ -29,6 +39,7 @@ def inception3(
         batch_size: images of a step.
         image_size: height and width; at least 75.
         width: all channels are multiplied by it.
+        modules: the kind of each, and channels of the pooling's branch in A, of the long branches in C.
         classes: of the softmax.
 
     Returns:
@@ -54,16 +65,10 @@ def inception3(
             else:
                 x = convolution(x, *layer, name=f"conv{number}")
         x = tensoropt.layers.max_pooling2d(x, 3, 2)
-    modules: list[tuple[Callable[..., list[Any]], int]] = [
-        *((_module_a, channels) for channels in (32, 64, 64)),
-        (_module_b, 0),
-        *((_module_c, channels) for channels in (128, 160, 160, 192)),
-        (_module_d, 0),
-        *((_module_e, 0) for _ in range(2)),
-    ]
-    for number, (module, channels) in enumerate(modules, start=1):
-        with tensoropt.variable_scope(f"{module.__name__.strip('_')}_{number}"):
-            x = tensoropt.concat(module(x, channels, convolution), axis=3)
+    build = {"a": _module_a, "b": _module_b, "c": _module_c, "d": _module_d, "e": _module_e}
+    for number, (kind, channels) in enumerate(modules, start=1):
+        with tensoropt.variable_scope(f"module_{kind}_{number}"):
+            x = tensoropt.concat(build[kind](x, channels, convolution), axis=3)
     x = tensoropt.reduce_mean(x, axis=[1, 2])
     logits = tensoropt.layers.dense(x, classes, name="logits")
     loss = tensoropt.softmax_cross_entropy(labels, logits)

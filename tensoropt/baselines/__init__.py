@@ -10,9 +10,13 @@ from types import MappingProxyType
 
 from tensoropt.baselines.baseline import Baseline as Baseline
 from tensoropt.baselines.data_parallel import data_parallel_baseline
+from tensoropt.baselines.megatron import megatron
 from tensoropt.baselines.mesh_tensorflow import mesh_tensorflow
+from tensoropt.baselines.mesh_tensorflow_hybrid import mesh_tensorflow_hybrid
+from tensoropt.baselines.one_weird_trick import one_weird_trick
 from tensoropt.baselines.optcnn import optcnn
 from tensoropt.baselines.tofu import tofu
+from tensoropt.baselines.zero import zero1, zero2, zero3
 from tensoropt.errors import PlanError
 from tensoropt.search import Frontier
 from tensoropt.search.space import SearchSpace
@@ -25,6 +29,12 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
         "optcnn": optcnn,
         "tofu": tofu,
         "mesh_tensorflow": mesh_tensorflow,
+        "one_weird_trick": one_weird_trick,
+        "mesh_tensorflow_hybrid": mesh_tensorflow_hybrid,
+        "megatron": megatron,
+        "zero1": zero1,
+        "zero2": zero2,
+        "zero3": zero3,
     }
 )
 """By name. A baseline is a function of a `SearchSpace`; keyword arguments are its own, and have defaults."""

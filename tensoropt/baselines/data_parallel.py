@@ -10,7 +10,7 @@ from tensoropt.plan.configuration import DEFER, Configuration, is_legal
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["data_parallel", "data_parallel_baseline"]
+__all__ = ["data_parallel", "data_parallel_baseline", "data_parallel_configurations"]
 
 
 def data_parallel_baseline(space: SearchSpace) -> Frontier:
@@ -20,15 +20,25 @@ def data_parallel_baseline(space: SearchSpace) -> Frontier:
         PlanError: the batch of an input cannot be shared by all devices.
     """
     began = time.perf_counter()
+    chosen = data_parallel_configurations(space, "data_parallel")
+    return single(space.problem, space.assignment(chosen), began)
+
+
+def data_parallel_configurations(space: SearchSpace, name: str) -> dict[str, Configuration]:
+    """:func:`data_parallel` for the baseline called ``name``.
+
+    Raises:
+        PlanError: the batch of an input cannot be shared by all devices.
+    """
     chosen = data_parallel(space)
     for op in space.graph.of_type("Placeholder", "PlaceholderWithDefault"):
         if op.name in chosen and op.outputs[0].shape and set(chosen[op.name].actions) - {"d0"}:
             raise does_not_apply(
-                "data_parallel",
+                name,
                 f"{op} has a batch of {op.outputs[0].shape[0]}, which {space.mesh.size} devices do not divide",
                 f"Use a batch that {space.mesh.size} divides, or another number of devices.",
             )
-    return single(space.problem, space.assignment(chosen), began)
+    return chosen
 
 
 def data_parallel(space: SearchSpace) -> dict[str, Configuration]:

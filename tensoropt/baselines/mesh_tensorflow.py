@@ -18,7 +18,7 @@ from tensoropt.search.problem import IntArray
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["MAX_LAYOUTS", "MAX_MESH_RANK", "mesh_tensorflow"]
+__all__ = ["MAX_LAYOUTS", "MAX_MESH_RANK", "axes_of_names", "coarsenings", "mesh_tensorflow"]
 
 MAX_MESH_RANK = 2
 """Dimensions of the meshes that are tried. Mesh-TensorFlow's own programs have two."""
@@ -62,11 +62,11 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
 
 def _assignments(space: SearchSpace, dimensions: LogicalDimensions, max_mesh_rank: int) -> list[IntArray]:
     """The assignments of the best layouts of each mesh."""
-    axis_of = _chosen_axes(space, dimensions)
+    axis_of = axes_of_names(space, dimensions)
     names = tuple(sorted(dimensions.sizes, key=lambda name: (-dimensions.sizes[name], name)))
     rows = []
     for rank in range(min(1, len(space.mesh.axes)), min(max_mesh_rank, len(space.mesh.axes)) + 1):
-        for blocks in _coarsenings(space.mesh, rank):
+        for blocks in coarsenings(space.mesh, rank):
             found = list(itertools.islice(_splits(space.mesh, blocks, names, dimensions), MAX_LAYOUTS + 1))
             if len(found) > MAX_LAYOUTS:
                 raise does_not_apply(
@@ -108,7 +108,7 @@ def _splits(
     return extend(())
 
 
-def _coarsenings(mesh: Mesh, rank: int) -> Iterator[_Blocks]:
+def coarsenings(mesh: Mesh, rank: int) -> Iterator[_Blocks]:
     """The meshes of ``rank`` dimensions, each the product of neighbouring axes of the factor mesh."""
     if rank == 0:
         yield ()
@@ -118,7 +118,7 @@ def _coarsenings(mesh: Mesh, rank: int) -> Iterator[_Blocks]:
         yield tuple(mesh.axes[start:stop] for start, stop in itertools.pairwise(edges))
 
 
-def _chosen_axes(space: SearchSpace, dimensions: LogicalDimensions) -> dict[str, dict[str, str]]:
+def axes_of_names(space: SearchSpace, dimensions: LogicalDimensions) -> dict[str, dict[str, str]]:
     """Per operator, the iteration axis that it splits for each name that it has."""
     result: dict[str, dict[str, str]] = {}
     for op in reversed(space.operators):

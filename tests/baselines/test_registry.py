@@ -1,0 +1,50 @@
+"""Every baseline on every model: a legal strategy that the frontier is never above, or a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensoropt.baselines import BASELINES, apply_baseline
+from tensoropt.errors import PlanError
+from tensoropt.ft import track_frontier
+from tensoropt.plan.configuration import is_legal
+from tensoropt.search.cells import with_repeated_cells
+from tests.examples.small_models import SMALL, small_space
+
+pytestmark = pytest.mark.tf
+
+_CONVOLUTIONAL = {"vgg16", "wide_resnet", "alexnet", "inception3", "resnet101", "lenet"}
+_TRANSFORMERS = {"transformer", "transformer_s", "bert_large"}
+# Of baselines that do not apply to every model: those to which they do.
+_APPLIES = {
+    "one_weird_trick": _CONVOLUTIONAL,
+    "mesh_tensorflow_hybrid": {*_TRANSFORMERS, "nmt"},
+    "megatron": _TRANSFORMERS,
+    "zero1": set(),
+}
+# Steps of a recurrent layer have one configuration in the frontier's search, but not in every baseline.
+_HELD_ALIKE = 1e-3
+
+
+@pytest.mark.parametrize("model", sorted(SMALL))
+def test_baselines_are_legal_and_never_below_the_frontier(model: str) -> None:
+    space = small_space(model)
+    problem = with_repeated_cells(space)
+    frontier = track_frontier(problem, threads=1)
+    slack = 0.0 if frontier.exact and problem is space.problem else _HELD_ALIKE
+    for name in BASELINES:
+        if model not in _APPLIES.get(name, SMALL):
+            with pytest.raises(PlanError, match=rf"'{name}': does not apply because .*\. [A-Z]"):
+                apply_baseline(name, space)
+            continue
+        found = apply_baseline(name, space)
+        time_s, memory_bytes = space.problem.costs(found.assignments, found.alternatives)
+        assert time_s.tolist() == found.time_s.tolist(), name
+        assert memory_bytes.tolist() == found.memory_bytes.tolist(), name
+        for point in range(len(found)):
+            best = frontier.best(float(found.memory_bytes[point]))
+            assert best.time_s <= found.time_s[point] * (1 + slack), (name, point)
+            for op, index in zip(space.operators, found.assignments[point].tolist(), strict=True):
+                assert is_legal(space.choices(op.name)[index], space.rules[op.name], space.mesh), (name, op)
+        plan = space.plan(found.assignments[0], name, alternatives=found.alternatives[0])
+        plan.check(space.graph)

@@ -1,0 +1,451 @@
+"""A search over strategies as flat arrays: which tasks there may be, what they take, and what waits for what."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.errors import ProblemError
+
+__all__ = ["TICKS_PER_S", "Frame", "Ints", "Network", "Routes", "Signature", "Tables", "Work", "ticks"]
+
+Ints = NDArray[np.int64]
+
+# Times are whole numbers of ticks, so that sums do not depend on their order, and a part of a timeline that comes later
+# by a constant is exactly the same part. Up to 2^53 ticks (512 s) are exact as floating-point seconds, too.
+TICKS_PER_S = 2.0**44
+
+
+def ticks(seconds: float) -> int:
+    """Whole ticks of a duration.
+
+    Raises:
+        ProblemError: if it is negative, not finite, or longer than 64 bits of ticks hold in a sum of many.
+    """
+    if not 0.0 <= seconds <= 1e5:
+        raise ProblemError(
+            f"Task of {seconds} s: must take between 0 and 1e5 s. What is impossible must not be a choice."
+        )
+    return round(seconds * TICKS_PER_S)
+
+
+class Signature(NamedTuple):
+    """Where a task of a stage runs, and with whom.
+
+    Attributes:
+        lane: -1 for no resource (a task that only joins others), 0 for the devices, 1 + l for the links of level l.
+        axes: mesh axes over which the devices of a group exchange data, as bits; none for work of a device alone.
+        at: mesh axes and coordinates to which the devices that take part are limited.
+    """
+
+    lane: int
+    axes: int = 0
+    at: tuple[tuple[int, int], ...] = ()
+
+
+class Work(NamedTuple):
+    """One stage of an operator's work or of a tensor's way: each device or link that takes part is busy so long."""
+
+    seconds: float
+    signature: Signature
+
+
+class Routes(Protocol):
+    """Gives the ways of tensors between layouts, one row (all ways from one layout) when it is first needed."""
+
+    def row(self, table: int, source: int) -> list[tuple[Work, ...]] | tuple[Ints, Ints, Ints, list[Signature]]:
+        """All ways from layout ``source`` of a table, one for each layout of the table."""
+        ...
+
+
+class Tables(NamedTuple):
+    """What every operator and every edge can be, for :class:`Network`.
+
+    Attributes:
+        forward: for each operator, for each configuration its stages, forward; never empty.
+        backward: the same backward, or None for an operator that has no backward pass.
+        edges: producer and consumer of each edge; producers come before consumers.
+        differentiable: for each edge whether a gradient returns.
+        ways: for each edge a table of ways, and the layout in it that each configuration of the producer gives and
+            each of the consumer wants.
+        ways_back: the same for the gradient: what the consumer makes and what the producer needs; None without.
+        table_sizes: how many layouts each table has.
+    """
+
+    forward: list[list[tuple[Work, ...]]]
+    backward: list[list[tuple[Work, ...]] | None]
+    edges: list[tuple[int, int]]
+    differentiable: list[bool]
+    ways: list[tuple[int, Ints, Ints]]
+    ways_back: list[tuple[int, Ints, Ints] | None]
+    table_sizes: list[int]
+
+
+class Frame(NamedTuple):
+    """Devices that some strategies tell apart, and the links between them; everything else is alike for all devices.
+
+    Devices whose coordinates differ only along axes where no operator is placed do the same at the same time, whatever
+    the strategy: exchanging them changes nothing. So one task stands for all of them, and times are the same to the
+    last bit. Classes are numbered row-major over the *kept* axes.
+
+    Attributes:
+        kept: the axes that are told apart.
+        shape: of the classes.
+        lanes: ``(1 + levels, classes)``, the class that names the resource of a class: itself for devices, the first
+            of its unit for a link that devices share.
+        masks: ``(signatures,)``, over which kept axes tasks of a signature wait for one another, as bits.
+        kinds: ``(signatures,)``, -1 or the row of ``lanes``.
+        present: ``(signatures, classes)``, which classes have a task.
+        zeroed: ``(2^kept, classes)``, a class with the coordinates of some axes set to 0.
+        first: ``(2^kept + 1,)``, where the offsets of each set of axes begin.
+        offsets: of all classes that differ only along a set of axes, from that which is zeroed.
+    """
+
+    kept: tuple[int, ...]
+    shape: tuple[int, ...]
+    lanes: Ints
+    masks: Ints
+    kinds: Ints
+    present: NDArray[np.uint8]
+    zeroed: Ints
+    first: Ints
+    offsets: Ints
+
+
+class Arrays(NamedTuple):
+    """The part of a :class:`Network` that compiled loops read."""
+
+    edge_from: Ints
+    edge_to: Ints
+    returns: NDArray[np.uint8]
+    in_first: Ints
+    in_edge: Ints
+    out_first: Ints
+    out_edge: Ints
+    has_back: NDArray[np.uint8]
+    forward_slot: Ints
+    backward_slot: Ints
+    way_slot: Ints
+    way_back_slot: Ints
+    slot_kind: Ints
+    slot_ref: Ints
+    choices: Ints
+    op_base: Ints
+    op_forward: Ints
+    op_backward: Ints
+    way_table: Ints
+    way_from: Ints
+    way_to: Ints
+    back_table: Ints
+    back_from: Ints
+    back_to: Ints
+    layouts: Ints
+    path_first: Ints
+    stage_ticks: Ints
+    stage_sign: Ints
+    row_at: Ints
+    routes: Ints
+
+
+class Network:
+    """The tasks of all strategies of a problem.
+
+    An operator has a *slot* for its forward and one for its backward tasks, an edge one for the way of the tensor and
+    one for the way of the gradient. Slots are numbered so that tasks never wait for tasks of a later slot. A slot holds
+    a path: stages one after the other, each with a task per class of devices or links.
+    """
+
+    def __init__(
+        self, tables: Tables, routes: Routes, mesh: tuple[int, ...], levels: tuple[tuple[int, bool], ...]
+    ) -> None:
+        """Takes what there is; ways are asked for when they are needed.
+
+        Args:
+            tables: of operators and edges.
+            routes: what gives the ways.
+            mesh: extents of the device mesh's axes.
+            levels: of links, outermost first: how many of the mesh's axes each has, and whether its units share a link.
+        """
+        if sum(axes for axes, _ in levels) != len(mesh):
+            raise ProblemError(
+                f"Network: levels {levels} have {sum(axes for axes, _ in levels)} axes in all, the mesh {mesh} has "
+                f"{len(mesh)}. Give each axis to one level."
+            )
+        self.mesh = mesh
+        self.levels = levels
+        self._routes = routes
+        self._signatures: dict[Signature, int] = {}
+        self._ticks: list[Ints] = []
+        self._signs: list[Ints] = []
+        self._lengths: list[Ints] = [np.zeros(1, np.int64)]  # path 0 is empty
+        self._paths = 1
+        self._stages = 0
+        self._table_first = np.concatenate([[0], np.cumsum(tables.table_sizes)]).astype(np.int64)
+        self._known: list[Ints] = []
+        self._routed = 0
+        self.longest = 2
+        self._fixed = self._static(tables)
+        self._row_at = np.full(int(self._table_first[-1]) + 1, -1, np.int64)
+        self._arrays: Arrays | None = None
+        self.choices: Ints = self._fixed["choices"]
+
+    @property
+    def operators(self) -> int:
+        """How many there are."""
+        return len(self.choices)
+
+    @property
+    def slots(self) -> int:
+        """How many there are."""
+        return len(self._fixed["slot_kind"])
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """All that are known so far, by number."""
+        return tuple(self._signatures)
+
+    @property
+    def arrays(self) -> Arrays:
+        """What compiled loops read; made again after rows were added."""
+        if self._arrays is None:
+            empty = [np.zeros(0, np.int64)]
+            # Pieces are joined once, so that many small additions do not each copy all that came before.
+            self._ticks = [np.concatenate(self._ticks or empty)]
+            self._signs = [np.concatenate(self._signs or empty)]
+            self._lengths = [np.concatenate(self._lengths)]
+            self._known = [np.concatenate(self._known or empty)]
+            self._arrays = Arrays(
+                **self._fixed,
+                path_first=np.concatenate([[0], np.cumsum(self._lengths[0])]).astype(np.int64),
+                stage_ticks=self._ticks[0],
+                stage_sign=self._signs[0],
+                row_at=self._row_at,
+                routes=self._known[0],
+            )
+        return self._arrays
+
+    def add_row(self, place: int) -> None:
+        """Gets the ways of one row, by its place among all rows."""
+        if self._row_at[place] >= 0:
+            return
+        table = int(np.searchsorted(self._table_first, place, side="right")) - 1
+        found = self._routes.row(table, place - int(self._table_first[table]))
+        if isinstance(found, list):
+            numbers = np.array([self._add_path(path) for path in found], np.int64)
+        else:
+            numbers = self._add_paths(*found)
+        self._row_at[place] = self._routed
+        self._known.append(numbers)
+        self._routed += len(numbers)
+        self._arrays = None
+
+    def add_all_rows(self) -> None:
+        """Gets all ways."""
+        for place in range(len(self._row_at) - 1):
+            self.add_row(place)
+
+    def frame(self, kept: tuple[int, ...]) -> Frame:
+        """The classes of devices that differ along the axes ``kept``."""
+        shape = tuple(self.mesh[axis] for axis in kept)
+        coordinates = np.array(list(np.ndindex(*shape)), np.int64).reshape(int(np.prod(shape)), len(kept))
+        classes, sets = len(coordinates), 1 << len(kept)
+        radix = np.array([int(np.prod(shape[position + 1 :])) for position in range(len(kept))], np.int64)
+        zeroed = np.zeros((sets, classes), np.int64)
+        offsets: list[Ints] = []
+        for axes in range(sets):
+            inside = (axes >> np.arange(len(kept))) & 1
+            zeroed[axes] = (coordinates * (1 - inside) * radix).sum(axis=1)
+            offsets.append(np.unique((coordinates * inside * radix).sum(axis=1)))
+        shared = [0] + [self._unit_axes(level) for level in range(len(self.levels))]
+        lanes = np.stack([zeroed[self._among(axes, kept)] for axes in shared])
+        masks, kinds, present = [], [], []
+        for sign in self._signatures:
+            unit = shared[sign.lane] if sign.lane > 0 else 0
+            at = dict(sign.at)
+            masks.append(self._among(sign.axes | unit, kept))
+            kinds.append(sign.lane)
+            has = np.ones(classes, np.uint8)
+            for position, axis in enumerate(kept):
+                if axis in at:
+                    has &= coordinates[:, position] == at[axis]
+                elif unit >> axis & 1:
+                    has &= coordinates[:, position] == 0
+            present.append(has)
+        return Frame(
+            kept,
+            shape,
+            lanes,
+            np.array(masks, np.int64),
+            np.array(kinds, np.int64),
+            np.array(present, np.uint8).reshape(len(present), classes),
+            zeroed,
+            np.concatenate([[0], np.cumsum([len(some) for some in offsets])]).astype(np.int64),
+            np.concatenate(offsets),
+        )
+
+    def placed_axes(self, first: int = 0) -> tuple[int, ...]:
+        """The axes along which some stage is at one place, of signatures from number ``first`` on."""
+        return tuple(sorted({axis for sign in self.signatures[first:] for axis, _ in sign.at}))
+
+    def path(self, number: int) -> tuple[tuple[int, int], ...]:
+        """Ticks and signature of each stage of a path."""
+        arrays = self.arrays
+        first, last = int(arrays.path_first[number]), int(arrays.path_first[number + 1])
+        return tuple(
+            zip(arrays.stage_ticks[first:last].tolist(), arrays.stage_sign[first:last].tolist(), strict=True)
+        )
+
+    def _unit_axes(self, level: int) -> int:
+        """The axes of devices that share a link of a level, as bits.
+
+        At the innermost level the devices of one unit of the level above share a bus; elsewhere those of a unit.
+        """
+        axes, shared = self.levels[level]
+        if not shared:
+            return 0
+        before = sum(count for count, _ in self.levels[:level])
+        first = before if level == len(self.levels) - 1 else before + axes
+        return sum(1 << axis for axis in range(first, len(self.mesh)))
+
+    @staticmethod
+    def _among(axes: int, kept: tuple[int, ...]) -> int:
+        return sum(1 << position for position, axis in enumerate(kept) if axes >> axis & 1)
+
+    def _sign(self, signature: Signature) -> int:
+        at = dict(signature.at)
+        if any(not 0 <= axis < len(self.mesh) or not 0 <= place < self.mesh[axis] for axis, place in at.items()) or (
+            not -1 <= signature.lane <= len(self.levels)
+        ):
+            raise ProblemError(
+                f"Task on {signature}: the mesh {self.mesh} with {len(self.levels)} levels of links has no such device "
+                "or link. Use coordinates and levels that exist."
+            )
+        return self._signatures.setdefault(signature, len(self._signatures))
+
+    def _add_path(self, path: tuple[Work, ...]) -> int:
+        if not path:
+            return 0
+        if any(work.seconds and work.signature.lane < 0 for work in path):
+            raise ProblemError(f"Path {path}: a task of no resource takes no time. Give it a lane.")
+        self._ticks.append(np.array([ticks(work.seconds) for work in path], np.int64))
+        self._signs.append(np.array([self._sign(work.signature) for work in path], np.int64))
+        self._lengths.append(np.array([len(path)], np.int64))
+        self.longest = max(self.longest, len(path))
+        self._stages += len(path)
+        self._paths += 1
+        return self._paths - 1
+
+    def _add_paths(self, lengths: Ints, stage_ticks: Ints, signs: Ints, signatures: list[Signature]) -> Ints:
+        """Many paths at once: their lengths, and the ticks and signatures (by place in the list) of all stages."""
+        number = np.array([self._sign(signature) for signature in signatures], np.int64)
+        some = lengths > 0
+        numbers = np.where(some, self._paths - 1 + np.cumsum(some), 0)
+        self._ticks.append(stage_ticks)
+        self._signs.append(number[signs] if len(signs) else signs)
+        self._lengths.append(lengths[some])
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
+        self._stages += len(stage_ticks)
+        self._paths += int(some.sum())
+        return numbers
+
+    def _static(self, tables: Tables) -> dict[str, Any]:
+        operators, edges = len(tables.forward), len(tables.edges)
+        for number, (start, end) in enumerate(tables.edges):
+            if not 0 <= start < end < operators:
+                raise ProblemError(
+                    f"Network: edge {number} goes from operator {start} to {end}; it must go from an earlier to a later "
+                    f"one of {operators}. Number operators in topological order."
+                )
+        incoming: list[list[int]] = [[] for _ in range(operators)]
+        outgoing: list[list[int]] = [[] for _ in range(operators)]
+        for number, (start, end) in enumerate(tables.edges):
+            outgoing[start].append(number)
+            incoming[end].append(number)
+            if tables.differentiable[number] and (tables.backward[start] is None or tables.backward[end] is None):
+                raise ProblemError(
+                    f"Network: a gradient returns along edge {number}, from operator {end} to {start}, and one of them "
+                    "has no backward pass. Give it one, if only of no seconds."
+                )
+        forward_slot, backward_slot = np.full(operators, -1, np.int64), np.full(operators, -1, np.int64)
+        way_slot, way_back_slot = np.full(edges, -1, np.int64), np.full(edges, -1, np.int64)
+        kinds: list[int] = []
+        refs: list[int] = []
+
+        def slot(kind: int, ref: int) -> int:
+            kinds.append(kind)
+            refs.append(ref)
+            return len(kinds) - 1
+
+        for op in range(operators):
+            for edge in incoming[op]:
+                way_slot[edge] = slot(0, edge)
+            forward_slot[op] = slot(1, op)
+        for op in reversed(range(operators)):
+            backward_slot[op] = slot(2, op)
+            for edge in incoming[op]:
+                way_back_slot[edge] = slot(3, edge)
+        forward, backward, base, paths = [], [], [], {}
+        for op in range(operators):
+            base.append(len(forward))
+            for index, path in enumerate(tables.forward[op]):
+                back = tables.backward[op]
+                pair = path, () if back is None else back[index]
+                if not path or (back is not None and not pair[1]):
+                    raise ProblemError(
+                        f"Network: configuration {index} of operator {op} has no stages. Give it one, of no seconds."
+                    )
+                for side, found in zip(pair, (forward, backward), strict=True):
+                    if side not in paths:
+                        paths[side] = self._add_path(side)
+                    found.append(paths[side])
+        layouts: list[Ints] = []
+        placed: dict[int, int] = {}
+        kept: list[Ints] = []  # so that no other array has their id meanwhile
+        total = 0
+
+        def layout_base(indices: Ints) -> int:
+            nonlocal total
+            if id(indices) not in placed:
+                placed[id(indices)] = total
+                kept.append(indices)
+                layouts.append(np.asarray(indices, np.int64))
+                total += len(indices)
+            return placed[id(indices)]
+
+        way = [(self._table_first[t], layout_base(a), layout_base(b)) for t, a, b in tables.ways]
+        back_ways = [
+            (-1, 0, 0) if found is None else (self._table_first[found[0]], layout_base(found[1]), layout_base(found[2]))
+            for found in tables.ways_back
+        ]
+        columns = np.array(way, np.int64).reshape(-1, 3)
+        back_columns = np.array(back_ways, np.int64).reshape(-1, 3)
+        ends = np.array(tables.edges, np.int64).reshape(-1, 2)
+        return {
+            "edge_from": ends[:, 0].copy(),
+            "edge_to": ends[:, 1].copy(),
+            "returns": np.array(tables.differentiable, np.uint8),
+            "in_first": np.cumsum([0, *map(len, incoming)]).astype(np.int64),
+            "in_edge": np.array([e for some in incoming for e in some], np.int64),
+            "out_first": np.cumsum([0, *map(len, outgoing)]).astype(np.int64),
+            "out_edge": np.array([e for some in outgoing for e in some], np.int64),
+            "has_back": np.array([back is not None for back in tables.backward], np.uint8),
+            "forward_slot": forward_slot,
+            "backward_slot": backward_slot,
+            "way_slot": way_slot,
+            "way_back_slot": way_back_slot,
+            "slot_kind": np.array(kinds, np.int64),
+            "slot_ref": np.array(refs, np.int64),
+            "choices": np.array([len(some) for some in tables.forward], np.int64),
+            "op_base": np.array(base, np.int64),
+            "op_forward": np.array(forward, np.int64),
+            "op_backward": np.array(backward, np.int64),
+            "way_table": columns[:, 0].copy(),
+            "way_from": columns[:, 1].copy(),
+            "way_to": columns[:, 2].copy(),
+            "back_table": back_columns[:, 0].copy(),
+            "back_from": back_columns[:, 1].copy(),
+            "back_to": back_columns[:, 2].copy(),
+            "layouts": np.concatenate(layouts) if layouts else np.zeros(0, np.int64),
+        }

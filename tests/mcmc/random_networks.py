@@ -1,0 +1,205 @@
+"""Random task graph problems, and their simulation written down plainly."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensoropt.mcmc.network import Network, Signature, Tables, Work, ticks
+
+MESHES: tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...] = (
+    ((), ((0, False),)),
+    ((2,), ((1, False),)),
+    ((2, 2), ((1, True), (1, False))),
+    ((2, 2), ((1, True), (1, True))),
+    ((3, 2), ((2, False),)),
+    ((2, 2, 2), ((1, True), (2, False))),
+)
+
+
+class Given:
+    """Ways that are given as lists."""
+
+    def __init__(self, rows: list[list[list[tuple[Work, ...]]]]) -> None:
+        self.rows = rows
+
+    def row(self, table: int, source: int) -> list[tuple[Work, ...]]:
+        return self.rows[table][source]
+
+
+def random_network(seed: int, *, operators: int = 8) -> Network:
+    """A small network, with durations that are often equal or zero, and operators at places."""
+    rng = np.random.default_rng(seed)
+    mesh, levels = MESHES[int(rng.integers(len(MESHES)))]
+    placed = bool(rng.integers(2))
+    coarse = bool(rng.integers(2))
+
+    def seconds() -> float:
+        if coarse:
+            return float(rng.integers(0, 4))
+        return float(rng.exponential()) if rng.random() < 0.9 else 0.0
+
+    def signature(lane: int) -> Signature:
+        at = ()
+        if placed and rng.random() < 0.4:
+            at = tuple((axis, int(rng.integers(extent))) for axis, extent in enumerate(mesh) if rng.random() < 0.5)
+        axes = int(rng.integers(1 << len(mesh))) if lane > 0 else 0
+        return Signature(lane, axes, at)
+
+    def path(most: int, least: int = 0) -> tuple[Work, ...]:
+        stages = []
+        for _ in range(int(rng.integers(least, most + 1))):
+            lane = int(rng.integers(-1, 1 + len(levels)))
+            stages.append(Work(0.0 if lane < 0 else seconds(), signature(lane)))
+        return tuple(stages)
+
+    choices = [int(rng.integers(1, 5)) for _ in range(operators)]
+    with_back = [bool(rng.random() < 0.8) for _ in range(operators)]
+    forward = [[path(2, 1) for _ in range(count)] for count in choices]
+    backward = [
+        [path(2, 1) for _ in range(count)] if has else None for count, has in zip(choices, with_back, strict=True)
+    ]
+    edges = [(start, end) for end in range(operators) for start in range(end) if rng.random() < 2.5 / operators]
+    edges += [edges[int(rng.integers(len(edges)))]] if edges else []
+    returns = [with_back[a] and with_back[b] and bool(rng.random() < 0.8) for a, b in edges]
+    sizes = [4, 3]
+    rows = [[[path(3) for _ in range(size)] for _ in range(size)] for size in sizes]
+
+    def ends(table: int, edge: tuple[int, int]) -> tuple[int, np.ndarray, np.ndarray]:
+        one, other = (rng.integers(sizes[table], size=choices[op]) for op in edge)
+        return table, one, other
+
+    ways = [ends(int(rng.integers(2)), edge) for edge in edges]
+    back = [
+        ends(int(rng.integers(2)), (edge[1], edge[0])) if some else None
+        for edge, some in zip(edges, returns, strict=True)
+    ]
+    return Network(Tables(forward, backward, edges, returns, ways, back, sizes), Given(rows), mesh, levels)
+
+
+def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[object, ...]]:
+    """Algorithm 1 over a graph of objects, for every device: (identity, resource, ready, start, end) in ticks."""
+    network.add_all_rows()
+    arrays = network.arrays
+    mesh, levels = network.mesh, network.levels
+    devices = list(np.ndindex(*mesh))
+    operators = network.operators
+    edges = list(zip(arrays.edge_from.tolist(), arrays.edge_to.tolist(), strict=True))
+
+    def route(edge: int, back: bool) -> tuple[tuple[int, int], ...]:
+        start, end = (assignment[op] for op in edges[edge])
+        if not back:
+            row, column = arrays.way_table[edge] + arrays.layouts[arrays.way_from[edge] + start], end
+            column = arrays.layouts[arrays.way_to[edge] + column]
+        elif arrays.back_table[edge] < 0:
+            return ()
+        else:
+            row = arrays.back_table[edge] + arrays.layouts[arrays.back_from[edge] + end]
+            column = arrays.layouts[arrays.back_to[edge] + start]
+        return network.path(int(arrays.routes[arrays.row_at[row] + column]))
+
+    def shared_axes(lane: int) -> set[int]:
+        if lane < 1 or not levels[lane - 1][1]:
+            return set()
+        before = sum(count for count, _ in levels[: lane - 1])
+        inner = before if lane == len(levels) else before + levels[lane - 1][0]
+        return set(range(inner, len(mesh)))
+
+    class Stage:
+        def __init__(self, slot: int, number: int, duration: int, sign: int) -> None:
+            self.slot, self.number, self.duration = slot, number, duration
+            lane, axes, at = network.signatures[sign]
+            self.lane = lane
+            unit = shared_axes(lane)
+            self.axes = {axis for axis in range(len(mesh)) if axes >> axis & 1} | unit
+            fixed = dict(at)
+            self.devices = [
+                device
+                for device in devices
+                if all(device[axis] == place for axis, place in fixed.items())
+                and all(device[axis] == 0 for axis in unit if axis not in fixed)
+            ]
+            self.unit = unit
+
+        def resource(self, device: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None:
+            if self.lane < 0:
+                return None
+            return self.lane, tuple(0 if axis in self.unit else place for axis, place in enumerate(device))
+
+    slots: dict[int, list[Stage]] = {}
+
+    def put(slot: int, path: tuple[tuple[int, int], ...]) -> None:
+        slots[slot] = [Stage(slot, number, time, sign) for number, (time, sign) in enumerate(path)]
+
+    for op in range(operators):
+        place = arrays.op_base[op] + assignment[op]
+        put(int(arrays.forward_slot[op]), network.path(int(arrays.op_forward[place])))
+        if arrays.has_back[op]:
+            put(int(arrays.backward_slot[op]), network.path(int(arrays.op_backward[place])))
+    for edge in range(len(edges)):
+        put(int(arrays.way_slot[edge]), route(edge, False))
+        put(int(arrays.way_back_slot[edge]), route(edge, True))
+    before: dict[tuple[int, int], list[Stage]] = {}
+
+    def wait(slot: int, *others: int) -> None:
+        if slots.get(slot):
+            before.setdefault((slot, 0), [])
+            for other in others:
+                if slots.get(other):
+                    before[slot, 0].append(slots[other][-1])
+
+    for edge, (start, end) in enumerate(edges):
+        forward, way = int(arrays.forward_slot[start]), int(arrays.way_slot[edge])
+        wait(way, forward)
+        wait(int(arrays.forward_slot[end]), way if slots[way] else forward)
+        if arrays.returns[edge]:
+            backward, way = int(arrays.backward_slot[end]), int(arrays.way_back_slot[edge])
+            wait(way, backward)
+            wait(int(arrays.backward_slot[start]), way if slots[way] else backward)
+    for op in range(operators):
+        wait(int(arrays.backward_slot[op]), int(arrays.forward_slot[op]))
+    for stages in slots.values():
+        for one, two in zip(stages, stages[1:], strict=False):
+            before[two.slot, two.number] = [one]
+    tasks = {
+        (stage.slot, stage.number, device): stage for some in slots.values() for stage in some for device in stage.devices
+    }
+    needs: dict[tuple[int, int, tuple[int, ...]], set[tuple[int, int, tuple[int, ...]]]] = {}
+    for (slot, number, device), stage in tasks.items():
+        needs[slot, number, device] = {
+            (other.slot, other.number, far)
+            for other in before.get((slot, number), [])
+            for far in other.devices
+            if all(far[axis] == device[axis] for axis in range(len(mesh)) if axis not in stage.axes | other.axes)
+        }
+    followers: dict[object, list[tuple[int, int, tuple[int, ...]]]] = {}
+    for task, some in needs.items():
+        for other_task in some:
+            followers.setdefault(other_task, []).append(task)
+    left = {task: len(some) for task, some in needs.items()}
+    ready = dict.fromkeys(tasks, 0)
+    queue = [(0, task) for task, count in left.items() if not count]
+    heapq.heapify(queue)
+    free: dict[object, int] = {}
+    result: list[tuple[object, ...]] = []
+    while queue:
+        at, task = heapq.heappop(queue)
+        stage = tasks[task]
+        resource = stage.resource(task[2])
+        start = at if resource is None else max(at, free.get(resource, 0))
+        finish = start + stage.duration
+        if resource is not None:
+            free[resource] = finish
+            number = devices.index(resource[1])
+            result.append(((task[0], task[1], devices.index(task[2])), (resource[0], number), at, start, finish))
+        for after in followers.get(task, []):
+            ready[after] = max(ready[after], finish)
+            left[after] -= 1
+            if not left[after]:
+                heapq.heappush(queue, (ready[after], after))
+    return result
+
+
+__all__ = ["Given", "plain_simulation", "random_network", "ticks"]

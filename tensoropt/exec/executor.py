@@ -18,6 +18,7 @@ from tensoropt.exec.engines.base import Program as Chain
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
 from tensoropt.exec.gradient import with_gradient
 from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.exec.ordering import after_readers, bring_forward
 from tensoropt.exec.resharding import reshard, reshard_edge
 from tensoropt.exec.reuse import Reuse
 from tensoropt.exec.training import Training
@@ -465,12 +466,15 @@ class _Builder:
         variables = [executor._variables[name] for name in training.variables]
         reads = [self._values[TensorId(name)] for name in training.variables]
         self._reuse.start_backward()
+        built = len(executor.tf_graph.get_operations())
         gradients = tf.gradients(loss, reads)
         pairs = []
-        for name, variable, gradient in zip(training.variables, variables, gradients, strict=True):
+        for name, gradient in zip(training.variables, gradients, strict=True):
             if gradient is None:
                 raise SessionError(f"Variable '{name}': loss '{training.loss}' has no gradient with respect to it.")
             self._gradients[training.op, name] = gradient
+        bring_forward(gradients, built)
+        for gradient, variable in zip(after_readers(gradients, reads, loss), variables, strict=True):
             pairs.append((_own_rows(gradient) if executor.engine.size > 1 else gradient, variable))
         parameters = {argument: self._values[tensor] for argument, tensor in training.parameters.items()}
         optimizer = training.make_optimizer(parameters)  # its hyperparameters may be of this step alone

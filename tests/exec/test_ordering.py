@@ -1,0 +1,116 @@
+"""The order of a training step: variables are updated in place, and weights' gradients are not put off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensoropt.exec.ordering import after_readers, bring_forward
+
+pytestmark = pytest.mark.tf
+
+
+class _Chain:
+    """Two dense layers with their gradients, as the executor builds them."""
+
+    def __init__(self) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.x = tf.compat.v1.placeholder(tf.float32, [4, 8])
+            self.variables = [
+                tf.compat.v1.Variable(tf.ones(shape), use_resource=True) for shape in ([8, 8], [8, 8], [8, 2])
+            ]
+            self.reads = [variable.read_value() for variable in self.variables]
+            hidden = self.x
+            self.products = []
+            for read in self.reads:
+                self.products.append(tf.linalg.matmul(hidden, tf.identity(read)))
+                hidden = tf.tanh(self.products[-1])
+            self.loss = tf.reduce_sum(hidden)
+            self.built = len(self.graph.get_operations())
+            self.gradients = tf.gradients(self.loss, self.reads)
+
+    def of_weight(self, layer: int) -> Any:
+        """The op that makes the gradient of a layer's weight."""
+        return self.gradients[layer].op
+
+    def of_input(self, layer: int) -> Any:
+        """The op that makes the gradient of a layer's input."""
+        name = f"gradients/{self.products[layer].op.name}_grad/MatMul"
+        return self.graph.get_operation_by_name(name)
+
+
+def test_an_update_waits_for_all_that_read_the_variable_and_are_needed() -> None:
+    chain = _Chain()
+    with chain.graph.as_default():
+        late = after_readers(chain.gradients, chain.reads, chain.loss)
+    for layer, tensor in enumerate(late):
+        expected = {chain.products[layer].op} | ({chain.of_input(layer)} if layer else set())
+        assert set(tensor.op.control_inputs) == expected
+    # Nobody needs the gradient of the input: waiting would compute it.
+    assert all(chain.of_input(0) not in tensor.op.control_inputs for tensor in late)
+
+
+def test_variables_are_updated_in_place() -> None:
+    chain = _Chain()
+    with chain.graph.as_default():
+        gradients = after_readers(chain.gradients, chain.reads, chain.loss)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
+        update = optimizer.apply_gradients(zip(gradients, chain.variables, strict=True))
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+            metadata = tf.compat.v1.RunMetadata()
+            feed = {chain.x: np.ones((4, 8), np.float32)}
+            session.run(update, feed)  # now the variables no longer share memory with their initial values
+            session.run(update, feed, options, metadata)
+    nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
+    updates = [node for node in nodes if "= ResourceApplyGradientDescent(" in node.timeline_label]
+    assert len(updates) == 3
+    # A copy of the variable would be allocated here.
+    assert [sum(memory.total_bytes for memory in node.memory) for node in updates] == [0, 0, 0]
+
+
+def test_the_backward_pass_goes_on_after_the_gradient_of_the_weight() -> None:
+    chain = _Chain()
+    assert bring_forward(chain.gradients, chain.built) > 0
+    for layer in (1, 2):
+        before = next(op for op in chain.graph.get_operations() if chain.of_weight(layer) in op.control_inputs)
+        # The next op of the backward pass that reads a tensor of the forward pass.
+        assert before.type == "TanhGrad" and before.inputs[0] is chain.products[layer].op.inputs[0]
+    assert not any(chain.of_weight(0) in op.control_inputs for op in chain.graph.get_operations())
+
+
+def test_an_order_changes_no_number() -> None:
+    found = []
+    for ordered in (False, True):
+        chain = _Chain()
+        with chain.graph.as_default():
+            if ordered:
+                bring_forward(chain.gradients, chain.built)
+            made = after_readers(chain.gradients, chain.reads, chain.loss) if ordered else chain.gradients
+            with tf.compat.v1.Session() as session:
+                session.run(tf.compat.v1.global_variables_initializer())
+                x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32) / 100
+                found.append(session.run(made, {chain.x: x}))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_of_a_table_wait_too_and_stay_rows() -> None:
+    with tf.Graph().as_default() as graph:
+        table = tf.compat.v1.Variable(tf.ones([16, 4]), use_resource=True).read_value()
+        rows = tf.gather(table, tf.constant([3, 5, 3]))
+        loss = tf.reduce_sum(tf.square(rows))
+        built = len(graph.get_operations())
+        gradients = tf.gradients(loss, [table])
+        bring_forward(gradients, built)
+        (late,) = after_readers(gradients, [table], loss)
+        assert isinstance(late, tf.IndexedSlices) and late.values.op.control_inputs == [rows.op]
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            np.testing.assert_array_equal(session.run(late.indices), [3, 5, 3])
+            np.testing.assert_array_equal(session.run(late.values), 2 * np.ones((3, 4)))

@@ -83,12 +83,16 @@ class AnalyticCost:
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / rate
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._reduction_seconds(rule, inputs, configuration)
+        rims = self.halo_seconds(rule, inputs, configuration)
+        forward += rims
         if not gradients:
             return forward
         share = gradients / max(1, len(rule.inputs))
         arithmetic = rule.backward_flops * share / pieces / rate
         backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
         backward += self._device.op_overhead_s * gradients
+        if gradients == len(rule.inputs):
+            backward += rims  # gradients of the rims go back
         return forward + backward + self._reduction_seconds(rule, inputs, configuration)
 
     def internal_seconds(
@@ -101,7 +105,33 @@ class AnalyticCost:
         gradients: int,
     ) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
-        return (2 if gradients else 1) * self._reduction_seconds(rule, inputs, configuration)
+        rims = self.halo_seconds(rule, inputs, configuration)
+        times = 2 if gradients == len(rule.inputs) else 1
+        return (2 if gradients else 1) * self._reduction_seconds(rule, inputs, configuration) + times * rims
+
+    def halo_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
+        """Seconds in which neighbours exchange the rims of the pieces of an image, one dimension after the other.
+
+        Every device sends a rim to the one before and one to the one after; rims of the second dimension have the
+        corners, and so those of the first in them. Rims over several levels of the cluster are priced as if all of them
+        crossed the outermost one.
+        """
+        if not rule.halos:
+            return 0.0
+        total = 0.0
+        piece_bytes = inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
+        for halo in rule.halos:
+            axes = configuration.mesh_axes(halo.axis)
+            pieces = self.mesh.extent(axes)
+            if pieces == 1:
+                continue
+            widths, elements = halo.widths(pieces), halo.size_in // pieces
+            for width in widths:
+                if width:
+                    rim = np.array([piece_bytes * width / elements])
+                    total += float(self.step_seconds(StepKind.PERMUTE, axes, rim)[0])
+            piece_bytes *= (elements + sum(widths)) / elements
+        return total
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensoropt.errors import OpError
+from tensoropt.graph.halo import Halo
 from tensoropt.graph.spec import TensorSpec
 
 __all__ = ["Dims", "OpRule", "contraction", "elementwise", "notation", "replicated"]
@@ -41,6 +42,8 @@ class OpRule:
         sparse_input: the input whose gradient TensorFlow gives as rows (``IndexedSlices``), if any.
         defer_gradient: whether a replicated mesh axis may carry a partial gradient through (fan-outs).
         pinned_input: the input that must arrive exactly as its producer holds it (the variable of an assignment).
+        halos: dimensions of the first input and the first output that can be split if neighbours exchange rims. They
+            are no part of ``split``, as this is planned and compared, but not executed yet: see :meth:`with_halos`.
 
     Invariants:
         Every name in a tensor is in ``sizes``, and dimensions have the products of their axes.
@@ -60,6 +63,7 @@ class OpRule:
     sparse_input: int | None = None
     defer_gradient: bool = False
     pinned_input: int | None = None
+    halos: tuple[Halo, ...] = ()
     _sizes: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +94,36 @@ class OpRule:
     def size(self, axis: str) -> int:
         """Size of an iteration axis."""
         return self._sizes[axis]
+
+    @property
+    def halo_axes(self) -> frozenset[str]:
+        """The names of the axes that can be split only if neighbours exchange rims."""
+        return frozenset(halo.axis for halo in self.halos)
+
+    def fits(self, axis: str, pieces: int) -> bool:
+        """Whether an axis that may be split can be cut into so many pieces."""
+        for halo in self.halos:
+            if halo.axis == axis:
+                return halo.fits(pieces)
+        return self.size(axis) % pieces == 0
+
+    def with_halos(self) -> OpRule:
+        """The rule in the whole space: axes with halos may be split too. It is the same if there are none."""
+        halos = [halo for halo in self.halos if halo.axis not in self.split]
+        if not halos:
+            return self
+        named = {halo.dim: (halo.axis,) for halo in halos}
+        image, made = (
+            tuple(named.get(position, dim) for position, dim in enumerate(dims))
+            for dims in (self.inputs[0], self.outputs[0])
+        )
+        return replace(
+            self,
+            sizes=(*self.sizes, *((halo.axis, halo.size_out) for halo in halos)),
+            inputs=(image, *self.inputs[1:]),
+            outputs=(made, *self.outputs[1:]),
+            split=(*self.split, *(halo.axis for halo in halos)),
+        )
 
     def without_splits(self, axes: Iterable[str]) -> tuple[str, ...]:
         """``split`` less ``axes``."""

@@ -248,11 +248,8 @@ class ReshardTable:
 
     def _step(self, link: int) -> Step:
         graph = self._solved.graph
-        kind, before, after = (
-            KINDS[graph.kind[link]],
-            self.layouts[graph.source[link]],
-            self.layouts[graph.target[link]],
-        )
+        kind = KINDS[graph.kind[link]]
+        before, after = (self._layout(int(end[link])) for end in (graph.source, graph.target))
         if kind is StepKind.PERMUTE:
             return Step(kind, target=after)
         if kind in (StepKind.ALL_REDUCE, StepKind.TO_PARTIAL):

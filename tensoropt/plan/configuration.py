@@ -23,6 +23,7 @@ __all__ = [
     "from_patterns",
     "is_legal",
     "legal_patterns",
+    "not_executed",
     "place_of",
     "to_patterns",
 ]
@@ -133,6 +134,16 @@ class Configuration:
         return list(self.actions)
 
 
+def not_executed(configuration: Configuration, rule: OpRule) -> tuple[str, ...]:
+    """What a configuration has that is planned and compared, but that no device can run yet; nothing for most."""
+    found = []
+    if any(axis in rule.halo_axes for axis in configuration.actions):
+        found.append("halo splits")
+    if configuration.at:
+        found.append("placement")
+    return tuple(found)
+
+
 def is_legal(configuration: Configuration, rule: OpRule, mesh: Mesh) -> bool:
     """Whether every action is allowed and every split divides."""
     if len(configuration.actions) != len(mesh.axes):
@@ -142,7 +153,7 @@ def is_legal(configuration: Configuration, rule: OpRule, mesh: Mesh) -> bool:
             if not rule.defer_gradient:
                 return False
         elif place_of(action) is None and (
-            action not in rule.split or rule.size(str(action)) % mesh.extent(configuration.mesh_axes(str(action)))
+            action not in rule.split or not rule.fits(str(action), mesh.extent(configuration.mesh_axes(str(action))))
         ):
             return False
     return all(place < mesh.shape[axis] for axis, place in configuration.at)
@@ -207,12 +218,18 @@ def legal_patterns(rule: OpRule, mesh: Mesh, coarsening: Coarsening | None = Non
     legal = np.ones(len(patterns), dtype=bool)
     for state, axis in enumerate(rule.split):
         pieces = np.where(patterns == state, np.array(mesh.shape, dtype=np.int64), 1).prod(axis=1, dtype=np.int64)
-        legal &= rule.size(axis) % pieces == 0
+        if axis in rule.halo_axes:
+            legal &= np.isin(pieces, [count for count in np.unique(pieces).tolist() if rule.fits(axis, count)])
+        else:
+            legal &= rule.size(axis) % pieces == 0
     return patterns[legal]
 
 
 def check_configuration(subject: str, configuration: Configuration, rule: OpRule, mesh: Mesh) -> None:
-    """Raises :class:`LayoutError` with the rule and the numbers unless the configuration is legal."""
+    """Raises :class:`LayoutError` with the rule and the numbers unless the configuration is legal.
+
+    Axes with halos are legal by :meth:`OpRule.with_halos` only.
+    """
     if len(configuration.actions) != len(mesh.axes):
         raise LayoutError(
             f"{subject}: configuration {configuration} has {len(configuration.actions)} actions, {mesh} has "
@@ -235,6 +252,12 @@ def check_configuration(subject: str, configuration: Configuration, rule: OpRule
                 f"{list(rule.split)}."
             )
         pieces = mesh.extent(configuration.mesh_axes(action))
+        for halo in rule.halos:
+            if halo.axis == action and not halo.fits(pieces):
+                raise LayoutError(
+                    f"{subject}: axis '{action}' cannot be split over mesh axes {configuration.mesh_axes(action)} of "
+                    f"{mesh}: {halo.why_not(pieces)}. Leave '{action}' unsplit or use fewer devices."
+                )
         if rule.size(action) % pieces:
             raise LayoutError(
                 f"{subject}: axis '{action}' (size {rule.size(action)}) cannot be split over mesh axes "

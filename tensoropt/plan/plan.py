@@ -15,7 +15,7 @@ from tensoropt.graph.registry import rule_of
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
-from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
+from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
 from tensoropt.plan.reuse import why_not_kept
 
 __all__ = ["KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
@@ -101,8 +101,13 @@ class Plan:
         """The reshard of an edge; without steps if it needs none."""
         return self.edges.get(edge, EdgePlan())
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: Graph, *, runs: bool = True) -> None:
         """Checks that the plan is for ``graph`` and that it can run.
+
+        Args:
+            graph: the logical graph.
+            runs: False to let pass what is planned and compared, but not executed yet: operators on a part of the mesh
+                and images in pieces.
 
         Raises:
             PlanError: if it is for another graph, lacks an operator, has an illegal configuration, if the steps of an
@@ -114,7 +119,7 @@ class Plan:
                 f"Plan: was made for the graph {self.fingerprint}, this one is {graph.fingerprint()}. "
                 "The model, its shapes or its names changed; call find_strategy again."
             )
-        rules = rules_of(graph)
+        rules = rules_of(graph, halos=True)
         rows = row_edges(graph, rules)
         known = set(graph.edges())
         for name in self.operators:
@@ -125,7 +130,15 @@ class Plan:
                 raise PlanError(f"Plan: edge {edge} is not in the graph. Make the plan again for this graph.")
         try:
             for op in graph.operators:
-                check_configuration(str(op), self.configuration(op.name), rules[op.name], self.mesh)
+                configuration, rule = self.configuration(op.name), rules[op.name]
+                check_configuration(str(op), configuration, rule, self.mesh)
+                if runs and not_executed(configuration, rule):
+                    raise PlanError(
+                        f"Plan: {op} has the configuration {configuration} on {self.mesh}, which needs "
+                        f"{' and '.join(not_executed(configuration, rule))}: planned and compared, but not executed "
+                        "yet. To run, make a plan in the default space: find_strategy, or SearchSpace without "
+                        "placements and halos."
+                    )
             for edge in graph.edges():
                 self._check_edge(graph, rules, edge, whole_gradient=edge in graph.differentiable and edge not in rows)
         except PlanError:
@@ -260,9 +273,15 @@ class Plan:
         return cls.from_json(data)
 
 
-def rules_of(graph: Graph) -> dict[str, OpRule]:
-    """The rule of every operator."""
-    return {op.name: rule_of(op, graph.input_specs(op)) for op in graph.operators}
+def rules_of(graph: Graph, *, halos: bool = False) -> dict[str, OpRule]:
+    """The rule of every operator.
+
+    Args:
+        graph: the logical graph.
+        halos: of the whole space, in which images may be split where neighbours exchange rims.
+    """
+    rules = {op.name: rule_of(op, graph.input_specs(op)) for op in graph.operators}
+    return {name: rule.with_halos() for name, rule in rules.items()} if halos else rules
 
 
 def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:

@@ -37,6 +37,10 @@ class TensorStates:
         """Equal for equal layouts."""
         return (self.value.shape, self.value.tobytes(), self.gradient.tobytes())
 
+    def of(self, index: int) -> TensorStates:
+        """Those of one configuration."""
+        return TensorStates(self.value[index : index + 1], self.gradient[index : index + 1])
+
 
 class Choices:
     """All configurations of operators with one rule.
@@ -94,8 +98,8 @@ class Choices:
     def alike(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Groups configurations by which every device does the same work.
 
-        That is: each iteration axis is cut into as many pieces, and those over which the op communicates itself by
-        the same mesh axes.
+        That is: each iteration axis is cut into as many pieces, and those over which the op communicates itself, or
+        neighbours exchange rims, by the same mesh axes.
 
         Returns:
             For each group one configuration; for each configuration its group.
@@ -105,7 +109,7 @@ class Choices:
         for state, action in enumerate(self._actions):
             on = self.patterns == state
             columns.append(np.where(on, extents, 1).prod(axis=1, dtype=np.int64))
-            if action in self.rule.internal:
+            if action in self.rule.internal or action in self.rule.halo_axes:
                 columns.append((on * (1 << np.arange(len(extents), dtype=np.int64))).sum(axis=1))
         _, first, group = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
         return first, group.reshape(-1)

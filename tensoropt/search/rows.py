@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tensoropt.cost import CostModel
 from tensoropt.graph.spec import TensorSpec
-from tensoropt.layout import PARTIAL, StepKind
+from tensoropt.layout import PARTIAL, StepKind, is_placed
 from tensoropt.search.choices import States
 
 __all__ = ["rows_seconds"]
@@ -15,6 +15,8 @@ __all__ = ["rows_seconds"]
 
 def rows_seconds(cost: CostModel, spec: TensorSpec, elements: int, made: States, need: States) -> NDArray[np.float64]:
     """Seconds to move the rows of a table's gradient: they are gathered over the axes to sum over.
+
+    Rows that are at one place are then sent to another one, or to all.
 
     Args:
         cost: the cost model.
@@ -48,7 +50,26 @@ def rows_seconds(cost: CostModel, spec: TensorSpec, elements: int, made: States,
             members = tuple(axis for axis in cost.mesh.axes if group >> axis & 1)
             seconds[where] += cost.step_seconds(StepKind.ALL_GATHER, members, np.maximum(1.0, held[where]))
             held[where] *= cost.mesh.extent(members)
+    if is_placed(sources).any():
+        seconds += _leaving_seconds(cost, sources, targets, held)
     return np.asarray(seconds[np.ix_(row.reshape(-1), column.reshape(-1))])
+
+
+def _leaving_seconds(
+    cost: CostModel, sources: States, targets: States, held: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Seconds to bring rows away from the places where they are, ``(sources, targets)``."""
+    here, there = sources[:, None, :], targets[None, :, :]
+    leaves = is_placed(here) & (here != there) & (there != PARTIAL)
+    bits = 1 << np.arange(sources.shape[1], dtype=np.int64)
+    seconds = np.zeros(held.shape)
+    for kind, moved in ((StepKind.SEND, leaves & is_placed(there)), (StepKind.BROADCAST, leaves & ~is_placed(there))):
+        groups = (moved * bits).sum(axis=2)
+        for group in np.unique(groups[groups != 0]).tolist():
+            members = tuple(axis for axis in cost.mesh.axes if group >> axis & 1)
+            where = groups == group
+            seconds[where] += cost.step_seconds(kind, members, np.maximum(1.0, held[where]))
+    return seconds
 
 
 def _axes(states: States, state: int) -> NDArray[np.int64]:

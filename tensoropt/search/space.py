@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +16,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
-from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.configuration import Configuration, not_executed
 from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.search.choices import Choices, TensorStates
 from tensoropt.search.keeping import Keeping
@@ -29,12 +30,22 @@ Tables = tuple[FloatArray, FloatArray]  # time_s, memory_bytes
 
 _FEEDS = ("Const", "Placeholder", "PlaceholderWithDefault")
 _BOTH, _BEFORE, _AFTER = range(3)
+# One placed block, and one beside it: with more there are too many configurations on 16 devices.
+_PLACED_BLOCKS = 2
 
 
 class SearchSpace:
     """All strategies of a graph on a mesh, and what they cost.
 
     An operator may have any mesh that ``coarsening`` allows (TensorOpt section 2.1); plans name it in their notes.
+
+    By default these are strategies that run. With ``placements`` and ``halos`` there are also those that are only
+    planned and compared (FlexFlow section 4, operator and attribute dimensions): an operator on a part of the devices,
+    with its tensors; height and width of images in pieces, whose rims neighbours exchange. Where something is placed,
+
+    - time stays additive: an operator on half of the devices counts its whole time, as if the others waited;
+    - memory of a tensor counts as if every device had it, so that a strategy's memory bounds that of the fullest
+      device. :meth:`device_memory` has it for each device.
 
     Memory is what a device holds when the backward pass begins, which is when it holds most: variables with their
     gradients and optimizer slots, inputs, and every tensor that the backward pass reads. A tensor belongs to the edge
@@ -49,6 +60,7 @@ class SearchSpace:
         mesh: its factor mesh.
         coarsening: the meshes that operators may have.
         reuse: whether edges have alternatives.
+        halos: whether images are split.
         operators: those of the training step, which are the nodes of the problem.
         edges: those between them, in the order of the problem's.
     """
@@ -62,6 +74,8 @@ class SearchSpace:
         allowed: Mapping[str, Sequence[Configuration]] | None = None,
         reuse: bool = False,
         coarsening: Coarsening | None = None,
+        placements: bool = False,
+        halos: bool = False,
     ) -> None:
         """Takes the graph; configurations and tables are made when they are asked for.
 
@@ -75,13 +89,20 @@ class SearchSpace:
                 one after it; +inf where one cannot be had or never pays.
             coarsening: the meshes that operators may have; by default those of :class:`Coarsening` on the levels of the
                 cost model's topology.
+            placements: whether operators may run on a part of the devices; which parts, ``coarsening`` says. Sinks stay
+                everywhere: every device wants to know the loss.
+            halos: whether height and width of images may be split where neighbours must exchange rims.
         """
         self.graph = graph
         self.cost = cost
         self.mesh: Mesh = cost.mesh
-        self.coarsening = Coarsening(borders=cost.topology.level_borders()) if coarsening is None else coarsening
+        coarsening = Coarsening(borders=cost.topology.level_borders()) if coarsening is None else coarsening
+        if placements and not coarsening.placed_blocks:
+            coarsening = dataclasses.replace(coarsening, placed_blocks=_PLACED_BLOCKS)
+        self.coarsening = coarsening
         self.reuse = reuse
-        self.rules = rules_of(graph)
+        self.halos = halos
+        self.rules = rules_of(graph, halos=halos)
         self.operators = tuple(op for op in graph.operators if op.name in graph.training)
         self.edges = tuple(edge for edge in graph.edges() if edge.consumer in graph.training)
         self._keeping = Keeping(graph, self.rules)
@@ -89,9 +110,11 @@ class SearchSpace:
         self._slots = dict(slots or {})
         self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
         self._resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening)
+        self._tables: dict[Edge, ReshardTable] = {}
         self._choices: dict[tuple[object, ...], Choices] = {}
         self._nodes: dict[tuple[object, ...], Tables] = {}
         self._edges: dict[tuple[object, ...], Tables] = {}
+        self._pairs: dict[tuple[Edge, int, int], Tables] = {}
 
     def choices(self, name: str) -> tuple[Configuration, ...]:
         """The configurations of an operator, in the order of its table."""
@@ -112,6 +135,34 @@ class SearchSpace:
             [time for time, _ in tables],
             [memory for _, memory in tables],
         )
+
+    def node_costs(self, name: str, index: int) -> tuple[float, float]:
+        """Seconds and bytes of an operator in one of its :meth:`choices`."""
+        time, memory = self._node(self.graph[name])
+        return float(time[index]), float(memory[index])
+
+    def edge_costs(self, edge: Edge, given: int, wanted: int, alternative: int = 0) -> tuple[float, float]:
+        """Seconds and bytes of an edge, without the table of all pairs.
+
+        Args:
+            edge: one of the graph's.
+            given: the configuration of the producer, as an index of its :meth:`choices`.
+            wanted: that of the consumer.
+            alternative: which copies are kept, where the space has alternatives.
+
+        Returns:
+            What the table of the edge has there, +inf seconds where the alternative cannot be had or never pays.
+        """
+        time, memory = self._pair(edge, given, wanted)
+        entry = min(alternative, time.size - 1)
+        if alternative and time.size == 1:
+            return np.inf, np.inf
+        return float(time.flat[entry]), float(memory.flat[entry])
+
+    def edge_plan(self, edge: Edge, given: int, wanted: int, alternative: int = 0) -> EdgePlan:
+        """Steps and costs of an edge, without the table of all pairs; see :meth:`edge_costs`."""
+        ends = {edge.tensor.op: given, edge.consumer: wanted}
+        return self._edge_plan(edge, ends, alternative, self.edge_costs(edge, given, wanted, alternative))
 
     def plan(
         self,
@@ -168,8 +219,35 @@ class SearchSpace:
                 **(notes or {}),
                 "coarsening": self.coarsening.to_json(),
                 "largest_temporary_bytes": self._largest_temporary(chosen, keep),
+                **self._not_executed(chosen),
             },
         )
+
+    def device_memory(self, assignment: Sequence[int], alternatives: npt.ArrayLike | None = None) -> FloatArray:
+        """Bytes on each device, for a strategy as :meth:`plan` takes it: what is placed counts where it is.
+
+        Returns:
+            ``(devices,)``; each as much as the strategy's memory where nothing is placed, and never more.
+        """
+        picks = np.zeros(len(self.operators) + len(self.edges), np.int64)
+        picks = picks if alternatives is None else np.asarray(alternatives, dtype=np.int64)
+        chosen = {op.name: int(index) for op, index in zip(self.operators, assignment, strict=True)}
+        devices = {name: list(self._layouts(name, chosen).devices(self.mesh)) for name in chosen}
+        result = np.zeros(self.mesh.size)
+        for op in self.operators:
+            result[devices[op.name]] += self.node_costs(op.name, chosen[op.name])[1]
+        for edge, keep in zip(self.edges, picks[len(self.operators) :].tolist(), strict=True):
+            given, wanted = chosen[edge.tensor.op], chosen[edge.consumer]
+            entry = self.edge_costs(edge, given, wanted, keep)[1]
+            held, spec = self._keeping.copies(edge), self.graph.spec(edge.tensor)
+            source, target = self._given(edge).value[[given]], self._wanted(edge).value[[wanted]]
+            moves = not np.array_equal(source, target)
+            # What the entry has of the copy after the move; the rest is where it was made.
+            after = float(piece_bytes(spec, target, self.mesh)[0])
+            after *= {_BOTH: held.after * moves, _BEFORE: 0, _AFTER: 1}[keep]
+            result[devices[edge.tensor.op]] += entry - after
+            result[devices[edge.consumer]] += after
+        return result
 
     def assignment(self, configuration_of: Mapping[str, Configuration]) -> tuple[int, ...]:
         """The configuration indices of a strategy that is given by configurations.
@@ -214,10 +292,17 @@ class SearchSpace:
         return result
 
     def _of(self, name: str) -> Choices:
-        key = (self.rules[name], self._allowed.get(name))
+        everywhere = self.graph[name].type == "Sink"
+        key = (self.rules[name], self._allowed.get(name), everywhere)
         if key not in self._choices:
-            self._choices[key] = Choices(self.rules[name], self.mesh, self.coarsening, self._allowed.get(name))
+            coarsening = dataclasses.replace(self.coarsening, placed_blocks=0) if everywhere else self.coarsening
+            self._choices[key] = Choices(self.rules[name], self.mesh, coarsening, self._allowed.get(name))
         return self._choices[key]
+
+    def _not_executed(self, chosen: Mapping[str, int]) -> dict[str, list[str]]:
+        """The note of a plan that cannot run: what it needs that is not executed yet."""
+        used = sorted({what for name in chosen for what in not_executed(self._layouts(name, chosen), self.rules[name])})
+        return {"not_executed": used} if used else {}
 
     def _given(self, edge: Edge) -> TensorStates:
         return self._of(edge.tensor.op).outputs[edge.tensor.index]
@@ -234,17 +319,22 @@ class SearchSpace:
         return sum(self._row_elements(reader) for reader in readers if reader in self.graph.differentiable)
 
     def _table(self, edge: Edge) -> ReshardTable:
-        spec = self.graph.spec(edge.tensor)
-        given, wanted = self._given(edge), self._wanted(edge)
-        states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
-        # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
-        return self._resharder.table(spec.shape, max(1, spec.itemsize), states)
+        if edge not in self._tables:
+            spec = self.graph.spec(edge.tensor)
+            given, wanted = self._given(edge), self._wanted(edge)
+            states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
+            # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
+            self._tables[edge] = self._resharder.table(spec.shape, max(1, spec.itemsize), states)
+        return self._tables[edge]
 
-    def _edge_plan(self, edge: Edge, chosen: Mapping[str, int], keep: int) -> EdgePlan:
+    def _edge_plan(
+        self, edge: Edge, chosen: Mapping[str, int], keep: int, costs: tuple[float, float] | None = None
+    ) -> EdgePlan:
         given = self._layouts(edge.tensor.op, chosen).output_layouts(self.rules[edge.tensor.op], edge.tensor.index)
         wanted = self._layouts(edge.consumer, chosen).input_layouts(self.rules[edge.consumer], edge.position)
-        ends = (chosen[edge.tensor.op], chosen[edge.consumer])
-        time, memory = (table[ends] for table in self._edge(edge))
+        if costs is None:
+            time, memory = (table[chosen[edge.tensor.op], chosen[edge.consumer]] for table in self._edge(edge))
+            costs = (float(time[keep] if time.ndim else time), float(memory[keep] if memory.ndim else memory))
 
         def path(source: Layout, target: Layout) -> tuple[Step, ...]:
             return () if source == target else self._table(edge).path(source, target)
@@ -253,8 +343,7 @@ class SearchSpace:
         return EdgePlan(
             path(given.value, wanted.value),
             path(wanted.gradient, given.gradient) if returns else (),
-            float(time[keep] if time.ndim else time),
-            float(memory[keep] if memory.ndim else memory),
+            *costs,
             KEEPS[keep],
         )
 
@@ -339,7 +428,7 @@ class SearchSpace:
     def _internal_seconds(self, op: Operator, indices: NDArray[np.int64]) -> FloatArray:
         """The collectives inside an operator, in some of its configurations."""
         choices = self._of(op.name)
-        if not choices.rule.internal:
+        if not choices.rule.internal and not (self.halos and choices.rule.halos):
             return np.zeros(len(indices))
         different, place = np.unique(indices, return_inverse=True)
         inputs = self.graph.input_specs(op)
@@ -362,15 +451,38 @@ class SearchSpace:
         given, wanted = self._given(edge), self._wanted(edge)
         held = self._keeping.copies(edge)
         keeps = self._keeping.choices(edge) if self.reuse else KEEPS[:1]
-        backward = edge in self.graph.differentiable
-        rows = self._row_elements(edge) if backward and edge in self._row_edges else None
-        pinned = self.rules[edge.consumer].pinned_input == edge.position
+        backward, rows, pinned = self._manner(edge)
         # What the consumer computes again, if it does, is priced as its own.
         again = self._repeated(edge) if "before" in keeps else None
         key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again)
-        if key in self._edges:
-            return self._edges[key]
-        table = self._table(edge)
+        if key not in self._edges:
+            self._edges[key] = self._edge_tables(edge, given, wanted)
+        return self._edges[key]
+
+    def _pair(self, edge: Edge, given: int, wanted: int) -> Tables:
+        """The entries of an edge's tables for one pair of configurations; of one alternative, or of all."""
+        key = (edge, given, wanted)
+        if key not in self._pairs:
+            source, target = self._given(edge).of(given), self._wanted(edge).of(wanted)
+            time, memory = self._edge_tables(edge, source, target, np.array([wanted]))
+            self._pairs[key] = time[0, 0], memory[0, 0]
+        return self._pairs[key]
+
+    def _edge_tables(
+        self, edge: Edge, given: TensorStates, wanted: TensorStates, consumer: NDArray[np.int64] | None = None
+    ) -> Tables:
+        """Seconds and bytes of an edge between some configurations of its ends.
+
+        Args:
+            edge: one of the graph's.
+            given: what the producer gives in some of its configurations.
+            wanted: what the consumer wants in some of its own.
+            consumer: which ones these are; all of them by default.
+        """
+        spec, table = self.graph.spec(edge.tensor), self._table(edge)
+        held = self._keeping.copies(edge)
+        keeps = self._keeping.choices(edge) if self.reuse else KEEPS[:1]
+        backward, rows, pinned = self._manner(edge)
         moves = table.between(given.value, wanted.value)
         time = moves.copy()
         same = moves == 0.0
@@ -388,9 +500,10 @@ class SearchSpace:
             bytes_kept = np.full((*time.shape, len(KEEPS)), np.inf)
             extra[..., _BOTH], bytes_kept[..., _BOTH] = 0.0, memory
             if "before" in keeps:
-                repeat = (
-                    0.0 if again is None else self._op_seconds(self.graph[edge.consumer], self._of(edge.consumer), 0)
-                )
+                repeat: float | FloatArray = 0.0
+                if self._repeated(edge) is not None:
+                    every = self._op_seconds(self.graph[edge.consumer], self._of(edge.consumer), 0)
+                    repeat = every if consumer is None else every[consumer]
                 extra[..., _BEFORE] = np.where(same, np.inf, moves + repeat)
                 bytes_kept[..., _BEFORE] = held.alone * before
             if "after" in keeps:
@@ -400,8 +513,14 @@ class SearchSpace:
             if np.isfinite(extra[..., 1:]).any():
                 time = time[..., None] + extra
                 memory = np.where(np.isfinite(time), bytes_kept, np.inf)
-        self._edges[key] = time, memory
-        return self._edges[key]
+        return time, memory
+
+    def _manner(self, edge: Edge) -> tuple[bool, int | None, bool]:
+        """Whether a gradient comes back, how many elements its rows have if it is given as rows, and whether the tensor
+        must arrive as it is stored."""
+        backward = edge in self.graph.differentiable
+        rows = self._row_elements(edge) if backward and edge in self._row_edges else None
+        return backward, rows, self.rules[edge.consumer].pinned_input == edge.position
 
     def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
         """What tells consumers apart that compute their output again because its gradient reads it; else None."""

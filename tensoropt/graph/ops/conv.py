@@ -1,4 +1,4 @@
-"""Convolutions. Their images stay whole; batch, groups and channels are split."""
+"""Convolutions. Batch, groups and channels are split; height and width of images where neighbours exchange rims."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tensoropt.graph.halo import Halo, window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import register_op
@@ -36,7 +37,14 @@ def _convolution(
     image = op.outputs[0] if filters == 1 else inputs[1]
     channels = image.shape[1 if op.attrs["data_format"].startswith("NC") else -1]
     flops = 2.0 * (image.elements // max(channels, 1)) * inputs[filters].elements
-    return replace(rule, flops=flops, backward_flops=2 * flops)
+    return replace(rule, flops=flops, backward_flops=2 * flops, halos=_halos(op, inputs) if filters == 1 else ())
+
+
+def _halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
+    """Height and width of the image; the filter's first dimensions are the window."""
+    image, kernel = inputs[0], inputs[1].shape[: inputs[0].rank - 2]
+    window = (1, 1, *kernel) if op.attrs["data_format"].startswith("NC") else (1, *kernel, 1)
+    return window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
 
 
 _STRIDED = {"strides": [1, 2, 2, 1], "padding": "SAME"}

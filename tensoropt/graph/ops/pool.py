@@ -1,4 +1,4 @@
-"""Pooling. Images stay whole; batch and channels are split."""
+"""Pooling. Batch and channels are split; height and width of images only where neighbours exchange rims."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tensoropt.graph.halo import window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import register_op
@@ -40,6 +41,7 @@ def _pool(
         backward_flops=flops,
         saved_inputs=(0,) if keeps else (),
         saved_outputs=(0,) if keeps else (),
+        halos=window_halos(inputs[0], op.outputs[0], window, op.attrs, strides),
     )
 
 

@@ -14,6 +14,8 @@ from tensoropt.graph.spec import TensorSpec
 
 pytestmark = pytest.mark.pure
 
+PLAIN = {"strides": [1, 1, 1, 1], "padding": "VALID"}
+
 
 def rule(op_type: str, shapes: list[tuple[int, ...]], output: tuple[int, ...], **attrs: Any) -> OpRule:
     op = Operator("op", op_type, (), (TensorSpec(output, "float32"),), attrs)
@@ -55,11 +57,11 @@ def test_matrix_product_costs_two_operations_a_point() -> None:
 def test_convolution_costs_its_filter_at_every_point(
     op_type: str, shapes: list[tuple[int, ...]], output: tuple[int, ...], flops: int
 ) -> None:
-    made = rule(op_type, shapes, output, data_format="NHWC")
+    made = rule(op_type, shapes, output, data_format="NHWC", **PLAIN)
     assert (made.flops, made.backward_flops) == (flops, 2 * flops)
 
 
 def test_grouped_convolution_splits_whole_groups_only() -> None:
-    made = rule("Conv2D", [(4, 6, 9, 9), (3, 3, 2, 12)], (4, 12, 7, 7), data_format="NCHW")
+    made = rule("Conv2D", [(4, 6, 9, 9), (3, 3, 2, 12)], (4, 12, 7, 7), data_format="NCHW", **PLAIN)
     assert made.split == ("n", "g")
     assert made.size("g") == 3

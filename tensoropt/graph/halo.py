@@ -1,0 +1,124 @@
+"""Splits of an image whose pieces overlap: what a window reads beyond a device's own piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt.graph.spec import TensorSpec
+
+__all__ = ["Halo", "window_halos"]
+
+_NAMES = ("depth", "height", "width")
+
+
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """A dimension over which a window moves (FlexFlow section 4, attribute dimensions).
+
+    Output element ``i`` reads the input from ``i * stride - padding`` on, ``window`` elements far. If both are cut into
+    equal pieces, a device needs a rim of its neighbours' pieces besides its own.
+
+    Attributes:
+        axis: the name of the iteration axis.
+        dim: the dimension of the first input and of the first output.
+        size_in: elements of the input.
+        size_out: elements of the output.
+        window: elements that the window spans, dilation included.
+        stride: from one output element to the next.
+        padding: elements before the first one of the input.
+
+    Example:
+        >>> same = Halo("height", 1, 8, 8, window=3, stride=1, padding=1)
+        >>> same.widths(2), same.fits(8), same.fits(16)
+        ((1, 1), True, False)
+    """
+
+    axis: str
+    dim: int
+    size_in: int
+    size_out: int
+    window: int
+    stride: int
+    padding: int
+
+    def rims(self, pieces: int) -> tuple[tuple[int, int], ...]:
+        """For each piece the elements that it needs of what comes before it and of what comes after it.
+
+        Args:
+            pieces: their number; it divides both sizes.
+        """
+        read, made = self.size_in // pieces, self.size_out // pieces
+        result = []
+        for piece in range(pieces):
+            first = max(0, piece * made * self.stride - self.padding)
+            end = min(self.size_in, ((piece + 1) * made - 1) * self.stride - self.padding + self.window)
+            result.append((max(0, piece * read - first), max(0, end - (piece + 1) * read)))
+        return tuple(result)
+
+    def widths(self, pieces: int) -> tuple[int, int]:
+        """The widest rims before and after a piece: what neighbours exchange."""
+        before, after = zip(*self.rims(pieces), strict=True)
+        return max(before), max(after)
+
+    def fits(self, pieces: int) -> bool:
+        """Whether both sizes divide, and no rim reaches beyond the neighbour's piece."""
+        if self.size_in % pieces or self.size_out % pieces:
+            return False
+        return max(self.widths(pieces)) <= self.size_in // pieces
+
+    def why_not(self, pieces: int) -> str:
+        """Why a number of pieces does not fit, as the end of a sentence."""
+        for what, size in (("input", self.size_in), ("output", self.size_out)):
+            if size % pieces:
+                return f"the {what} has {size} elements, {size} % {pieces} != 0"
+        return (
+            f"a rim of {max(self.widths(pieces))} elements reaches beyond the neighbour's piece of "
+            f"{self.size_in // pieces}"
+        )
+
+
+def window_halos(
+    image: TensorSpec,
+    made: TensorSpec,
+    window: Sequence[int],
+    attrs: Mapping[str, Any],
+    strides: Sequence[int],
+) -> tuple[Halo, ...]:
+    """The halos of an operator whose window moves over the middle dimensions of an image.
+
+    Args:
+        image: what is read.
+        made: what is made of it.
+        window: extent of the window in every dimension of the image, before dilation.
+        attrs: the operator's: ``padding``, ``data_format``, and ``dilations`` and ``explicit_paddings`` if it has any.
+        strides: of every dimension of the image.
+
+    Returns:
+        One for each dimension of space that has more than one element; none of any where the window has an extent over
+        samples or channels.
+    """
+    first = 2 if attrs["data_format"].startswith("NC") else 1
+    space = range(first, first + image.rank - 2)
+    if any(window[dim] * strides[dim] > 1 for dim in range(image.rank) if dim not in space):
+        return ()
+    dilations = attrs.get("dilations") or [1] * image.rank
+    explicit = attrs.get("explicit_paddings") or [0] * 2 * image.rank
+    result = []
+    for dim, name in zip(space, _NAMES[-len(space) :], strict=True):
+        size_in, size_out = image.shape[dim], made.shape[dim]
+        extent = (window[dim] - 1) * dilations[dim] + 1
+        padding = {
+            # TensorFlow pads as little as it takes, and the odd element at the end.
+            "SAME": max(0, (size_out - 1) * strides[dim] + extent - size_in) // 2,
+            "VALID": 0,
+            "EXPLICIT": int(explicit[2 * dim]),
+        }[_text(attrs["padding"])]
+        if size_in > 1 and size_out > 1:
+            result.append(Halo(name, dim, size_in, size_out, int(extent), int(strides[dim]), padding))
+    return tuple(result)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

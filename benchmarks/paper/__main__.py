@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import size_argument
 from benchmarks.paper import figure6, figure7, figure8, table1, table3
 from benchmarks.paper.setting import Options, Report
 from examples.models import MODELS
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write pictures here")
     parser.add_argument("--model", nargs="+", choices=sorted(MODELS), default=[], help="instead of the paper's")
     parser.add_argument("--devices", nargs="+", type=int, default=[], help="instead of the paper's")
-    parser.add_argument("--size", nargs="+", type=_size, default=[], metavar="NAME=VALUE")
+    parser.add_argument("--size", nargs="+", type=size_argument, default=[], metavar="NAME=VALUE")
     parser.add_argument("--epsilon", type=float, default=0.0, help="bound on the error of frontiers (default: exact)")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--method", nargs="+", choices=table3.METHODS, help="of table3")
@@ -61,16 +62,6 @@ def main(arguments: list[str] | None = None) -> None:
     if flags.json is not None:
         flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     _show(report)
-
-
-def _size(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as layers=2")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {value!r} is no number ({error})") from error
 
 
 def _show(report: Report) -> None:

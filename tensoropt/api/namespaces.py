@@ -88,6 +88,7 @@ OWN: dict[str, tuple[str, str]] = {
     "reset_default_graph": ("tensoropt.api.model", "reset_default_graph"),
     **{name: ("tensoropt.api.verify", name) for name in ("reference_losses", "verify")},
     **{name: ("tensoropt.api.report", name) for name in ("show_strategy", "strategy_rows")},
+    "compare": ("tensoropt.api.compare", "compare"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
     **{
         name: (_RUNTIME, name)

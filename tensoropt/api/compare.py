@@ -1,0 +1,190 @@
+"""``compare``: every search and every baseline on one model and one cluster."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from tensoropt.api.costs import settle_costs
+from tensoropt.api.job import current_job
+from tensoropt.api.model import Model, current_model
+from tensoropt.api.planning import Planner
+from tensoropt.api.strategy import ImportedModel
+from tensoropt.baselines import BASELINES, apply_baseline
+from tensoropt.cluster import Topology
+from tensoropt.errors import GraphError, PlanError, SessionError, TensorOptError
+from tensoropt.ft import track_frontier
+from tensoropt.graph.graph import Graph
+from tensoropt.search.cells import with_repeated_cells
+from tensoropt.search.comparison import Comparison, ComparisonRow
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.result import Frontier, FrontierPoint
+from tensoropt.search.space import SearchSpace
+from tensoropt.search.traffic import sent_bytes
+
+__all__ = ["METHODS", "compare"]
+
+_log = logging.getLogger("tensoropt")
+
+
+def _ft(space: SearchSpace) -> Frontier:
+    return track_frontier(with_repeated_cells(space))
+
+
+_SEARCHES: Mapping[str, Callable[[SearchSpace], Frontier]] = MappingProxyType({"ft": _ft})
+
+METHODS = (*_SEARCHES, *BASELINES)
+"""What is compared, in this order."""
+
+
+def compare(
+    model: Any = None,
+    topology: Topology | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    memory_bytes: float | None = None,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+    costs: str | None = None,
+    slots: Mapping[str, int] | None = None,
+) -> Comparison:
+    """Which strategy every search and every baseline chooses, and what it is predicted to cost.
+
+    Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods choose in the same space and are
+    priced by the same tables. Of a method that offers several strategies, the fastest that fits is shown. One that
+    does not apply is in the table with its reason.
+
+    Args:
+        model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
+        topology: the cluster; by default the one that ``init`` collected.
+        methods: some of :data:`METHODS`; by default all.
+        memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        feed: see :func:`find_strategy`.
+        costs: see :func:`find_strategy`; a ``Graph`` has analytic ones.
+        slots: of a ``Graph``: for each trained variable, how many tensors of its shape its optimizer keeps.
+
+    Returns:
+        The table: ``show()`` prints it, ``to_json()`` gives it as text.
+
+    Raises:
+        PlanError: an unknown method, a batch that devices do not divide, an unknown way to feed.
+        GraphError: a loss of another model, or one that nothing minimizes.
+        SessionError: before ``init``, if no topology is given.
+
+    Example::
+
+        loss = create_model(...)
+        tensoropt.GradientDescentOptimizer(0.1).minimize(loss)
+        tensoropt.compare(loss, tensoropt.cluster.preset("p100")).show()
+    """
+    job = current_job()
+    where = topology if topology is not None else job.topology
+    if where is None:
+        raise SessionError(
+            "compare: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan without them."
+        )
+    what = f"compare(methods={None if methods is None else list(methods)}, memory_bytes={memory_bytes}, feed={feed!r})"
+    with job.step(what):
+        chosen = _checked(methods, memory_bytes, batch_size)
+        if isinstance(model, Graph):
+            planner = Planner(ImportedModel(model, None, dict(slots or {}), ()), feed, Model())
+        else:
+            _check_loss(model, slots)
+            job.import_model(batch_size)
+            planner = job.planner(feed)
+    job.agree("model", planner.imported.graph.fingerprint())
+    if not isinstance(model, Graph):
+        settle_costs(job, planner, where, costs)
+    return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes))
+
+
+def _compare(planner: Planner, topology: Topology, methods: Sequence[str], memory_bytes: float | None) -> Comparison:
+    limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
+    began = time.perf_counter()
+    space = planner.space(topology)
+    space.problem  # noqa: B018  # priced here, once for all methods
+    tables_s = time.perf_counter() - began
+    rows = []
+    for method in methods:
+        rows.append(_row(space, method, limit))
+        _log.info("compare: %s took %.3g s", method, rows[-1].search_s or 0.0)
+    return Comparison(
+        topology.name,
+        topology.device_count,
+        str(limit),
+        planner.batch(),
+        tables_s,
+        tuple(rows),
+        "there is no simulator yet",
+    )
+
+
+def _row(space: SearchSpace, method: str, limit: MemoryLimit) -> ComparisonRow:
+    kind = "search" if method in _SEARCHES else "baseline"
+    began = time.perf_counter()
+    try:
+        found = _SEARCHES[method](space) if kind == "search" else apply_baseline(method, space)
+    except TensorOptError as error:
+        reason = str(error).removeprefix(f"baseline {method!r}: ")
+        return ComparisonRow(method, kind, search_s=time.perf_counter() - began, reason=reason)
+    search_s = time.perf_counter() - began
+    point = _chosen(found, limit)
+    plan = space.plan(point.assignment, method, alternatives=point.alternatives)
+    return ComparisonRow(
+        method,
+        kind,
+        time_s=point.time_s,
+        memory_bytes=point.memory_bytes,
+        network_time_s=float(space.network_seconds(point.assignment, point.alternatives)[0]),
+        network_bytes=sent_bytes(plan, space),
+        search_s=search_s,
+        fits=point.memory_bytes <= limit.limit_bytes,
+        strategies=len(found),
+        exact=found.exact,
+    )
+
+
+def _chosen(found: Frontier, limit: MemoryLimit) -> FrontierPoint:
+    """The fastest that fits, or the smallest."""
+    fits = float(found.memory_bytes.min()) <= limit.limit_bytes
+    return found.best(limit.limit_bytes) if fits else found.point(int(found.memory_bytes.argmin()))
+
+
+def _checked(methods: Sequence[str] | None, memory_bytes: float | None, batch_size: int | None) -> tuple[str, ...]:
+    chosen = METHODS if methods is None else tuple(methods)
+    unknown = [method for method in chosen if method not in METHODS]
+    if unknown:
+        raise PlanError(
+            f"compare: method {unknown[0]!r} is unknown. Use some of {', '.join(map(repr, METHODS))}; all, by default."
+        )
+    if memory_bytes is not None and not memory_bytes > 0:
+        raise PlanError(
+            f"compare: memory_bytes must be above 0, got {memory_bytes}. Leave it out for no limit but the device's."
+        )
+    if batch_size is not None and batch_size < 1:
+        raise PlanError(f"compare: batch_size must be at least 1, got {batch_size}.")
+    return chosen
+
+
+def _check_loss(loss: Any, slots: Mapping[str, int] | None) -> None:
+    """Lets a loss of the model under construction through, or None for the model as it is."""
+    if slots is not None:
+        raise PlanError("compare: slots are of a Graph; a model's optimizers say how many they keep. Leave slots out.")
+    if loss is None:
+        return
+    built = current_model()
+    if getattr(loss, "graph", None) is not built.graph:
+        raise GraphError(
+            f"compare: model must be a loss of the model under construction, or a logical Graph, got {loss!r}. "
+            "Compare before the next reset_default_graph, or leave model out."
+        )
+    names = [step.loss for step in built.train_steps]
+    if getattr(loss, "name", None) not in names:
+        raise GraphError(
+            f"compare: nothing minimizes {loss.name!r}; training steps have the losses {names}. Call "
+            "optimizer.minimize(loss) first."
+        )

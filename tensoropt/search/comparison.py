@@ -1,0 +1,186 @@
+"""`Comparison`: what searches and baselines find for one model on one cluster, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt.errors import ProblemError
+
+__all__ = ["Comparison", "ComparisonRow"]
+
+_SCHEMA = 1
+_HEADERS = (
+    "method", "time, ms", "simulated, ms", "memory, MiB", "network, ms", "network, MiB", "search, s", "remark",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One method, with the fastest strategy of those that it finds that fits.
+
+    Attributes:
+        method: its name.
+        kind: ``search`` or ``baseline``.
+        time_s: predicted seconds per step, all added (TensorOpt Eq. 1); None where there is no strategy.
+        simulated_time_s: predicted by the simulator, in which tasks overlap (FlexFlow section 5); None where it is not
+            simulated.
+        memory_bytes: what the strategy takes per device.
+        network_time_s: the part of ``time_s`` that is communication.
+        network_bytes: what all devices send in a step.
+        search_s: seconds that finding it took, tables not included.
+        fits: whether it keeps to the memory; if none of the method's does, it is the smallest of them.
+        strategies: how many the method offers (a frontier's points).
+        exact: whether the method says that nothing in its space is better.
+        reason: why there is no strategy; None where there is one.
+    """
+
+    method: str
+    kind: str
+    time_s: float | None = None
+    simulated_time_s: float | None = None
+    memory_bytes: float | None = None
+    network_time_s: float | None = None
+    network_bytes: float | None = None
+    search_s: float | None = None
+    fits: bool | None = None
+    strategies: int = 0
+    exact: bool | None = None
+    reason: str | None = None
+
+    def remark(self) -> str:
+        """What a reader must know beside the numbers."""
+        if self.reason is not None:
+            return self.reason
+        parts = [] if self.fits else ["does not fit"]
+        if self.kind == "search" and not self.exact:
+            parts.append("not exact")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All methods on one model and one cluster.
+
+    Attributes:
+        topology: the cluster's name.
+        devices: how many it has.
+        memory_limit: per device, for people.
+        batch: samples per step; None where the model's inputs have no common batch.
+        tables_s: seconds that it took to price all strategies, once for all methods.
+        rows: in the order in which they were asked for.
+        unsimulated: why the simulator's column is empty; None where it is not.
+    """
+
+    topology: str
+    devices: int
+    memory_limit: str
+    batch: int | None
+    tables_s: float
+    rows: tuple[ComparisonRow, ...]
+    unsimulated: str | None = None
+
+    def row(self, method: str) -> ComparisonRow:
+        """The row of a method.
+
+        Raises:
+            ProblemError: if it was not compared.
+        """
+        for row in self.rows:
+            if row.method == method:
+                return row
+        names = ", ".join(repr(row.method) for row in self.rows)
+        raise ProblemError(f"Comparison: {method!r} must be one of those compared, {names}.")
+
+    def fastest(self) -> ComparisonRow | None:
+        """The row of least time of those that fit, of equal ones that of least memory; None where none fits."""
+        fitting = [row for row in self.rows if row.fits]
+        return min(fitting, key=lambda row: (row.time_s or 0.0, row.memory_bytes or 0.0), default=None)
+
+    def to_json(self) -> str:
+        """JSON text; :meth:`from_json` gives the comparison back unchanged."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "rows"}
+        return json.dumps({"schema": _SCHEMA, **fields, "rows": [dataclasses.asdict(row) for row in self.rows]})
+
+    @classmethod
+    def from_json(cls, text: str) -> Comparison:
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            ProblemError: the text is not JSON, of another schema, or incomplete.
+        """
+        remedy = "Give the text that Comparison.to_json wrote."
+        try:
+            data = json.loads(text)
+            if not isinstance(data, dict) or data.pop("schema", None) != _SCHEMA:
+                raise ProblemError(f"Comparison JSON: schema must be {_SCHEMA}, got {text[:40]!r}. {remedy}")
+            rows = tuple(ComparisonRow(**row) for row in data.pop("rows"))
+            return cls(rows=rows, **data)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ProblemError(
+                f"Comparison JSON: cannot be read ({type(error).__name__}: {error}). {remedy}"
+            ) from error
+
+    def show(self, console: Any = None) -> None:
+        """Prints the table: by Rich where it is installed.
+
+        Args:
+            console: a ``rich.console.Console``; standard output by default.
+        """
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ImportError:
+            print(self)
+            return
+        table = Table()
+        for place, header in enumerate(_HEADERS):
+            text = place in (0, len(_HEADERS) - 1)
+            table.add_column(header, justify="left" if text else "right", no_wrap=place == 0, overflow="fold")
+        for row in self.rows:
+            table.add_row(*self._cells(row))
+        # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
+        out = console or Console(width=None if "COLUMNS" in os.environ else 160)
+        out.print(self._title(), markup=False, highlight=False)
+        out.print(table, markup=False, highlight=False)
+        out.print(self._remarks(), markup=False, highlight=False)
+
+    def __str__(self) -> str:
+        cells = [list(_HEADERS), *(self._cells(row) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = []
+        for line in cells:
+            numbers = [text.rjust(width) for text, width in zip(line[1:-1], widths[1:-1], strict=True)]
+            lines.append("  ".join([line[0].ljust(widths[0]), *numbers, line[-1]]).rstrip())
+        return "\n".join([self._title(), *lines, self._remarks()])
+
+    def _title(self) -> str:
+        batch = "" if self.batch is None else f", {self.batch} samples per step"
+        return f"Predicted for {self.devices} devices of {self.topology}{batch}; at most {self.memory_limit}"
+
+    def _remarks(self) -> str:
+        """What stands out, and why a column is empty."""
+        fastest = self.fastest()
+        lines = ["Nothing fits." if fastest is None else f"Fastest of those that fit: {fastest.method}."]
+        lines += [] if self.unsimulated is None else [f"Not simulated: {self.unsimulated}."]
+        lines.append(f"Pricing all strategies took {self.tables_s:.3g} s.")
+        return "\n".join(lines)
+
+    @staticmethod
+    def _cells(row: ComparisonRow) -> list[str]:
+        def number(value: float | None, scale: float = 1.0) -> str:
+            return "-" if value is None else f"{value * scale:,.4g}" if value * scale < 1e4 else f"{value * scale:,.0f}"
+
+        return [
+            row.method,
+            number(row.time_s, 1e3),
+            number(row.simulated_time_s, 1e3),
+            number(row.memory_bytes, 2**-20),
+            number(row.network_time_s, 1e3),
+            number(row.network_bytes, 2**-20),
+            number(row.search_s),
+            row.remark(),
+        ]

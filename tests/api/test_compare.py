@@ -1,0 +1,97 @@
+"""All methods on one model, side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plan.small_graphs import mlp
+
+pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("model")]
+
+
+def _build() -> object:
+    """A dense network whose weights are most of its memory."""
+    import tensoropt
+
+    x = tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
+    y = tensoropt.placeholder(tensoropt.int32, [16], name="y")
+    hidden = tensoropt.layers.dense(x, 512, activation=tensoropt.nn.relu)
+    loss = tensoropt.softmax_cross_entropy(y, tensoropt.layers.dense(hidden, 8))
+    tensoropt.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    return loss
+
+
+def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
+    import tensoropt
+    from tensoropt.api.compare import METHODS
+    from tensoropt.cluster.presets import cpu
+
+    table = tensoropt.compare(_build(), cpu(4))
+    assert [row.method for row in table.rows] == list(METHODS)
+    assert (table.devices, table.batch) == (4, 16)
+    for row in table.rows:
+        if row.reason is None:
+            assert row.time_s is not None and row.network_time_s is not None and row.network_bytes is not None
+            assert 0 <= row.network_time_s < row.time_s
+            assert (row.network_bytes > 0) == (row.network_time_s > 0)
+            assert row.fits
+        else:
+            assert row.reason.startswith("does not apply because ")
+            assert row.time_s is None
+    assert {row.method for row in table.rows if row.reason} >= {"one_weird_trick", "zero1"}
+    plan = tensoropt.find_strategy(topology=cpu(4))
+    assert table.row("ft").time_s == plan.time_s
+    assert table.row("data_parallel").time_s == tensoropt.find_strategy("data_parallel", topology=cpu(4)).time_s
+    fastest = table.fastest()
+    assert fastest is not None
+    assert fastest.time_s == pytest.approx(plan.time_s)
+
+
+def test_the_memory_limit_decides_which_strategy_is_shown() -> None:
+    import tensoropt
+    from tensoropt.cluster.presets import cpu
+
+    loss = _build()
+    free = tensoropt.compare(loss, cpu(4), methods=["ft", "data_parallel"])
+    whole = free.row("data_parallel").memory_bytes or 0.0
+    tight = tensoropt.compare(loss, cpu(4), methods=["ft", "data_parallel"], memory_bytes=whole - 1)
+    assert tight.row("data_parallel").fits is False
+    assert tight.row("data_parallel").memory_bytes == whole
+    assert tight.row("ft").fits
+    assert (tight.row("ft").memory_bytes or 0.0) < whole
+
+
+def test_a_logical_graph_is_compared_by_itself() -> None:
+    import tensoropt
+    from tensoropt.cluster.presets import cpu
+
+    table = tensoropt.compare(mlp(), cpu(4), methods=["ft", "megatron", "zero3"], slots={"w1": 2})
+    assert all(row.reason is None for row in table.rows)
+    bare = tensoropt.compare(mlp(), cpu(4), methods=["zero3"])
+    # Two slots of a weight of 6 x 12 floats, in quarters.
+    assert (table.row("zero3").memory_bytes or 0) - (bare.row("zero3").memory_bytes or 0) == 2 * 6 * 12 * 4 / 4
+
+
+def test_bad_arguments_are_refused() -> None:
+    import tensoropt
+    from tensoropt.cluster.presets import cpu
+    from tensoropt.errors import GraphError, PlanError, SessionError
+
+    loss = _build()
+    with pytest.raises(PlanError, match=r"compare: method 'horovod' is unknown. Use some of 'ft'"):
+        tensoropt.compare(loss, cpu(4), methods=["horovod"])
+    with pytest.raises(PlanError, match="compare: memory_bytes must be above 0, got 0"):
+        tensoropt.compare(loss, cpu(4), memory_bytes=0)
+    with pytest.raises(PlanError, match="compare: batch_size must be at least 1, got 0"):
+        tensoropt.compare(loss, cpu(4), batch_size=0)
+    with pytest.raises(PlanError, match="compare: slots are of a Graph"):
+        tensoropt.compare(loss, cpu(4), slots={})
+    with pytest.raises(PlanError, match="cannot be shared by 3 devices"):
+        tensoropt.compare(loss, cpu(3))
+    with pytest.raises(SessionError, match="compare: the devices are unknown"):
+        tensoropt.compare(loss)
+    with pytest.raises(GraphError, match="compare: nothing minimizes 'Const:0'; training steps have the losses"):
+        tensoropt.compare(tensoropt.constant(1.0), cpu(4))
+    tensoropt.reset_default_graph()
+    with pytest.raises(GraphError, match="compare: model must be a loss of the model under construction"):
+        tensoropt.compare(loss, cpu(4))

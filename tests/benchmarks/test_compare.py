@@ -1,0 +1,47 @@
+"""The comparison's command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensoropt.errors import ClusterError
+from tensoropt.search.comparison import Comparison
+from tests.examples.small_models import SMALL
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(autouse=True)
+def eager_afterwards() -> Iterator[None]:
+    """A thread that is back in eager mode after each test."""
+    from tensoropt.api.model import leave_graph
+
+    yield
+    leave_graph()
+
+
+def test_a_cluster_is_a_preset_and_a_size() -> None:
+    from benchmarks.compare import cluster
+
+    assert (cluster("p100x16").device_count, cluster("p100x16").level_sizes) == (16, (4, 4))
+    assert cluster("v100-4x-rdma").device_count == 16
+    assert cluster("v100x4").device_count == 4
+    with pytest.raises(ClusterError, match="Cluster preset 'p': unknown"):
+        cluster("px4")
+
+
+def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.compare import main
+
+    file = tmp_path / "table.json"
+    sizes = [f"{name}={value}" for name, value in SMALL["alexnet"].items()]
+    methods = ["ft", "one_weird_trick", "megatron"]
+    main(["--model", "alexnet", "--cluster", "p100x2", "--json", str(file), "--size", *sizes, "--methods", *methods])
+    table = Comparison.from_json(file.read_text(encoding="utf-8"))
+    assert [row.method for row in table.rows] == methods
+    assert table.batch == 512  # 256 a device
+    assert "is a convolution" in (table.row("megatron").reason or "")
+    assert "one_weird_trick" in capsys.readouterr().out

@@ -1,0 +1,80 @@
+"""The table of methods as a value."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from tensoropt.errors import ProblemError
+from tensoropt.search.comparison import Comparison, ComparisonRow
+
+pytestmark = pytest.mark.pure
+
+_MIB = 2.0**20
+
+
+def _table() -> Comparison:
+    rows = (
+        ComparisonRow("ft", "search", 0.002, None, 3 * _MIB, 0.001, 5 * _MIB, 0.5, True, 9, True),
+        ComparisonRow("pase", "search", 0.001, None, 8 * _MIB, 0.0005, _MIB, 0.25, False, 1, False),
+        ComparisonRow("tofu", "baseline", 0.002, None, 2 * _MIB, 0.0015, _MIB, 0.125, True, 1, False),
+        ComparisonRow("zero1", "baseline", search_s=0.0, reason="does not apply because [it] cannot. Use 'zero2'."),
+    )
+    return Comparison("2x2 X", 4, "4 MiB per device", 64, 1.5, rows, "nobody asked")
+
+
+def test_the_fastest_is_of_those_that_fit_and_of_equal_ones_the_smallest() -> None:
+    fastest = _table().fastest()
+    assert fastest is not None
+    assert fastest.method == "tofu"
+    assert Comparison("x", 1, "1", None, 0.0, _table().rows[1:2]).fastest() is None
+
+
+def test_remarks_say_what_is_missing() -> None:
+    table = _table()
+    assert [row.remark() for row in table.rows] == [
+        "",
+        "does not fit, not exact",
+        "",
+        "does not apply because [it] cannot. Use 'zero2'.",
+    ]
+    text = str(table)
+    assert "Predicted for 4 devices of 2x2 X, 64 samples per step; at most 4 MiB per device" in text
+    assert "Fastest of those that fit: tofu." in text
+    assert "Not simulated: nobody asked." in text
+    assert "Nothing fits." in str(Comparison("x", 1, "1", None, 0.0, ()))
+
+
+def test_it_is_shown_with_all_rows() -> None:
+    from rich.console import Console
+
+    out = io.StringIO()
+    _table().show(Console(file=out, width=160))
+    text = out.getvalue()
+    for word in ("ft", "pase", "tofu", "zero1", "does not fit, not exact", "[it]"):
+        assert word in text
+    (line,) = [line for line in text.splitlines() if " ft " in line]
+    assert [cell.strip() for cell in line.split("│")[1:-1]] == ["ft", "2", "-", "3", "1", "5", "0.5", ""]
+
+
+def test_json_gives_it_back() -> None:
+    table = _table()
+    assert Comparison.from_json(table.to_json()) == table
+    assert json.loads(table.to_json())["rows"][0]["network_bytes"] == 5 * _MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("{", "cannot be read"), ('{"schema": 7}', "schema must be 1"), ('{"schema": 1}', "cannot be read")],
+)
+def test_bad_json_is_refused(text: str, what: str) -> None:
+    with pytest.raises(ProblemError, match=f"Comparison JSON: {what}"):
+        Comparison.from_json(text)
+
+
+def test_a_row_is_found_by_name() -> None:
+    assert _table().row("tofu").memory_bytes == 2 * _MIB
+    with pytest.raises(ProblemError, match="'opt' must be one of those compared, 'ft', 'pase', 'tofu', 'zero1'"):
+        _table().row("opt")

@@ -453,8 +453,11 @@ def commit(line: Any, other: Any, work: Any) -> None:
             for place in range(work.region_first[region], work.region_last[region]):
                 other.task[done], other.lane[done] = line.task[place], line.lane[place]
                 other.ready[done], other.end[done] = line.ready[place] + shift, line.end[place] + shift
-                other.enabler[done] = line.enabler[place]
-                line.position[line.task[place]] = done
+                # What was waiting already when the part was skipped may have waited for another task last.
+                task = line.task[place]
+                known = work.waiting[task] == counts[EPOCH]
+                other.enabler[done] = work.enabler[task] if known else line.enabler[place]
+                line.position[task] = done
                 done += 1
             region += 1
         if logged < counts[LOGGED]:

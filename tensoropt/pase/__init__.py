@@ -1,0 +1,23 @@
+"""PaSE: the fastest strategy by dynamic programming over any graph (Elango, IPDPS 2021)."""
+
+from __future__ import annotations
+
+from tensoropt.pase.best import BestStrategy as BestStrategy
+from tensoropt.pase.order import VertexOrder as VertexOrder
+from tensoropt.pase.order import breadth_first as breadth_first
+from tensoropt.pase.order import generate_seq as generate_seq
+from tensoropt.pase.search import ORDERS as ORDERS
+from tensoropt.pase.search import fastest_point as fastest_point
+from tensoropt.pase.search import find_best_strategy as find_best_strategy
+from tensoropt.pase.tables import MAX_TABLE_ENTRIES as MAX_TABLE_ENTRIES
+
+__all__ = [
+    "MAX_TABLE_ENTRIES",
+    "ORDERS",
+    "BestStrategy",
+    "VertexOrder",
+    "breadth_first",
+    "fastest_point",
+    "find_best_strategy",
+    "generate_seq",
+]

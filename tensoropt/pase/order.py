@@ -1,0 +1,116 @@
+"""`VertexOrder`: in which order the recurrence decides vertices, and over which others its tables are."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["VertexOrder", "breadth_first", "generate_seq"]
+
+Neighbours = Sequence[frozenset[int]]
+"""Per vertex the others that it shares an edge with; edges have no direction here."""
+
+
+@dataclass(frozen=True, slots=True)
+class VertexOrder:
+    """A sequence of vertices with what the recurrence needs of it (PaSE, section III-B).
+
+    The *connected set* of a vertex is what it reaches through vertices that are not after it. Its *dependent set* is
+    the neighbours of that set that are after it: the table of its least costs has an axis for each of them. Without the
+    vertex itself the connected set falls apart into its *connected subsets*, each of which has a table already.
+
+    Attributes:
+        vertices: all vertices, in the order in which they are decided.
+        dependent_sets: for each position in that order the dependent set, ascending.
+        connected_subsets: for each position the last vertices of the connected subsets, ascending: it is their tables
+            that the recurrence adds.
+    """
+
+    vertices: tuple[int, ...]
+    dependent_sets: tuple[tuple[int, ...], ...]
+    connected_subsets: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, neighbours: Neighbours, vertices: Sequence[int]) -> VertexOrder:
+        """The order that is given, which has every vertex once."""
+        near = [set(others) for others in neighbours]
+        dependent = [_join(near, v) for v in vertices]
+        return cls._with_subsets(vertices, dependent)
+
+    @classmethod
+    def _with_subsets(cls, vertices: Sequence[int], dependent: Sequence[Sequence[int]]) -> VertexOrder:
+        place = {v: i for i, v in enumerate(vertices)}
+        # A table is read by the first vertex, in the order, that it has an axis for.
+        subsets: list[list[int]] = [[] for _ in vertices]
+        for v, others in zip(vertices, dependent, strict=True):
+            if others:
+                subsets[min(place[w] for w in others)].append(v)
+        return cls(
+            tuple(vertices),
+            tuple(tuple(others) for others in dependent),
+            tuple(tuple(sorted(several)) for several in subsets),
+        )
+
+
+def generate_seq(neighbours: Neighbours, sizes: Sequence[int]) -> VertexOrder:
+    """GenerateSeq (PaSE, figure 3): always the vertex with the smallest dependent set, as it is at that point.
+
+    A chosen vertex's set is joined into that of each of its members, which keeps them right (Theorem 2). Of vertices
+    with equally many, the one that makes the smallest table goes first, then the one with the lowest number.
+
+    Args:
+        neighbours: of each vertex.
+        sizes: configurations of each vertex.
+
+    Complexity: O(N · M² · log N) for N vertices and dependent sets of up to M.
+    """
+    near = [set(others) for others in neighbours]
+
+    def key(v: int) -> tuple[int, int, int]:
+        return (len(near[v]), math.prod(sizes[w] for w in near[v]), v)
+
+    heap = [key(v) for v in range(len(near))]
+    heapq.heapify(heap)
+    done = [False] * len(near)
+    vertices, dependent = [], []
+    while heap:
+        entry = heapq.heappop(heap)
+        v = entry[2]
+        if done[v] or entry != key(v):
+            continue
+        done[v] = True
+        members = _join(near, v)
+        vertices.append(v)
+        dependent.append(members)
+        for w in members:
+            heapq.heappush(heap, key(w))
+    return VertexOrder._with_subsets(vertices, dependent)
+
+
+def breadth_first(neighbours: Neighbours) -> VertexOrder:
+    """The order that the paper compares with (section III-A): breadth first from vertex 0, part after part."""
+    reached = [False] * len(neighbours)
+    vertices: list[int] = []
+    for first in range(len(neighbours)):
+        if reached[first]:
+            continue
+        reached[first] = True
+        queue = [first]
+        for v in queue:
+            for w in sorted(neighbours[v]):
+                if not reached[w]:
+                    reached[w] = True
+                    queue.append(w)
+        vertices += queue
+    return VertexOrder.of(neighbours, vertices)
+
+
+def _join(near: list[set[int]], v: int) -> list[int]:
+    """Takes ``v`` out, joining its dependent set into those of its members. Returns the set, ascending."""
+    members = sorted(near[v])
+    for w in members:
+        near[w] |= near[v]
+        near[w] -= {v, w}
+    return members

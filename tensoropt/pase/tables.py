@@ -1,0 +1,293 @@
+"""`TimeTables`: the times of a problem as tables over variables, and the one step of the recurrence on them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.search.problem import FloatArray, IntArray, Problem, same_memory
+
+__all__ = ["MAX_TABLE_ENTRIES", "Decision", "TimeTables"]
+
+MAX_TABLE_ENTRIES = 1 << 26
+"""The largest table that is made: half a gigabyte."""
+
+_AT_ONCE = 1 << 15
+"""Entries worked on at once: a quarter of a megabyte, which stays in a core's cache."""
+
+Scope = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """What one vertex's configuration depends on: enough to choose it once those of its dependent set are known.
+
+    Attributes:
+        variable: the vertex.
+        scopes: of the tables that the recurrence added there.
+        tables: these tables, one axis per variable of the scope.
+        configurations: for every variable in them the configuration of each index.
+    """
+
+    variable: int
+    scopes: tuple[Scope, ...]
+    tables: tuple[FloatArray, ...]
+    configurations: Mapping[int, IntArray]
+
+    def best(self, chosen: Mapping[int, int]) -> int:
+        """The configuration of least time, of equal ones the first."""
+        total = np.zeros(len(self.configurations[self.variable]))
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            where = tuple(
+                slice(None) if w == self.variable else int(np.searchsorted(self.configurations[w], chosen[w]))
+                for w in scope
+            )
+            total += table[where]
+        return int(self.configurations[self.variable][total.argmin()])
+
+
+class TimeTables:
+    """Tables of times over variables, at most one per set of variables; their sum is the time of a strategy.
+
+    A variable is a node, or all nodes of one group. Tables that are equal because layers repeat are one object, and are
+    worked on once.
+
+    Attributes:
+        names: per variable, its nodes' names.
+        configurations: per variable, the configurations that its tables' indices stand for, ascending.
+        factors: the tables by their scope, ascending variables; seconds.
+    """
+
+    def __init__(
+        self, names: tuple[tuple[str, ...], ...], configurations: list[IntArray], memo: dict[object, object]
+    ) -> None:
+        self.names = names
+        self.configurations = configurations
+        self.factors: dict[Scope, FloatArray] = {}
+        self._at: list[dict[Scope, None]] = [{} for _ in names]
+        # Results by what they were made of, which is held with them: no other array has its id meanwhile.
+        self._memo = memo
+
+    @classmethod
+    def of(cls, problem: Problem) -> tuple[TimeTables, tuple[int, ...]]:
+        """The tables of a problem, and for each node its variable."""
+        groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
+        number: dict[int, int] = {}
+        variable = tuple(number.setdefault(group, len(number)) for group in groups.tolist())
+        members: list[list[int]] = [[] for _ in number]
+        for node, v in enumerate(variable):
+            members[v].append(node)
+        made = cls(
+            tuple(tuple(problem.names[i] for i in nodes) for nodes in members),
+            [np.arange(problem.configurations(nodes[0])) for nodes in members],
+            {},
+        )
+        for node, v in enumerate(variable):
+            made._take((v,), problem.node_time_s[node], problem.node_memory_bytes[node], "node")
+        for e, (u, w) in enumerate(problem.edges.tolist()):
+            a, b = variable[u], variable[w]
+            form = "within" if a == b else "forward" if a < b else "backward"
+            scope = (a,) if a == b else (min(a, b), max(a, b))
+            made._take(scope, problem.edge_time_s[e], problem.edge_memory_bytes[e], form)
+        return made, variable
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of configurations of each variable."""
+        return [len(several) for several in self.configurations]
+
+    def neighbours(self) -> tuple[frozenset[int], ...]:
+        """Per variable the others that it has a table with."""
+        return tuple(frozenset(w for scope in self._at[v] for w in scope if w != v) for v in range(len(self.names)))
+
+    def add(self, scope: Scope, table: FloatArray) -> None:
+        """Adds a table."""
+        before = self.factors.get(scope)
+        if before is None:
+            self.factors[scope] = table
+            for v in scope:
+                self._at[v][scope] = None
+        else:
+            self.factors[scope] = self._once(("sum", id(before), id(table)), (before, table), lambda: before + table)
+
+    def restricted(self, kept: Mapping[int, IntArray]) -> TimeTables:
+        """The tables over some indices only of the variables that ``kept`` has."""
+        configurations = [c[kept[v]] if v in kept else c for v, c in enumerate(self.configurations)]
+        other = TimeTables(self.names, configurations, self._memo)
+        whole = {v: len(kept[v]) == len(self.configurations[v]) for v in kept}
+        for scope, table in self.factors.items():
+            if all(whole.get(v, True) for v in scope):
+                other.add(scope, table)
+                continue
+            rows = [kept[v] if v in kept else np.arange(len(self.configurations[v])) for v in scope]
+            key = ("part", id(table), *(part.tobytes() for part in rows))
+            other.add(scope, self._once(key, (table,), functools.partial(_part, table, rows)))
+        return other
+
+    def around(self, variable: int) -> list[int]:
+        """The other variables, of more than one configuration, that its tables have; ascending."""
+        others = {w for scope in self._at[variable] for w in scope if w != variable}
+        return sorted(w for w in others if len(self.configurations[w]) > 1)
+
+    def decide(self, variable: int) -> Decision:
+        """One step of the recurrence (PaSE, Eq. 4): replaces a variable's tables by the least of their sums.
+
+        Raises:
+            ProblemError: the resulting table would have more than `MAX_TABLE_ENTRIES`.
+            InfeasibleError: no combination of configurations is possible.
+        """
+        scopes = sorted(self._at[variable])
+        tables = tuple(self.factors.pop(scope) for scope in scopes)
+        kept = self.around(variable)
+        for scope in scopes:
+            for v in scope:
+                del self._at[v][scope]
+        result = self._least(variable, scopes, tables, kept)
+        if not np.isfinite(result).any():
+            others = sorted({v for scope in scopes for v in scope if v != variable})
+            beside = ", ".join(repr(name) for v in others for name in self.names[v])
+            raise InfeasibleError(
+                f"Problem node {', '.join(map(repr, self.names[variable]))}: must have a configuration of finite time "
+                f"beside those of {beside or 'the nodes before it'}, but every combination is impossible. Allow more "
+                "configurations there."
+            )
+        self.add(tuple(kept), result)
+        mentioned = {v: self.configurations[v] for scope in scopes for v in scope}
+        mentioned[variable] = self.configurations[variable]
+        return Decision(variable, tuple(scopes), tables, mentioned)
+
+    def _least(
+        self, variable: int, scopes: Sequence[Scope], tables: Sequence[FloatArray], kept: Sequence[int]
+    ) -> FloatArray:
+        shape = tuple(len(self.configurations[w]) for w in kept)
+        entries = math.prod(shape)
+        if entries > MAX_TABLE_ENTRIES:
+            names = ", ".join(repr(self.names[w][0]) for w in kept)
+            raise ProblemError(
+                f"find_best_strategy: a table may have at most {MAX_TABLE_ENTRIES} entries, but that of "
+                f"{self.names[variable][0]!r} would have {' × '.join(map(str, shape))} = {entries}, one axis for each "
+                f"of its dependent set ({names}). Use order='generate_seq', fewer configurations, or groups of nodes "
+                "that take the same one."
+            )
+        axis = {w: i for i, w in enumerate(kept, 1)} | {variable: 0}
+        patterns = tuple(tuple(axis.get(w, -1) for w in scope) for scope in scopes)
+        size = len(self.configurations[variable])
+        key = ("least", size, shape, patterns, *map(id, tables))
+        return self._once(key, tables, lambda: _least_sum(size, shape, patterns, tables))
+
+    def _once(self, key: object, inputs: Sequence[FloatArray], make: Callable[[], FloatArray]) -> FloatArray:
+        known = self._memo.get(key)
+        if known is None:
+            known = self._memo[key] = (make(), inputs)
+        result: FloatArray = known[0]  # type: ignore[index]
+        return result
+
+    def _take(self, scope: Scope, time_s: FloatArray, memory_bytes: FloatArray, form: str) -> None:
+        """Adds a table of the problem: the least time of its alternatives."""
+        key = (form, same_memory(time_s), same_memory(memory_bytes))
+        self.add(scope, self._once(key, (time_s, memory_bytes), lambda: _taken(time_s, memory_bytes, form)))
+
+
+def _part(table: FloatArray, rows: Sequence[IntArray]) -> FloatArray:
+    return np.ascontiguousarray(table[np.ix_(*rows)])
+
+
+def _taken(time_s: FloatArray, memory_bytes: FloatArray, form: str) -> FloatArray:
+    """The table over variables: the least of its alternatives; the diagonal for ends in one group; ends in order."""
+    if form == "within":
+        diagonal = np.arange(time_s.shape[0])
+        time_s, memory_bytes = time_s[diagonal, diagonal], memory_bytes[diagonal, diagonal]
+    axes = 2 if form in ("forward", "backward") else 1
+    time = least_alternative(time_s, memory_bytes, axes)
+    return np.ascontiguousarray(time.T) if form == "backward" else np.ascontiguousarray(time)
+
+
+def least_alternative(time_s: FloatArray, memory_bytes: FloatArray, axes: int) -> FloatArray:
+    """The time of the fastest alternative that exists; +inf where none does."""
+    free = not any(memory_bytes.strides)  # a broadcast zero
+    if time_s.ndim == axes:
+        return time_s if free else np.where(np.isinf(memory_bytes), np.inf, time_s)
+    least = np.full(time_s.shape[:axes], np.inf)
+    for p in range(time_s.shape[axes]):
+        one = time_s[..., p] if free else np.where(np.isinf(memory_bytes[..., p]), np.inf, time_s[..., p])
+        np.minimum(least, one, out=least)
+    return least
+
+
+def _least_sum(
+    size: int, shape: tuple[int, ...], patterns: Sequence[tuple[int, ...]], tables: Sequence[FloatArray]
+) -> FloatArray:
+    """``min over k of the sum of tables``, each with axes where its pattern says; *k* is axis 0.
+
+    Args:
+        size: how many *k* there are.
+        shape: of the result: axes 1, 2, ….
+        patterns: for each axis of each table, which axis it is; -1 for one of length 1 that has none.
+        tables: to be added.
+
+    Complexity: O(size · entries of the result), in blocks that stay in the cache.
+    """
+    whole = []
+    for pattern, table in zip(patterns, tables, strict=True):
+        table = table.reshape([n for n, axis in zip(table.shape, pattern, strict=True) if axis >= 0])
+        axes = [axis for axis in pattern if axis >= 0]
+        table = table.transpose(np.argsort(axes))
+        lengths = dict(zip(sorted(axes), table.shape, strict=True))
+        whole.append(np.ascontiguousarray(table).reshape([lengths.get(axis, 1) for axis in range(len(shape) + 1)]))
+    whole = _absorbed(sorted(whole, key=lambda table: table.size))
+    if size * math.prod(shape) <= _AT_ONCE:
+        total = whole[0]
+        for table in whole[1:]:
+            total = total + table
+        return np.asarray(np.broadcast_to(total, (size, *shape)).min(axis=0))
+    result = np.full(shape, np.inf)
+    _fill(result, whole, size)
+    return result
+
+
+def _absorbed(tables: list[FloatArray]) -> list[FloatArray]:
+    """Adds each table to the next larger one that has all of its axes: what remains is added for each entry."""
+    left: list[FloatArray] = []
+    tables = list(tables)
+    while tables:
+        table = tables.pop(0)
+        for i, larger in enumerate(tables):
+            if all(n in (1, m) for n, m in zip(table.shape, larger.shape, strict=True)):
+                tables[i] = larger + table
+                break
+        else:
+            left.append(table)
+    return left
+
+
+def _fill(result: FloatArray, tables: list[FloatArray], size: int) -> None:
+    """Writes the least sums, a block of the result at a time."""
+    if result.size > _AT_ONCE and result.ndim:
+        inner = result.size // result.shape[0]
+        rows = max(1, _AT_ONCE // inner)
+        for first in range(0, result.shape[0], rows):
+            part = slice(first, first + rows)
+            _fill_block(result[part], [t if t.shape[1] == 1 else t[:, part] for t in tables], size)
+    else:
+        _fill_block(result, tables, size)
+
+
+def _fill_block(result: FloatArray, tables: list[FloatArray], size: int) -> None:
+    if result.size > _AT_ONCE and result.ndim > 1 and result.shape[0] == 1:
+        _fill(result[0], [t[:, 0] for t in tables], size)
+        return
+    if len(tables) == 1:
+        np.minimum(result, tables[0].min(axis=0), out=result)
+        return
+    block = np.empty(result.shape)
+    for k in range(size):
+        total = tables[0][k]
+        for table in tables[1:-1]:
+            total = total + table[k]
+        np.add(total, tables[-1][k], out=block)
+        np.minimum(result, block, out=result)

@@ -1,7 +1,7 @@
 """What operators, reshards and memory cost on a topology."""
 
 from tensoropt.cost.analytic import AnalyticCost
-from tensoropt.cost.memory import piece_bytes
+from tensoropt.cost.memory import KnowsScratch, piece_bytes
 from tensoropt.cost.model import CostModel
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, profile_key
 from tensoropt.cost.profiled import ProfiledCost, gradient_positions
@@ -10,6 +10,7 @@ __all__ = [
     "AnalyticCost",
     "CostModel",
     "Curve",
+    "KnowsScratch",
     "OpProfile",
     "OpTime",
     "ProfiledCost",

@@ -20,6 +20,7 @@ from tensoropt.plan.configuration import Configuration, not_executed
 from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.search.choices import Choices, TensorStates
 from tensoropt.search.keeping import Keeping
+from tensoropt.search.peak import peak_memory, scratch_of
 from tensoropt.search.problem import Problem
 from tensoropt.search.rows import rows_seconds
 
@@ -50,7 +51,8 @@ class SearchSpace:
     Memory is what a device holds when the backward pass begins, which is when it holds most: variables with their
     gradients and optimizer slots, inputs, and every tensor that the backward pass reads. A tensor belongs to the edge
     to its reader, because it takes both ends to know how many copies of it there are. Temporaries are not in it; plans
-    note the largest (TensorOpt section 5.2 leaves a tenth for them).
+    note the largest (TensorOpt section 5.2 leaves a tenth for them), and the peak over the step, buffer by buffer
+    (:func:`tensoropt.search.peak.peak_memory`).
 
     Attributes:
         graph: the logical graph.
@@ -207,7 +209,7 @@ class SearchSpace:
                 float(node_time[chosen[op.name]]),
                 float(node_memory[chosen[op.name]]) + held.get(op.name, 0.0),
             )
-        return Plan(
+        plan = Plan(
             self.mesh,
             self.graph.fingerprint(),
             option,
@@ -222,6 +224,10 @@ class SearchSpace:
                 **self._not_executed(chosen),
             },
         )
+        if "not_executed" in plan.notes:
+            return plan
+        peak = peak_memory(self.graph, self.rules, plan, self._slots, scratch_of(self.cost, self.graph, self.rules))
+        return dataclasses.replace(plan, notes={**plan.notes, "peak_memory": peak.to_json()})
 
     def device_memory(self, assignment: Sequence[int], alternatives: npt.ArrayLike | None = None) -> FloatArray:
         """Bytes on each device, for a strategy as :meth:`plan` takes it: what is placed counts where it is.

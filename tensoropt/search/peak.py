@@ -1,0 +1,416 @@
+"""The peak of a device's memory over a training step, by following every buffer of one strategy.
+
+Searches need memory that adds up over operators and edges: what is held when the backward pass begins, with all
+gradients of variables. A device never holds all of that at once, and it holds other things for a moment: gradients of
+activations, buffers that collectives are packed in, what kernels work in. For a plan that was chosen, the step is known
+in order: forward in the order of the graph, backward in reverse, every variable updated once its gradient is there. So
+it is known when each buffer is made and last read. The largest sum at any time is the peak.
+
+What the executor and TensorFlow's kernels do with buffers is taken into account: outputs that are their inputs, updates
+in place, gradients that pass through, copies that are made again (TensorOpt section 4.2), pieces that are packed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensoropt.cost import KnowsScratch
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.layout import Layout, Step, StepKind
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan, row_edges
+from tensoropt.plan.reuse import has_gradient, reads_again, reverse_steps
+
+__all__ = ["PeakMemory", "Scratch", "peak_memory", "scratch_of"]
+
+# What an operator takes beside its tensors, in bytes: forward, kept for the backward pass, backward.
+Scratch = Callable[[Operator, Configuration], tuple[float, float, float]]
+
+_SOURCES = ("Variable", "Const", "Placeholder", "PlaceholderWithDefault")
+# The output is the input's buffer.
+_ALIASES = frozenset(
+    "Fanout Sink Identity StopGradient PreventGradient CheckNumerics Snapshot Reshape Squeeze ExpandDims".split()
+)
+# The gradient of an input of the output's shape is the output's gradient.
+_PASSING = _ALIASES | frozenset("Add AddV2 AddN BiasAdd Sub".split())
+# Of these, the gradient of an input does not read that input.
+_MULTILINEAR = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D Conv3D Mul".split())
+# They have a tensor of the input's shape as output, but not in its place.
+_NOT_IN_PLACE = ("FusedBatchNorm", "Conv", "Pool", "LRN", "Cumsum", "Reverse", "Roll", "Random", "MatMul", "Einsum")
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    """The largest sum of buffers on a device at any time of a step.
+
+    Attributes:
+        memory_bytes: all together.
+        operator: whose work it is at that time.
+        backward: whether that is in the backward pass.
+        parts: bytes by what they are: ``variables`` (with slots), ``inputs``, ``activations``, ``moved`` (copies that
+            reshards made, and their packing), ``gradients`` (of activations), ``variable_gradients``, ``scratch``.
+    """
+
+    memory_bytes: float
+    operator: str
+    backward: bool
+    parts: Mapping[str, float]
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object."""
+        return {
+            "memory_bytes": self.memory_bytes,
+            "operator": self.operator,
+            "backward": self.backward,
+            "parts": dict(self.parts),
+        }
+
+
+def scratch_of(cost: object, graph: Graph, rules: Mapping[str, OpRule]) -> Scratch:
+    """What a cost model knows of kernels; nothing unless it measured them."""
+    if not isinstance(cost, KnowsScratch):
+        return _nothing
+
+    def scratch(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
+        gradients = sum(Edge(tensor, op.name, i) in graph.differentiable for i, tensor in enumerate(op.inputs))
+        return cost.scratch_bytes(op, rules[op.name], graph.input_specs(op), configuration, gradients=gradients)
+
+    return scratch
+
+
+def _nothing(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
+    del op, configuration
+    return 0.0, 0.0, 0.0
+
+
+def peak_memory(
+    graph: Graph,
+    rules: Mapping[str, OpRule],
+    plan: Plan,
+    slots: Mapping[str, int],
+    scratch: Scratch = _nothing,
+) -> PeakMemory:
+    """Follows the buffers of a plan through one training step.
+
+    Args:
+        graph: the logical graph.
+        rules: of its operators.
+        plan: for it. Of its operators those of training count.
+        slots: for each trained variable, how many tensors of its shape its optimizer keeps.
+        scratch: what kernels take beside their tensors.
+    """
+    step = _Step(graph, rules, plan, slots, scratch)
+    operators = [op for op in graph.operators if op.name in graph.training]
+    for op in operators:
+        step.forward(op)
+    for op in reversed(operators):
+        step.backward(op)
+    return step.peak()
+
+
+@dataclass(slots=True, eq=False)
+class _Buffer:
+    """Memory that is taken at once and given back at once."""
+
+    size_bytes: float
+    kind: str
+    last_use: int = -1
+
+
+@dataclass(slots=True)
+class _Moment:
+    """The work of one kernel.
+
+    Attributes:
+        operator: that it belongs to.
+        backward: in the backward pass.
+        made: the buffers that are taken.
+        replaced: buffers that may be overwritten if nothing reads them later.
+        scratch_bytes: taken while it runs.
+    """
+
+    operator: str
+    backward: bool
+    made: list[_Buffer] = field(default_factory=list)
+    replaced: list[_Buffer] = field(default_factory=list)
+    scratch_bytes: float = 0.0
+
+
+class _Step:
+    """The moments of a training step in order."""
+
+    def __init__(
+        self, graph: Graph, rules: Mapping[str, OpRule], plan: Plan, slots: Mapping[str, int], scratch: Scratch
+    ) -> None:
+        self._graph = graph
+        self._rules = rules
+        self._plan = plan
+        self._slots = slots
+        self._scratch = scratch
+        self._rows = row_edges(graph, rules)
+        self._keep = {edge: entry.keep for edge, entry in plan.edges.items() if entry.forward}
+        self._from_after = {edge.tensor: edge for edge, keep in self._keep.items() if keep == "after"}
+        self._moments: list[_Moment] = []
+        self._always: dict[str, float] = {}
+        self._values: dict[TensorId, _Buffer] = {}
+        self._arrived: dict[Edge, _Buffer] = {}
+        self._incoming: dict[TensorId, list[_Buffer]] = {}
+        self._kept: dict[str, _Buffer] = {}
+
+    # ---------------------------------------------------------------------------------------------------- forward
+
+    def forward(self, op: Operator) -> None:
+        """An operator of the forward pass, with what brings its inputs."""
+        if op.type in _SOURCES:
+            self._source(op)
+            return
+        edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
+        for edge in edges:
+            entry, spec = self._plan.edge(edge), self._graph.spec(edge.tensor)
+            source = self._values[edge.tensor]
+            self._arrived[edge] = self._move(spec, source, self._given(edge), entry.forward, op.name, False, "moved")
+        inputs = [self._arrived[edge] for edge in edges]
+        if op.type in _ALIASES and inputs:
+            self._values[TensorId(op.name)] = inputs[0]
+            return
+        forward, kept, _ = self._scratch(op, self._plan.configuration(op.name))
+        moment = self._moment(op.name, False, inputs, forward)
+        for index, spec in enumerate(op.outputs):
+            buffer = _Buffer(self._bytes(spec, self._made(TensorId(op.name, index))), "activations")
+            moment.made.append(buffer)
+            self._values[TensorId(op.name, index)] = buffer
+        if kept and has_gradient(self._graph, op.name):
+            self._kept[op.name] = _Buffer(kept, "activations")
+            moment.made.append(self._kept[op.name])
+        self._replace(op, moment, inputs, 0)
+
+    def _source(self, op: Operator) -> None:
+        for index, spec in enumerate(op.outputs):
+            kind = "variables" if op.type == "Variable" else "inputs"
+            size = self._bytes(spec, self._made(TensorId(op.name, index)))
+            self._always[kind] = self._always.get(kind, 0.0) + size * (1 + self._slots.get(op.name, 0))
+            self._values[TensorId(op.name, index)] = _Buffer(0.0, kind)
+
+    def _replace(self, op: Operator, moment: _Moment, inputs: Sequence[_Buffer], output: int) -> None:
+        """An elementwise op writes to an input that nothing reads any more."""
+        if op.type.startswith(_NOT_IN_PLACE) or not op.outputs:
+            return
+        rule = self._rules[op.name]
+        for position, buffer in enumerate(inputs):
+            alike = rule.inputs[position] == rule.outputs[output]
+            if alike and buffer.size_bytes == moment.made[output].size_bytes and buffer.kind != "inputs":
+                moment.replaced.append(buffer)
+
+    # --------------------------------------------------------------------------------------------------- backward
+
+    def backward(self, op: Operator) -> None:
+        """An operator of the backward pass, with what makes its inputs again, and what takes its gradients back."""
+        incoming = [self._sum(op, TensorId(op.name, index)) for index in range(max(1, len(op.outputs)))]
+        arrived = [buffer for buffer in incoming if buffer is not None]
+        if op.type in _SOURCES:
+            if arrived:
+                self._moment(op.name, True, arrived)  # the update
+            return
+        edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
+        wanted = [edge for edge in edges if edge in self._graph.differentiable]
+        if not wanted:
+            return
+        gradients = self._passed(op, wanted, arrived)
+        if gradients is None:
+            gradients = self._computed(op, edges, wanted, arrived)
+        # Weights first: their gradients wait for nobody.
+        for edge, gradient in sorted(gradients, key=lambda item: not self._is_weight(item[0])):
+            entry, spec = self._plan.edge(edge), self._graph.spec(edge.tensor)
+            kind = gradient.kind
+            moved = self._move(spec, gradient, self._wanted_gradient(edge), entry.backward, op.name, True, kind)
+            if self._is_weight(edge) and self._graph[edge.tensor.op].type == "Variable":
+                self._moment(edge.tensor.op, True, [moved])  # the update
+            else:
+                self._incoming.setdefault(edge.tensor, []).append(moved)
+
+    def _sum(self, op: Operator, tensor: TensorId) -> _Buffer | None:
+        """The gradient of an output; those of several readers are summed in place of the first."""
+        parts = self._incoming.pop(tensor, [])
+        if len(parts) > 1:
+            total = _Buffer(parts[0].size_bytes, parts[0].kind)
+            moment = self._moment(op.name, True, parts)
+            moment.made.append(total)
+            moment.replaced.append(parts[0])
+            return total
+        return parts[0] if parts else None
+
+    def _passed(
+        self, op: Operator, wanted: Sequence[Edge], arrived: Sequence[_Buffer]
+    ) -> list[tuple[Edge, _Buffer]] | None:
+        """The gradients of an operator that passes its output's on; None for one that computes them."""
+        if op.type not in _PASSING or len(arrived) != 1:
+            return None
+        result = []
+        for edge in wanted:
+            size = self._bytes(self._graph.spec(edge.tensor), self._wanted_gradient(edge))
+            if size >= arrived[0].size_bytes:
+                result.append((edge, arrived[0]))
+            else:  # summed over what was broadcast
+                summed = _Buffer(size, self._kind(edge))
+                self._moment(op.name, True, arrived).made.append(summed)
+                result.append((edge, summed))
+        return result
+
+    def _computed(
+        self, op: Operator, edges: Sequence[Edge], wanted: Sequence[Edge], arrived: Sequence[_Buffer]
+    ) -> list[tuple[Edge, _Buffer]]:
+        rule = self._rules[op.name]
+        read = list(arrived)
+        for edge in edges:
+            if edge.position not in rule.saved_inputs or (op.type in _MULTILINEAR and list(wanted) == [edge]):
+                continue
+            if reads_again(self._graph, self._rules, edge, self._keep):
+                spec, steps = self._graph.spec(edge.tensor), self._plan.edge(edge).forward
+                source = self._values[edge.tensor]
+                read.append(self._move(spec, source, self._given(edge), steps, op.name, True, "moved"))
+            else:
+                read.append(self._arrived[edge])
+        for index in rule.saved_outputs:
+            read.append(self._output_again(op, TensorId(op.name, index)))
+        if op.name in self._kept:
+            read.append(self._kept[op.name])
+        moment = self._moment(op.name, True, read, self._scratch(op, self._plan.configuration(op.name))[2])
+        result = []
+        for edge in wanted:
+            spec = self._graph.spec(edge.tensor)
+            size = self._bytes(spec, self._wanted_gradient(edge))
+            if edge in self._rows:
+                size = min(size, self._bytes(op.outputs[0], self._made(TensorId(op.name))))
+            buffer = _Buffer(size, self._kind(edge))
+            moment.made.append(buffer)
+            result.append((edge, buffer))
+        if len(wanted) == 1 and not op.type.startswith(_NOT_IN_PLACE):
+            alike = rule.inputs[wanted[0].position] == rule.outputs[0]
+            moment.replaced += [part for part in arrived if alike and part.size_bytes == moment.made[0].size_bytes]
+        return result
+
+    def _output_again(self, op: Operator, tensor: TensorId) -> _Buffer:
+        """An output that the backward pass reads, made again where only its reader's copy is kept."""
+        edge = self._from_after.get(tensor)
+        if edge is None:
+            return self._values[tensor]
+        layout = given = self._given(edge)
+        for step in self._plan.edge(edge).forward:
+            layout = step.apply(layout)
+        steps = reverse_steps(given, self._plan.edge(edge).forward)
+        spec = self._graph.spec(tensor)
+        return self._move(spec, self._arrived[edge], layout, steps, op.name, True, "moved")
+
+    # ------------------------------------------------------------------------------------------------------ moving
+
+    def _move(
+        self,
+        spec: TensorSpec,
+        source: _Buffer,
+        layout: Layout,
+        steps: Sequence[Step],
+        operator: str,
+        backward: bool,
+        kind: str,
+    ) -> _Buffer:
+        """The buffer after reshard steps, as ``exec/resharding.py`` does them."""
+        for step in steps:
+            reached = step.apply(layout)
+            before, after = self._bytes(spec, layout), self._bytes(spec, reached)
+            if step.kind is StepKind.SLICE and self._is_outermost(spec, reached, step.dim):
+                layout = reached
+                continue  # a view
+            packs = step.to_dim if step.kind is StepKind.ALL_TO_ALL else step.dim
+            if step.kind in (StepKind.ALL_TO_ALL, StepKind.REDUCE_SCATTER):
+                if not self._is_outermost(spec, layout, packs):
+                    source = self._copy(source, before, operator, backward, kind)
+            scratch = before if step.kind is StepKind.TO_PARTIAL else 0.0
+            in_place = step.kind is StepKind.ALL_REDUCE
+            source = self._copy(source, after, operator, backward, kind, scratch, in_place=in_place)
+            unpacks = step.kind in (StepKind.ALL_TO_ALL, StepKind.ALL_GATHER)
+            if unpacks and not self._is_outermost(spec, reached, step.dim):
+                source = self._copy(source, after, operator, backward, kind)
+            layout = reached
+        return source
+
+    def _copy(
+        self,
+        source: _Buffer,
+        size: float,
+        operator: str,
+        backward: bool,
+        kind: str,
+        scratch: float = 0.0,
+        *,
+        in_place: bool = False,
+    ) -> _Buffer:
+        moment = self._moment(operator, backward, [source], scratch)
+        buffer = _Buffer(size, kind)
+        moment.made.append(buffer)
+        moment.replaced += [source] if in_place else []
+        return buffer
+
+    def _is_outermost(self, spec: TensorSpec, layout: Layout, dim: int | None) -> bool:
+        """Whether pieces along a dimension are contiguous."""
+        return dim is None or math.prod(layout.local_shape(spec.shape, self._plan.mesh)[:dim]) == 1
+
+    # ------------------------------------------------------------------------------------------------------ sizes
+
+    def _bytes(self, spec: TensorSpec, layout: Layout) -> float:
+        return float(math.prod(layout.local_shape(spec.shape, self._plan.mesh)) * spec.itemsize)
+
+    def _made(self, tensor: TensorId) -> Layout:
+        return self._plan.configuration(tensor.op).output_layouts(self._rules[tensor.op], tensor.index).value
+
+    def _given(self, edge: Edge) -> Layout:
+        return self._made(edge.tensor)
+
+    def _wanted_gradient(self, edge: Edge) -> Layout:
+        return self._plan.configuration(edge.consumer).input_layouts(self._rules[edge.consumer], edge.position).gradient
+
+    def _is_weight(self, edge: Edge) -> bool:
+        producer = self._graph[edge.tensor.op]
+        if producer.type == "Fanout":
+            return self._graph[producer.inputs[0].op].type == "Variable"
+        return producer.type == "Variable"
+
+    def _kind(self, edge: Edge) -> str:
+        return "variable_gradients" if self._is_weight(edge) else "gradients"
+
+    # ------------------------------------------------------------------------------------------------------- time
+
+    def _moment(self, operator: str, backward: bool, read: Sequence[_Buffer], scratch: float = 0.0) -> _Moment:
+        moment = _Moment(operator, backward, scratch_bytes=scratch)
+        for buffer in read:
+            buffer.last_use = len(self._moments)
+        self._moments.append(moment)
+        return moment
+
+    def peak(self) -> PeakMemory:
+        """The largest sum over all moments."""
+        held = dict(self._always)
+        ending: dict[int, list[_Buffer]] = {}
+        best: PeakMemory | None = None
+        for now, moment in enumerate(self._moments):
+            for buffer in moment.replaced:
+                # One input at most is overwritten.
+                if buffer.last_use == now and buffer in ending.get(now, ()):
+                    ending[now].remove(buffer)
+                    held[buffer.kind] -= buffer.size_bytes
+                    break
+            for buffer in moment.made:
+                held[buffer.kind] = held.get(buffer.kind, 0.0) + buffer.size_bytes
+                ending.setdefault(max(buffer.last_use, now), []).append(buffer)
+            total = sum(held.values()) + moment.scratch_bytes
+            if best is None or total > best.memory_bytes:
+                parts = {kind: held[kind] for kind in sorted(held) if held[kind] > 0}
+                parts |= {"scratch": moment.scratch_bytes} if moment.scratch_bytes else {}
+                best = PeakMemory(total, moment.operator, moment.backward, parts)
+            for buffer in ending.pop(now, []):
+                held[buffer.kind] -= buffer.size_bytes
+        return best or PeakMemory(sum(held.values()), "", False, held)

@@ -1,0 +1,140 @@
+"""The peak of a plan's memory, against sums made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost, OpProfile, ProfiledCost
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorSpec
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.search.peak import PeakMemory, peak_memory
+from tensoropt.search.space import SearchSpace
+from tests.plan.small_graphs import embedding, mlp, tied
+
+pytestmark = pytest.mark.pure
+
+# The bytes of the tensors of mlp(): x, w1, b1, w2; h (also with its bias, and where the activation is); y.
+X, W1, B1, W2, H, Y = 192, 288, 48, 192, 384, 128
+
+
+def _plan(
+    graph: Graph, actions: Mapping[str, tuple[str | None, ...]], alternatives: Mapping[str, int] | None = None
+) -> Plan:
+    """The plan in which operators have the configurations given, and all others replicate."""
+    space = SearchSpace(graph, AnalyticCost(cpu(2)), reuse=True)
+    wanted = {op.name: Configuration(actions.get(op.name, (None,))) for op in space.operators}
+    picks = [0] * len(space.operators) + [(alternatives or {}).get(str(edge.tensor), 0) for edge in space.edges]
+    return space.plan(space.assignment(wanted), "hand", alternatives=picks)
+
+
+def _peak(graph: Graph, plan: Plan, slots: Mapping[str, int] | None = None) -> PeakMemory:
+    return peak_memory(graph, rules_of(graph), plan, slots or {})
+
+
+def test_the_peak_of_a_replicated_step_is_where_the_last_product_goes_back() -> None:
+    peak = _peak(mlp(), _plan(mlp(), {}))
+    # The activation is kept, y's gradient has come, those of its two inputs are made. Bias and activation take nothing.
+    assert (peak.operator, peak.backward) == ("y", True)
+    assert peak.memory_bytes == X + W1 + B1 + W2 + H + Y + W2 + H
+    assert peak.parts == {
+        "inputs": X,
+        "variables": W1 + B1 + W2,
+        "activations": H,
+        "gradients": Y + H,
+        "variable_gradients": W2,
+    }
+
+
+def test_pieces_are_counted_and_slots_are_held_all_the_time() -> None:
+    graph = mlp()
+    batch = {"h": ("m",), "y": ("m",), "x": ("d0",), "hb": ("d0",), "a": ("d0",), "s": ("d0",), "flat": ("d0",)}
+    plan = _plan(graph, batch)
+    whole, slotted = _peak(graph, plan), _peak(graph, plan, {"w1": 2, "b1": 2, "w2": 2})
+    assert (whole.operator, whole.memory_bytes) == ("y", X / 2 + W1 + B1 + W2 + H / 2 + Y / 2 + W2 + H / 2)
+    assert slotted.memory_bytes - whole.memory_bytes == 2 * (W1 + B1 + W2)
+
+
+def test_a_plan_notes_its_peak_which_is_less_than_what_adds_up() -> None:
+    plan = _plan(mlp(), {})
+    noted = plan.notes["peak_memory"]
+    assert noted["memory_bytes"] == _peak(mlp(), plan).memory_bytes and noted["operator"] == "y"
+    assert Plan.from_json(plan.to_json()).notes["peak_memory"] == noted
+
+
+def test_a_gathered_weight_is_a_copy_and_is_packed_where_its_pieces_are_strided() -> None:
+    graph = tied()
+    size = 4 * 4 * 4
+    rows, columns = (
+        _peak(graph, _plan(graph, {"w": (axis,), "w/fanout0": (None,)}))
+        for axis in SearchSpace(graph, AnalyticCost(cpu(2))).rules["w"].split
+    )
+    for peak in (rows, columns):
+        assert peak.parts["variables"] == size / 2
+    # At the peak the gathered copy is read; how it was unpacked is over.
+    assert rows.parts["moved"] == columns.parts["moved"] == size
+
+
+def test_gradients_of_all_readers_are_there_before_they_are_summed() -> None:
+    graph = tied()
+    peak = _peak(graph, _plan(graph, {}))
+    weight, image = 4 * 4 * 4, 8 * 4 * 4
+    # x, w, h and the gradients of y, w and h; later x, w and the gradients of h, and of w from both readers.
+    assert (peak.operator, peak.backward) == ("y", True)
+    assert peak.memory_bytes == 4 * image + 2 * weight
+    small = tied(batch=1, width=8)
+    peak = _peak(small, _plan(small, {}))
+    assert peak.operator == "h" and peak.parts["variable_gradients"] == 2 * 8 * 8 * 4
+
+
+def test_rows_of_a_table_are_less_than_the_table() -> None:
+    graph = embedding(batch=2, rows=64)
+    peak = _peak(graph, _plan(graph, {}))
+    assert peak.parts["variables"] == 64 * 8 * 4
+    assert peak.memory_bytes <= peak.parts["variables"] + 4 * 2 * 8 * 4
+
+
+class _WithScratch(ProfiledCost):
+    """Products take something beside their tensors."""
+
+    def scratch_bytes(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> tuple[float, float, float]:
+        """1000 bytes forward, 10 kept, 100 backward."""
+        del rule, inputs, configuration
+        return (1000.0, 10.0, 100.0) if op.type == "MatMul" and gradients else (0.0, 0.0, 0.0)
+
+
+def test_what_kernels_take_beside_their_tensors_counts_while_they_run() -> None:
+    graph = mlp()
+    space = SearchSpace(graph, _WithScratch(cpu(2), graph, OpProfile()))
+    point = space.assignment({op.name: Configuration((None,)) for op in space.operators})
+    noted = space.plan(point, "hand").notes["peak_memory"]
+    assert (noted["operator"], noted["backward"]) == ("y", False)
+    # What "h" keeps is held, too.
+    assert noted["memory_bytes"] == X + W1 + B1 + W2 + H + Y + 1000 + 2 * 10
+    assert noted["parts"]["scratch"] == 1000
+
+
+def test_a_copy_that_is_made_again_is_not_held_in_between() -> None:
+    graph = mlp()
+    stored = {"w2": ("d0",)}
+    both, before = (_peak(graph, _plan(graph, stored, {"w2:0": pick})) for pick in (0, 1))
+    assert both.parts["variables"] == before.parts["variables"] == W1 + B1 + W2 / 2
+    # Where both products are done, the gathered weight is held, or not: but at the peak both have it.
+    assert both.operator == before.operator == "y" and both.memory_bytes == before.memory_bytes
+    stored = {"w1": ("d0",), "w2": ("d0",)}
+    kept = _peak(graph, _plan(graph, stored))
+    assert kept.parts["moved"] == W2  # of the first product only its weight's gradient is wanted

@@ -69,9 +69,12 @@ class _Solved:
             )
         rows, columns = self._end[sources], self._end[targets]
         missing = np.unique(rows[~self._known[rows]])
-        for first in range(0, len(missing), _ROWS_AT_ONCE):
-            some = missing[first : first + _ROWS_AT_ONCE]
-            self._between[some] = self._solve(self.ends[some])[:, self.ends]
+        if len(missing) == 1:  # asked for by itself: its path is likely to be asked for, too
+            self._between[missing] = self.row(int(self.ends[missing[0]]))[self.ends]
+        else:
+            for first in range(0, len(missing), _ROWS_AT_ONCE):
+                some = missing[first : first + _ROWS_AT_ONCE]
+                self._between[some] = self._solve(self.ends[some])[:, self.ends]
         self._known[missing] = True
         return self._between[np.ix_(rows, columns)]
 

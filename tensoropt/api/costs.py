@@ -194,8 +194,15 @@ def _measure(
                     refused.add(key)
                     continue
                 forward_s, backward_s, alone = entry
-                reduced = (alone.forward_reduced_bytes, alone.backward_reduced_bytes)
-                times[key] = OpTime(candidate.probe.op.type, forward_s, backward_s, candidate.analytic_s, *reduced)
+                times[key] = OpTime(
+                    candidate.probe.op.type,
+                    forward_s,
+                    backward_s,
+                    candidate.analytic_s,
+                    alone.forward_reduced_bytes,
+                    alone.backward_reduced_bytes,
+                    alone.scratch_bytes,
+                )
             advance()
     profile = known.with_more(OpProfile(times, lines, iteration_s, frozenset(refused)))
     if comm.rank == 0:

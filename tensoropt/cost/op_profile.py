@@ -20,7 +20,7 @@ from tensoropt.plan.configuration import Configuration
 
 __all__ = ["Curve", "OpProfile", "OpTime", "profile_key"]
 
-_SCHEMA = 1
+_SCHEMA = 2
 _SEEDS = ("seed", "seed2")
 
 
@@ -35,6 +35,8 @@ class OpTime:
         analytic_s: what the analytic model says of both.
         forward_reduced_bytes: input bytes of each all_reduce inside, forward.
         backward_reduced_bytes: the same, backward.
+        scratch_bytes: what kernels hold beside the operator's tensors: at most forward, kept for the backward pass,
+            at most backward.
     """
 
     type: str
@@ -43,13 +45,14 @@ class OpTime:
     analytic_s: float
     forward_reduced_bytes: tuple[int, ...] = ()
     backward_reduced_bytes: tuple[int, ...] = ()
+    scratch_bytes: tuple[int, int, int] = (0, 0, 0)
 
     def __post_init__(self) -> None:
-        figures = (self.forward_s, self.backward_s, self.analytic_s)
+        figures = (self.forward_s, self.backward_s, self.analytic_s, *self.scratch_bytes)
         if not all(math.isfinite(figure) and figure >= 0 for figure in figures):
             raise ClusterError(
-                f"Profile of {self.type}: times must be finite and not negative, got {figures}. Measure it again "
-                "with init(refresh=True)."
+                f"Profile of {self.type}: times and bytes must be finite and not negative, got {figures}. Measure it "
+                "again with init(refresh=True)."
             )
 
 
@@ -133,6 +136,7 @@ class OpProfile:
                     entry.analytic_s,
                     list(entry.forward_reduced_bytes),
                     list(entry.backward_reduced_bytes),
+                    list(entry.scratch_bytes),
                 ]
                 for key, entry in sorted(self.times.items())
             },
@@ -151,8 +155,10 @@ class OpProfile:
         try:
             return cls(
                 {
-                    str(key): OpTime(str(kind), float(f), float(b), float(a), _integers(fr), _integers(br))
-                    for key, (kind, f, b, a, fr, br) in data["times"].items()
+                    str(key): OpTime(
+                        str(kind), float(f), float(b), float(a), _integers(fr), _integers(br), _scratch(scratch)
+                    )
+                    for key, (kind, f, b, a, fr, br, scratch) in data["times"].items()
                 },
                 {
                     str(name): Curve(_integers(sizes), tuple(float(second) for second in seconds))
@@ -206,3 +212,8 @@ def _described(value: object) -> str:
 
 def _integers(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
+
+
+def _scratch(values: Sequence[Any]) -> tuple[int, int, int]:
+    forward, kept, backward = _integers(values)
+    return forward, kept, backward

@@ -110,6 +110,22 @@ class ProfiledCost:
             )
         return self._reduction_seconds(measured, rule, configuration)
 
+    def scratch_bytes(
+        self,
+        op: Operator,
+        rule: OpRule,
+        inputs: Sequence[TensorSpec],
+        configuration: Configuration,
+        *,
+        gradients: int,
+    ) -> tuple[float, float, float]:
+        """See :class:`tensoropt.cost.memory.KnowsScratch`."""
+        measured = self._measured(op, rule, inputs, configuration, gradients)
+        if measured is None:
+            return 0.0, 0.0, 0.0
+        forward, kept, backward = measured.scratch_bytes
+        return float(forward), float(kept), float(backward)
+
     def _ratio(self, op: Operator) -> float:
         """How many times the analytic time its op type took; where that was not measured, all types."""
         return self._ratios.get(op.type, self._ratios.get("", 1.0))

@@ -8,7 +8,7 @@ each kernel took. All ranks run the same graph at once, so they contend for memo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import EngineError
+from tensoropt.exec.kernel_memory import Held, held_by
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
@@ -42,6 +43,8 @@ class Measured:
         forward_reduced_bytes: input bytes of each all_reduce that its lowering emits forward, which is not in the
             times.
         backward_reduced_bytes: the same, backward.
+        scratch_bytes: what kernels held beside the tensors that the operator gives: at most forward, kept for the
+            backward pass beside the outputs that the rule says, and at most backward.
     """
 
     forward_s: float
@@ -50,6 +53,7 @@ class Measured:
     backward_kernels: int
     forward_reduced_bytes: tuple[int, ...] = ()
     backward_reduced_bytes: tuple[int, ...] = ()
+    scratch_bytes: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,11 @@ class Probe(Protocol):
         """Positions of the outputs that bring one."""
         ...
 
+    @property
+    def saved_outputs(self) -> tuple[int, ...]:
+        """Positions of the outputs that its backward pass reads."""
+        ...
+
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """Shapes and dtypes of this device's inputs."""
         ...
@@ -103,6 +112,11 @@ class OperatorProbe:
     rank: int
     wanted: tuple[int, ...]
     outgoing: tuple[int, ...]
+
+    @property
+    def saved_outputs(self) -> tuple[int, ...]:
+        """See :class:`Probe`."""
+        return self.rule.saved_outputs if self.wanted else ()
 
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """See :class:`Probe`."""
@@ -142,6 +156,7 @@ class FunctionProbe:
     build: Callable[..., list[Any]]
     wanted: tuple[int, ...] = ()
     outgoing: tuple[int, ...] = ()
+    saved_outputs: tuple[int, ...] = ()
 
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """See :class:`Probe`."""
@@ -167,7 +182,7 @@ def measure_batch(
 ) -> BatchTimes:
     """Measures probes on this rank while the others do the same. Collective.
 
-    Of several runs each kernel's second shortest counts, because other programs only ever add time.
+    Of several runs each kernel's median counts: a step is disturbed as often as these are.
 
     Args:
         probes: the same ones on every rank, in the same order.
@@ -195,9 +210,10 @@ def measure_batch(
                 with turn():
                     stats = _trace(session, batch)
                 per_run.append(kernel_seconds(stats))
+            held = held_by(stats, _pass_of, lambda name: (_pass_of(name) or ("", 0))[0] == "b")
         finally:
             session.close()
-        return _times(batch, per_run, failures)
+        return _times(batch, per_run, held, failures)
 
 
 def kernel_seconds(step_stats: Any) -> dict[str, float]:
@@ -210,10 +226,18 @@ def kernel_seconds(step_stats: Any) -> dict[str, float]:
     return seconds
 
 
-def _times(batch: _Batch, runs: Sequence[dict[str, float]], failures: dict[int, str]) -> BatchTimes:
+def _pass_of(name: str) -> tuple[str, int] | None:
+    """Whether a kernel is part of a probe's forward pass (``f``) or backward pass (``b``), and the probe's number."""
+    match = _SCOPE.match(name)
+    return None if match is None or match[1] not in "fb" else (match[1], int(match[2]))
+
+
+def _times(
+    batch: _Batch, runs: Sequence[dict[str, float]], held: dict[Any, Held], failures: dict[int, str]
+) -> BatchTimes:
     names = sorted(runs[0])
-    table = np.sort([[run.get(name, 0.0) for name in names] for run in runs], axis=0)
-    seconds = dict(zip(names, table[min(1, len(runs) - 1)], strict=True))
+    middle = np.median([[run.get(name, 0.0) for name in names] for run in runs], axis=0)
+    seconds = dict(zip(names, middle.tolist(), strict=True))
     sums: dict[tuple[str, int], list[float]] = {}
     for name in names:
         match = _SCOPE.match(name)
@@ -234,9 +258,28 @@ def _times(batch: _Batch, runs: Sequence[dict[str, float]], failures: dict[int, 
                 len(backward),
                 talk[: built.forward_talks],
                 talk[built.forward_talks :],
+                _scratch(built, batch.probes[number].saved_outputs, held, number),
             )
         )
     return BatchTimes(tuple(result), failures)
+
+
+def _scratch(built: _Built, saved: Sequence[int], held: Mapping[Any, Held], number: int) -> tuple[int, int, int]:
+    """What was held beside outputs and gradients; outputs that are an input's buffer take nothing."""
+    forward, backward = (held.get((which, number), Held(0, 0)) for which in "fb")
+    outputs = sum(map(_bytes, built.outputs))
+    kept = sum(_bytes(built.outputs[index]) for index in saved)
+    return (
+        max(0, forward.peak_bytes - outputs),
+        max(0, forward.kept_bytes - kept),
+        max(0, backward.peak_bytes - sum(map(_bytes, built.gradients))),
+    )
+
+
+def _bytes(tensor: Any) -> int:
+    if not isinstance(tensor, tf.Tensor) or not tensor.shape.is_fully_defined():
+        return 0
+    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
 
 
 def _broken(session: Any, batch: _Batch, failures: dict[int, str]) -> set[int]:
@@ -291,6 +334,7 @@ class _Built:
     outputs: list[Any]
     talk: list[int]
     forward_talks: int
+    gradients: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -348,6 +392,7 @@ class _Batch:
             self.failures[number] = f"{type(error).__name__}: {error}"
             return
         flat = [g.values if isinstance(g, tf.IndexedSlices) else g for g in made]
+        built.gradients = flat
         self.target = tf.group(*flat, *incoming, self.target)
 
     def _made_up(self, spec: TensorSpec, bound: int) -> Any:

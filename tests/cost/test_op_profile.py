@@ -26,7 +26,7 @@ INPUTS = (TensorSpec((8, 4), "float32"), TensorSpec((4, 16), "float32"))
 TIMES = {
     "MatMul:1": OpTime("MatMul", 1e-3, 3e-3, 2e-3),
     "MatMul:2": OpTime("MatMul", 1e-3, 1e-3, 2e-3),
-    "Softmax:1": OpTime("Softmax", 5e-3, 4e-3, 1e-3, (8, 16), (32,)),
+    "Softmax:1": OpTime("Softmax", 5e-3, 4e-3, 1e-3, (8, 16), (32,), (64, 0, 128)),
 }
 PROFILE = OpProfile(TIMES, {"sum": Curve((4, 8), (1e-6, 3e-6))}, 1e-4, frozenset({"Odd:1"}))
 
@@ -101,7 +101,7 @@ def test_more_measurements_are_added_and_newer_ones_win() -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_impossible_times_are_refused(seconds: float) -> None:
-    with pytest.raises(ClusterError, match="Profile of MatMul: times must be finite and not negative"):
+    with pytest.raises(ClusterError, match="Profile of MatMul: times and bytes must be finite and not negative"):
         OpTime("MatMul", seconds, 0.0, 0.0)
 
 
@@ -115,7 +115,7 @@ def test_malformed_curves_are_refused(sizes: tuple[int, ...], seconds: tuple[flo
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema": 99}])
 def test_another_schema_is_refused(data: object) -> None:
-    with pytest.raises(ClusterError, match="Profile JSON: schema must be 1, got"):
+    with pytest.raises(ClusterError, match="Profile JSON: schema must be 2, got"):
         OpProfile.from_json(data)
 
 

@@ -9,7 +9,16 @@ import pytest
 
 from tensoropt.cluster import CollectiveModel, CollectiveProfile, ProfileEntry
 from tensoropt.cluster.presets import cpu
-from tensoropt.cost import AnalyticCost, Curve, OpProfile, OpTime, ProfiledCost, gradient_positions, profile_key
+from tensoropt.cost import (
+    AnalyticCost,
+    Curve,
+    KnowsScratch,
+    OpProfile,
+    OpTime,
+    ProfiledCost,
+    gradient_positions,
+    profile_key,
+)
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorId
@@ -154,3 +163,14 @@ def test_every_strategy_of_a_space_takes_the_iteration_too() -> None:
     for point in ([0] * len(graph.operators), [len(spaces[0].choices(op.name)) - 1 for op in graph.operators]):
         without, with_more = (space.problem.costs(np.array(point))[0][0] for space in spaces)
         assert with_more == pytest.approx(without + 1.0)
+
+
+def test_what_kernels_hold_beside_tensors_is_what_was_measured() -> None:
+    entry = OpTime("MatMul", 2e-3, 5e-3, 1e-6, scratch_bytes=(7, 0, 9))
+    cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({_key("y"): entry}))
+    assert isinstance(cost, KnowsScratch) and not isinstance(ANALYTIC, KnowsScratch)
+    op = GRAPH["y"]
+    inputs = GRAPH.input_specs(op)
+    rule = rule_of(op, inputs)
+    assert cost.scratch_bytes(op, rule, inputs, Configuration((None,)), gradients=2) == (7.0, 0.0, 9.0)
+    assert cost.scratch_bytes(op, rule, inputs, Configuration(("m",)), gradients=2) == (0.0, 0.0, 0.0)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tensoropt.exec import op_profiler
+from tensoropt.exec.kernel_memory import Held, held_by
 from tensoropt.exec.op_profiler import BatchTimes, FunctionProbe, OperatorProbe, Probe, kernel_seconds, measure_batch
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of
@@ -120,3 +121,36 @@ def test_kernels_of_a_trace_are_added_up_by_name() -> None:
         entry = stats.dev_stats.add(device=device)
         entry.node_stats.add(node_name="a", op_start_rel_nanos=10, op_end_rel_nanos=25)
     assert kernel_seconds(stats) == {"a": pytest.approx(30e-9)}
+
+
+def test_what_kernels_hold_beside_outputs_and_gradients_is_measured() -> None:
+    elements = 2**16
+    size = 4 * elements
+
+    def build(x: Any) -> list[Any]:
+        # Two tensors at once to work with, one of which the gradient of the square reads.
+        shifted = tf.concat([x[1:], x[:1]], 0)
+        return [tf.reduce_sum(tf.square(shifted))]
+
+    vector = (TensorSpec((elements,), "float32"),)
+    (kept,) = _measure(FunctionProbe(vector, build, (0,), (0,))).probes
+    (alone,) = _measure(FunctionProbe(vector, build)).probes
+    assert kept is not None and alone is not None
+    forward, held, backward = kept.scratch_bytes
+    assert held == pytest.approx(size, rel=0.01) and forward >= 2 * size * 0.99
+    assert 0 < backward <= 3 * size
+    assert alone.scratch_bytes[1:] == (0, 0)
+
+
+def test_buffers_are_followed_by_when_they_are_asked_for_and_given_back() -> None:
+    stats = tf.compat.v1.RunMetadata().step_stats
+    device = stats.dev_stats.add(device="one")
+    records = {"f/a": [(10, 100), (40, -100)], "f/b": [(20, 50), (20, -50), (20, 30)], "b/a": [(35, 8), (36, -8)]}
+    for start, (name, changes) in enumerate(records.items()):
+        node = device.node_stats.add(node_name=name, all_start_micros=[10, 20, 35][start])
+        memory = node.memory.add(allocator_name="cpu")
+        for micros, size in changes:
+            memory.allocation_records.add(alloc_micros=micros, alloc_bytes=size)
+    found = held_by(stats, lambda name: name[0], lambda name: name.startswith("b"))
+    assert found == {"f": Held(150, 130), "b": Held(8, 0)}
+    assert held_by(stats, lambda name: None, lambda name: True) == {}

@@ -15,13 +15,14 @@ from tensoropt.baselines.mesh_tensorflow import mesh_tensorflow
 from tensoropt.baselines.mesh_tensorflow_hybrid import mesh_tensorflow_hybrid
 from tensoropt.baselines.one_weird_trick import one_weird_trick
 from tensoropt.baselines.optcnn import optcnn
+from tensoropt.baselines.placement import PLACED, gnmt, model_parallel
 from tensoropt.baselines.tofu import tofu
 from tensoropt.baselines.zero import zero1, zero2, zero3
 from tensoropt.errors import PlanError
 from tensoropt.search import Frontier
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["BASELINES", "Baseline", "apply_baseline"]
+__all__ = ["BASELINES", "PLACED", "Baseline", "apply_baseline"]
 
 BASELINES: Mapping[str, Baseline] = MappingProxyType(
     {
@@ -32,6 +33,8 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
         "one_weird_trick": one_weird_trick,
         "mesh_tensorflow_hybrid": mesh_tensorflow_hybrid,
         "megatron": megatron,
+        "model_parallel": model_parallel,
+        "gnmt": gnmt,
         "zero1": zero1,
         "zero2": zero2,
         "zero3": zero3,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
-from tensoropt.plan.configuration import DEFER, Configuration
+from tensoropt.plan.configuration import DEFER, Configuration, is_legal, place_of
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["LOOKUPS", "Actions", "Decide", "Followed", "activations", "follow", "parameter_side", "placed", "weight_of"]
@@ -39,17 +38,19 @@ class Followed:
     torn: tuple[str, ...]
 
 
-def follow(space: SearchSpace, decide: Decide) -> Followed:
+def follow(space: SearchSpace, decide: Decide, *, beyond: bool = False) -> Followed:
     """Makes a strategy of what a baseline decides.
 
     Operators are gone through in order. What is computed from samples splits, along each mesh axis, the dimension that
     its first split input is split by there, unless ``decide`` says otherwise. Then, backwards, what is computed from
     variables and constants alone is split as its first reader wants it. Fan-outs let gradients stay partial sums where
-    their readers make them such, so that they are summed once.
+    their readers make them such, so that they are summed once. What is placed on a part of the devices has its
+    parameters there.
 
     Args:
         space: the graph's search space.
         decide: also asked for inputs, of which following says nothing; not for parameters.
+        beyond: whether configurations may be legal ones that the search space has not.
     """
     axes = space.mesh.axes
     still = parameter_side(space)
@@ -57,12 +58,12 @@ def follow(space: SearchSpace, decide: Decide) -> Followed:
     for op in space.operators:
         if op.name not in still:
             wanted = decide(op, _followed(space, op, actions))
-            actions[op.name] = _first_legal(space, op, wanted)
+            actions[op.name] = _first_legal(space, op, wanted, beyond)
     torn = []
     for op in reversed(space.operators):
         if op.name in still:
             asked = list(_asked(space, op, actions))
-            actions[op.name] = _first_legal(space, op, asked[:1])
+            actions[op.name] = _first_legal(space, op, asked[:1], beyond)
             if len({tuple(None if a == DEFER else a for a in one) for one in asked}) > 1:
                 torn.append(op.name)
     for op in space.operators:
@@ -71,8 +72,8 @@ def follow(space: SearchSpace, decide: Decide) -> Followed:
                 DEFER if action is None and _is_summed(space, op, axis, actions) else action
                 for axis, action in zip(axes, actions[op.name], strict=True)
             )
-            actions[op.name] = _first_legal(space, op, [deferred, actions[op.name]])
-    chosen = {op.name: _available(space, op, actions[op.name]) for op in space.operators}
+            actions[op.name] = _first_legal(space, op, [deferred, actions[op.name]], beyond)
+    chosen = {op.name: _available(space, op, actions[op.name], beyond) for op in space.operators}
     return Followed(chosen, tuple(reversed(torn)))
 
 
@@ -129,7 +130,9 @@ def _asked(space: SearchSpace, op: Operator, actions: dict[str, Actions]) -> Ite
             continue
         dims = list(zip(rule.outputs[0], space.rules[edge.consumer].inputs[edge.position], strict=True))
         yield tuple(
-            next((ours[0] for ours, theirs in dims if ours and theirs and theirs[0] == action), None)
+            action
+            if place_of(action) is not None
+            else next((ours[0] for ours, theirs in dims if ours and theirs and theirs[0] == action), None)
             for action in reader
         )
 
@@ -138,40 +141,33 @@ def _is_summed(space: SearchSpace, op: Operator, axis: int, actions: dict[str, A
     """Whether a reader of a fan-out, split along a mesh axis, gives a partial sum as gradient."""
     for edge in space.graph.consumers(TensorId(op.name)):
         action = actions[edge.consumer][axis] if edge.consumer in actions else None
-        if action is not None and edge in space.graph.differentiable:
+        if action is not None and place_of(action) is None and edge in space.graph.differentiable:
             read = {name for dim in space.rules[edge.consumer].inputs[edge.position] for name in dim}
             if action not in read:
                 return True
     return False
 
 
-def _first_legal(space: SearchSpace, op: Operator, wanted: Sequence[Actions]) -> Actions:
+def _first_legal(space: SearchSpace, op: Operator, wanted: Sequence[Actions], beyond: bool) -> Actions:
     """The first that sizes allow, and otherwise the most of the first one that they do."""
     rule, mesh = space.rules[op.name], space.mesh
-    whole: Actions = (None,) * len(mesh.axes)
     # An input that is fed has one configuration only, but what reads it is told what it should have been.
-    choices = set(space.choices(op.name)) if op.type not in _INPUTS else None
+    choices = set() if beyond or op.type in _INPUTS else set(space.choices(op.name))
 
     def fits(actions: Actions) -> bool:
-        split = {action for action in actions if action not in (None, DEFER)}
-        if choices is not None:
-            return Configuration(actions) in choices
-        return all(
-            name in rule.split
-            and rule.size(name) % math.prod(mesh.shape[i] for i, a in enumerate(actions) if a == name) == 0
-            for name in sorted(filter(None, split))
-        )
+        configuration = Configuration(actions)
+        return configuration in choices if choices else is_legal(configuration, rule, mesh)
 
     candidates = [*wanted]
     for first in wanted[:1]:
-        names = sorted({action for action in first if action is not None})
-        for name in names:
+        for name in sorted({action for action in first if action is not None}):
             where = [axis for axis, action in enumerate(first) if action == name]
             # The inner axes, where links are fast, keep the split the longest.
             candidates += [placed(first, where[:count], None) for count in range(1, len(where) + 1)]
-    return next((actions for actions in candidates if fits(actions)), whole)
+    return next((actions for actions in candidates if fits(actions)), (None,) * len(mesh.axes))
 
 
-def _available(space: SearchSpace, op: Operator, actions: Actions) -> Configuration:
+def _available(space: SearchSpace, op: Operator, actions: Actions, beyond: bool) -> Configuration:
+    """The configuration, or the one in which an input is fed."""
     wanted, choices = Configuration(actions), space.choices(op.name)
-    return wanted if wanted in choices else choices[-1]
+    return wanted if wanted in choices or (beyond and len(choices) > 1) else choices[-1]

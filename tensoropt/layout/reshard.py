@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 128
 _ONE_WAY = (StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.TO_PARTIAL, StepKind.REDUCE, StepKind.FILL)
 
 
-class _Solved:
+class Solved:
     """A layout graph with the times of its steps for tensors of one size; paths are solved when they are asked for.
 
     Only times between *ends*, the layouts that operators give and ask for, are kept.
@@ -137,13 +137,14 @@ class ReshardTable:
     Attributes:
         rank: of the tensors.
         dims: the dimensions that layouts split, in the order by which the shared table numbers them.
+        solved: the shared table: its graph of layouts, with times and cheapest paths.
     """
 
-    def __init__(self, rank: int, dims: tuple[int, ...], solved: _Solved) -> None:
+    def __init__(self, rank: int, dims: tuple[int, ...], solved: Solved) -> None:
         """A view of a shared table; :class:`Resharder` makes them."""
         self.rank = rank
         self.dims = dims
-        self._solved = solved
+        self.solved = solved
 
     def numbers(self, states: States) -> NDArray[np.intp]:
         """The rows of layouts, whose dimensions are split by ascending axes.
@@ -155,12 +156,12 @@ class ReshardTable:
             LayoutError: if the tensor cannot have one of them.
         """
         # By state: dimensions from the start, the others, which are negative, from the end.
-        others = np.arange(at_state(max(self._solved.mesh.shape, default=1) - 1), 0, dtype=np.int8)
+        others = np.arange(at_state(max(self.solved.mesh.shape, default=1) - 1), 0, dtype=np.int8)
         number = np.full(self.rank + len(others), self.rank, dtype=np.int8)
         number[list(self.dims)] = np.arange(len(self.dims))
         number[others] = others
         states = number[states]
-        found = [self._solved.index.get(key, -1) for key in _keys(states, ascending(states))]
+        found = [self.solved.index.get(key, -1) for key in _keys(states, ascending(states))]
         if -1 in found:
             raise LayoutError(self._foreign(found.index(-1)))
         return np.array(found, dtype=np.intp)
@@ -168,7 +169,7 @@ class ReshardTable:
     def between(self, sources: States, targets: States) -> NDArray[np.float64]:
         """Seconds from each of some layouts to each of others, ``(sources, targets)``; see :meth:`numbers`."""
         rows, columns = self.numbers(sources), self.numbers(targets)
-        return self._solved.between(rows, columns)
+        return self.solved.between(rows, columns)
 
     def back(self, sources: States, targets: States) -> NDArray[np.float64]:
         """Seconds to go each cheapest path backwards: to make the source again from the target, ``(sources, targets)``.
@@ -176,7 +177,7 @@ class ReshardTable:
         +inf where a path sums, because the summands cannot be had again.
         """
         rows, place = np.unique(self.numbers(sources), return_inverse=True)
-        return self._solved.back(rows)[np.ix_(place, self.numbers(targets))]
+        return self.solved.back(rows)[np.ix_(place, self.numbers(targets))]
 
     def communication(self, sources: States, targets: States, *, back: bool = False) -> NDArray[np.float64]:
         """The part of the time from ``sources[i]`` to ``targets[i]`` in which devices talk to one another, ``(K,)``.
@@ -188,13 +189,13 @@ class ReshardTable:
         """
         pairs = np.stack([self.numbers(sources), self.numbers(targets)], axis=1)
         different, place = np.unique(pairs, axis=0, return_inverse=True)
-        seconds = [self._solved.communication(one, other, back=back) for one, other in different.tolist()]
+        seconds = [self.solved.communication(one, other, back=back) for one, other in different.tolist()]
         return np.array(seconds)[place.reshape(-1)]
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """All layouts, in the order of :attr:`seconds`."""
-        graph = self._solved.graph
+        graph = self.solved.graph
         return tuple(self._layout(number) for number in range(len(graph.states)))
 
     @functools.cached_property
@@ -205,8 +206,8 @@ class ReshardTable:
     @property
     def seconds(self) -> NDArray[np.float64]:
         """``(L, L)``, the time of the cheapest path from row to column."""
-        every = np.arange(len(self._solved.graph.states))
-        return np.array([self._solved.row(start) for start in every.tolist()])
+        every = np.arange(len(self.solved.graph.states))
+        return np.array([self.solved.row(start) for start in every.tolist()])
 
     def path(self, source: Layout, target: Layout) -> tuple[Step, ...]:
         """The steps of the cheapest path; equal costs are decided by the order of layouts.
@@ -220,12 +221,12 @@ class ReshardTable:
             if number is None:
                 raise LayoutError(f"Reshard from {source} to {target}: {self._foreign(layout)}")
             ends.append(number)
-        return tuple(self._step(link) for link in self._solved.path(ends[0], ends[1]))
+        return tuple(self._step(link) for link in self.solved.path(ends[0], ends[1]))
 
     def _number(self, layout: Layout) -> int | None:
         if layout.rank != self.rank:
             return None
-        states = np.full((1, len(self._solved.mesh.axes)), REPLICATED, dtype=np.int8)
+        states = np.full((1, len(self.solved.mesh.axes)), REPLICATED, dtype=np.int8)
         places = np.zeros_like(states)
         for dim, axes in enumerate(layout.dims):
             if axes and dim not in self.dims:
@@ -235,10 +236,10 @@ class ReshardTable:
         states[0, list(layout.partial)] = PARTIAL
         for axis, place in layout.at:
             states[0, axis] = at_state(place)
-        return self._solved.index.get(_keys(states, places)[0])
+        return self.solved.index.get(_keys(states, places)[0])
 
     def _layout(self, number: int) -> Layout:
-        graph = self._solved.graph
+        graph = self.solved.graph
         states, places = graph.states[number].tolist(), graph.places[number].tolist()
         dims: list[tuple[int, ...]] = [()] * self.rank
         for position, dim in enumerate(self.dims):
@@ -250,7 +251,7 @@ class ReshardTable:
         )
 
     def _step(self, link: int) -> Step:
-        graph = self._solved.graph
+        graph = self.solved.graph
         kind = KINDS[graph.kind[link]]
         before, after = (self._layout(int(end[link])) for end in (graph.source, graph.target))
         if kind is StepKind.PERMUTE:
@@ -258,7 +259,7 @@ class ReshardTable:
         if kind in (StepKind.ALL_REDUCE, StepKind.TO_PARTIAL):
             return Step(kind, tuple(sorted({*before.partial} ^ {*after.partial})))
         if kind.leaves or kind.arrives:
-            moved = tuple(axis for axis in self._solved.mesh.axes if int(graph.moved[link]) >> axis & 1)
+            moved = tuple(axis for axis in self.solved.mesh.axes if int(graph.moved[link]) >> axis & 1)
             return _placed_step(kind, moved, before, after)
         grown = [dim for dim in range(self.rank) if len(after.dims[dim]) > len(before.dims[dim])]
         shrunk = [dim for dim in range(self.rank) if len(after.dims[dim]) < len(before.dims[dim])]
@@ -315,7 +316,7 @@ class Resharder:
         self._anywhere = dataclasses.replace(coarsening, placed_blocks=coarsening.placed_blocks or _PLACED_BLOCKS)
         self._cost = cost
         self._products = sorted({1} | {mesh.extent(subset) for subset in _subsets(mesh.axes)})
-        self._solved: dict[tuple[object, ...], _Solved] = {}
+        self._solved: dict[tuple[object, ...], Solved] = {}
         self._divided: dict[tuple[object, ...], tuple[LayoutGraph, NDArray[np.bool_]]] = {}
 
     def table(self, shape: Sequence[int], itemsize: int, states: States) -> ReshardTable:
@@ -346,7 +347,7 @@ class Resharder:
         key = (divisible, size_bytes, further, coarsening.placed_blocks)
         if key not in self._solved:
             graph, ends = self._graph(divisible, further, coarsening)
-            self._solved[key] = _Solved(self.mesh, graph, ends, size_bytes, self._cost)
+            self._solved[key] = Solved(self.mesh, graph, ends, size_bytes, self._cost)
         return ReshardTable(len(shape), dims, self._solved[key])
 
     def _graph(

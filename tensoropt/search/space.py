@@ -120,7 +120,34 @@ class SearchSpace:
 
     def choices(self, name: str) -> tuple[Configuration, ...]:
         """The configurations of an operator, in the order of its table."""
-        return self._of(name).configurations
+        return self.choices_of(name).configurations
+
+    def choices_of(self, name: str) -> Choices:
+        """The configurations of an operator, with the layouts that follow."""
+        everywhere = self.graph[name].type == "Sink"
+        key = (self.rules[name], self._allowed.get(name), everywhere)
+        if key not in self._choices:
+            coarsening = dataclasses.replace(self.coarsening, placed_blocks=0) if everywhere else self.coarsening
+            self._choices[key] = Choices(self.rules[name], self.mesh, coarsening, self._allowed.get(name))
+        return self._choices[key]
+
+    def reshard_table(self, edge: Edge) -> ReshardTable:
+        """Times and paths between the layouts that an edge may have."""
+        if edge not in self._tables:
+            spec = self.graph.spec(edge.tensor)
+            given, wanted = self._given(edge), self._wanted(edge)
+            states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
+            # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
+            self._tables[edge] = self._resharder.table(spec.shape, max(1, spec.itemsize), states)
+        return self._tables[edge]
+
+    def node_tables(self, name: str) -> Tables:
+        """Seconds and bytes of an operator in each of its :meth:`choices`."""
+        return self._node(self.graph[name])
+
+    def row_elements(self, edge: Edge) -> int | None:
+        """How many elements the gradient of an edge has if it comes back as rows; else None."""
+        return self._manner(edge)[1]
 
     @functools.cached_property
     def problem(self) -> Problem:
@@ -297,24 +324,16 @@ class SearchSpace:
             result += self._communication(edge, given, wanted, picks[:, nodes + position])
         return result
 
-    def _of(self, name: str) -> Choices:
-        everywhere = self.graph[name].type == "Sink"
-        key = (self.rules[name], self._allowed.get(name), everywhere)
-        if key not in self._choices:
-            coarsening = dataclasses.replace(self.coarsening, placed_blocks=0) if everywhere else self.coarsening
-            self._choices[key] = Choices(self.rules[name], self.mesh, coarsening, self._allowed.get(name))
-        return self._choices[key]
-
     def _not_executed(self, chosen: Mapping[str, int]) -> dict[str, list[str]]:
         """The note of a plan that cannot run: what it needs that is not executed yet."""
         used = sorted({what for name in chosen for what in not_executed(self._layouts(name, chosen), self.rules[name])})
         return {"not_executed": used} if used else {}
 
     def _given(self, edge: Edge) -> TensorStates:
-        return self._of(edge.tensor.op).outputs[edge.tensor.index]
+        return self.choices_of(edge.tensor.op).outputs[edge.tensor.index]
 
     def _wanted(self, edge: Edge) -> TensorStates:
-        return self._of(edge.consumer).inputs[edge.position]
+        return self.choices_of(edge.consumer).inputs[edge.position]
 
     def _row_elements(self, edge: Edge) -> int:
         """How many elements the rows of all lookups behind an edge have."""
@@ -323,15 +342,6 @@ class SearchSpace:
             return op.outputs[0].elements
         readers = self.graph.consumers(TensorId(op.name))
         return sum(self._row_elements(reader) for reader in readers if reader in self.graph.differentiable)
-
-    def _table(self, edge: Edge) -> ReshardTable:
-        if edge not in self._tables:
-            spec = self.graph.spec(edge.tensor)
-            given, wanted = self._given(edge), self._wanted(edge)
-            states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
-            # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
-            self._tables[edge] = self._resharder.table(spec.shape, max(1, spec.itemsize), states)
-        return self._tables[edge]
 
     def _edge_plan(
         self, edge: Edge, chosen: Mapping[str, int], keep: int, costs: tuple[float, float] | None = None
@@ -343,7 +353,7 @@ class SearchSpace:
             costs = (float(time[keep] if time.ndim else time), float(memory[keep] if memory.ndim else memory))
 
         def path(source: Layout, target: Layout) -> tuple[Step, ...]:
-            return () if source == target else self._table(edge).path(source, target)
+            return () if source == target else self.reshard_table(edge).path(source, target)
 
         returns = edge in self.graph.differentiable and edge not in self._row_edges
         return EdgePlan(
@@ -369,7 +379,7 @@ class SearchSpace:
                 size_bytes += again * float(piece_bytes(spec, states.value[[chosen[op.name]]], self.mesh)[0])
             for index, spec in enumerate(op.outputs):
                 if any(edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name, index))):
-                    states = self._of(op.name).outputs[index]
+                    states = self.choices_of(op.name).outputs[index]
                     size_bytes += float(piece_bytes(spec, states.gradient[[chosen[op.name]]], self.mesh)[0])
             taken.append(size_bytes)
         return max(taken)
@@ -396,7 +406,7 @@ class SearchSpace:
         rows = self._updated_rows(op) if trained else None
         key = (op.type, rule, op.outputs, gradients, trained, slots, kept, readers, rows, self._allowed.get(op.name))
         if key not in self._nodes:
-            choices = self._of(op.name)
+            choices = self.choices_of(op.name)
             sizes = [
                 piece_bytes(spec, states.value, self.mesh)
                 for spec, states in zip(op.outputs, choices.outputs, strict=True)
@@ -433,7 +443,7 @@ class SearchSpace:
 
     def _internal_seconds(self, op: Operator, indices: NDArray[np.int64]) -> FloatArray:
         """The collectives inside an operator, in some of its configurations."""
-        choices = self._of(op.name)
+        choices = self.choices_of(op.name)
         if not choices.rule.internal and not (self.halos and choices.rule.halos):
             return np.zeros(len(indices))
         different, place = np.unique(indices, return_inverse=True)
@@ -485,7 +495,7 @@ class SearchSpace:
             wanted: what the consumer wants in some of its own.
             consumer: which ones these are; all of them by default.
         """
-        spec, table = self.graph.spec(edge.tensor), self._table(edge)
+        spec, table = self.graph.spec(edge.tensor), self.reshard_table(edge)
         held = self._keeping.copies(edge)
         keeps = self._keeping.choices(edge) if self.reuse else KEEPS[:1]
         backward, rows, pinned = self._manner(edge)
@@ -508,7 +518,7 @@ class SearchSpace:
             if "before" in keeps:
                 repeat: float | FloatArray = 0.0
                 if self._repeated(edge) is not None:
-                    every = self._op_seconds(self.graph[edge.consumer], self._of(edge.consumer), 0)
+                    every = self._op_seconds(self.graph[edge.consumer], self.choices_of(edge.consumer), 0)
                     repeat = every if consumer is None else every[consumer]
                 extra[..., _BEFORE] = np.where(same, np.inf, moves + repeat)
                 bytes_kept[..., _BEFORE] = held.alone * before
@@ -537,7 +547,7 @@ class SearchSpace:
         self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]
     ) -> FloatArray:
         """Seconds of an edge's collectives for some pairs of configurations."""
-        source, target, table = self._given(edge), self._wanted(edge), self._table(edge)
+        source, target, table = self._given(edge), self._wanted(edge), self.reshard_table(edge)
         forward = table.communication(source.value[given], target.value[wanted])
         seconds = np.where(picks == _BEFORE, 2, 1) * forward
         if np.any(picks == _AFTER):

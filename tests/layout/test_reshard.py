@@ -311,7 +311,7 @@ def test_layouts_outside_of_the_family_are_reached_if_they_are_asked_for() -> No
 def test_a_tensor_and_its_transpose_share_their_paths() -> None:
     resharder = Resharder(Mesh((2, 2, 2, 2)), _by_bytes(1e-5), Coarsening())  # type: ignore[arg-type]
     one, other = resharder.whole_table((8, 5, 16), 4), resharder.whole_table((16, 8), 20)
-    assert one._solved is other._solved
+    assert one.solved is other.solved
     before, after = Layout(((0, 1), (), (2,))), Layout(((), (), (0, 1, 2)))
     turned = other.path(Layout(((2,), (0, 1))), Layout(((0, 1, 2), ())))
     for step, twin in zip(one.path(before, after), turned, strict=True):

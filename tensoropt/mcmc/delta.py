@@ -25,11 +25,13 @@ _LEAST_GAIN = 12
 
 
 @njit(cache=True, nogil=True)
-def _touch(net: Any, work: Any, path: Any, slot: int, new: int) -> None:
-    """Gives a slot another path, unless that has the same stages."""
+def _touch(net: Any, work: Any, path: Any, slot: int, new: int) -> bool:
+    """Gives a slot another path, unless that has the same stages; whether it may."""
     old = path[slot]
+    if new < 0:
+        return False
     if old == new:
-        return
+        return True
     first, other = net.path_first[old], net.path_first[new]
     length = net.path_first[old + 1] - first
     if net.path_first[new + 1] - other == length:
@@ -42,11 +44,12 @@ def _touch(net: Any, work: Any, path: Any, slot: int, new: int) -> None:
                 same = False
                 break
         if same:
-            return
+            return True
     count = work.counts[CHANGED]
     work.changed_slot[count], work.changed_path[count] = slot, old
     work.counts[CHANGED] = count + 1
     path[slot] = new
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -75,23 +78,30 @@ def _mark(net: Any, frame: Any, work: Any, path: Any, stages: int, slot: int, ol
 
 
 @njit(cache=True, nogil=True)
-def _prepare(net: Any, frame: Any, work: Any, path: Any, stages: int, assignment: Any, op: int, choice: int) -> None:
-    """Changes the paths around an operator and notes what may differ: these tasks, and those that wait for them."""
+def _prepare(net: Any, frame: Any, work: Any, path: Any, stages: int, assignment: Any, op: int, choice: int) -> bool:
+    """Changes the paths around an operator and notes what may differ: these tasks, and those that wait for them.
+
+    Returns:
+        whether there are such paths.
+    """
     counts = work.counts
     counts[EPOCH] += 1
     counts[CHANGED] = counts[GONE] = counts[DIRTY] = counts[LOGGED] = counts[REGIONS] = 0
     _touch(net, work, path, net.forward_slot[op], net.op_forward[net.op_base[op] + choice])
     _touch(net, work, path, net.backward_slot[op], net.op_backward[net.op_base[op] + choice])
+    possible = True
     for some in range(net.in_first[op], net.in_first[op + 1]):
         edge = net.in_edge[some]
         other = assignment[net.edge_from[edge]]
-        _touch(net, work, path, net.way_slot[edge], route(net, edge, False, other, choice))
-        _touch(net, work, path, net.way_back_slot[edge], route(net, edge, True, other, choice))
+        possible &= _touch(net, work, path, net.way_slot[edge], route(net, edge, False, other, choice))
+        possible &= _touch(net, work, path, net.way_back_slot[edge], route(net, edge, True, other, choice))
     for some in range(net.out_first[op], net.out_first[op + 1]):
         edge = net.out_edge[some]
         other = assignment[net.edge_to[edge]]
-        _touch(net, work, path, net.way_slot[edge], route(net, edge, False, choice, other))
-        _touch(net, work, path, net.way_back_slot[edge], route(net, edge, True, choice, other))
+        possible &= _touch(net, work, path, net.way_slot[edge], route(net, edge, False, choice, other))
+        possible &= _touch(net, work, path, net.way_back_slot[edge], route(net, edge, True, choice, other))
+    if not possible:
+        return False
     changed = counts[CHANGED]
     for number in range(changed):
         _mark(net, frame, work, path, stages, work.changed_slot[number], work.changed_path[number])
@@ -122,6 +132,7 @@ def _prepare(net: Any, frame: Any, work: Any, path: Any, stages: int, assignment
                 if path[after] == 0:
                     after = net.backward_slot[net.edge_from[edge]]
                     _mark(net, frame, work, path, stages, after, path[after])
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -370,10 +381,11 @@ def change(
         shifts: room for the different times by which tasks are later than before.
 
     Returns:
-        the makespan, or -1 if it exceeds the limit.
+        the makespan, or -1 if it exceeds the limit, or if there is no such strategy.
     """
     counts = work.counts
-    _prepare(net, frame, work, path, stages, assignment, op, choice)
+    if not _prepare(net, frame, work, path, stages, assignment, op, choice):
+        return -1
     epoch, total = counts[EPOCH], counts[TASKS]
     classes = frame.present.shape[1]
     work.lane_end[:] = 0

@@ -2,86 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.errors import ProblemError
+from tensoropt.search.stages import Ints, Route, Routes, Signature, Tables, ticks
 
-__all__ = ["TICKS_PER_S", "Frame", "Ints", "Network", "Routes", "Signature", "Tables", "Work", "ticks"]
+__all__ = ["IMPOSSIBLE", "Arrays", "Frame", "Network"]
 
-Ints = NDArray[np.int64]
-
-# Times are whole numbers of ticks, so that sums do not depend on their order, and a part of a timeline that comes later
-# by a constant is exactly the same part. Up to 2^53 ticks (512 s) are exact as floating-point seconds, too.
-TICKS_PER_S = 2.0**44
-
-
-def ticks(seconds: float) -> int:
-    """Whole ticks of a duration.
-
-    Raises:
-        ProblemError: if it is negative, not finite, or longer than 64 bits of ticks hold in a sum of many.
-    """
-    if not 0.0 <= seconds <= 1e5:
-        raise ProblemError(
-            f"Task of {seconds} s: must take between 0 and 1e5 s. What is impossible must not be a choice."
-        )
-    return round(seconds * TICKS_PER_S)
-
-
-class Signature(NamedTuple):
-    """Where a task of a stage runs, and with whom.
-
-    Attributes:
-        lane: -1 for no resource (a task that only joins others), 0 for the devices, 1 + l for the links of level l.
-        axes: mesh axes over which the devices of a group exchange data, as bits; none for work of a device alone.
-        at: mesh axes and coordinates to which the devices that take part are limited.
-    """
-
-    lane: int
-    axes: int = 0
-    at: tuple[tuple[int, int], ...] = ()
-
-
-class Work(NamedTuple):
-    """One stage of an operator's work or of a tensor's way: each device or link that takes part is busy so long."""
-
-    seconds: float
-    signature: Signature
-
-
-class Routes(Protocol):
-    """Gives the ways of tensors between layouts, one row (all ways from one layout) when it is first needed."""
-
-    def row(self, table: int, source: int) -> list[tuple[Work, ...]] | tuple[Ints, Ints, Ints, list[Signature]]:
-        """All ways from layout ``source`` of a table, one for each layout of the table."""
-        ...
-
-
-class Tables(NamedTuple):
-    """What every operator and every edge can be, for :class:`Network`.
-
-    Attributes:
-        forward: for each operator, for each configuration its stages, forward; never empty.
-        backward: the same backward, or None for an operator that has no backward pass.
-        edges: producer and consumer of each edge; producers come before consumers.
-        differentiable: for each edge whether a gradient returns.
-        ways: for each edge a table of ways, and the layout in it that each configuration of the producer gives and
-            each of the consumer wants.
-        ways_back: the same for the gradient: what the consumer makes and what the producer needs; None without.
-        table_sizes: how many layouts each table has.
-    """
-
-    forward: list[list[tuple[Work, ...]]]
-    backward: list[list[tuple[Work, ...]] | None]
-    edges: list[tuple[int, int]]
-    differentiable: list[bool]
-    ways: list[tuple[int, Ints, Ints]]
-    ways_back: list[tuple[int, Ints, Ints] | None]
-    table_sizes: list[int]
-
+# In the place of a path: no strategy may have it.
+IMPOSSIBLE = -2
 
 class Frame(NamedTuple):
     """Devices that some strategies tell apart, and the links between them; everything else is alike for all devices.
@@ -232,10 +164,7 @@ class Network:
             return
         table = int(np.searchsorted(self._table_first, place, side="right")) - 1
         found = self._routes.row(table, place - int(self._table_first[table]))
-        if isinstance(found, list):
-            numbers = np.array([self._add_path(path) for path in found], np.int64)
-        else:
-            numbers = self._add_paths(*found)
+        numbers = self._add_paths(*found)
         self._row_at[place] = self._routed
         self._known.append(numbers)
         self._routed += len(numbers)
@@ -269,7 +198,8 @@ class Network:
             has = np.ones(classes, np.uint8)
             for position, axis in enumerate(kept):
                 if axis in at:
-                    has &= coordinates[:, position] == at[axis]
+                    # Of devices that share a link one stands for all.
+                    has &= np.isin(coordinates[:, position], at[axis][:1] if unit >> axis & 1 else at[axis])
                 elif unit >> axis & 1:
                     has &= coordinates[:, position] == 0
             present.append(has)
@@ -315,16 +245,19 @@ class Network:
 
     def _sign(self, signature: Signature) -> int:
         at = dict(signature.at)
-        if any(not 0 <= axis < len(self.mesh) or not 0 <= place < self.mesh[axis] for axis, place in at.items()) or (
-            not -1 <= signature.lane <= len(self.levels)
-        ):
+        outside = [
+            (axis, places)
+            for axis, places in at.items()
+            if not 0 <= axis < len(self.mesh) or not places or not 0 <= min(places) <= max(places) < self.mesh[axis]
+        ]
+        if outside or not -1 <= signature.lane <= len(self.levels):
             raise ProblemError(
                 f"Task on {signature}: the mesh {self.mesh} with {len(self.levels)} levels of links has no such device "
                 "or link. Use coordinates and levels that exist."
             )
         return self._signatures.setdefault(signature, len(self._signatures))
 
-    def _add_path(self, path: tuple[Work, ...]) -> int:
+    def _add_path(self, path: Route) -> int:
         if not path:
             return 0
         if any(work.seconds and work.signature.lane < 0 for work in path):
@@ -338,10 +271,10 @@ class Network:
         return self._paths - 1
 
     def _add_paths(self, lengths: Ints, stage_ticks: Ints, signs: Ints, signatures: list[Signature]) -> Ints:
-        """Many paths at once: their lengths, and the ticks and signatures (by place in the list) of all stages."""
+        """Many paths at once; see :class:`tensoropt.search.stages.Routes`."""
         number = np.array([self._sign(signature) for signature in signatures], np.int64)
         some = lengths > 0
-        numbers = np.where(some, self._paths - 1 + np.cumsum(some), 0)
+        numbers = np.where(some, self._paths - 1 + np.cumsum(some), np.where(lengths < 0, IMPOSSIBLE, 0))
         self._ticks.append(stage_ticks)
         self._signs.append(number[signs] if len(signs) else signs)
         self._lengths.append(lengths[some])
@@ -363,7 +296,7 @@ class Network:
         for number, (start, end) in enumerate(tables.edges):
             outgoing[start].append(number)
             incoming[end].append(number)
-            if tables.differentiable[number] and (tables.backward[start] is None or tables.backward[end] is None):
+            if tables.returns[number] and (tables.backward[start] is None or tables.backward[end] is None):
                 raise ProblemError(
                     f"Network: a gradient returns along edge {number}, from operator {end} to {start}, and one of them "
                     "has no backward pass. Give it one, if only of no seconds."
@@ -425,7 +358,7 @@ class Network:
         return {
             "edge_from": ends[:, 0].copy(),
             "edge_to": ends[:, 1].copy(),
-            "returns": np.array(tables.differentiable, np.uint8),
+            "returns": np.array(tables.returns, np.uint8),
             "in_first": np.cumsum([0, *map(len, incoming)]).astype(np.int64),
             "in_edge": np.array([e for some in incoming for e in some], np.int64),
             "out_first": np.cumsum([0, *map(len, outgoing)]).astype(np.int64),

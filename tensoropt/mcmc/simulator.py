@@ -9,8 +9,9 @@ import numpy as np
 
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import delta, kernels
-from tensoropt.mcmc.network import TICKS_PER_S, Ints, Network
+from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.timeline import Resource, Task, Timeline
+from tensoropt.search.stages import TICKS_PER_S, Ints
 
 __all__ = ["NO_LIMIT", "Simulator"]
 
@@ -227,7 +228,13 @@ class Simulator:
         self.path: Ints = np.zeros(slots, np.int64)
         kernels.find_paths(arrays, self.assignment, self.path)
         if np.any(self.path < 0):
-            raise ProblemError("Simulator: a way between two configurations is missing. Call require first.")
+            slot = int(np.argmin(self.path))
+            edge = int(arrays.slot_ref[slot])
+            ends = int(arrays.edge_from[edge]), int(arrays.edge_to[edge])
+            raise ProblemError(
+                f"Simulator: edge {edge} does not allow configurations {[int(self.assignment[op]) for op in ends]} of "
+                f"operators {ends} together. Choose configurations that give and want the same layout there."
+            )
         count = int(kernels.count_tasks(arrays, self.frame, self.path))
         room = int(count * _ROOM) + self._most_fresh
         numbers = slots * self.stages * classes

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensoropt.mcmc.network import Network, Signature, Tables, Work, ticks
+from tensoropt.mcmc.network import Network
+from tensoropt.search.stages import Ints, Signature, Tables, Way, Work, ticks
 
 MESHES: tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...] = (
     ((), ((0, False),)),
@@ -25,8 +26,15 @@ class Given:
     def __init__(self, rows: list[list[list[tuple[Work, ...]]]]) -> None:
         self.rows = rows
 
-    def row(self, table: int, source: int) -> list[tuple[Work, ...]]:
-        return self.rows[table][source]
+    def row(self, table: int, start: int) -> tuple[Ints, Ints, Ints, list[Signature]]:
+        paths = self.rows[table][start]
+        works = [work for path in paths for work in path]
+        return (
+            np.array([len(path) for path in paths]),
+            np.array([ticks(work.seconds) for work in works], np.int64),
+            np.arange(len(works)),
+            [work.signature for work in works],
+        )
 
 
 def random_network(seed: int, *, operators: int = 8) -> Network:
@@ -44,7 +52,11 @@ def random_network(seed: int, *, operators: int = 8) -> Network:
     def signature(lane: int) -> Signature:
         at = ()
         if placed and rng.random() < 0.4:
-            at = tuple((axis, int(rng.integers(extent))) for axis, extent in enumerate(mesh) if rng.random() < 0.5)
+            at = tuple(
+                (axis, tuple(sorted(rng.choice(extent, size=int(rng.integers(1, extent)), replace=False).tolist())))
+                for axis, extent in enumerate(mesh)
+                if rng.random() < 0.5
+            )
         axes = int(rng.integers(1 << len(mesh))) if lane > 0 else 0
         return Signature(lane, axes, at)
 
@@ -67,16 +79,16 @@ def random_network(seed: int, *, operators: int = 8) -> Network:
     sizes = [4, 3]
     rows = [[[path(3) for _ in range(size)] for _ in range(size)] for size in sizes]
 
-    def ends(table: int, edge: tuple[int, int]) -> tuple[int, np.ndarray, np.ndarray]:
+    def ends(table: int, edge: tuple[int, int]) -> Way:
         one, other = (rng.integers(sizes[table], size=choices[op]) for op in edge)
-        return table, one, other
+        return Way(table, one, other)
 
     ways = [ends(int(rng.integers(2)), edge) for edge in edges]
     back = [
         ends(int(rng.integers(2)), (edge[1], edge[0])) if some else None
         for edge, some in zip(edges, returns, strict=True)
     ]
-    return Network(Tables(forward, backward, edges, returns, ways, back, sizes), Given(rows), mesh, levels)
+    return Network(Tables(forward, backward, edges, ways, back, returns, sizes), Given(rows), mesh, levels)
 
 
 def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[object, ...]]:
@@ -118,7 +130,7 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
             self.devices = [
                 device
                 for device in devices
-                if all(device[axis] == place for axis, place in fixed.items())
+                if all(device[axis] in places[: 1 if axis in unit else None] for axis, places in fixed.items())
                 and all(device[axis] == 0 for axis in unit if axis not in fixed)
             ]
             self.unit = unit
@@ -200,6 +212,3 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
             if not left[after]:
                 heapq.heappush(queue, (ready[after], after))
     return result
-
-
-__all__ = ["Given", "plain_simulation", "random_network", "ticks"]

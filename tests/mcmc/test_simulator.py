@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc.network import TICKS_PER_S
 from tensoropt.mcmc.simulator import Simulator
+from tensoropt.search.stages import TICKS_PER_S
 from tests.mcmc.random_networks import plain_simulation, random_network
 
 pytestmark = pytest.mark.pure

@@ -11,7 +11,7 @@ from rich.table import Table
 from tensoropt.api.job import current_job
 from tensoropt.graph.graph import Edge
 from tensoropt.layout import coarsen, tensor_map
-from tensoropt.plan.configuration import DEFER
+from tensoropt.plan.configuration import DEFER, place_of
 from tensoropt.plan.plan import Plan, rules_of
 
 __all__ = ["show_strategy", "strategy_rows"]
@@ -28,17 +28,18 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
 
     Returns:
         ``operator``, ``type``, ``mesh`` (of the operator's own coarse mesh), ``splits`` (what each of its axes
-        does), ``inputs`` and ``outputs`` (tensor maps; -1 is unsplit), ``communication`` (steps of its inputs,
-        forward and backward), ``keep`` (of inputs of which one copy is kept and the other made again: which, by
-        position), ``time_s`` (its inputs' reshards included), ``memory_bytes``.
+        does; "at 1": only devices with that coordinate have the operator), ``inputs`` and ``outputs`` (tensor maps; -1
+        is unsplit), ``communication`` (steps of its inputs, forward and backward), ``keep`` (of inputs of which one
+        copy is kept and the other made again: which, by position), ``time_s`` (its inputs' reshards included),
+        ``memory_bytes``.
 
     Raises:
         PlanError: if the plan is for another model.
     """
     imported = current_job().imported_model()
     graph = imported.graph
-    plan.check(graph)
-    rules = rules_of(graph)
+    plan.check(graph, runs=False)
+    rules = rules_of(graph, halos=True)
     rows = []
     for op in graph.operators:
         if op.name not in graph.training or op.type in _HIDDEN:
@@ -106,6 +107,9 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
 
 
 def _action(action: str | None) -> str:
+    place = place_of(action)
+    if place is not None:
+        return f"at {place}"
     return "replicate" if action is None else "replicate, gradient partial" if action == DEFER else f"split {action}"
 
 

@@ -8,12 +8,13 @@ import io
 import pytest
 from rich.console import Console
 
+from tensoropt.cluster.presets import cpu
+
 pytestmark = pytest.mark.tf
 
 
 def test_kept_copies_are_shown_only_where_a_plan_chooses_among_them() -> None:
     import tensoropt
-    from tensoropt.cluster.presets import cpu
 
     tensoropt.reset_default_graph()
     x = tensoropt.placeholder(tensoropt.float32, [8, 64], name="x")
@@ -35,3 +36,26 @@ def test_kept_copies_are_shown_only_where_a_plan_chooses_among_them() -> None:
     assert f"before of input {edge.position}" in texts[1]
     rows = {row["operator"]: row["keep"] for row in tensoropt.strategy_rows(kept)}
     assert rows == {row["operator"]: {} for row in tensoropt.strategy_rows(plan)} | {"y": {edge.position: "before"}}
+
+
+def test_a_plan_that_places_an_operator_is_shown_though_it_cannot_run() -> None:
+    import tensoropt
+    from tensoropt.api.job import current_job
+    from tensoropt.cost import AnalyticCost
+    from tensoropt.errors import PlanError
+    from tensoropt.plan.configuration import Configuration, at
+    from tensoropt.search.space import SearchSpace
+
+    tensoropt.reset_default_graph()
+    x = tensoropt.placeholder(tensoropt.float32, [8, 64], name="x")
+    w = tensoropt.get_variable("w", [64, 16])
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, w, name="y"), name="loss")
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+    space = SearchSpace(current_job().imported_model().graph, AnalyticCost(cpu(4)), placements=True)
+    chosen = {op.name: space.choices(op.name)[-1] for op in space.operators}
+    plan = space.plan(space.assignment(chosen | {"y": Configuration((at(1), "m"))}), "by hand")
+    row = next(row for row in tensoropt.strategy_rows(plan) if row["operator"] == "y")
+    assert row["splits"] == ["at 1", "split m"]
+    assert row["communication"]["forward"].count("drop{0} to 1") == 2  # of its input and its weight
+    with pytest.raises(PlanError, match=r"MatMul 'y' .* needs placement: planned and compared, but not exec"):
+        tensoropt.find_strategy(plan, topology=cpu(4))

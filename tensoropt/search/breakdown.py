@@ -12,6 +12,7 @@ from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import ReshardTable, StepKind, is_placed
+from tensoropt.layout.shortest import shortest_rows
 from tensoropt.layout.state import AT
 from tensoropt.search.choices import Choices, States
 from tensoropt.search.rows import rows_seconds
@@ -47,7 +48,7 @@ class Breakdown:
         self.extents = space.mesh.shape
         self._levels = [space.cost.topology.axis_level(axis) for axis in space.mesh.axes]
         self._index = {op.name: number for number, op in enumerate(space.operators)}
-        self._works: dict[tuple[int, bool], tuple[list[Route], list[Route]]] = {}
+        self._works: dict[int, tuple[list[Route], list[Route]]] = {}
         self._tables: list[_Paths | _Rows] = []
         self._table_numbers: dict[tuple[object, ...], int] = {}
         self._known: dict[tuple[object, ...], Ints] = {}
@@ -93,12 +94,12 @@ class Breakdown:
         """An operator's stages in each of its configurations, forward and backward."""
         space = self.space
         op = space.graph[name]
-        total, _ = space._own_node(op)
-        # Equal operators share their table, and what differs on the first one is the constant.
-        key = (id(total), op is space.operators[0])
-        if key not in self._works:
-            self._works[key] = self._operator(op, total)
-        return self._works[key]
+        if op is space.operators[0]:
+            return self._operator(op, space.node_tables(name)[0], space.cost.iteration_seconds)
+        total, _ = space.node_tables(name)  # the same array for equal operators
+        if id(total) not in self._works:
+            self._works[id(total)] = self._operator(op, total, 0.0)
+        return self._works[id(total)]
 
     def lane(self, axes: int) -> int:
         """The links over which a group exchanges data: those of the outermost level that it spans."""
@@ -112,13 +113,12 @@ class Breakdown:
             edges += graph.consumers(TensorId(op.name, index))
         return any(edge in graph.differentiable for edge in edges)
 
-    def _operator(self, op: Operator, total: NDArray[np.float64]) -> tuple[list[Route], list[Route]]:
+    def _operator(self, op: Operator, total: NDArray[np.float64], constant: float) -> tuple[list[Route], list[Route]]:
         space = self.space
         choices = space.choices_of(op.name)
         places = [Signature(0, 0, _places(configuration.at)) for configuration in choices.configurations]
         nowhere = [(Work(0.0, Signature(-1, 0, place.at)),) for place in places]
-        constant = space.cost.iteration_seconds if op is space.operators[0] else 0.0
-        own = total
+        own = np.maximum(total - constant, 0.0) if constant else total
         back: list[Route]
         if op.type in ("Variable", "Fanout"):
             ahead: list[Route] = [self._computing(constant, nothing) for nothing in nowhere]
@@ -179,8 +179,8 @@ class Breakdown:
         self._tables[number].use(way.starts, way.ends)
         if edge not in space.graph.differentiable:
             return way, None
-        if edge in space._row_edges:
-            spec, elements = space.graph.spec(edge.tensor), space._row_elements(edge)
+        if (elements := space.row_elements(edge)) is not None:
+            spec = space.graph.spec(edge.tensor)
             made, need = read.gradient, produced.gradient
             key = ("rows", spec, elements, made.tobytes(), need.tobytes())
             number = self._table(key, lambda: _Rows(self, spec, elements, made, need))
@@ -254,7 +254,7 @@ class _Paths:
     def _links(self, here: int) -> Ints:
         """The links of the cheapest path to each layout that is used, ``(layouts, steps)``, -1 before the first."""
         graph, weight = self._solved.graph, self._solved.weight
-        row = self._solved._solve(np.array([here]))[0]
+        row = shortest_rows(len(graph.states), graph.source, graph.target, weight, np.array([here]))[0]
         best = np.flatnonzero(row[graph.source] + weight == row[graph.target])[::-1]
         last = np.full(len(row), -1, np.int64)
         last[graph.target[best]] = best  # the first of equal ones stays, as in the table's own paths

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tensoropt.cluster.presets import cpu, v100
+from tensoropt.cluster.presets import cpu, p100, v100
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
+from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
@@ -363,3 +364,33 @@ def test_sixty_four_devices_have_a_tractable_number_of_configurations() -> None:
     assert (tuple(range(32)) in halves) and (tuple(range(32, 64)) in halves)
     singles = {c.devices(space.mesh) for c in space.choices("y") if len(c.devices(space.mesh)) == 1}
     assert len(singles) == 64
+
+
+def photo(size: int = 256, channels: int = 32) -> Graph:
+    """Two convolutions of one large image: samples cannot be split, and channels are few."""
+    conv = {"data_format": "NHWC", "padding": "SAME", "strides": [1, 1, 1, 1]}
+    shape = (1, size, size, channels)
+    operators = (
+        operator("x", "Placeholder", (), shape),
+        operator("w1", "Variable", (), (3, 3, channels, channels)),
+        operator("y1", "Conv2D", ("x", "w1"), shape, conv),
+        operator("a1", "Relu", ("y1",), shape),
+        operator("w2", "Variable", (), (3, 3, channels, channels)),
+        operator("y2", "Conv2D", ("a1", "w2"), shape, conv),
+        operator("loss", "Mean", ("y2",), (), {"keep_dims": False}, static={1: (0, 1, 2, 3)}),
+        operator("loss:0/sink", "Sink", ("loss",), ()),
+    )
+    return _training(operators)
+
+
+def test_one_large_image_is_split_by_height_and_width_from_end_to_end() -> None:
+    cost = AnalyticCost(p100(1))
+    space, whole = (SearchSpace(photo(), cost, halos=halos) for halos in (False, True))
+    frontiers = [track_frontier(each.problem) for each in (space, whole)]
+    seconds = [frontier.time_s.min() for frontier in frontiers]
+    assert seconds[1] < 0.9 * seconds[0]
+    fastest = frontiers[1].assignments[int(np.argmin(frontiers[1].time_s))]
+    chosen = {op.name: whole.choices(op.name)[index] for op, index in zip(whole.operators, fastest, strict=True)}
+    for name in ("y1", "y2"):
+        assert {*chosen[name].actions} <= {"height", "width"}, str(chosen[name])
+    assert {*chosen["a1"].actions} <= {"d1", "d2"}

@@ -1,4 +1,4 @@
-"""The compiled loop of the bounds. It takes Numba: import it where it is used."""
+"""The compiled loops: of the recurrence, and of the bounds. They take Numba: import this module where it is used."""
 
 from __future__ import annotations
 
@@ -7,26 +7,92 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["sweep"]
+__all__ = ["least_of_sums", "sweep"]
+
+_TILE = 256
+"""Columns worked on at once: with some hundred rows they stay in a core's cache."""
 
 _I = types.Array(types.int64, 1, "C", readonly=True)
 _II = types.Array(types.int64, 2, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
+_FF = types.Array(types.float64, 2, "C", readonly=True)
+_OUT_FF = types.Array(types.float64, 2, "C")
 _OUT_I, _OUT_F = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
 
 
 @njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
-def _least_of_columns(tables: Any, start: int, rows: int, columns: int, taken: Any, out: Any, at: int) -> None:
-    """``out[l] = min over k of table[k, l] - taken[k]``."""
-    for column in range(columns):
-        out[at + column] = np.inf
-    for row in range(rows):
-        given = taken[row]
-        if given > -np.inf:
-            line = start + row * columns
-            for column in range(columns):
-                value = tables[line + column] - given
-                out[at + column] = value if value < out[at + column] else out[at + column]
+def _lower(
+    least: Any,
+    first: float,
+    first_row: Any,
+    second: float,
+    second_row: Any,
+    third: float,
+    third_row: Any,
+    fourth: float,
+    fourth_row: Any,
+) -> None:
+    """Lowers ``least`` to four rows, each with a number added, where they are lower."""
+    for i in range(len(least)):
+        one, two = first + first_row[i], second + second_row[i]
+        three, four = third + third_row[i], fourth + fourth_row[i]
+        one = one if one < two else two
+        three = three if three < four else four
+        one = one if one < three else three
+        least[i] = one if one < least[i] else least[i]
+
+
+@njit(types.void(_FF, _FF, _OUT_FF, types.int64, types.int64), cache=True, nogil=True)
+def least_of_sums(left: Any, right: Any, out: Any, first: int, last: int) -> None:
+    """``out[i, j] = min over k of left[k, i] + right[k, j]`` for rows ``first`` to ``last - 1``."""
+    size, columns = right.shape
+    for start in range(0, columns, _TILE):
+        stop = min(columns, start + _TILE)
+        for row in range(first, last):
+            least = out[row, start:stop]
+            least[:] = np.inf
+            # Four at a time, so that results are read and written a fourth as often.
+            k = 0
+            while k + 4 <= size:
+                a, b, c, d = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
+                _lower(
+                    least,
+                    a,
+                    right[k, start:stop],
+                    b,
+                    right[k + 1, start:stop],
+                    c,
+                    right[k + 2, start:stop],
+                    d,
+                    right[k + 3, start:stop],
+                )
+                k += 4
+            while k < size:
+                a, one = left[k, row], right[k, start:stop]
+                _lower(least, a, one, a, one, a, one, a, one)
+                k += 1
+
+
+@njit(cache=True, nogil=True)
+def _least_of_columns(tables: Any, start: int, rows: int, columns: int, taken: Any, out: Any) -> None:
+    """``out[l] = min over k of table[k, l] - taken[k]``; rows of which everything is taken do not count."""
+    out[:] = np.inf
+    row = 0
+    while row < rows:
+        # As above; what is missing to four is the last one again.
+        b, c, d = min(row + 1, rows - 1), min(row + 2, rows - 1), min(row + 3, rows - 1)
+        _lower(
+            out,
+            -taken[row],
+            tables[start + row * columns : start + (row + 1) * columns],
+            -taken[b],
+            tables[start + b * columns : start + (b + 1) * columns],
+            -taken[c],
+            tables[start + c * columns : start + (c + 1) * columns],
+            -taken[d],
+            tables[start + d * columns : start + (d + 1) * columns],
+        )
+        row += 4
 
 
 @njit(
@@ -132,4 +198,4 @@ def sweep(
                 # What the edge may give less what it takes: that much is moved here.
                 choice[k] = messages[at + k] - taken[k] if belief[k] < np.inf else -np.inf
             width = sizes[ends[edge, 1 - side]]
-            _least_of_columns(tables, table_start[edge, side], size, width, choice, messages, to)
+            _least_of_columns(tables, table_start[edge, side], size, width, choice, messages[to : to + width])

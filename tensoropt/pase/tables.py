@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +21,10 @@ MAX_TABLE_ENTRIES = 1 << 26
 """The largest table that is made: half a gigabyte."""
 
 _AT_ONCE = 1 << 15
-"""Entries worked on at once: a quarter of a megabyte, which stays in a core's cache."""
+"""Candidates that are made at once: a quarter of a megabyte, which stays in a core's cache."""
+
+_SHARED_FROM = 20_000_000
+"""Candidates from which threads share the work: some milliseconds."""
 
 Scope = tuple[int, ...]
 
@@ -230,7 +236,7 @@ def _least_sum(
         patterns: for each axis of each table, which axis it is; -1 for one of length 1 that has none.
         tables: to be added.
 
-    Complexity: O(size · entries of the result), in blocks that stay in the cache.
+    Complexity: O(size · entries of the result).
     """
     whole = []
     for pattern, table in zip(patterns, tables, strict=True):
@@ -238,15 +244,24 @@ def _least_sum(
         axes = [axis for axis in pattern if axis >= 0]
         table = table.transpose(np.argsort(axes))
         lengths = dict(zip(sorted(axes), table.shape, strict=True))
-        whole.append(np.ascontiguousarray(table).reshape([lengths.get(axis, 1) for axis in range(len(shape) + 1)]))
+        whole.append(table.reshape([lengths.get(axis, 1) for axis in range(len(shape) + 1)]))
     whole = _absorbed(sorted(whole, key=lambda table: table.size))
-    if size * math.prod(shape) <= _AT_ONCE:
+    if size * math.prod(shape) <= _AT_ONCE or len(whole) == 1:
         total = whole[0]
         for table in whole[1:]:
             total = total + table
         return np.asarray(np.broadcast_to(total, (size, *shape)).min(axis=0))
-    result = np.full(shape, np.inf)
-    _fill(result, whole, size)
+    result = np.empty(shape)
+    shared = [axis for axis in range(1, len(shape) + 1) if sum(table.shape[axis] > 1 for table in whole) > 1]
+    for index in itertools.product(*(range(shape[axis - 1]) for axis in shared)):
+        # One index of all axes that several tables have: what is left of them has no axis in common but k.
+        at = dict(zip(shared, index, strict=True))
+        parts = [
+            table[tuple(slice(None) if axis not in at else min(at[axis], n - 1) for axis, n in enumerate(table.shape))]
+            for table in whole
+        ]
+        where = tuple(at.get(axis, slice(None)) for axis in range(1, len(shape) + 1))
+        result[where] = _least_of_outer_sum(parts)
     return result
 
 
@@ -265,29 +280,32 @@ def _absorbed(tables: list[FloatArray]) -> list[FloatArray]:
     return left
 
 
-def _fill(result: FloatArray, tables: list[FloatArray], size: int) -> None:
-    """Writes the least sums, a block of the result at a time."""
-    if result.size > _AT_ONCE and result.ndim:
-        inner = result.size // result.shape[0]
-        rows = max(1, _AT_ONCE // inner)
-        for first in range(0, result.shape[0], rows):
-            part = slice(first, first + rows)
-            _fill_block(result[part], [t if t.shape[1] == 1 else t[:, part] for t in tables], size)
-    else:
-        _fill_block(result, tables, size)
+def _least_of_outer_sum(tables: list[FloatArray]) -> FloatArray:
+    """The least over axis 0 of the sum of at least two tables, none of which shares another axis with another."""
+    tables = list(tables)
+    while len(tables) > 2:
+        tables.sort(key=lambda table: table.size)
+        tables[:2] = [tables[0] + tables[1]]
+    left, right = tables
+    split = np.argsort([n > 1 for n in right.shape[1:]], kind="stable")  # axes of the left table first
+    flat = least_of_sums(
+        np.ascontiguousarray(left.reshape(len(left), -1)), np.ascontiguousarray(right.reshape(len(right), -1))
+    )
+    lengths = [max(n, m) for n, m in zip(left.shape[1:], right.shape[1:], strict=True)]
+    return flat.reshape([lengths[axis] for axis in split]).transpose(np.argsort(split))
 
 
-def _fill_block(result: FloatArray, tables: list[FloatArray], size: int) -> None:
-    if result.size > _AT_ONCE and result.ndim > 1 and result.shape[0] == 1:
-        _fill(result[0], [t[:, 0] for t in tables], size)
-        return
-    if len(tables) == 1:
-        np.minimum(result, tables[0].min(axis=0), out=result)
-        return
-    block = np.empty(result.shape)
-    for k in range(size):
-        total = tables[0][k]
-        for table in tables[1:-1]:
-            total = total + table[k]
-        np.add(total, tables[-1][k], out=block)
-        np.minimum(result, block, out=result)
+def least_of_sums(left: FloatArray, right: FloatArray) -> FloatArray:
+    """``min over k of left[k, i] + right[k, j]`` for all *i* and *j*."""
+    # Imported here because it takes Numba.
+    from tensoropt.pase import kernels
+
+    result = np.empty((left.shape[1], right.shape[1]))
+    threads = os.cpu_count() or 1
+    if threads == 1 or left.size * right.shape[1] < _SHARED_FROM:
+        kernels.least_of_sums(left, right, result, 0, len(result))
+        return result
+    cuts = np.linspace(0, len(result), threads + 1).astype(int).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda ends: kernels.least_of_sums(left, right, result, *ends), itertools.pairwise(cuts)))
+    return result

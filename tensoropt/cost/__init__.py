@@ -4,6 +4,7 @@ from tensoropt.cost.analytic import AnalyticCost
 from tensoropt.cost.memory import KnowsScratch, piece_bytes
 from tensoropt.cost.model import CostModel
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, profile_key
+from tensoropt.cost.pase import PaseCost
 from tensoropt.cost.profiled import ProfiledCost, gradient_positions
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "KnowsScratch",
     "OpProfile",
     "OpTime",
+    "PaseCost",
     "ProfiledCost",
     "gradient_positions",
     "piece_bytes",

@@ -27,9 +27,9 @@ class PaseCost:
 
     The layer cost ``t_l`` is the arithmetic of a device, forward and backward, and *r* times the bytes of what a layer
     communicates inside. The transfer cost ``t_x`` is, for the device that has the most of them, the bytes of a tensor
-    that it needs and does not hold; here the sum over a reshard's steps. The sum of partial results, which the paper has inside
-    of the layer that makes them, is one of these steps. Nothing else costs anything: no latency, no pass over a device's
-    own memory, no start of an operator, no update.
+    that it needs and does not hold; here the sum over a reshard's steps. The sum of partial results, which the paper
+    has inside of the layer that makes them, is one of these steps. Nothing else costs anything: no latency, no pass over
+    a device's own memory, no start of an operator, no update.
 
     Heterogeneous links count as the slowest one does (section V), so *r* is one number.
 

@@ -28,8 +28,8 @@ class PaseCost:
     The layer cost ``t_l`` is the arithmetic of a device, forward and backward, and *r* times the bytes of what a layer
     communicates inside. The transfer cost ``t_x`` is, for the device that has the most of them, the bytes of a tensor
     that it needs and does not hold; here the sum over a reshard's steps. The sum of partial results, which the paper
-    has inside of the layer that makes them, is one of these steps. Nothing else costs anything: no latency, no pass over
-    a device's own memory, no start of an operator, no update.
+    has inside of the layer that makes them, is one of these steps. Nothing else costs anything: no latency, no pass
+    over a device's own memory, no start of an operator, no update.
 
     Heterogeneous links count as the slowest one does (section V), so *r* is one number.
 
@@ -80,7 +80,9 @@ class PaseCost:
         }.get(kind, 1)
         return np.asarray(bytes_in * factor)
 
-    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
         """See :class:`tensoropt.cost.model.CostModel`."""
         received = self.received_bytes(kind, axes, bytes_in)
         return np.asarray(_LEAST_S + received * self.flop_per_byte / self._flops)

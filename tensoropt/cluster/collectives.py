@@ -37,13 +37,15 @@ class CollectiveModel:
     topology: Topology
 
     @overload
-    def seconds(self, kind: str, axes: Sequence[int], bytes_in: float) -> float: ...
+    def seconds(self, kind: str, axes: Sequence[int], bytes_in: float, idle: Sequence[int] = ()) -> float: ...
 
     @overload
-    def seconds(self, kind: str, axes: Sequence[int], bytes_in: NDArray[np.generic]) -> NDArray[np.float64]: ...
+    def seconds(
+        self, kind: str, axes: Sequence[int], bytes_in: NDArray[np.generic], idle: Sequence[int] = ()
+    ) -> NDArray[np.float64]: ...
 
     def seconds(
-        self, kind: str, axes: Sequence[int], bytes_in: float | NDArray[np.generic]
+        self, kind: str, axes: Sequence[int], bytes_in: float | NDArray[np.generic], idle: Sequence[int] = ()
     ) -> float | NDArray[np.float64]:
         """Time of one collective while every group of the partition runs the same one.
 
@@ -52,6 +54,8 @@ class CollectiveModel:
             axes: the factor-mesh axes that make up a group, in any order; a group of one device takes no
                 time.
             bytes_in: bytes of the input buffer per rank; an array gives an array of times of its shape.
+            idle: axes along which one device only sends, so that the others leave it their share of shared links. What
+                was measured was measured with all of them.
 
         Raises:
             ClusterError: for an unknown kind, an axis that does not exist or occurs twice, or negative bytes.
@@ -65,7 +69,10 @@ class CollectiveModel:
             times = np.zeros(size.shape)
         else:
             entry = None if self.topology.profile is None else self.topology.profile.find(kind, group)
-            times = _predict(self.topology.levels, kind, group, size) if entry is None else entry.interpolate(size)
+            waiting = self.topology.group_by_level(idle) if idle else (1,) * len(group)
+            times = (
+                _predict(self.topology.levels, kind, group, size, waiting) if entry is None else entry.interpolate(size)
+            )
         return float(times) if times.ndim == 0 else times
 
     def is_measured(self, kind: str, axes: Sequence[int]) -> bool:
@@ -121,28 +128,31 @@ def _check_kind(kind: str) -> None:
 
 
 def _predict(
-    levels: tuple[Level, ...], kind: str, group: tuple[int, ...], bytes_in: NDArray[np.float64]
+    levels: tuple[Level, ...], kind: str, group: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """The sum over stages of the best line of each."""
     times = np.zeros(bytes_in.shape)
-    for lines in _stages(levels, kind, group):
+    for lines in _stages(levels, kind, group, idle):
         times = times + np.min([line.fixed_s + line.s_per_byte * bytes_in for line in lines], axis=0)
     return times
 
 
 @functools.lru_cache(maxsize=4096)
-def _stages(levels: tuple[Level, ...], kind: str, group: tuple[int, ...]) -> tuple[tuple[_Line, ...], ...]:
+def _stages(
+    levels: tuple[Level, ...], kind: str, group: tuple[int, ...], idle: tuple[int, ...]
+) -> tuple[tuple[_Line, ...], ...]:
     """Per level that the group spans, the lines of the algorithms for it."""
     spanned = [index for index, members in enumerate(group) if members > 1]
     if kind == "permute":
         # Some rank's piece crosses the outermost level of the group, and the slowest piece decides.
         outermost = spanned[0]
-        return ((_Line(levels[outermost].latency_s, _s_per_byte(levels, outermost)),),)
+        return ((_Line(levels[outermost].latency_s, _s_per_byte(levels, outermost, idle)),),)
     stages = []
     for index in spanned:
         outside = math.prod(group[:index])
         inside = math.prod(group[index + 1 :])
-        stages.append(_stage(kind, group[index], outside, inside, levels[index].latency_s, _s_per_byte(levels, index)))
+        s_per_byte = _s_per_byte(levels, index, idle)
+        stages.append(_stage(kind, group[index], outside, inside, levels[index].latency_s, s_per_byte))
     return tuple(stages)
 
 
@@ -193,11 +203,12 @@ def _stage(
     return (tree, scatter_then_gather)
 
 
-def _s_per_byte(levels: tuple[Level, ...], index: int) -> float:
-    """Seconds per byte that a device sends at a level while all the others send too."""
+def _s_per_byte(levels: tuple[Level, ...], index: int, idle: tuple[int, ...]) -> float:
+    """Seconds per byte that a device sends at a level while all the others send too, but for one in ``idle`` each."""
     level = levels[index]
     if not level.shared:
         return 1 / level.bandwidth_bytes_per_s
     is_bus = index == len(levels) - 1
-    senders = level.size if is_bus else math.prod(inner.size for inner in levels[index + 1 :])
+    first = index if is_bus else index + 1
+    senders = math.prod(inner.size // waiting for inner, waiting in zip(levels[first:], idle[first:], strict=True))
     return senders / level.bandwidth_bytes_per_s

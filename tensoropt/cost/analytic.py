@@ -19,7 +19,7 @@ __all__ = ["AnalyticCost"]
 
 # Steps from or to one place, and the collectives that take as long: a reduction is a broadcast the other way round, and
 # what a gather brings together passes the same links that an all_gather fills. A send is a permute in which few take
-# part, and is priced as if all did.
+# part.
 _PRICED_AS = {
     StepKind.BROADCAST: "broadcast",
     StepKind.REDUCE: "broadcast",
@@ -43,7 +43,9 @@ class AnalyticCost:
         self._collectives = CollectiveModel(topology)
         self._device = topology.device
 
-    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
         """See :class:`tensoropt.cost.model.CostModel`."""
         # Every step passes over the piece in memory once to read and once to write, whoever it talks to.
         local = self._device.op_overhead_s + 2 * bytes_in / self._device.memory_bandwidth_bytes_per_s
@@ -53,7 +55,7 @@ class AnalyticCost:
             return np.asarray(np.maximum(local, _LEAST_S))
         # A scatter is a gather of pieces, the other way round.
         pieces = self.mesh.extent(axes) if kind is StepKind.SCATTER else 1
-        seconds = self._collectives.seconds(_PRICED_AS.get(kind, kind.value), axes, bytes_in / pieces)
+        seconds = self._collectives.seconds(_PRICED_AS.get(kind, kind.value), axes, bytes_in / pieces, idle)
         if kind in (StepKind.ALL_REDUCE, StepKind.REDUCE):
             # Works in place on the whole piece; without the start of an op, three small ones would cost as one.
             return np.asarray(np.maximum(seconds + self._device.op_overhead_s, _LEAST_S))
@@ -119,6 +121,7 @@ class AnalyticCost:
         if not rule.halos:
             return 0.0
         total = 0.0
+        idle = tuple(axis for axis, _ in configuration.at)
         piece_bytes = inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
         for halo in rule.halos:
             axes = configuration.mesh_axes(halo.axis)
@@ -129,7 +132,7 @@ class AnalyticCost:
             for width in widths:
                 if width:
                     rim = np.array([piece_bytes * width / elements])
-                    total += float(self.step_seconds(StepKind.PERMUTE, axes, rim)[0])
+                    total += float(self.step_seconds(StepKind.PERMUTE, axes, rim, idle)[0])
             piece_bytes *= (elements + sum(widths)) / elements
         return total
 
@@ -149,4 +152,5 @@ class AnalyticCost:
         kept = [name for dim in rule.inputs[0] for name in dim if name not in rule.internal]
         elements = math.prod(rule.size(name) / self.mesh.extent(configuration.mesh_axes(name)) for name in kept)
         size = np.array([max(1.0, elements) * inputs[0].itemsize])
-        return 2 * float(self._collectives.seconds("all_reduce", axes, size)[0])
+        idle = tuple(axis for axis, _ in configuration.at)
+        return 2 * float(self._collectives.seconds("all_reduce", axes, size, idle)[0])

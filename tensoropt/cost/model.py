@@ -25,8 +25,13 @@ class CostModel(Protocol):
     mesh: Mesh
     iteration_seconds: float  # of a training step that computes nothing
 
-    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds of one reshard step over a group of mesh axes, per input size in bytes per device."""
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
+        """Seconds of one reshard step over a group of mesh axes, per input size in bytes per device.
+
+        ``idle`` are mesh axes along which only one device takes part (:meth:`tensoropt.layout.Step.idle_axes`).
+        """
         ...
 
     def op_seconds(

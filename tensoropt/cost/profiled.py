@@ -61,15 +61,17 @@ class ProfiledCost:
         self._ratios = profile.ratios()
         self._update = profile.curves.get(f"update {optimizer}")
 
-    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
         """See :class:`tensoropt.cost.model.CostModel`."""
         curves = self.profile.curves
         local = {StepKind.SLICE: "slice", StepKind.TO_PARTIAL: "mask"}.get(kind, "transpose")
         if local not in curves or kind.leaves or kind.arrives:
-            return self._analytic.step_seconds(kind, axes, bytes_in)
+            return self._analytic.step_seconds(kind, axes, bytes_in, idle)
         if kind.is_local:
             return np.maximum(curves[local].at(bytes_in), _LEAST_S)
-        seconds = self._collectives.seconds(kind.value, axes, bytes_in)
+        seconds = self._collectives.seconds(kind.value, axes, bytes_in, idle)
         if kind in (StepKind.ALL_GATHER, StepKind.REDUCE_SCATTER, StepKind.ALL_TO_ALL):
             moved = bytes_in * (self.mesh.extent(axes) if kind is StepKind.ALL_GATHER else 1)
             times = 2 if kind is StepKind.ALL_TO_ALL else 1  # cut before, merged after

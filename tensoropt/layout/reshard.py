@@ -26,8 +26,9 @@ from tensoropt.layout.step import Step, StepKind
 
 __all__ = ["ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 
-# Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device.
-StepCost = Callable[[StepKind, tuple[int, ...], NDArray[np.float64]], NDArray[np.float64]]
+# Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device, and, if there
+# are any, the axes along which only one device takes part.
+StepCost = Callable[..., NDArray[np.float64]]
 
 # Where an operator is placed that nothing says how to coarsen.
 _PLACED_BLOCKS = 2
@@ -430,14 +431,30 @@ def _weights(mesh: Mesh, graph: LayoutGraph, size_bytes: float, cost: StepCost) 
     bytes_in = size_bytes / graph.shards[graph.source]
     weight = np.empty(len(graph.source))
     group = graph.moved * len(KINDS) + graph.kind
+    idle = _idle_axes(mesh, graph)
+    group += (idle << len(mesh.axes)) * len(KINDS)
     order = np.argsort(group, kind="stable")
     for positions in np.split(order, np.flatnonzero(np.diff(group[order])) + 1) if len(order) else []:
         moved, kind = divmod(int(group[positions[0]]), len(KINDS))
         axes = tuple(axis for axis in mesh.axes if moved >> axis & 1)
-        weight[positions] = cost(KINDS[kind], axes, bytes_in[positions])
+        waiting = tuple(axis for axis in mesh.axes if moved >> len(mesh.axes) + axis & 1)
+        if waiting:
+            weight[positions] = cost(KINDS[kind], axes, bytes_in[positions], waiting)
+        else:
+            weight[positions] = cost(KINDS[kind], axes, bytes_in[positions])
     if np.any(weight <= 0) or not np.all(np.isfinite(weight)):
         raise LayoutError("Reshard: every step needs a positive, finite time; a free one would hide its copy.")
     return weight
+
+
+def _idle_axes(mesh: Mesh, graph: LayoutGraph) -> NDArray[np.int64]:
+    """The mesh axes along which only one device takes part in each step, as bits: see :meth:`Step.idle_axes`."""
+    placed = is_placed(graph.states)
+    if not placed.any():
+        return np.zeros(len(graph.source), np.int64)
+    at = (placed @ (1 << np.arange(len(mesh.axes), dtype=np.int64)))[graph.source]
+    permutes, sends = (graph.kind == KINDS.index(kind) for kind in (StepKind.PERMUTE, StepKind.SEND))
+    return np.asarray(np.where(permutes | sends, at, at & ~graph.moved))
 
 
 def _keys(states: States, places: States) -> list[bytes]:

@@ -205,6 +205,14 @@ class Step:
             result.append(source)
         return tuple(result)
 
+    def idle_axes(self, layout: Layout) -> tuple[int, ...]:
+        """The mesh axes along which only one device takes part when this step starts from ``layout``, ascending.
+
+        Along the axes of a send that is the one that sends.
+        """
+        own = () if self.kind is StepKind.SEND else self.axes
+        return tuple(axis for axis, _ in layout.at if axis not in own)
+
     def bytes_in(self, layout: Layout, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:
         """Bytes of the input buffer of each device that has one when this step starts from ``layout``."""
         elements = 1

@@ -68,7 +68,8 @@ def _leaving_seconds(
         for group in np.unique(groups[groups != 0]).tolist():
             members = tuple(axis for axis in cost.mesh.axes if group >> axis & 1)
             where = groups == group
-            seconds[where] += cost.step_seconds(kind, members, np.maximum(1.0, held[where]))
+            idle = members if kind is StepKind.SEND else ()
+            seconds[where] += cost.step_seconds(kind, members, np.maximum(1.0, held[where]), idle)
     return seconds
 
 

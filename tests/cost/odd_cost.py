@@ -19,7 +19,9 @@ class OddCost(AnalyticCost):
         super().__init__(topology)
         self._seed = seed
 
-    def step_seconds(self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64]) -> NDArray[np.float64]:
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
         """The analytic time, times a factor."""
         factor = 10 ** np.random.default_rng([self._seed, list(StepKind).index(kind), *axes]).uniform(-2, 2)
-        return super().step_seconds(kind, axes, bytes_in) * factor
+        return super().step_seconds(kind, axes, bytes_in, idle) * factor

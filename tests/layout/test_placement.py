@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensoropt.cluster import Level, Topology
-from tensoropt.cluster.presets import cpu, v100
+from tensoropt.cluster.presets import cpu, p100, v100
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import LayoutError
 from tensoropt.layout import (
@@ -173,6 +173,22 @@ def test_bytes_sent_are_those_of_the_devices_that_take_part(step: Step, layout: 
     assert [step.bytes_sent(Layout.parse(layout), (8, 8), 4, MESH, rank) for rank in range(4)] == sent
 
 
+@pytest.mark.parametrize(
+    ("step", "layout", "idle"),
+    [
+        (Step(StepKind.SEND, (0,), at=(0,), to_at=(1,)), "{}{1} at{0=0,2=1}", (0, 2)),
+        (Step(StepKind.BROADCAST, (0,), at=(0,)), "{}{1} at{0=0,2=1}", (2,)),
+        (Step(StepKind.ALL_GATHER, (1,), 1), "{}{1} at{0=0,2=1}", (0, 2)),
+        (Step(StepKind.GATHER, (1,), 1, to_at=(0,)), "{}{1} at{2=1}", (2,)),
+        (Step(StepKind.PERMUTE, target=Layout(((), (2,)), at=((0, 0),))), "{}{1} at{0=0}", (0,)),
+        (Step(StepKind.ALL_GATHER, (1,), 1), "{}{1}", ()),
+    ],
+    ids=str,
+)
+def test_along_places_only_one_device_takes_part(step: Step, layout: str, idle: tuple[int, ...]) -> None:
+    assert step.idle_axes(Layout.parse(layout)) == idle
+
+
 # --------------------------------------------------------------------------------------------------------- paths
 
 
@@ -243,6 +259,27 @@ def test_a_send_of_a_megabyte_costs_the_link_and_memory() -> None:
     # 1e-5 s and 2^20 bytes at 1e9 bytes/s; read and written once in memory.
     by_hand = 1e-5 + 2**20 / 1e9 + device.op_overhead_s + 2 * 2**20 / device.memory_bandwidth_bytes_per_s
     assert table.seconds[table.index[ends[0]], table.index[ends[1]]] == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_devices_that_have_nothing_to_send_leave_their_share_of_the_hosts_link() -> None:
+    # 4 hosts of 4 devices, each host with one card for all of them.
+    topology = p100(4)
+    table, size = _table(topology, (512, 512)), 2**20
+    host, device = topology.levels[0], topology.device
+    assert host.shared and topology.factor_mesh() == (2, 2, 2, 2)
+    for source, target, bytes_each, senders in [
+        ("{}{} at{0=0,1=0,2=0,3=0}", "{}{} at{0=1,1=0,2=0,3=0}", size, 1),
+        ("{}{} at{0=0,1=0,2=0,3=1}", "{}{} at{0=1,1=1,2=1,3=0}", size, 1),
+        ("{2,3}{} at{0=0,1=0}", "{2,3}{} at{0=1,1=0}", size / 4, 4),
+    ]:
+        ends = Layout.parse(source), Layout.parse(target)
+        (step,) = table.path(*ends)
+        assert step.kind is StepKind.SEND
+        by_hand = host.latency_s + senders * bytes_each / host.bandwidth_bytes_per_s
+        by_hand += device.op_overhead_s + 2 * bytes_each / device.memory_bandwidth_bytes_per_s
+        assert table.seconds[table.index[ends[0]], table.index[ends[1]]] == pytest.approx(by_hand, rel=1e-12)
+    # Of copies on all devices of a host, each device sends a part only.
+    assert _kinds(table, "{}{} at{0=0,1=0}", "{}{} at{0=1,1=0}") == ["slice", "send", "all_gather"]
 
 
 def test_a_tensor_that_is_everywhere_has_the_table_that_it_has_without_placements() -> None:

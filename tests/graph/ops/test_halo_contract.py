@@ -81,7 +81,7 @@ def test_a_piece_with_its_rims_is_all_that_is_read(sample: Sample) -> None:
                 spoilt[kept] = image[kept]
                 found = _whole(built, spoilt)
                 assert np.array_equal(found[part], expected[part]), f"{halo}, piece {number} of {pieces}: more is read"
-                for edge in {start if before else None, end - 1 if after else None} - {None}:
+                for edge in [start] * bool(before) + [end - 1] * bool(after):
                     spoilt = image.copy()
                     spoilt[_piece(halo.dim, edge, edge + 1)] = _FAR
                     found = _whole(built, spoilt)

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from tensoropt import ft, pase
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.strategy import ImportedModel
-from tensoropt.baselines import BASELINES, apply_baseline
+from tensoropt.baselines import BASELINES, PLACED, apply_baseline
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, SessionError, TensorOptError
-from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Graph
+from tensoropt.mcmc.network import Network
+from tensoropt.mcmc.simulator import Simulator
+from tensoropt.plan.configuration import Configuration
+from tensoropt.search.breakdown import Breakdown, levels_of
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.options import MemoryLimit
+from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.traffic import sent_bytes
@@ -30,11 +36,8 @@ __all__ = ["METHODS", "compare"]
 _log = logging.getLogger("tensoropt")
 
 
-def _ft(space: SearchSpace) -> Frontier:
-    return track_frontier(with_repeated_cells(space))
-
-
-_SEARCHES: Mapping[str, Callable[[SearchSpace], Frontier]] = MappingProxyType({"ft": _ft})
+# Each of these modules registers the search of its name.
+_SEARCHES = tuple(search.__name__.rpartition(".")[2] for search in (ft, pase))
 
 METHODS = (*_SEARCHES, *BASELINES)
 """What is compared, in this order."""
@@ -54,8 +57,11 @@ def compare(
     """Which strategy every search and every baseline chooses, and what it is predicted to cost.
 
     Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods choose in the same space and are
-    priced by the same tables. Of a method that offers several strategies, the fastest that fits is shown. One that
-    does not apply is in the table with its reason.
+    priced by the same tables, but for strategies that place layers on devices: no other method may. Of a method that
+    offers several strategies, the fastest that fits is shown. One that does not apply is in the table with its reason.
+
+    Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated, with tasks of
+    devices and links side by side (FlexFlow section 5).
 
     Args:
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
@@ -108,43 +114,76 @@ def _compare(planner: Planner, topology: Topology, methods: Sequence[str], memor
     space = planner.space(topology)
     space.problem  # noqa: B018  # priced here, once for all methods
     tables_s = time.perf_counter() - began
+    common = _Simulation(space)
     rows = []
     for method in methods:
-        rows.append(_row(space, method, limit))
+        rows.append(_row(planner, space, method, limit, common))
         _log.info("compare: %s took %.3g s", method, rows[-1].search_s or 0.0)
-    return Comparison(
-        topology.name,
-        topology.device_count,
-        str(limit),
-        planner.batch(),
-        tables_s,
-        tuple(rows),
-        "there is no simulator yet",
-    )
+    return Comparison(topology.name, topology.device_count, str(limit), planner.batch(), tables_s, tuple(rows))
 
 
-def _row(space: SearchSpace, method: str, limit: MemoryLimit) -> ComparisonRow:
+class _Simulation:
+    """Simulated times of strategies of a space, whose tasks are made once."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._network: Network | None = None
+
+    def seconds(self, point: FrontierPoint) -> float:
+        """Of a strategy. Tasks keep all copies; what it takes to make some again is added in full."""
+        space = self._space
+        if self._network is None:
+            stages = Breakdown(space)
+            self._network = Network(stages.tables(), stages, stages.extents, levels_of(space.cost.topology))
+        kept = float(space.problem.costs(np.array(point.assignment))[0][0])
+        return Simulator(self._network, point.assignment).makespan_s + max(0.0, point.time_s - kept)
+
+
+def _row(
+    planner: Planner, space: SearchSpace, method: str, limit: MemoryLimit, simulation: _Simulation
+) -> ComparisonRow:
     kind = "search" if method in _SEARCHES else "baseline"
     began = time.perf_counter()
     try:
-        found = _SEARCHES[method](space) if kind == "search" else apply_baseline(method, space)
+        if kind == "search":
+            found = get_search(method)(with_repeated_cells(space))
+        else:
+            if method in PLACED:
+                space = _with_only(planner, space, PLACED[method](space))
+                simulation = _Simulation(space)
+            found = apply_baseline(method, space)
     except TensorOptError as error:
         reason = str(error).removeprefix(f"baseline {method!r}: ")
         return ComparisonRow(method, kind, search_s=time.perf_counter() - began, reason=reason)
     search_s = time.perf_counter() - began
     point = _chosen(found, limit)
+    # Where operators are placed, devices have different amounts; the fullest counts.
+    memory_bytes = float(space.device_memory(point.assignment, point.alternatives).max())
     plan = space.plan(point.assignment, method, alternatives=point.alternatives)
     return ComparisonRow(
         method,
         kind,
         time_s=point.time_s,
-        memory_bytes=point.memory_bytes,
+        simulated_time_s=simulation.seconds(point),
+        memory_bytes=memory_bytes if method in PLACED else point.memory_bytes,
         network_time_s=float(space.network_seconds(point.assignment, point.alternatives)[0]),
         network_bytes=sent_bytes(plan, space),
         search_s=search_s,
-        fits=point.memory_bytes <= limit.limit_bytes,
+        fits=memory_bytes <= limit.limit_bytes,
         strategies=len(found),
-        exact=found.exact,
+        exact=found.exact if len(found) > 1 else None,
+    )
+
+
+def _with_only(planner: Planner, space: SearchSpace, configurations: Mapping[str, Configuration]) -> SearchSpace:
+    """The space of one strategy that may place operators; with all such there are too many to price."""
+    return SearchSpace(
+        space.graph,
+        space.cost,
+        slots=planner.imported.slots,
+        allowed={name: (configuration,) for name, configuration in configurations.items()},
+        reuse=True,
+        placements=True,
     )
 
 

@@ -34,6 +34,9 @@ def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
             assert row.time_s is not None and row.network_time_s is not None and row.network_bytes is not None
             assert 0 <= row.network_time_s < row.time_s
             assert (row.network_bytes > 0) == (row.network_time_s > 0)
+            assert row.simulated_time_s is not None
+            # Tasks run side by side, never longer than one after the other (to the simulator's ticks).
+            assert 0 < row.simulated_time_s <= row.time_s * (1 + 1e-6)
             assert row.fits
         else:
             assert row.reason.startswith("does not apply because ")

@@ -1,0 +1,84 @@
+"""What the papers tell of the strategies that searches find, with the models' own sizes and few devices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from tensoropt.cluster import preset
+from tensoropt.cost import AnalyticCost
+from tensoropt.pase import fastest_point
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan
+from tensoropt.search.cells import with_repeated_cells
+from tensoropt.search.space import SearchSpace
+from tests.examples.small_models import imported
+
+pytestmark = pytest.mark.tf
+
+
+def _fastest(model: str, cluster: str, devices: int, batch_size: int, **sizes: Any) -> tuple[SearchSpace, Plan]:
+    """The fastest strategy of a model whose inputs are fed by data parallelism."""
+    found = imported(model, batch_size, **sizes)
+    cost = AnalyticCost(preset(cluster, devices=devices))
+    fed = (Configuration(("d0",) * len(cost.mesh.axes)),)
+    inputs = {op.name: fed for op in found.graph.of_type("Placeholder") if op.outputs[0].shape}
+    space = SearchSpace(found.graph, cost, slots=found.slots, reuse=True, allowed=inputs)
+    best = fastest_point(with_repeated_cells(space))
+    return space, space.plan(best.assignments[0], "pase", alternatives=best.alternatives[0])
+
+
+def _pieces(space: SearchSpace, plan: Plan, operator: str) -> dict[str, int]:
+    """Into how many pieces each iteration axis of an operator is cut."""
+    configuration = plan.configuration(operator)
+    return {
+        axis: space.mesh.extent(configuration.mesh_axes(axis))
+        for axis in space.rules[operator].split
+        if configuration.mesh_axes(axis)
+    }
+
+
+def test_alexnets_convolutions_share_the_batch_and_its_dense_layers_alternate() -> None:
+    """PaSE section IV-C: out- and in-channels by 4 and 8, by 8 and 4, by 4 and 8, so that nothing moves between."""
+    space, plan = _fastest("alexnet", "1080ti", 8, 128)
+    for number in range(1, 5):
+        assert _pieces(space, plan, f"conv{number}/Conv2D") == {"n": 8}
+    dense = [_pieces(space, plan, f"{layer}/MatMul") for layer in ("fc6", "fc7", "logits")]
+    assert dense == [{"n": 2, "k": 4}, {"n": 4, "k": 2}, {"n": 2, "k": 4}]
+    # What one gives by 2 or 4 the next reads so: only sums are left to make, of outputs in pieces.
+    for layer in ("fc7", "logits"):
+        between = [edge for edge in plan.edges if edge.consumer == f"{layer}/MatMul" and edge.position == 0]
+        assert [step for edge in between for step in plan.edges[edge].forward if not step.kind.is_local] == []
+
+
+def test_inceptions_modules_share_the_batch_but_for_parts_of_the_last() -> None:
+    """PaSE section IV-C: "data parallelism for modules A-D", for E "a hybrid of data+parameter parallelism"."""
+    modules = [("a", 64), ("b", 0), ("c", 192), ("d", 0), ("e", 0)]
+    space, plan = _fastest("inception3", "1080ti", 4, 64, modules=modules)
+    pieces = defaultdict(list)
+    for op in space.operators:
+        if op.type == "Conv2D":
+            pieces[op.name.removeprefix("module_")[0]].append(_pieces(space, plan, op.name))
+    for kind in "sabcd":  # the stem, too
+        assert all(split == {"n": 4} for split in pieces[kind]), kind
+    hybrid = [split for split in pieces["e"] if split != {"n": 4}]
+    assert hybrid
+    assert all(split.get("n", 1) > 1 and {*split} & {"c", "f"} for split in hybrid)
+    assert {*_pieces(space, plan, "logits/MatMul")} & {"k", "n"}
+
+
+def test_nmt_splits_its_softmax_by_words_and_never_synchronises_its_embeddings() -> None:
+    """FlexFlow section 8.4: parameters in parallel for softmax layers, no synchronisation for embeddings.
+
+    There one device looks words up; here, where operators run on all devices, each looks all of them up.
+    """
+    space, plan = _fastest("nmt", "p100", 4, 256, steps=4)
+    assert _pieces(space, plan, "logits/einsum/Einsum") == {"n": 4}
+    (loss,) = [op.name for op in space.operators if op.type == "SparseSoftmaxCrossEntropyWithLogits"]
+    assert _pieces(space, plan, loss) == {"c": 4}
+    table = plan.configuration("logits/kernel")
+    assert table.output_layouts(space.rules["logits/kernel"], 0).value.dims == ((), space.mesh.axes)
+    for language in ("source", "target"):
+        assert "i0" not in _pieces(space, plan, f"{language}_embedding/Gather")  # which is the sentences

@@ -15,8 +15,8 @@ _TILE = 256
 _I = types.Array(types.int64, 1, "C", readonly=True)
 _II = types.Array(types.int64, 2, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
-_FF = types.Array(types.float64, 2, "C", readonly=True)
-_OUT_FF = types.Array(types.float64, 2, "C")
+_FFF = types.Array(types.float64, 3, "C", readonly=True)
+_OUT_FFF = types.Array(types.float64, 3, "C")
 _OUT_I, _OUT_F = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
 
 
@@ -42,43 +42,51 @@ def _lower(
         least[i] = one if one < least[i] else least[i]
 
 
-@njit(types.void(_FF, _FF, _OUT_FF, types.int64, types.int64), cache=True, nogil=True)
+@njit(types.void(_FFF, _FFF, _OUT_FFF, types.int64, types.int64), cache=True, nogil=True)
 def least_of_sums(left: Any, right: Any, out: Any, first: int, last: int) -> None:
-    """``out[i, j] = min over k of left[k, i] + right[k, j]`` for rows ``first`` to ``last - 1``."""
-    size, columns = right.shape
-    for start in range(0, columns, _TILE):
-        stop = min(columns, start + _TILE)
-        for row in range(first, last):
-            least = out[row, start:stop]
-            least[:] = np.inf
-            # Four at a time, so that results are read and written a fourth as often.
-            k = 0
-            while k + 4 <= size:
-                a, b, c, d = left[k, row], left[k + 1, row], left[k + 2, row], left[k + 3, row]
-                _lower(
-                    least,
-                    a,
-                    right[k, start:stop],
-                    b,
-                    right[k + 1, start:stop],
-                    c,
-                    right[k + 2, start:stop],
-                    d,
-                    right[k + 3, start:stop],
-                )
-                k += 4
-            while k < size:
-                a, one = left[k, row], right[k, start:stop]
-                _lower(least, a, one, a, one, a, one, a, one)
-                k += 1
+    """``out[s, i, j] = min over k of left[s, k, i] + right[s, k, j]``, for some of the pairs of *s* and *i*.
+
+    Args:
+        left: a table.
+        right: another one.
+        out: is set.
+        first: the pair to begin with, counted by *i*, then by *s*.
+        last: the one after the last.
+    """
+    _, size, columns = right.shape
+    rows = left.shape[2]
+    pair = first
+    while pair < last:
+        which = pair // rows
+        stop_row = min(rows, last - which * rows)
+        one, two = left[which], right[which]
+        for start in range(0, columns, _TILE):
+            stop = min(columns, start + _TILE)
+            for row in range(pair - which * rows, stop_row):
+                least = out[which, row, start:stop]
+                least[:] = np.inf
+                # Four at a time, so that results are read and written a fourth as often.
+                for k in range(0, size, 4):
+                    j, m, n = min(k + 1, size - 1), min(k + 2, size - 1), min(k + 3, size - 1)
+                    _lower(
+                        least,
+                        one[k, row],
+                        two[k, start:stop],
+                        one[j, row],
+                        two[j, start:stop],
+                        one[m, row],
+                        two[m, start:stop],
+                        one[n, row],
+                        two[n, start:stop],
+                    )
+        pair = (which + 1) * rows
 
 
 @njit(cache=True, nogil=True)
 def _least_of_columns(tables: Any, start: int, rows: int, columns: int, taken: Any, out: Any) -> None:
-    """``out[l] = min over k of table[k, l] - taken[k]``; rows of which everything is taken do not count."""
+    """``out[l] = min over k of table[k, l] - taken[k]``."""
     out[:] = np.inf
-    row = 0
-    while row < rows:
+    for row in range(0, rows, 4):
         # As above; what is missing to four is the last one again.
         b, c, d = min(row + 1, rows - 1), min(row + 2, rows - 1), min(row + 3, rows - 1)
         _lower(
@@ -92,7 +100,6 @@ def _least_of_columns(tables: Any, start: int, rows: int, columns: int, taken: A
             -taken[d],
             tables[start + d * columns : start + (d + 1) * columns],
         )
-        row += 4
 
 
 @njit(

@@ -39,6 +39,10 @@ class VertexOrder:
         dependent = [_join(near, v) for v in vertices]
         return cls._with_subsets(vertices, dependent)
 
+    def table_entries(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """For each position how many entries its table has, with so many configurations of each vertex."""
+        return tuple(math.prod(sizes[w] for w in members) for members in self.dependent_sets)
+
     @classmethod
     def _with_subsets(cls, vertices: Sequence[int], dependent: Sequence[Sequence[int]]) -> VertexOrder:
         place = {v: i for i, v in enumerate(vertices)}

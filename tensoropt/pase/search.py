@@ -22,16 +22,22 @@ __all__ = ["ORDERS", "fastest_point", "find_best_strategy"]
 
 ORDERS = ("generate_seq", "breadth_first")
 
-QUICK = 100_000_000
+QUICK = 50_000_000
 """Candidates (configurations of a vertex times entries of its table, over all vertices) that are worked through as they
-are: a tenth of a second."""
+are: a tenth of a second where tables have many axes."""
 
 SIMPLE = 2
 """Vertices of dependent sets up to this size are decided before bounds are worked out on what is left."""
 
+SIMPLE_LONGEST = 1_000_000_000
+"""Candidates of one of them: a fifth of a second."""
+
+LONGEST = 10_000_000_000
+"""Candidates for which it pays to go on with bounds that hardly rise."""
+
 NARROW = (32, 16, 8, 4, 2)
-"""So many of the most promising configurations are searched for a better strategy: the most that take no longer than a
-quarter of `QUICK`."""
+"""So many of the most promising configurations are searched for a better strategy: the most that take no longer than
+half of `QUICK`."""
 
 PASSES = 40
 """Messages are passed at most so often."""
@@ -122,7 +128,7 @@ def _solve(tables: TimeTables, sequence: VertexOrder, prune: bool) -> dict[int, 
     decisions: list[Decision] = []
     position, count = 0, len(sequence.vertices)
     while prune and position < count and len(sequence.dependent_sets[position]) <= SIMPLE:
-        if _work(sequence, position, position + 1, tables.sizes) > QUICK:
+        if _work(sequence, position, position + 1, tables.sizes) > SIMPLE_LONGEST:
             break
         decisions.append(tables.decide(sequence.vertices[position]))
         position += 1
@@ -144,21 +150,25 @@ def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> 
         bounds.learn(np.array([np.searchsorted(tables.configurations[v], chosen[v]) for v in bounds.variables]))
 
     kept: dict[int, IntArray] = {}
-    for _ in range(PASSES):
+    narrow_at = 1
+    for number in range(1, PASSES + 1):
         bound_s, time_s = bounds.bound_s, bounds.time_s
         bounds.sweep()
         if not bounds.exact:
             break
-        for several in NARROW:
+        for several in NARROW if number >= narrow_at else ():
+            narrow_at = number + 1 + number // 2  # what promises most changes less and less
             part = bounds.promising(several)
-            if _work(sequence, position, len(sequence.vertices), _sizes(tables, part)) <= QUICK // 4:
+            if _work(sequence, position, len(sequence.vertices), _sizes(tables, part)) <= QUICK // 2:
                 with suppress(InfeasibleError):
                     learn(tables.restricted(part))
                 break
         kept = bounds.improving()
-        if bounds.proven or _work(sequence, position, len(sequence.vertices), _sizes(tables, kept)) <= QUICK:
+        work = _work(sequence, position, len(sequence.vertices), _sizes(tables, kept))
+        if bounds.proven or work <= QUICK:
             break
-        if bounds.time_s == time_s and bounds.bound_s - bound_s < GAIN * (bounds.time_s - bounds.bound_s):
+        little = bounds.bound_s - bound_s < GAIN * (bounds.time_s - bounds.bound_s)
+        if little and work <= LONGEST and bounds.time_s == time_s and narrow_at > number:
             break
     none_left = [v for v, several in sorted(kept.items()) if len(several) == 0]
     if bounds.time_s == math.inf and none_left:

@@ -23,6 +23,9 @@ MAX_TABLE_ENTRIES = 1 << 26
 _AT_ONCE = 1 << 15
 """Candidates that are made at once: a quarter of a megabyte, which stays in a core's cache."""
 
+_MOST_AT_ONCE = 1 << 24
+"""Entries of a sum of tables that is made as a whole: 128 megabytes."""
+
 _SHARED_FROM = 20_000_000
 """Candidates from which threads share the work: some milliseconds."""
 
@@ -245,24 +248,32 @@ def _least_sum(
         table = table.transpose(np.argsort(axes))
         lengths = dict(zip(sorted(axes), table.shape, strict=True))
         whole.append(table.reshape([lengths.get(axis, 1) for axis in range(len(shape) + 1)]))
-    whole = _absorbed(sorted(whole, key=lambda table: table.size))
-    if size * math.prod(shape) <= _AT_ONCE or len(whole) == 1:
-        total = whole[0]
-        for table in whole[1:]:
+    return _least_of(_absorbed(sorted(whole, key=lambda table: table.size)), shape)
+
+
+def _least_of(tables: list[FloatArray], shape: tuple[int, ...]) -> FloatArray:
+    """``min`` over axis 0 of the sum of tables, whose other axes are those of the result or of length 1."""
+    size = max(len(table) for table in tables)
+    if size * math.prod(shape) <= _AT_ONCE or len(tables) == 1:
+        total = tables[0]
+        for table in tables[1:]:
             total = total + table
         return np.asarray(np.broadcast_to(total, (size, *shape)).min(axis=0))
-    result = np.empty(shape)
-    shared = [axis for axis in range(1, len(shape) + 1) if sum(table.shape[axis] > 1 for table in whole) > 1]
-    for index in itertools.product(*(range(shape[axis - 1]) for axis in shared)):
-        # One index of all axes that several tables have: what is left of them has no axis in common but k.
-        at = dict(zip(shared, index, strict=True))
-        parts = [
-            table[tuple(slice(None) if axis not in at else min(at[axis], n - 1) for axis, n in enumerate(table.shape))]
-            for table in whole
-        ]
-        where = tuple(at.get(axis, slice(None)) for axis in range(1, len(shape) + 1))
-        result[where] = _least_of_outer_sum(parts)
-    return result
+    tables = sorted(tables, key=lambda table: table.size)
+    while len(tables) > 2:
+        entries = math.prod(max(n, m) for n, m in zip(tables[0].shape, tables[1].shape, strict=True))
+        if entries > _MOST_AT_ONCE and max(shape) > 1:
+            # One part of the result after the other, along its longest axis.
+            axis = int(np.argmax(shape))
+            result = np.empty(shape)
+            for i in range(shape[axis]):
+                cut = [table if table.shape[axis + 1] == 1 else table.take([i], axis + 1) for table in tables]
+                part = _least_of(_absorbed(cut), (*shape[:axis], 1, *shape[axis + 1 :]))
+                result[(slice(None),) * axis + (i,)] = part.squeeze(axis)
+            return result
+        tables[:2] = [tables[0] + tables[1]]
+        tables.sort(key=lambda table: table.size)
+    return _least_of_two(tables[0], tables[1], shape)
 
 
 def _absorbed(tables: list[FloatArray]) -> list[FloatArray]:
@@ -280,32 +291,33 @@ def _absorbed(tables: list[FloatArray]) -> list[FloatArray]:
     return left
 
 
-def _least_of_outer_sum(tables: list[FloatArray]) -> FloatArray:
-    """The least over axis 0 of the sum of at least two tables, none of which shares another axis with another."""
-    tables = list(tables)
-    while len(tables) > 2:
-        tables.sort(key=lambda table: table.size)
-        tables[:2] = [tables[0] + tables[1]]
-    left, right = tables
-    split = np.argsort([n > 1 for n in right.shape[1:]], kind="stable")  # axes of the left table first
-    flat = least_of_sums(
-        np.ascontiguousarray(left.reshape(len(left), -1)), np.ascontiguousarray(right.reshape(len(right), -1))
-    )
-    lengths = [max(n, m) for n, m in zip(left.shape[1:], right.shape[1:], strict=True)]
-    return flat.reshape([lengths[axis] for axis in split]).transpose(np.argsort(split))
+def _least_of_two(left: FloatArray, right: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """The least over axis 0 of the sum of two tables."""
+    # Axes that both have, then those of the left table alone, then those of the right one alone.
+    kinds = [2 if n == 1 else 1 if m == 1 else 0 for n, m in zip(left.shape[1:], right.shape[1:], strict=True)]
+    order = np.argsort(kinds, kind="stable")
+    lengths = [math.prod(n for n, kind in zip(shape, kinds, strict=True) if kind == which) for which in range(3)]
+    both = sum(kind == 0 for kind in kinds)
+    sides = []
+    for table, alone in ((left, lengths[1]), (right, lengths[2])):
+        table = table.transpose([*(order[:both] + 1), 0, *(order[both:] + 1)])
+        sides.append(np.ascontiguousarray(table).reshape(lengths[0], -1, alone))
+    flat = least_of_sums(*sides)
+    return flat.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
 
 
 def least_of_sums(left: FloatArray, right: FloatArray) -> FloatArray:
-    """``min over k of left[k, i] + right[k, j]`` for all *i* and *j*."""
+    """``min over k of left[s, k, i] + right[s, k, j]`` for all *s*, *i* and *j*."""
     # Imported here because it takes Numba.
     from tensoropt.pase import kernels
 
-    result = np.empty((left.shape[1], right.shape[1]))
+    several, _, rows = left.shape
+    result = np.empty((several, rows, right.shape[2]))
     threads = os.cpu_count() or 1
-    if threads == 1 or left.size * right.shape[1] < _SHARED_FROM:
-        kernels.least_of_sums(left, right, result, 0, len(result))
+    if threads == 1 or left.size * right.shape[2] < _SHARED_FROM:
+        kernels.least_of_sums(left, right, result, 0, several * rows)
         return result
-    cuts = np.linspace(0, len(result), threads + 1).astype(int).tolist()
+    cuts = np.linspace(0, several * rows, threads + 1).astype(int).tolist()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda ends: kernels.least_of_sums(left, right, result, *ends), itertools.pairwise(cuts)))
     return result

@@ -39,6 +39,7 @@ def assert_cost_is_exact(problem: Problem, best: BestStrategy) -> None:
 def force_bounds(patch: pytest.MonkeyPatch) -> None:
     """Makes small problems go where only large ones would."""
     patch.setattr(search, "QUICK", 12)
+    patch.setattr(search, "SIMPLE_LONGEST", 12)
     patch.setattr(search, "NARROW", (3, 2, 1))
 
 
@@ -70,17 +71,20 @@ def test_best_strategy_is_the_fastest_point_of_the_exact_frontier(seed: int, mon
     expected = track_frontier(problem, threads=1).time_s[-1]
     assert find_best_strategy(problem).cost == pytest.approx(expected, rel=1e-12)
     monkeypatch.setattr(search, "QUICK", 100)
+    monkeypatch.setattr(search, "SIMPLE_LONGEST", 100)
     bounded = find_best_strategy(problem)
     assert bounded.cost == pytest.approx(expected, rel=1e-12)
     assert find_best_strategy(problem, prune=False).cost == pytest.approx(expected, rel=1e-12)
     assert find_best_strategy(problem).assignment == bounded.assignment
 
 
-def test_large_tables_are_filled_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tables_are_made_by_the_compiled_loop_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layered_problem(3, 9, seed=3)
     expected = find_best_strategy(problem, prune=False)
-    for entries in (1, 10, 100):
+    for entries in (1, 100, 10_000):
         monkeypatch.setattr(tables, "_AT_ONCE", entries)
+        monkeypatch.setattr(tables, "_MOST_AT_ONCE", entries)
+        monkeypatch.setattr(tables, "_SHARED_FROM", entries)
         for order in ORDERS:
             assert find_best_strategy(problem, order=order, prune=False).cost == pytest.approx(expected.cost, rel=1e-12)
 
@@ -172,6 +176,25 @@ def test_table_that_is_too_large_is_refused_with_its_size(monkeypatch: pytest.Mo
         r"dependent set \('n1', 'n2', 'n3', 'n4'\)\. Use order='generate_seq', fewer configurations",
     ):
         find_best_strategy(dense_problem(5, 4), order="breadth_first", prune=False)
+
+
+def test_least_sum_is_what_broadcasting_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_AT_ONCE", 0)
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        axes = int(rng.integers(1, 5))
+        shape = tuple(rng.integers(1, 5, axes).tolist())
+        size = int(rng.integers(1, 7))
+        patterns = [tuple(sorted({0, *rng.integers(1, axes + 1, 2).tolist()})) for _ in range(rng.integers(1, 5))]
+        missing = set(range(1, axes + 1)) - {axis for pattern in patterns for axis in pattern}
+        patterns += [(0,), *((0, axis) for axis in sorted(missing))]
+        lengths = (size, *shape)
+        given = [rng.integers(0, 9, [lengths[axis] for axis in pattern]).astype(float) for pattern in patterns]
+        monkeypatch.setattr(tables, "_MOST_AT_ONCE", int(rng.choice([1, 1000])))
+        total = np.zeros(lengths)
+        for pattern, table in zip(patterns, given, strict=True):
+            total += table.reshape([lengths[axis] if axis in pattern else 1 for axis in range(axes + 1)])
+        assert np.array_equal(tables._least_sum(size, shape, patterns, given), total.min(axis=0))
 
 
 @pytest.mark.parametrize(

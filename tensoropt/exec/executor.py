@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from tensoropt.exec.engines.base import Program as Chain
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
 from tensoropt.exec.gradient import with_gradient
 from tensoropt.exec.lowering import OpLowering, lower_operator
-from tensoropt.exec.ordering import after_readers, bring_forward
+from tensoropt.exec.ordering import Backward, after_readers
 from tensoropt.exec.resharding import reshard, reshard_edge
 from tensoropt.exec.reuse import Reuse
 from tensoropt.exec.training import Training
@@ -126,6 +127,9 @@ class Executor:
             tf.compat.v1.set_random_seed(0)
             self._variables = {op.name: self._make_variable(op) for op in graph.of_type("Variable")}
         self._session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
+        given = 0 if config is None else config.inter_op_parallelism_threads
+        # Nothing else runs during a collective then, so there is no harm in waiting for it.
+        self.one_thread = (given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1")
         self._initialized: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------ variables
@@ -473,8 +477,10 @@ class _Builder:
             if gradient is None:
                 raise SessionError(f"Variable '{name}': loss '{training.loss}' has no gradient with respect to it.")
             self._gradients[training.op, name] = gradient
-        bring_forward(gradients, built)
-        for gradient, variable in zip(after_readers(gradients, reads, loss), variables, strict=True):
+        backward = Backward(gradients, built)
+        backward.wait_for_gradients()
+        late = after_readers(gradients, reads, loss)
+        for gradient, variable in zip(late, variables, strict=True):
             pairs.append((_own_rows(gradient) if executor.engine.size > 1 else gradient, variable))
         parameters = {argument: self._values[tensor] for argument, tensor in training.parameters.items()}
         optimizer = training.make_optimizer(parameters)  # its hyperparameters may be of this step alone
@@ -487,6 +493,8 @@ class _Builder:
         read = [self._values[key] for key in early]
         with tf.control_dependencies([loss, *read, *others]):
             update = optimizer.apply_gradients(pairs, global_step=step)
+        needed = [*(tensor.op for tensor in parameters.values()), *others]
+        backward.wait_for_updates(late, () if executor.one_thread else executor._chains[-1].names, needed)
         return tf.group(update, *others)
 
     def _outputs(self, op: Operator) -> list[Any]:

@@ -5,20 +5,22 @@ TensorFlow runs what is ready in an order of its own. Two of its habits cost muc
 - *A variable that is updated while something still reads it is copied first*, the whole of it, in every step.
   :func:`after_readers` lets an update wait for the readers.
 - *A weight's gradient may be put off to the end of the step*, and what it is made of waits with it: activations, and
-  the gradients of all layers. :func:`bring_forward` lets the backward pass go on only after it.
+  the gradients of all layers. So may its update, which then holds the gradient. :class:`Backward` lets the backward
+  pass go on only after them.
 
-Control dependencies go from an op to one that was made later, so they never close a circle. What no gradient needs,
-such as the gradient of an input, is not waited for: that would make TensorFlow compute it.
+Control dependencies go from an op to one that was made later, so they never close a circle; those from updates only go
+to ops that were made later than all that the update needs. What no gradient needs, such as the gradient of an input, is
+not waited for: that would make TensorFlow compute it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["after_readers", "bring_forward"]
+__all__ = ["Backward", "after_readers"]
 
 # Their outputs are their inputs' buffers.
 _ALIASES = frozenset({"Identity", "IdentityN", "StopGradient", "Reshape", "Squeeze", "ExpandDims"})
@@ -48,42 +50,92 @@ def after_readers(gradients: Sequence[Any], reads: Sequence[Any], loss: Any) -> 
     return result
 
 
-def bring_forward(gradients: Sequence[Any], first: int) -> int:
-    """Lets the backward pass of a layer wait for the gradients of the weights of the layer before it.
+class Backward:
+    """The backward pass of one training step.
 
     Backward ops are *last* from the one that makes a weight's gradient of the forward pass's tensors on, up to the
     variable. Where such an op reads what others that are not last read too, the ops that come next after those wait for
     it. Next are those that read a tensor of the forward pass; collectives on the way do not wait.
-
-    Args:
-        gradients: of the variables, by ``tf.gradients``.
-        first: how many ops the graph had before the backward pass was built.
-
-    Returns:
-        How many control dependencies were added.
     """
-    number = _numbers(gradients)
-    live = {op for op in _ancestors(_ops(gradients)) if number[op] >= first}
-    order = sorted(live, key=number.__getitem__)
-    following = {op: _consumers(op, live) for op in order}
-    reading = {op for op in order if any(_is_saved(tensor, live) for tensor in op.inputs)}
-    last: set[Any] = set()
-    for op in reversed(order):
-        if all(other in last and other not in reading for other in following[op]):
-            last.add(op)
-    added = 0
-    for op in order:
-        if op not in last:
-            continue
-        # What it shares with the rest of the backward pass: the gradient of its layer's output.
-        shared = {tensor.op for tensor in op.inputs if tensor.op in live and tensor.op not in last}
-        siblings = {other for source in shared for other in following[source] if other not in last}
-        waiting = {found for sibling in siblings for found in _next(sibling, following, last, reading)}
-        for other in sorted(waiting, key=number.__getitem__):
-            if number[other] > number[op] and op not in other.control_inputs:
-                other._add_control_input(op)
-                added += 1
-    return added
+
+    def __init__(self, gradients: Sequence[Any], first: int) -> None:
+        """Looks at the graph.
+
+        Args:
+            gradients: of the variables, by ``tf.gradients``.
+            first: how many ops the graph had before the backward pass was built.
+        """
+        self._gradients = gradients
+        self._first = first
+        operations = _ops(gradients)[0].graph.get_operations()
+        self._number = {op: number for number, op in enumerate(operations)}
+        self._live = {op for op in _ancestors(_ops(gradients)) if self._number[op] >= first}
+        order = sorted(self._live, key=self._number.__getitem__)
+        self._following = {op: _consumers(op, self._live) for op in order}
+        reading = {op for op in order if any(_is_saved(tensor, self._live) for tensor in op.inputs)}
+        self._last: set[Any] = set()
+        for op in reversed(order):
+            if all(other in self._last and other not in reading for other in self._following[op]):
+                self._last.add(op)
+        self._waiting = {op: self._next(op, reading) for op in order if op in self._last}
+
+    def wait_for_gradients(self) -> int:
+        """Lets the backward pass of a layer wait for the gradients of the weights of the layer before it.
+
+        Returns:
+            How many control dependencies were added.
+        """
+        return sum(_wait(other, op) for op, waiting in self._waiting.items() for other in waiting)
+
+    def wait_for_updates(self, late: Sequence[Any], collectives: Container[str], needed: Iterable[Any]) -> int:
+        """Lets it wait for the updates of those weights, too.
+
+        Args:
+            late: the gradients from which the updates were built, by :func:`after_readers`.
+            collectives: names of ops that no op should wait for, so that others run meanwhile.
+            needed: ops that all updates wait for.
+
+        Returns:
+            How many control dependencies were added.
+        """
+        if any(self._number.get(op, self._first) >= self._first for op in needed):
+            return 0
+        added = 0
+        for gradient, tensor in zip(self._gradients, late, strict=True):
+            if isinstance(tensor, tf.IndexedSlices):
+                continue
+            pending, seen = [gradient.op], {gradient.op}
+            while pending:
+                for source in pending.pop().inputs:
+                    if source.op in self._last and source.op not in seen:
+                        seen.add(source.op)
+                        pending.append(source.op)
+            if any(op.name in collectives for op in seen):
+                continue
+            latest = max(self._number.get(op, self._first) for op in (gradient.op, *tensor.op.control_inputs))
+            updates = [op for op in tensor.consumers() if op.type.startswith("ResourceApply")]
+            waiting = dict.fromkeys(other for op in seen for other in self._waiting.get(op, ()))
+            for other in waiting:
+                if self._number[other] > latest:
+                    added += sum(_wait(other, update) for update in updates)
+        return added
+
+    def _next(self, op: Any, reading: set[Any]) -> list[Any]:
+        """What waits for an op that is last, in the order in which it was made."""
+        # What the op shares with the rest of the backward pass: the gradient of its layer's output.
+        shared = {tensor.op for tensor in op.inputs if tensor.op in self._live and tensor.op not in self._last}
+        siblings = {other for source in shared for other in self._following[source] if other not in self._last}
+        found = {each for sibling in siblings for each in _next(sibling, self._following, self._last, reading)}
+        later = [other for other in found if self._number[other] > self._number[op]]
+        return sorted(later, key=self._number.__getitem__)
+
+
+def _wait(op: Any, other: Any) -> int:
+    """Lets an op wait for another; 1 if it did not before."""
+    if other in op.control_inputs:
+        return 0
+    op._add_control_input(other)
+    return 1
 
 
 def _next(op: Any, following: dict[Any, list[Any]], last: set[Any], reading: set[Any]) -> set[Any]:
@@ -150,9 +202,3 @@ def _ops(gradients: Iterable[Any]) -> list[Any]:
         parts = [gradient.values, gradient.indices] if isinstance(gradient, tf.IndexedSlices) else [gradient]
         found += [part.op for part in parts]
     return found
-
-
-def _numbers(gradients: Sequence[Any]) -> dict[Any, int]:
-    """The place of every op of the graph in the order in which they were made."""
-    graph = _ops(gradients)[0].graph
-    return {op: number for number, op in enumerate(graph.get_operations())}

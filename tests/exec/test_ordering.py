@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.ordering import after_readers, bring_forward
+from tensoropt.exec.ordering import Backward, after_readers
 
 pytestmark = pytest.mark.tf
 
@@ -76,7 +76,7 @@ def test_variables_are_updated_in_place() -> None:
 
 def test_the_backward_pass_goes_on_after_the_gradient_of_the_weight() -> None:
     chain = _Chain()
-    assert bring_forward(chain.gradients, chain.built) > 0
+    assert Backward(chain.gradients, chain.built).wait_for_gradients() == 2
     for layer in (1, 2):
         before = next(op for op in chain.graph.get_operations() if chain.of_weight(layer) in op.control_inputs)
         # The next op of the backward pass that reads a tensor of the forward pass.
@@ -90,7 +90,7 @@ def test_an_order_changes_no_number() -> None:
         chain = _Chain()
         with chain.graph.as_default():
             if ordered:
-                bring_forward(chain.gradients, chain.built)
+                Backward(chain.gradients, chain.built).wait_for_gradients()
             made = after_readers(chain.gradients, chain.reads, chain.loss) if ordered else chain.gradients
             with tf.compat.v1.Session() as session:
                 session.run(tf.compat.v1.global_variables_initializer())
@@ -107,10 +107,44 @@ def test_rows_of_a_table_wait_too_and_stay_rows() -> None:
         loss = tf.reduce_sum(tf.square(rows))
         built = len(graph.get_operations())
         gradients = tf.gradients(loss, [table])
-        bring_forward(gradients, built)
+        Backward(gradients, built).wait_for_gradients()
         (late,) = after_readers(gradients, [table], loss)
         assert isinstance(late, tf.IndexedSlices) and late.values.op.control_inputs == [rows.op]
         with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
             np.testing.assert_array_equal(session.run(late.indices), [3, 5, 3])
             np.testing.assert_array_equal(session.run(late.values), 2 * np.ones((3, 4)))
+
+
+def _with_updates(collectives: frozenset[str]) -> tuple[_Chain, list[Any], int]:
+    """A chain with its updates: the ops that update, and how many ops wait for them."""
+    chain = _Chain()
+    with chain.graph.as_default():
+        backward = Backward(chain.gradients, chain.built)
+        late = after_readers(chain.gradients, chain.reads, chain.loss)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
+        optimizer.apply_gradients(zip(late, chain.variables, strict=True))
+        added = backward.wait_for_updates(late, collectives, [chain.loss.op])
+    return chain, [tensor.consumers()[0] for tensor in late], added
+
+
+def test_the_backward_pass_goes_on_after_the_update() -> None:
+    chain, updates, added = _with_updates(frozenset())
+    assert added == 2
+    waiting = [[op for op in chain.graph.get_operations() if update in op.control_inputs] for update in updates]
+    ops = [[op.type for op in found if op.type == "TanhGrad"] for found in waiting]
+    assert ops == [[], ["TanhGrad"], ["TanhGrad"]]
+
+
+def test_nothing_waits_for_an_update_that_waits_for_a_collective() -> None:
+    made = _Chain().of_weight(1).name
+    _, _, added = _with_updates(frozenset({made}))
+    assert added == 1
+
+
+def test_updates_that_need_the_backward_pass_are_not_waited_for() -> None:
+    chain = _Chain()
+    with chain.graph.as_default():
+        backward = Backward(chain.gradients, chain.built)
+        late = after_readers(chain.gradients, chain.reads, chain.loss)
+        assert backward.wait_for_updates(late, (), [chain.of_weight(2)]) == 0

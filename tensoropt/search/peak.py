@@ -28,7 +28,8 @@ from tensoropt.plan.reuse import has_gradient, reads_again, reverse_steps
 
 __all__ = ["PeakMemory", "Scratch", "peak_memory", "scratch_of"]
 
-# What an operator takes beside its tensors, in bytes: forward, kept for the backward pass, backward.
+# What an operator takes beside its tensors, in bytes: at most forward, of which it keeps so much for the backward pass,
+# and at most backward.
 Scratch = Callable[[Operator, Configuration], tuple[float, float, float]]
 
 _SOURCES = ("Variable", "Const", "Placeholder", "PlaceholderWithDefault")
@@ -179,12 +180,13 @@ class _Step:
             self._values[TensorId(op.name)] = inputs[0]
             return
         forward, kept, _ = self._scratch(op, self._plan.configuration(op.name))
-        moment = self._moment(op.name, False, inputs, forward)
+        kept = kept if has_gradient(self._graph, op.name) else 0.0
+        moment = self._moment(op.name, False, inputs, max(0.0, forward - kept))
         for index, spec in enumerate(op.outputs):
             buffer = _Buffer(self._bytes(spec, self._made(TensorId(op.name, index))), "activations")
             moment.made.append(buffer)
             self._values[TensorId(op.name, index)] = buffer
-        if kept and has_gradient(self._graph, op.name):
+        if kept:
             self._kept[op.name] = _Buffer(kept, "activations")
             moment.made.append(self._kept[op.name])
         self._replace(op, moment, inputs, 0)

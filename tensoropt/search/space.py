@@ -10,27 +10,23 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from tensoropt.cost import CostModel, piece_bytes
+from tensoropt.cost import CostModel, packing_of, piece_bytes
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
 from tensoropt.plan.configuration import Configuration, not_executed
-from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, row_edges, rules_of
-from tensoropt.search.choices import Choices, TensorStates
+from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
+from tensoropt.search.choices import Choices
+from tensoropt.search.edge_costs import AFTER, BEFORE, BOTH, EdgeCosts, FloatArray, Tables
 from tensoropt.search.keeping import Keeping
 from tensoropt.search.peak import peak_memory, scratch_of
 from tensoropt.search.problem import Problem
-from tensoropt.search.rows import rows_seconds
 
 __all__ = ["SearchSpace", "feed_layout"]
 
-FloatArray = NDArray[np.float64]
-Tables = tuple[FloatArray, FloatArray]  # time_s, memory_bytes
-
 _FEEDS = ("Const", "Placeholder", "PlaceholderWithDefault")
-_BOTH, _BEFORE, _AFTER = range(3)
 # One placed block, and one beside it: with more there are too many configurations on 16 devices.
 _PLACED_BLOCKS = 2
 
@@ -108,15 +104,20 @@ class SearchSpace:
         self.operators = tuple(op for op in graph.operators if op.name in graph.training)
         self.edges = tuple(edge for edge in graph.edges() if edge.consumer in graph.training)
         self._keeping = Keeping(graph, self.rules)
-        self._row_edges = row_edges(graph, self.rules)
         self._slots = dict(slots or {})
         self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
-        self._resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening)
-        self._tables: dict[Edge, ReshardTable] = {}
         self._choices: dict[tuple[object, ...], Choices] = {}
         self._nodes: dict[tuple[object, ...], Tables] = {}
-        self._edges: dict[tuple[object, ...], Tables] = {}
-        self._pairs: dict[tuple[Edge, int, int], Tables] = {}
+        resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening, packing_of(cost))
+        self._edge_costs = EdgeCosts(
+            graph,
+            self.rules,
+            cost,
+            resharder,
+            self.choices_of,
+            lambda op: self._op_seconds(op, self.choices_of(op.name), 0),
+            reuse=reuse,
+        )
 
     def choices(self, name: str) -> tuple[Configuration, ...]:
         """The configurations of an operator, in the order of its table."""
@@ -133,13 +134,7 @@ class SearchSpace:
 
     def reshard_table(self, edge: Edge) -> ReshardTable:
         """Times and paths between the layouts that an edge may have."""
-        if edge not in self._tables:
-            spec = self.graph.spec(edge.tensor)
-            given, wanted = self._given(edge), self._wanted(edge)
-            states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
-            # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
-            self._tables[edge] = self._resharder.table(spec.shape, max(1, spec.itemsize), states)
-        return self._tables[edge]
+        return self._edge_costs.reshard_table(edge)
 
     def node_tables(self, name: str) -> Tables:
         """Seconds and bytes of an operator in each of its :meth:`choices`."""
@@ -147,14 +142,14 @@ class SearchSpace:
 
     def row_elements(self, edge: Edge) -> int | None:
         """How many elements the gradient of an edge has if it comes back as rows; else None."""
-        return self._manner(edge)[1]
+        return self._edge_costs.row_elements(edge)
 
     @functools.cached_property
     def problem(self) -> Problem:
         """The tables of the training step; equal operators, and equal edges, share theirs."""
         index = {op.name: position for position, op in enumerate(self.operators)}
         nodes = [self._node(op) for op in self.operators]
-        tables = [self._edge(edge) for edge in self.edges]
+        tables = [self._edge_costs.tables(edge) for edge in self.edges]
         ends = [(index[edge.tensor.op], index[edge.consumer]) for edge in self.edges]
         return Problem(
             [op.name for op in self.operators],
@@ -182,7 +177,7 @@ class SearchSpace:
         Returns:
             What the table of the edge has there, +inf seconds where the alternative cannot be had or never pays.
         """
-        time, memory = self._pair(edge, given, wanted)
+        time, memory = self._edge_costs.pair(edge, given, wanted)
         entry = min(alternative, time.size - 1)
         if alternative and time.size == 1:
             return np.inf, np.inf
@@ -219,10 +214,10 @@ class SearchSpace:
         edges: dict[Edge, EdgePlan] = {}
         held: dict[str, float] = {}
         for edge in self.graph.edges():
-            entry = self._edge_plan(edge, chosen, keep.get(edge, _BOTH))
+            entry = self._edge_plan(edge, chosen, keep.get(edge, BOTH))
             # A tensor that stays as its producer made it is shown as the producer's.
             own = self._keeping.alone(edge) and entry.keep != "after"
-            spec, given = self.graph.spec(edge.tensor), self._given(edge)
+            spec, given = self.graph.spec(edge.tensor), self._edge_costs.given(edge)
             piece = float(piece_bytes(spec, given.value[[chosen[edge.tensor.op]]], self.mesh)[0]) if own else 0.0
             shown = min(piece, entry.memory_bytes) if self._keeping.makes(edge) or not entry.forward else 0.0
             held[edge.tensor.op] = held.get(edge.tensor.op, 0.0) + shown
@@ -273,11 +268,11 @@ class SearchSpace:
             given, wanted = chosen[edge.tensor.op], chosen[edge.consumer]
             entry = self.edge_costs(edge, given, wanted, keep)[1]
             held, spec = self._keeping.copies(edge), self.graph.spec(edge.tensor)
-            source, target = self._given(edge).value[[given]], self._wanted(edge).value[[wanted]]
+            source, target = self._edge_costs.given(edge).value[[given]], self._edge_costs.wanted(edge).value[[wanted]]
             moves = not np.array_equal(source, target)
             # What the entry has of the copy after the move; the rest is where it was made.
             after = float(piece_bytes(spec, target, self.mesh)[0])
-            after *= {_BOTH: held.after * moves, _BEFORE: 0, _AFTER: 1}[keep]
+            after *= {BOTH: held.after * moves, BEFORE: 0, AFTER: 1}[keep]
             result[devices[edge.tensor.op]] += entry - after
             result[devices[edge.consumer]] += after
         return result
@@ -321,7 +316,7 @@ class SearchSpace:
             result += self._internal_seconds(op, rows[:, position])
         for position, edge in enumerate(self.edges):
             given, wanted = rows[:, index[edge.tensor.op]], rows[:, index[edge.consumer]]
-            result += self._communication(edge, given, wanted, picks[:, nodes + position])
+            result += self._edge_costs.communication(edge, given, wanted, picks[:, nodes + position])
         return result
 
     def _not_executed(self, chosen: Mapping[str, int]) -> dict[str, list[str]]:
@@ -329,33 +324,21 @@ class SearchSpace:
         used = sorted({what for name in chosen for what in not_executed(self._layouts(name, chosen), self.rules[name])})
         return {"not_executed": used} if used else {}
 
-    def _given(self, edge: Edge) -> TensorStates:
-        return self.choices_of(edge.tensor.op).outputs[edge.tensor.index]
-
-    def _wanted(self, edge: Edge) -> TensorStates:
-        return self.choices_of(edge.consumer).inputs[edge.position]
-
-    def _row_elements(self, edge: Edge) -> int:
-        """How many elements the rows of all lookups behind an edge have."""
-        op = self.graph[edge.consumer]
-        if op.type != "Fanout":
-            return op.outputs[0].elements
-        readers = self.graph.consumers(TensorId(op.name))
-        return sum(self._row_elements(reader) for reader in readers if reader in self.graph.differentiable)
-
     def _edge_plan(
         self, edge: Edge, chosen: Mapping[str, int], keep: int, costs: tuple[float, float] | None = None
     ) -> EdgePlan:
         given = self._layouts(edge.tensor.op, chosen).output_layouts(self.rules[edge.tensor.op], edge.tensor.index)
         wanted = self._layouts(edge.consumer, chosen).input_layouts(self.rules[edge.consumer], edge.position)
         if costs is None:
-            time, memory = (table[chosen[edge.tensor.op], chosen[edge.consumer]] for table in self._edge(edge))
+            time, memory = (
+                table[chosen[edge.tensor.op], chosen[edge.consumer]] for table in self._edge_costs.tables(edge)
+            )
             costs = (float(time[keep] if time.ndim else time), float(memory[keep] if memory.ndim else memory))
 
         def path(source: Layout, target: Layout) -> tuple[Step, ...]:
             return () if source == target else self.reshard_table(edge).path(source, target)
 
-        returns = edge in self.graph.differentiable and edge not in self._row_edges
+        returns = edge in self.graph.differentiable and self.row_elements(edge) is None
         return EdgePlan(
             path(given.value, wanted.value),
             path(wanted.gradient, given.gradient) if returns else (),
@@ -373,9 +356,9 @@ class SearchSpace:
             size_bytes = 0.0
             for position, tensor in enumerate(op.inputs):
                 edge = Edge(tensor, op.name, position)
-                states, spec = self._wanted(edge), self.graph.spec(tensor)
-                returns = edge in self.graph.differentiable and edge not in self._row_edges
-                again = int(keep[edge] == _BEFORE) + int(returns)
+                states, spec = self._edge_costs.wanted(edge), self.graph.spec(tensor)
+                returns = edge in self.graph.differentiable and self.row_elements(edge) is None
+                again = int(keep[edge] == BEFORE) + int(returns)
                 size_bytes += again * float(piece_bytes(spec, states.value[[chosen[op.name]]], self.mesh)[0])
             for index, spec in enumerate(op.outputs):
                 if any(edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name, index))):
@@ -458,108 +441,10 @@ class SearchSpace:
     def _updated_rows(self, op: Operator) -> float | None:
         """Bytes that an update touches where only lookups read a variable, whose gradients are rows; else None."""
         edges = [edge for edge in self.graph.consumers(TensorId(op.name)) if edge in self.graph.differentiable]
-        if not all(edge in self._row_edges for edge in edges):
+        elements = [self.row_elements(edge) for edge in edges]
+        if None in elements:
             return None
-        return 3.0 * op.outputs[0].itemsize * sum(map(self._row_elements, edges))
-
-    def _edge(self, edge: Edge) -> Tables:
-        spec = self.graph.spec(edge.tensor)
-        given, wanted = self._given(edge), self._wanted(edge)
-        held = self._keeping.copies(edge)
-        keeps = self._keeping.choices(edge) if self.reuse else KEEPS[:1]
-        backward, rows, pinned = self._manner(edge)
-        # What the consumer computes again, if it does, is priced as its own.
-        again = self._repeated(edge) if "before" in keeps else None
-        key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again)
-        if key not in self._edges:
-            self._edges[key] = self._edge_tables(edge, given, wanted)
-        return self._edges[key]
-
-    def _pair(self, edge: Edge, given: int, wanted: int) -> Tables:
-        """The entries of an edge's tables for one pair of configurations; of one alternative, or of all."""
-        key = (edge, given, wanted)
-        if key not in self._pairs:
-            source, target = self._given(edge).of(given), self._wanted(edge).of(wanted)
-            time, memory = self._edge_tables(edge, source, target, np.array([wanted]))
-            self._pairs[key] = time[0, 0], memory[0, 0]
-        return self._pairs[key]
-
-    def _edge_tables(
-        self, edge: Edge, given: TensorStates, wanted: TensorStates, consumer: NDArray[np.int64] | None = None
-    ) -> Tables:
-        """Seconds and bytes of an edge between some configurations of its ends.
-
-        Args:
-            edge: one of the graph's.
-            given: what the producer gives in some of its configurations.
-            wanted: what the consumer wants in some of its own.
-            consumer: which ones these are; all of them by default.
-        """
-        spec, table = self.graph.spec(edge.tensor), self.reshard_table(edge)
-        held = self._keeping.copies(edge)
-        keeps = self._keeping.choices(edge) if self.reuse else KEEPS[:1]
-        backward, rows, pinned = self._manner(edge)
-        moves = table.between(given.value, wanted.value)
-        time = moves.copy()
-        same = moves == 0.0
-        if pinned:
-            time[~same] = np.inf
-        if backward and rows is not None:
-            time += rows_seconds(self.cost, spec, rows, wanted.gradient, given.gradient).T
-        elif backward:
-            time += table.between(wanted.gradient, given.gradient).T
-        before = np.broadcast_to(piece_bytes(spec, given.value, self.mesh)[:, None], time.shape)
-        after = np.broadcast_to(piece_bytes(spec, wanted.value, self.mesh)[None, :], time.shape)
-        memory = np.where(same, held.unmoved * before, held.before * before + held.after * after)
-        if len(keeps) > 1:
-            extra = np.full((*time.shape, len(KEEPS)), np.inf)
-            bytes_kept = np.full((*time.shape, len(KEEPS)), np.inf)
-            extra[..., _BOTH], bytes_kept[..., _BOTH] = 0.0, memory
-            if "before" in keeps:
-                repeat: float | FloatArray = 0.0
-                if self._repeated(edge) is not None:
-                    every = self._op_seconds(self.graph[edge.consumer], self.choices_of(edge.consumer), 0)
-                    repeat = every if consumer is None else every[consumer]
-                extra[..., _BEFORE] = np.where(same, np.inf, moves + repeat)
-                bytes_kept[..., _BEFORE] = held.alone * before
-            if "after" in keeps:
-                extra[..., _AFTER] = np.where(same, np.inf, table.back(given.value, wanted.value))
-                bytes_kept[..., _AFTER] = after
-            extra = _worthwhile(extra, bytes_kept)
-            if np.isfinite(extra[..., 1:]).any():
-                time = time[..., None] + extra
-                memory = np.where(np.isfinite(time), bytes_kept, np.inf)
-        return time, memory
-
-    def _manner(self, edge: Edge) -> tuple[bool, int | None, bool]:
-        """Whether a gradient comes back, how many elements its rows have if it is given as rows, and whether the tensor
-        must arrive as it is stored."""
-        backward = edge in self.graph.differentiable
-        rows = self._row_elements(edge) if backward and edge in self._row_edges else None
-        return backward, rows, self.rules[edge.consumer].pinned_input == edge.position
-
-    def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
-        """What tells consumers apart that compute their output again because its gradient reads it; else None."""
-        op, rule = self.graph[edge.consumer], self.rules[edge.consumer]
-        return (op.type, rule, op.outputs) if rule.saved_outputs and op.type != "Fanout" else None
-
-    def _communication(
-        self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]
-    ) -> FloatArray:
-        """Seconds of an edge's collectives for some pairs of configurations."""
-        source, target, table = self._given(edge), self._wanted(edge), self.reshard_table(edge)
-        forward = table.communication(source.value[given], target.value[wanted])
-        seconds = np.where(picks == _BEFORE, 2, 1) * forward
-        if np.any(picks == _AFTER):
-            back = table.communication(source.value[given], target.value[wanted], back=True)
-            seconds += np.where(picks == _AFTER, back, 0.0)
-        if edge not in self.graph.differentiable:
-            return seconds
-        if edge in self._row_edges:
-            spec, elements = self.graph.spec(edge.tensor), self._row_elements(edge)
-            made, need = target.gradient[wanted], source.gradient[given]
-            return seconds + np.diagonal(rows_seconds(self.cost, spec, elements, made, need))
-        return seconds + table.communication(target.gradient[wanted], source.gradient[given])
+        return 3.0 * op.outputs[0].itemsize * sum(count or 0 for count in elements)
 
     def _place_others(self, chosen: dict[str, int]) -> None:
         """Gives operators outside of the training step the cheapest configuration after what they read."""
@@ -569,7 +454,7 @@ class SearchSpace:
             time, _ = self._node(op)
             total = time.copy()
             for position, tensor in enumerate(op.inputs):
-                edge_time, _ = self._edge(Edge(tensor, op.name, position))
+                edge_time, _ = self._edge_costs.tables(Edge(tensor, op.name, position))
                 total += edge_time[chosen[tensor.op]]
             chosen[op.name] = int(np.argmin(total))
 
@@ -583,15 +468,3 @@ def feed_layout(spec: TensorSpec, mesh: Mesh) -> Layout | None:
     if not spec.shape or spec.shape[0] % mesh.size:
         return None
     return Layout((mesh.axes, *((),) * (spec.rank - 1)))
-
-
-def _worthwhile(seconds: FloatArray, size_bytes: FloatArray) -> FloatArray:
-    """``seconds`` ``(..., P)``, +inf for alternatives that an earlier or a better one makes needless."""
-    result = seconds.copy()
-    for one in range(seconds.shape[-1]):
-        for other in range(seconds.shape[-1]):
-            faster, smaller = seconds[..., other] <= seconds[..., one], size_bytes[..., other] <= size_bytes[..., one]
-            equal = (seconds[..., other] == seconds[..., one]) & (size_bytes[..., other] == size_bytes[..., one])
-            if one != other:
-                result[..., one][faster & smaller & ~(equal & (one < other))] = np.inf
-    return result

@@ -178,7 +178,7 @@ def test_single_choices_cost_what_the_tables_say(make: Callable[[], Graph]) -> N
                 else:
                     assert found == (np.inf, np.inf)
             assert lazy.edge_plan(edge, source, target).forward == whole.edge_plan(edge, source, target).forward
-    assert not lazy._edges
+    assert not lazy._edge_costs._edges
 
 
 def test_a_plan_with_placements_comes_back_from_its_text_and_says_that_it_cannot_run() -> None:

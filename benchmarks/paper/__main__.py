@@ -1,8 +1,9 @@
-"""Runs an experiment of TensorOpt's section 5.
+"""Runs an experiment of the papers: TensorOpt's section 5, PaSE's table I.
 
     python -m benchmarks.paper figure6 --json figure6.json --plot .
     python -m benchmarks.paper table3 --model transformer --devices 16 64 --size layers=50
     python -m benchmarks.paper table3 --model transformer --size layers=4 --method ldp
+    python -m benchmarks.paper pase_table1 --model inception3 --devices 4 64
 
 ``--size`` replaces an argument of every chosen model, such as its layers (100 Transformer layers are an encoder and a
 decoder of 50).
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arguments import size_argument
-from benchmarks.paper import figure6, figure7, figure8, table1, table3
+from benchmarks.paper import figure6, figure7, figure8, pase_table1, table1, table3
 from benchmarks.paper.setting import Options, Report
 from examples.models import MODELS
 
@@ -29,6 +30,7 @@ _EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "figure6": figure6.run,
     "figure7": figure7.run,
     "figure8": figure8.run,
+    "pase_table1": pase_table1.run,
     "table1": table1.run,
     "table3": table3.run,
 }

@@ -10,11 +10,13 @@ from tensoropt.pase.search import ORDERS as ORDERS
 from tensoropt.pase.search import fastest_point as fastest_point
 from tensoropt.pase.search import find_best_strategy as find_best_strategy
 from tensoropt.pase.tables import MAX_TABLE_ENTRIES as MAX_TABLE_ENTRIES
+from tensoropt.pase.tables import TimeTables as TimeTables
 
 __all__ = [
     "MAX_TABLE_ENTRIES",
     "ORDERS",
     "BestStrategy",
+    "TimeTables",
     "VertexOrder",
     "breadth_first",
     "fastest_point",

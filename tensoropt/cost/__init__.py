@@ -4,6 +4,7 @@ from tensoropt.cost.analytic import AnalyticCost
 from tensoropt.cost.memory import KnowsScratch, piece_bytes
 from tensoropt.cost.model import CostModel
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, profile_key
+from tensoropt.cost.packing import KnowsPacking, packing_of
 from tensoropt.cost.pase import PaseCost
 from tensoropt.cost.profiled import ProfiledCost, gradient_positions
 
@@ -11,12 +12,14 @@ __all__ = [
     "AnalyticCost",
     "CostModel",
     "Curve",
+    "KnowsPacking",
     "KnowsScratch",
     "OpProfile",
     "OpTime",
     "PaseCost",
     "ProfiledCost",
     "gradient_positions",
+    "packing_of",
     "piece_bytes",
     "profile_key",
 ]

@@ -19,9 +19,6 @@ from tensoropt.plan.configuration import Configuration
 
 __all__ = ["ProfiledCost", "gradient_positions"]
 
-# How often a step moves a piece along a dimension that is not the first, so that it must be cut and stacked: the cost
-# of a step does not say which dimensions it is about.
-_STRIDED_SHARE = 0.5
 _LEAST_S = 1e-9
 # What TensorFlow's remapper fuses on CPUs: a product, a bias, an activation.
 _PRODUCTS = ("Conv2D", "MatMul")
@@ -71,12 +68,21 @@ class ProfiledCost:
             return self._analytic.step_seconds(kind, axes, bytes_in, idle)
         if kind.is_local:
             return np.maximum(curves[local].at(bytes_in), _LEAST_S)
-        seconds = self._collectives.seconds(kind.value, axes, bytes_in, idle)
-        if kind in (StepKind.ALL_GATHER, StepKind.REDUCE_SCATTER, StepKind.ALL_TO_ALL):
-            moved = bytes_in * (self.mesh.extent(axes) if kind is StepKind.ALL_GATHER else 1)
-            times = 2 if kind is StepKind.ALL_TO_ALL else 1  # cut before, merged after
-            seconds = seconds + _STRIDED_SHARE * times * curves["transpose"].at(moved)
-        return np.maximum(seconds, _LEAST_S)
+        return np.maximum(self._collectives.seconds(kind.value, axes, bytes_in, idle), _LEAST_S)
+
+    def packing_seconds(
+        self, kind: StepKind, bytes_in: NDArray[np.float64], extent: int, strided: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """See :class:`tensoropt.cost.packing.KnowsPacking`."""
+        curves = self.profile.curves
+        if kind is StepKind.SLICE and "slice" in curves:
+            # Along the outermost dimension it is a view, whatever its size.
+            return np.where(strided > 0, 0.0, curves["slice"].at(np.zeros(1)) - curves["slice"].at(bytes_in))
+        if kind not in (StepKind.ALL_GATHER, StepKind.REDUCE_SCATTER, StepKind.ALL_TO_ALL) or "transpose" not in curves:
+            return np.zeros(len(bytes_in))
+        # Pieces are stacked before the collective, and merged after it.
+        moved = bytes_in * (extent if kind is StepKind.ALL_GATHER else 1)
+        return np.asarray(strided * curves["transpose"].at(moved))
 
     def op_seconds(
         self,

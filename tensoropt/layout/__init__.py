@@ -3,7 +3,7 @@
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.mesh import Mesh
-from tensoropt.layout.reshard import Resharder, ReshardTable, canonical_path, reshard_table
+from tensoropt.layout.reshard import PackingCost, Resharder, ReshardTable, canonical_path, reshard_table
 from tensoropt.layout.state import AT, PARTIAL, REPLICATED, at_state, is_placed
 from tensoropt.layout.step import Step, StepKind
 from tensoropt.layout.tensor_map import coarsen, tensor_map
@@ -15,6 +15,7 @@ __all__ = [
     "Coarsening",
     "Layout",
     "Mesh",
+    "PackingCost",
     "ReshardTable",
     "Resharder",
     "Step",

@@ -24,11 +24,14 @@ from tensoropt.layout.shortest import shortest_rows
 from tensoropt.layout.state import AT, PARTIAL, REPLICATED, States, at_state, is_placed
 from tensoropt.layout.step import Step, StepKind
 
-__all__ = ["ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
+__all__ = ["PackingCost", "ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 
 # Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device, and, if there
 # are any, the axes along which only one device takes part.
 StepCost = Callable[..., NDArray[np.float64]]
+# Seconds that packing and unpacking add to steps of a kind: input bytes per device, the number of devices in a group,
+# and for each step along how many of its dimensions pieces are strided: those that are not the outermost.
+PackingCost = Callable[[StepKind, NDArray[np.float64], int, NDArray[np.int64]], NDArray[np.float64]]
 
 # Where an operator is placed that nothing says how to coarsen.
 _PLACED_BLOCKS = 2
@@ -47,13 +50,20 @@ class Solved:
     """
 
     def __init__(
-        self, mesh: Mesh, graph: LayoutGraph, ends: NDArray[np.bool_], size_bytes: float, cost: StepCost
+        self,
+        mesh: Mesh,
+        graph: LayoutGraph,
+        ends: NDArray[np.bool_],
+        size_bytes: float,
+        cost: StepCost,
+        packing: tuple[PackingCost, int] | None = None,
     ) -> None:
         self.mesh = mesh
         self.graph = graph
         self.size_bytes = size_bytes
-        self.weight = _weights(mesh, graph, size_bytes, cost)
+        self.weight = _weights(mesh, graph, size_bytes, cost, packing)
         self._cost = cost
+        self._packing = packing
         self.index = {key: number for number, key in enumerate(_keys(graph.states, graph.places))}
         self.ends = np.flatnonzero(ends)
         self._end = np.cumsum(ends) - 1  # the place of each layout among the ends
@@ -102,7 +112,7 @@ class Solved:
     @functools.cached_property
     def undo(self) -> NDArray[np.float64]:
         """The time of going back along each link, ``(E,)``; +inf where a sum would be undone."""
-        undone = _weights(self.mesh, self.graph.undone(), self.size_bytes, self._cost)
+        undone = _weights(self.mesh, self.graph.undone(), self.size_bytes, self._cost, self._packing)
         undone[np.isin(self.graph.kind, [KINDS.index(kind) for kind in _ONE_WAY])] = np.inf
         return undone
 
@@ -306,11 +316,12 @@ class Resharder:
 
     A table has the layouts whose axes are grouped as ``coarsening`` allows, and those that it is asked for. Dimensions
     that nobody splits are left out: tensors that are alike in the others share the graph of layouts, and its
-    shortest paths too if they have as many bytes.
+    shortest paths too if they have as many bytes. Where packing has a cost, the same dimension must be the outermost.
     """
 
-    def __init__(self, mesh: Mesh, cost: StepCost, coarsening: Coarsening) -> None:
+    def __init__(self, mesh: Mesh, cost: StepCost, coarsening: Coarsening, packing: PackingCost | None = None) -> None:
         self.mesh = mesh
+        self._packing = packing
         self.coarsening = coarsening
         # Only tensors that some device may lack have layouts at places.
         self._everywhere = dataclasses.replace(coarsening, placed_blocks=0)
@@ -345,10 +356,13 @@ class Resharder:
         divisible = tuple(divisors[dim] for dim in dims)
         size_bytes = math.prod(shape) * itemsize
         further = self._further(states, dims, coarsening)
-        key = (divisible, size_bytes, further, coarsening.placed_blocks)
+        outermost = next((dim for dim, extent in enumerate(shape) if extent > 1), 0)
+        place = dims.index(outermost) if self._packing is not None and outermost in dims else -1
+        key = (divisible, size_bytes, further, coarsening.placed_blocks, place)
         if key not in self._solved:
             graph, ends = self._graph(divisible, further, coarsening)
-            self._solved[key] = Solved(self.mesh, graph, ends, size_bytes, self._cost)
+            packing = None if self._packing is None else (self._packing, place)
+            self._solved[key] = Solved(self.mesh, graph, ends, size_bytes, self._cost, packing)
         return ReshardTable(len(shape), dims, self._solved[key])
 
     def _graph(
@@ -426,8 +440,15 @@ def canonical_path(source: Layout, target: Layout) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _weights(mesh: Mesh, graph: LayoutGraph, size_bytes: float, cost: StepCost) -> NDArray[np.float64]:
+def _weights(
+    mesh: Mesh,
+    graph: LayoutGraph,
+    size_bytes: float,
+    cost: StepCost,
+    packing: tuple[PackingCost, int] | None,
+) -> NDArray[np.float64]:
     """The time of every step, asked for once per kind and group."""
+    strided = None if packing is None else _strided(graph, packing[1])
     bytes_in = size_bytes / graph.shards[graph.source]
     weight = np.empty(len(graph.source))
     group = graph.moved * len(KINDS) + graph.kind
@@ -442,9 +463,22 @@ def _weights(mesh: Mesh, graph: LayoutGraph, size_bytes: float, cost: StepCost) 
             weight[positions] = cost(KINDS[kind], axes, bytes_in[positions], waiting)
         else:
             weight[positions] = cost(KINDS[kind], axes, bytes_in[positions])
+        if packing is not None and strided is not None:
+            extent = mesh.extent(axes)
+            weight[positions] += packing[0](KINDS[kind], bytes_in[positions], extent, strided[positions])
     if np.any(weight <= 0) or not np.all(np.isfinite(weight)):
         raise LayoutError("Reshard: every step needs a positive, finite time; a free one would hide its copy.")
     return weight
+
+
+def _strided(graph: LayoutGraph, outermost: int) -> NDArray[np.int64]:
+    """Along how many dimensions each step gathers or cuts pieces that are strided."""
+    axis = np.zeros(len(graph.moved), np.int64)  # the first that moves; the others move alike
+    for number in reversed(range(graph.states.shape[1])):
+        axis[graph.moved >> number & 1 == 1] = number
+    before, after = graph.states[graph.source, axis], graph.states[graph.target, axis]
+    dims = [np.where((state >= 0) & (state != outermost), 1, 0) for state in (before, after)]
+    return np.asarray(dims[0] + dims[1], dtype=np.int64)
 
 
 def _idle_axes(mesh: Mesh, graph: LayoutGraph) -> NDArray[np.int64]:

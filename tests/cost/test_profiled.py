@@ -17,12 +17,13 @@ from tensoropt.cost import (
     OpTime,
     ProfiledCost,
     gradient_positions,
+    packing_of,
     profile_key,
 )
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorId
-from tensoropt.layout import StepKind
+from tensoropt.layout import Coarsening, Resharder, StepKind
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.space import SearchSpace
 from tests.plan.small_graphs import embedding, mlp, operator
@@ -132,15 +133,50 @@ def test_a_product_that_others_read_too_is_computed_by_itself() -> None:
     assert _op(cost, "hb", graph=graph) == _op(cost, "a", graph=graph) == pytest.approx(1e-3 + 1e-5)
 
 
-def test_steps_cost_the_collective_and_half_the_time_its_packing() -> None:
+def test_steps_cost_what_was_measured_and_packing_what_copies_take() -> None:
     cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({}, CURVES))
     size = np.array([1000.0])
     assert cost.step_seconds(StepKind.SLICE, (0,), size)[0] == pytest.approx(2e-5)
     assert cost.step_seconds(StepKind.TO_PARTIAL, (0,), size)[0] == pytest.approx(4e-5)
     assert cost.step_seconds(StepKind.ALL_REDUCE, (0,), size)[0] == pytest.approx(1e-4)
-    assert cost.step_seconds(StepKind.ALL_TO_ALL, (0,), size)[0] == pytest.approx(1e-4 + 6e-5)
+    assert cost.step_seconds(StepKind.ALL_TO_ALL, (0,), size)[0] == pytest.approx(1e-4)
+    once, twice = np.array([1]), np.array([2])
+    assert cost.packing_seconds(StepKind.ALL_TO_ALL, size, 2, twice)[0] == pytest.approx(12e-5)
+    assert cost.packing_seconds(StepKind.REDUCE_SCATTER, size, 2, once)[0] == pytest.approx(6e-5)
     # What comes out is twice as large, and is what is moved around.
-    assert cost.step_seconds(StepKind.ALL_GATHER, (0,), size)[0] == pytest.approx(1e-4 + 0.5 * 12e-5)
+    assert cost.packing_seconds(StepKind.ALL_GATHER, size, 2, once)[0] == pytest.approx(12e-5)
+    for kind in (StepKind.ALL_GATHER, StepKind.REDUCE_SCATTER, StepKind.ALL_TO_ALL):
+        assert cost.packing_seconds(kind, size, 2, 0 * once)[0] == 0
+    assert cost.packing_seconds(StepKind.ALL_REDUCE, size, 2, once)[0] == 0
+
+
+def test_a_slice_of_the_outermost_dimension_is_a_view() -> None:
+    curves = {**CURVES, "slice": Curve((10, 1000), (1e-6, 2e-5))}
+    cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({}, curves))
+    size = np.array([1000.0])
+    taken = cost.step_seconds(StepKind.SLICE, (0,), size)
+    assert taken + cost.packing_seconds(StepKind.SLICE, size, 2, np.array([1])) == pytest.approx(2e-5)
+    assert taken + cost.packing_seconds(StepKind.SLICE, size, 2, np.array([0])) == pytest.approx(1e-6)
+
+
+def test_a_table_prices_packing_by_the_dimension_that_is_cut() -> None:
+    cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({}, CURVES))
+    resharder = Resharder(cost.mesh, cost.step_seconds, Coarsening(), packing_of(cost))
+    whole, columns = np.array([[-1]], np.int8), np.array([[1]], np.int8)
+    for shape, strided in (((8, 32), columns), ((1, 8, 32), columns + 1), ((32, 8), columns)):
+        outer = strided - 1
+        table = resharder.table(shape, 4, np.concatenate([whole, outer, strided]))
+        plain, packed = table.between(outer, whole)[0, 0], table.between(strided, whole)[0, 0]
+        gather = cost.step_seconds(StepKind.ALL_GATHER, (0,), np.array([512.0]))[0]
+        assert plain == pytest.approx(gather)
+        assert packed == pytest.approx(gather + CURVES["transpose"].at(np.array([1024.0]))[0])
+        # From one dimension to the other only the pieces of the inner one are strided, on one side.
+        moves = cost.step_seconds(StepKind.ALL_TO_ALL, (0,), np.array([512.0]))[0]
+        expected = moves + CURVES["transpose"].at(np.array([512.0]))[0]
+        cut = float(CURVES["slice"].at(np.array(1024.0)))
+        assert table.between(outer, strided)[0, 0] == pytest.approx(min(expected, plain + cut))
+        assert table.between(strided, outer)[0, 0] == pytest.approx(min(expected, packed + 2e-5))
+    assert packing_of(ANALYTIC) is None
 
 
 def test_traffic_and_updates_follow_their_curves() -> None:

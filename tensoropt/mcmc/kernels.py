@@ -13,6 +13,53 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tensoropt.mcmc.blob import (
+    BACKWARD_SLOT,
+    BACK_FROM,
+    BACK_TABLE,
+    BACK_TO,
+    BUFFER_BEFORE,
+    CLASSES,
+    EDGES,
+    EDGE_FROM,
+    EDGE_TO,
+    FIRST,
+    FORWARD_SLOT,
+    HAS_BACK,
+    HEAP_READY,
+    HEAP_TASK,
+    IN_EDGE,
+    IN_FIRST,
+    KINDS,
+    LANES,
+    LANE_END,
+    LANE_OF,
+    LAYOUTS,
+    LINE_ENABLER,
+    LINE_END,
+    LINE_LANE,
+    LINE_POSITION,
+    LINE_READY,
+    LINE_TASK,
+    MASKS,
+    OFFSETS,
+    OP_BACKWARD,
+    OP_BASE,
+    OP_FORWARD,
+    OUT_EDGE,
+    OUT_FIRST,
+    PRESENT,
+    RETURNS,
+    SLOT_KIND,
+    SLOT_REF,
+    TASKS,
+    WAY_BACK_SLOT,
+    WAY_FROM,
+    WAY_SLOT,
+    WAY_TABLE,
+    WAY_TO,
+    ZEROED,
+)
 __all__ = [
     "count_tasks",
     "find_paths",
@@ -31,23 +78,32 @@ _WAY, _FORWARD, _BACKWARD, _WAY_BACK = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True)
-def push(heap_ready: Any, heap_task: Any, size: int, ready: int, task: int) -> None:
-    """Adds to a heap of ``size`` entries, ordered by ready time, then by number."""
+def push(heap: Any, readies: int, tasks: int, size: int, ready: int, task: int) -> None:
+    """Adds to a heap of ``size`` entries, ordered by ready time, then by number.
+
+    Args:
+        heap: an array that holds it, ready times from place ``readies`` on and tasks from ``tasks`` on.
+        readies: see above.
+        tasks: see above.
+        size: of the heap so far.
+        ready: of the new entry.
+        task: of the new entry.
+    """
     place = size
     while place > 0:
         up = (place - 1) >> 1
-        if heap_ready[up] < ready or (heap_ready[up] == ready and heap_task[up] < task):
+        if heap[readies + up] < ready or (heap[readies + up] == ready and heap[tasks + up] < task):
             break
-        heap_ready[place], heap_task[place] = heap_ready[up], heap_task[up]
+        heap[readies + place], heap[tasks + place] = heap[readies + up], heap[tasks + up]
         place = up
-    heap_ready[place], heap_task[place] = ready, task
+    heap[readies + place], heap[tasks + place] = ready, task
 
 
 @njit(cache=True, nogil=True)
-def pop(heap_ready: Any, heap_task: Any, size: int) -> None:
-    """Removes the first of ``size`` entries."""
+def pop(heap: Any, readies: int, tasks: int, size: int) -> None:
+    """Removes the first of ``size`` entries; see :func:`push`."""
     size -= 1
-    ready, task = heap_ready[size], heap_task[size]
+    ready, task = heap[readies + size], heap[tasks + size]
     place = 0
     while True:
         down = 2 * place + 1
@@ -55,36 +111,37 @@ def pop(heap_ready: Any, heap_task: Any, size: int) -> None:
             break
         other = down + 1
         if other < size and (
-            heap_ready[other] < heap_ready[down]
-            or (heap_ready[other] == heap_ready[down] and heap_task[other] < heap_task[down])
+            heap[readies + other] < heap[readies + down]
+            or (heap[readies + other] == heap[readies + down] and heap[tasks + other] < heap[tasks + down])
         ):
             down = other
-        if ready < heap_ready[down] or (ready == heap_ready[down] and task < heap_task[down]):
+        if ready < heap[readies + down] or (ready == heap[readies + down] and task < heap[tasks + down]):
             break
-        heap_ready[place], heap_task[place] = heap_ready[down], heap_task[down]
+        heap[readies + place], heap[tasks + place] = heap[readies + down], heap[tasks + down]
         place = down
-    heap_ready[place], heap_task[place] = ready, task
+    heap[readies + place], heap[tasks + place] = ready, task
 
 
 @njit(cache=True, nogil=True)
-def route(net: Any, edge: int, back: bool, start: int, end: int) -> int:
+def route(net: Any, rows: Any, routes: Any, edge: int, back: bool, start: int, end: int) -> int:
     """The path of an edge between configurations of its producer and consumer; -1 if its row is not known."""
     if back:
-        table = net.back_table[edge]
+        table = net[net[BACK_TABLE] + edge]
         if table < 0:
             return 0
-        row = net.row_at[table + net.layouts[net.back_from[edge] + end]]
-        return -1 if row < 0 else net.routes[row + net.layouts[net.back_to[edge] + start]]
-    row = net.row_at[net.way_table[edge] + net.layouts[net.way_from[edge] + start]]
-    return -1 if row < 0 else net.routes[row + net.layouts[net.way_to[edge] + end]]
+        row = rows[table + net[net[LAYOUTS] + net[net[BACK_FROM] + edge] + end]]
+        return -1 if row < 0 else routes[row + net[net[LAYOUTS] + net[net[BACK_TO] + edge] + start]]
+    row = rows[net[net[WAY_TABLE] + edge] + net[net[LAYOUTS] + net[net[WAY_FROM] + edge] + start]]
+    return -1 if row < 0 else routes[row + net[net[LAYOUTS] + net[net[WAY_TO] + edge] + end]]
 
 
 @njit(cache=True, nogil=True)
-def missing_rows(net: Any, operators: Any, choices: Any, out: Any, flags: Any) -> int:
+def missing_rows(net: Any, rows: Any, operators: Any, choices: Any, out: Any, flags: Any) -> int:
     """Rows that changes of operators to configurations need and that are not known.
 
     Args:
-        net: arrays of the network.
+        net: of the network.
+        rows: where each row of routes begins, -1 if it is not known.
         operators: ``(K,)``.
         choices: ``(K,)``, a configuration of each.
         out: takes the places of the rows.
@@ -96,18 +153,18 @@ def missing_rows(net: Any, operators: Any, choices: Any, out: Any, flags: Any) -
     count = 0
     for number in range(len(operators)):
         op, choice = operators[number], choices[number]
-        for some in range(net.out_first[op], net.out_first[op + 1]):
-            edge = net.out_edge[some]
-            place = net.way_table[edge] + net.layouts[net.way_from[edge] + choice]
-            if net.row_at[place] < 0 and flags[place] == 0:
+        for some in range(net[net[OUT_FIRST] + op], net[net[OUT_FIRST] + op + 1]):
+            edge = net[net[OUT_EDGE] + some]
+            place = net[net[WAY_TABLE] + edge] + net[net[LAYOUTS] + net[net[WAY_FROM] + edge] + choice]
+            if rows[place] < 0 and flags[place] == 0:
                 flags[place] = 1
                 out[count] = place
                 count += 1
-        for some in range(net.in_first[op], net.in_first[op + 1]):
-            edge = net.in_edge[some]
-            if net.back_table[edge] >= 0:
-                place = net.back_table[edge] + net.layouts[net.back_from[edge] + choice]
-                if net.row_at[place] < 0 and flags[place] == 0:
+        for some in range(net[net[IN_FIRST] + op], net[net[IN_FIRST] + op + 1]):
+            edge = net[net[IN_EDGE] + some]
+            if net[net[BACK_TABLE] + edge] >= 0:
+                place = net[net[BACK_TABLE] + edge] + net[net[LAYOUTS] + net[net[BACK_FROM] + edge] + choice]
+                if rows[place] < 0 and flags[place] == 0:
                     flags[place] = 1
                     out[count] = place
                     count += 1
@@ -115,219 +172,213 @@ def missing_rows(net: Any, operators: Any, choices: Any, out: Any, flags: Any) -
 
 
 @njit(cache=True, nogil=True)
-def find_paths(net: Any, assignment: Any, path: Any) -> None:
+def find_paths(net: Any, rows: Any, routes: Any, assignment: Any, path: Any) -> None:
     """Each slot's path under a strategy, all rows of which are known."""
     for op in range(len(assignment)):
-        path[net.forward_slot[op]] = net.op_forward[net.op_base[op] + assignment[op]]
-        path[net.backward_slot[op]] = net.op_backward[net.op_base[op] + assignment[op]]
-    for edge in range(len(net.edge_from)):
-        start, end = assignment[net.edge_from[edge]], assignment[net.edge_to[edge]]
-        path[net.way_slot[edge]] = route(net, edge, False, start, end)
-        path[net.way_back_slot[edge]] = route(net, edge, True, start, end)
+        path[net[net[FORWARD_SLOT] + op]] = net[net[OP_FORWARD] + net[net[OP_BASE] + op] + assignment[op]]
+        path[net[net[BACKWARD_SLOT] + op]] = net[net[OP_BACKWARD] + net[net[OP_BASE] + op] + assignment[op]]
+    for edge in range(net[EDGES]):
+        start, end = assignment[net[net[EDGE_FROM] + edge]], assignment[net[net[EDGE_TO] + edge]]
+        path[net[net[WAY_SLOT] + edge]] = route(net, rows, routes, edge, False, start, end)
+        path[net[net[WAY_BACK_SLOT] + edge]] = route(net, rows, routes, edge, True, start, end)
 
 
 @njit(cache=True, nogil=True)
-def count_tasks(net: Any, frame: Any, path: Any) -> int:
+def count_tasks(frame: Any, first: Any, pool: Any, path: Any) -> int:
     """How many tasks all slots have."""
     total = 0
     for slot in range(len(path)):
-        for stage in range(net.path_first[path[slot]], net.path_first[path[slot] + 1]):
-            total += frame.present[net.stage_sign[stage]].sum()
+        for stage in range(first[path[slot]], first[path[slot] + 1]):
+            for klass in range(frame[CLASSES]):
+                total += frame[frame[PRESENT] + pool[1, stage] * frame[CLASSES] + klass]
     return total
 
 
 @njit(cache=True, nogil=True)
 def _collect(
-    net: Any, frame: Any, path: Any, stages: int, slot: int, last: bool, sign: int, klass: int, out: Any, count: int
+    frame: Any, first: Any, pool: Any, path: Any, stages: int, slot: int, last: bool, sign: int, klass: int, out: Any, at: int, count: int
 ) -> int:
     """Adds the tasks of the first or last stage of a slot that a task of another stage waits for, or they for it."""
-    first, end = net.path_first[path[slot]], net.path_first[path[slot] + 1]
-    stage = end - 1 - first if last else 0
-    return _collect_stage(net, frame, path, stages, slot, stage, sign, klass, out, count)
+    stage = first[path[slot] + 1] - 1 - first[path[slot]] if last else 0
+    return _collect_stage(frame, first, pool, path, stages, slot, stage, sign, klass, out, at, count)
 
 
 @njit(cache=True, nogil=True)
 def _collect_stage(
-    net: Any, frame: Any, path: Any, stages: int, slot: int, stage: int, sign: int, klass: int, out: Any, count: int
+    frame: Any, first: Any, pool: Any, path: Any, stages: int, slot: int, stage: int, sign: int, klass: int, out: Any, at: int, count: int
 ) -> int:
-    other = net.stage_sign[net.path_first[path[slot]] + stage]
-    classes = frame.present.shape[1]
+    other = pool[1, first[path[slot]] + stage]
+    classes = frame[CLASSES]
     base = (slot * stages + stage) * classes
     if classes == 1:
-        out[count] = base
+        out[at + count] = base
         return count + 1
-    mask = frame.masks[sign] | frame.masks[other]
-    zeroed = frame.zeroed[mask, klass]
-    for place in range(frame.first[mask], frame.first[mask + 1]):
-        found = zeroed + frame.offsets[place]
-        if frame.present[other, found]:
-            out[count] = base + found
+    mask = frame[frame[MASKS] + sign] | frame[frame[MASKS] + other]
+    zeroed = frame[frame[ZEROED] + mask * classes + klass]
+    for place in range(frame[frame[FIRST] + mask], frame[frame[FIRST] + mask + 1]):
+        found = zeroed + frame[frame[OFFSETS] + place]
+        if frame[frame[PRESENT] + other * frame[CLASSES] + found]:
+            out[at + count] = base + found
             count += 1
     return count
 
 
 @njit(cache=True, nogil=True)
-def _some(net: Any, path: Any, slot: int) -> bool:
-    return bool(net.path_first[path[slot] + 1] > net.path_first[path[slot]])
+def _some(first: Any, path: Any, slot: int) -> bool:
+    return bool(first[path[slot] + 1] > first[path[slot]])
 
 
 @njit(cache=True, nogil=True)
-def predecessors(net: Any, frame: Any, path: Any, stages: int, task: int, out: Any) -> int:
-    """The tasks that a task waits for: how many are written to ``out``."""
-    classes = frame.present.shape[1]
+def predecessors(net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
+    """The tasks that a task waits for: how many are written to ``out`` from ``at`` on."""
+    classes = frame[CLASSES]
     klass, rest = task % classes, task // classes
     stage, slot = rest % stages, rest // stages
-    sign = net.stage_sign[net.path_first[path[slot]] + stage]
+    sign = pool[1, first[path[slot]] + stage]
     if stage > 0:
-        return _collect_stage(net, frame, path, stages, slot, stage - 1, sign, klass, out, 0)
-    kind, ref = net.slot_kind[slot], net.slot_ref[slot]
+        return _collect_stage(frame, first, pool, path, stages, slot, stage - 1, sign, klass, out, at, 0)
+    kind, ref = net[net[SLOT_KIND] + slot], net[net[SLOT_REF] + slot]
     if kind == _WAY:
-        before = net.forward_slot[net.edge_from[ref]]
-        return _collect(net, frame, path, stages, before, True, sign, klass, out, 0)
+        before = net[net[FORWARD_SLOT] + net[net[EDGE_FROM] + ref]]
+        return _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, 0)
     if kind == _WAY_BACK:
-        before = net.backward_slot[net.edge_to[ref]]
-        return _collect(net, frame, path, stages, before, True, sign, klass, out, 0)
+        before = net[net[BACKWARD_SLOT] + net[net[EDGE_TO] + ref]]
+        return _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, 0)
     count = 0
     if kind == _FORWARD:
-        for some in range(net.in_first[ref], net.in_first[ref + 1]):
-            edge = net.in_edge[some]
-            before = net.way_slot[edge]
-            if not _some(net, path, before):
-                before = net.forward_slot[net.edge_from[edge]]
-            count = _collect(net, frame, path, stages, before, True, sign, klass, out, count)
+        for some in range(net[net[IN_FIRST] + ref], net[net[IN_FIRST] + ref + 1]):
+            edge = net[net[IN_EDGE] + some]
+            before = net[net[WAY_SLOT] + edge]
+            if not _some(first, path, before):
+                before = net[net[FORWARD_SLOT] + net[net[EDGE_FROM] + edge]]
+            count = _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, count)
         return count
-    count = _collect(net, frame, path, stages, net.forward_slot[ref], True, sign, klass, out, 0)
-    for some in range(net.out_first[ref], net.out_first[ref + 1]):
-        edge = net.out_edge[some]
-        if net.returns[edge]:
-            before = net.way_back_slot[edge]
-            if not _some(net, path, before):
-                before = net.backward_slot[net.edge_to[edge]]
-            count = _collect(net, frame, path, stages, before, True, sign, klass, out, count)
+    count = _collect(frame, first, pool, path, stages, net[net[FORWARD_SLOT] + ref], True, sign, klass, out, at, 0)
+    for some in range(net[net[OUT_FIRST] + ref], net[net[OUT_FIRST] + ref + 1]):
+        edge = net[net[OUT_EDGE] + some]
+        if net[net[RETURNS] + edge]:
+            before = net[net[WAY_BACK_SLOT] + edge]
+            if not _some(first, path, before):
+                before = net[net[BACKWARD_SLOT] + net[net[EDGE_TO] + edge]]
+            count = _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, count)
     return count
 
 
 @njit(cache=True, nogil=True)
-def successors(net: Any, frame: Any, path: Any, stages: int, task: int, out: Any) -> int:
-    """The tasks that wait for a task: how many are written to ``out``; the reverse of :func:`predecessors`."""
-    classes = frame.present.shape[1]
+def successors(net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
+    """The tasks that wait for a task: how many are written to ``out`` from ``at`` on; the reverse of :func:`predecessors`."""
+    classes = frame[CLASSES]
     klass, rest = task % classes, task // classes
     stage, slot = rest % stages, rest // stages
-    first, end = net.path_first[path[slot]], net.path_first[path[slot] + 1]
-    sign = net.stage_sign[first + stage]
-    if first + stage + 1 < end:
-        return _collect_stage(net, frame, path, stages, slot, stage + 1, sign, klass, out, 0)
-    kind, ref = net.slot_kind[slot], net.slot_ref[slot]
+    begin = first[path[slot]]
+    sign = pool[1, begin + stage]
+    if begin + stage + 1 < first[path[slot] + 1]:
+        return _collect_stage(frame, first, pool, path, stages, slot, stage + 1, sign, klass, out, at, 0)
+    kind, ref = net[net[SLOT_KIND] + slot], net[net[SLOT_REF] + slot]
     if kind == _WAY:
-        after = net.forward_slot[net.edge_to[ref]]
-        return _collect(net, frame, path, stages, after, False, sign, klass, out, 0)
+        after = net[net[FORWARD_SLOT] + net[net[EDGE_TO] + ref]]
+        return _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, 0)
     if kind == _WAY_BACK:
-        after = net.backward_slot[net.edge_from[ref]]
-        return _collect(net, frame, path, stages, after, False, sign, klass, out, 0)
+        after = net[net[BACKWARD_SLOT] + net[net[EDGE_FROM] + ref]]
+        return _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, 0)
     count = 0
     if kind == _FORWARD:
-        for some in range(net.out_first[ref], net.out_first[ref + 1]):
-            edge = net.out_edge[some]
-            after = net.way_slot[edge]
-            if not _some(net, path, after):
-                after = net.forward_slot[net.edge_to[edge]]
-            count = _collect(net, frame, path, stages, after, False, sign, klass, out, count)
-        if net.has_back[ref]:
-            count = _collect(net, frame, path, stages, net.backward_slot[ref], False, sign, klass, out, count)
+        for some in range(net[net[OUT_FIRST] + ref], net[net[OUT_FIRST] + ref + 1]):
+            edge = net[net[OUT_EDGE] + some]
+            after = net[net[WAY_SLOT] + edge]
+            if not _some(first, path, after):
+                after = net[net[FORWARD_SLOT] + net[net[EDGE_TO] + edge]]
+            count = _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, count)
+        if net[net[HAS_BACK] + ref]:
+            count = _collect(frame, first, pool, path, stages, net[net[BACKWARD_SLOT] + ref], False, sign, klass, out, at, count)
         return count
-    for some in range(net.in_first[ref], net.in_first[ref + 1]):
-        edge = net.in_edge[some]
-        if net.returns[edge]:
-            after = net.way_back_slot[edge]
-            if not _some(net, path, after):
-                after = net.backward_slot[net.edge_from[edge]]
-            count = _collect(net, frame, path, stages, after, False, sign, klass, out, count)
+    for some in range(net[net[IN_FIRST] + ref], net[net[IN_FIRST] + ref + 1]):
+        edge = net[net[IN_EDGE] + some]
+        if net[net[RETURNS] + edge]:
+            after = net[net[WAY_BACK_SLOT] + edge]
+            if not _some(first, path, after):
+                after = net[net[BACKWARD_SLOT] + net[net[EDGE_FROM] + edge]]
+            count = _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, count)
     return count
 
 
 @njit(cache=True, nogil=True)
 def lane_of(frame: Any, sign: int, klass: int) -> int:
     """The resource of a task, -1 for none: devices first, then the links of each level."""
-    kind = frame.kinds[sign]
-    return -1 if kind < 0 else kind * frame.present.shape[1] + frame.lanes[kind, klass]
+    kind = frame[frame[KINDS] + sign]
+    return -1 if kind < 0 else kind * frame[CLASSES] + frame[frame[LANE_OF] + kind * frame[CLASSES] + klass]
 
 
 @njit(cache=True, nogil=True)
-def simulate(
-    net: Any,
-    frame: Any,
-    path: Any,
-    stages: int,
-    position: Any,
-    line_task: Any,
-    line_ready: Any,
-    line_end: Any,
-    line_lane: Any,
-    line_enabler: Any,
-    buffer: Any,
-) -> int:
+def simulate(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int) -> int:
     """The timeline of a strategy from nothing (FlexFlow Algorithm 1).
 
     Args:
-        net: arrays of the network.
+        net: of the network.
         frame: of the classes.
+        first: where each path's stages begin.
+        pool: ticks and signatures of stages.
         path: of each slot.
+        work: takes the timeline.
         stages: the most of any path.
-        position: ``(slots * stages * classes,)``, takes each task's place in the timeline, -1 where there is none.
-        line_task: takes the tasks; as long as there are tasks, like all that follow.
-        line_ready: takes ready times.
-        line_end: takes end times.
-        line_lane: takes resources, -1 for none.
-        line_enabler: takes what each task waited for last in the timeline, -1 for nothing.
-        buffer: as long as a task may have neighbours.
 
     Returns:
         the end of the last task.
     """
-    classes = frame.present.shape[1]
-    total = len(line_task)
-    waiting = np.zeros(len(position), np.int32)
-    ready = np.zeros(len(position), np.int64)
-    heap_ready, heap_task = np.empty(total, np.int64), np.empty(total, np.int64)
-    lane_end = np.zeros(len(frame.lanes) * classes, np.int64)
+    classes = frame[CLASSES]
+    numbers = len(path) * stages * classes
+    waiting = np.zeros(numbers, np.int32)
+    ready = np.zeros(numbers, np.int64)
+    enabler = np.full(numbers, -1, np.int64)
+    total = 0
+    position, buffer = work[LINE_POSITION], work[BUFFER_BEFORE]
+    lane_end = work[LANE_END]
+    for lane in range(work[LANES]):
+        work[lane_end + lane] = 0
+    for task in range(numbers):
+        work[position + task] = -1
+    readies, tasks = work[HEAP_READY], work[HEAP_TASK]
     size = 0
-    position[:] = -1
     for slot in range(len(path)):
-        first, end = net.path_first[path[slot]], net.path_first[path[slot] + 1]
-        for stage in range(end - first):
-            sign = net.stage_sign[first + stage]
+        begin, end = first[path[slot]], first[path[slot] + 1]
+        for stage in range(end - begin):
+            sign = pool[1, begin + stage]
             for klass in range(classes):
-                if frame.present[sign, klass]:
+                if frame[frame[PRESENT] + sign * classes + klass]:
                     task = (slot * stages + stage) * classes + klass
-                    waiting[task] = predecessors(net, frame, path, stages, task, buffer)
+                    total += 1
+                    waiting[task] = predecessors(net, frame, first, pool, path, stages, task, work, buffer)
                     if waiting[task] == 0:
-                        push(heap_ready, heap_task, size, 0, task)
+                        push(work, readies, tasks, size, 0, task)
                         size += 1
-    enabler = np.full(len(position), -1, np.int64)
     done = 0
     makespan = 0
     while size > 0:
-        at, task = heap_ready[0], heap_task[0]
-        pop(heap_ready, heap_task, size)
+        at, task = work[readies], work[tasks]
+        pop(work, readies, tasks, size)
         size -= 1
         klass, rest = task % classes, task // classes
-        stage = net.path_first[path[rest // stages]] + rest % stages
-        lane = lane_of(frame, net.stage_sign[stage], klass)
+        place = first[path[rest // stages]] + rest % stages
+        lane = lane_of(frame, pool[1, place], klass)
         end = at
         if lane >= 0:
-            end = max(at, lane_end[lane]) + net.stage_ticks[stage]
-            lane_end[lane] = end
-        position[task] = done
-        line_task[done], line_ready[done], line_end[done] = task, at, end
-        line_lane[done], line_enabler[done] = lane, enabler[task]
+            end = max(at, work[lane_end + lane]) + pool[0, place]
+            work[lane_end + lane] = end
+        work[position + task] = done
+        work[work[LINE_TASK] + done] = task
+        work[work[LINE_READY] + done] = at
+        work[work[LINE_END] + done] = end
+        work[work[LINE_LANE] + done] = lane
+        work[work[LINE_ENABLER] + done] = enabler[task]
         done += 1
         makespan = max(makespan, end)
-        for number in range(successors(net, frame, path, stages, task, buffer)):
-            after = buffer[number]
+        for number in range(successors(net, frame, first, pool, path, stages, task, work, buffer)):
+            after = work[buffer + number]
             ready[after] = max(ready[after], end)
             waiting[after] -= 1
             if waiting[after] == 0:
                 enabler[after] = task
-                push(heap_ready, heap_task, size, ready[after], after)
+                push(work, readies, tasks, size, ready[after], after)
                 size += 1
+    work[TASKS] = total
     return makespan

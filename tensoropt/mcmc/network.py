@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.errors import ProblemError
+from tensoropt.mcmc import blob
 from tensoropt.search.stages import Ints, Route, Routes, Signature, Tables, ticks
 
 __all__ = ["IMPOSSIBLE", "Arrays", "Frame", "Network"]
@@ -45,40 +46,46 @@ class Frame(NamedTuple):
     first: Ints
     offsets: Ints
 
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return int(self.present.shape[1])
+
+    def blob(self) -> Ints:
+        """All of this for compiled loops."""
+        arrays = {
+            blob.MASKS: self.masks,
+            blob.KINDS: self.kinds,
+            blob.LANE_OF: self.lanes,
+            blob.PRESENT: self.present.astype(np.int64),
+            blob.ZEROED: self.zeroed,
+            blob.FIRST: self.first,
+            blob.OFFSETS: self.offsets,
+        }
+        return blob.pack({blob.CLASSES: self.classes}, arrays)
+
 
 class Arrays(NamedTuple):
-    """The part of a :class:`Network` that compiled loops read."""
+    """What compiled loops read of a :class:`Network`.
 
-    edge_from: Ints
-    edge_to: Ints
-    returns: NDArray[np.uint8]
-    in_first: Ints
-    in_edge: Ints
-    out_first: Ints
-    out_edge: Ints
-    has_back: NDArray[np.uint8]
-    forward_slot: Ints
-    backward_slot: Ints
-    way_slot: Ints
-    way_back_slot: Ints
-    slot_kind: Ints
-    slot_ref: Ints
-    choices: Ints
-    op_base: Ints
-    op_forward: Ints
-    op_backward: Ints
-    way_table: Ints
-    way_from: Ints
-    way_to: Ints
-    back_table: Ints
-    back_from: Ints
-    back_to: Ints
-    layouts: Ints
-    path_first: Ints
-    stage_ticks: Ints
-    stage_sign: Ints
-    row_at: Ints
+    Attributes:
+        net: a blob, of what does not change.
+        first: ``(paths + 1,)``, where each path's stages begin.
+        pool: ``(2, stages)``, their ticks and signatures.
+        rows: where each row of routes begins, -1 if it is not known.
+        routes: the path of each route.
+    """
+
+    net: Ints
+    first: Ints
+    pool: Ints
+    rows: Ints
     routes: Ints
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rows are known."""
+        return bool((self.rows[:-1] >= 0).all())
 
 
 class Network:
@@ -118,10 +125,11 @@ class Network:
         self._known: list[Ints] = []
         self._routed = 0
         self.longest = 2
+        self.choices: Ints = np.array([len(some) for some in tables.forward], np.int64)
         self._fixed = self._static(tables)
+        self._blob = blob.pack({blob.EDGES: len(tables.edges)}, self._fixed)
         self._row_at = np.full(int(self._table_first[-1]) + 1, -1, np.int64)
         self._arrays: Arrays | None = None
-        self.choices: Ints = self._fixed["choices"]
 
     @property
     def operators(self) -> int:
@@ -131,7 +139,7 @@ class Network:
     @property
     def slots(self) -> int:
         """How many there are."""
-        return len(self._fixed["slot_kind"])
+        return len(self._fixed[blob.SLOT_KIND])
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
@@ -149,14 +157,17 @@ class Network:
             self._lengths = [np.concatenate(self._lengths)]
             self._known = [np.concatenate(self._known or empty)]
             self._arrays = Arrays(
-                **self._fixed,
-                path_first=np.concatenate([[0], np.cumsum(self._lengths[0])]).astype(np.int64),
-                stage_ticks=self._ticks[0],
-                stage_sign=self._signs[0],
-                row_at=self._row_at,
-                routes=self._known[0],
+                self._blob,
+                np.concatenate([[0], np.cumsum(self._lengths[0])]).astype(np.int64),
+                np.stack([self._ticks[0], self._signs[0]]),
+                self._row_at,
+                self._known[0],
             )
         return self._arrays
+
+    def field(self, number: int) -> Ints:
+        """One of the arrays that do not change, by its number in :mod:`tensoropt.mcmc.blob`."""
+        return self._fixed[number]
 
     def add_row(self, place: int) -> None:
         """Gets the ways of one row, by its place among all rows."""
@@ -222,9 +233,9 @@ class Network:
     def path(self, number: int) -> tuple[tuple[int, int], ...]:
         """Ticks and signature of each stage of a path."""
         arrays = self.arrays
-        first, last = int(arrays.path_first[number]), int(arrays.path_first[number + 1])
+        first, last = int(arrays.first[number]), int(arrays.first[number + 1])
         return tuple(
-            zip(arrays.stage_ticks[first:last].tolist(), arrays.stage_sign[first:last].tolist(), strict=True)
+            zip(*arrays.pool[:, first:last].tolist(), strict=True)
         )
 
     def _unit_axes(self, level: int) -> int:
@@ -283,7 +294,7 @@ class Network:
         self._paths += int(some.sum())
         return numbers
 
-    def _static(self, tables: Tables) -> dict[str, Any]:
+    def _static(self, tables: Tables) -> dict[int, Ints]:
         operators, edges = len(tables.forward), len(tables.edges)
         for number, (start, end) in enumerate(tables.edges):
             if not 0 <= start < end < operators:
@@ -356,29 +367,28 @@ class Network:
         back_columns = np.array(back_ways, np.int64).reshape(-1, 3)
         ends = np.array(tables.edges, np.int64).reshape(-1, 2)
         return {
-            "edge_from": ends[:, 0].copy(),
-            "edge_to": ends[:, 1].copy(),
-            "returns": np.array(tables.returns, np.uint8),
-            "in_first": np.cumsum([0, *map(len, incoming)]).astype(np.int64),
-            "in_edge": np.array([e for some in incoming for e in some], np.int64),
-            "out_first": np.cumsum([0, *map(len, outgoing)]).astype(np.int64),
-            "out_edge": np.array([e for some in outgoing for e in some], np.int64),
-            "has_back": np.array([back is not None for back in tables.backward], np.uint8),
-            "forward_slot": forward_slot,
-            "backward_slot": backward_slot,
-            "way_slot": way_slot,
-            "way_back_slot": way_back_slot,
-            "slot_kind": np.array(kinds, np.int64),
-            "slot_ref": np.array(refs, np.int64),
-            "choices": np.array([len(some) for some in tables.forward], np.int64),
-            "op_base": np.array(base, np.int64),
-            "op_forward": np.array(forward, np.int64),
-            "op_backward": np.array(backward, np.int64),
-            "way_table": columns[:, 0].copy(),
-            "way_from": columns[:, 1].copy(),
-            "way_to": columns[:, 2].copy(),
-            "back_table": back_columns[:, 0].copy(),
-            "back_from": back_columns[:, 1].copy(),
-            "back_to": back_columns[:, 2].copy(),
-            "layouts": np.concatenate(layouts) if layouts else np.zeros(0, np.int64),
+            blob.EDGE_FROM: ends[:, 0].copy(),
+            blob.EDGE_TO: ends[:, 1].copy(),
+            blob.RETURNS: np.array(tables.returns, np.int64),
+            blob.IN_FIRST: np.cumsum([0, *map(len, incoming)]).astype(np.int64),
+            blob.IN_EDGE: np.array([e for some in incoming for e in some], np.int64),
+            blob.OUT_FIRST: np.cumsum([0, *map(len, outgoing)]).astype(np.int64),
+            blob.OUT_EDGE: np.array([e for some in outgoing for e in some], np.int64),
+            blob.HAS_BACK: np.array([back is not None for back in tables.backward], np.int64),
+            blob.FORWARD_SLOT: forward_slot,
+            blob.BACKWARD_SLOT: backward_slot,
+            blob.WAY_SLOT: way_slot,
+            blob.WAY_BACK_SLOT: way_back_slot,
+            blob.SLOT_KIND: np.array(kinds, np.int64),
+            blob.SLOT_REF: np.array(refs, np.int64),
+            blob.OP_BASE: np.array(base, np.int64),
+            blob.OP_FORWARD: np.array(forward, np.int64),
+            blob.OP_BACKWARD: np.array(backward, np.int64),
+            blob.WAY_TABLE: columns[:, 0].copy(),
+            blob.WAY_FROM: columns[:, 1].copy(),
+            blob.WAY_TO: columns[:, 2].copy(),
+            blob.BACK_TABLE: back_columns[:, 0].copy(),
+            blob.BACK_FROM: back_columns[:, 1].copy(),
+            blob.BACK_TO: back_columns[:, 2].copy(),
+            blob.LAYOUTS: np.concatenate(layouts) if layouts else np.zeros(0, np.int64),
         }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc import delta, kernels
+from tensoropt.mcmc import blob, delta, kernels
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.timeline import Resource, Task, Timeline
 from tensoropt.search.stages import TICKS_PER_S, Ints
@@ -16,61 +15,7 @@ from tensoropt.search.stages import TICKS_PER_S, Ints
 __all__ = ["NO_LIMIT", "Simulator"]
 
 NO_LIMIT = 2**62
-_SHIFTS = 32  # as in delta
 _ROOM = 1.25  # of a timeline, to grow
-
-
-class _Line(NamedTuple):
-    """A timeline for compiled loops; see :func:`tensoropt.mcmc.kernels.simulate`."""
-
-    position: Ints
-    task: Ints
-    ready: Ints
-    end: Ints
-    lane: Ints
-    enabler: Ints
-
-
-class _Work(NamedTuple):
-    """Room for delta simulation."""
-
-    counts: Ints
-    changed_slot: Ints
-    changed_path: Ints
-    slot_dirty: Ints
-    dirty: Ints
-    dirty_state: Ints
-    gone: Ints
-    stamp: Ints
-    waiting: Ints
-    enabler: Ints
-    turn: Ints
-    end: Ints
-    lane_end: Ints
-    heap_ready: Ints
-    heap_task: Ints
-    spare_ready: Ints
-    spare_task: Ints
-    log_task: Ints
-    log_ready: Ints
-    log_end: Ints
-    log_lane: Ints
-    region_first: Ints
-    region_last: Ints
-    region_shift: Ints
-    region_logged: Ints
-    buffer_before: Ints
-    buffer_after: Ints
-
-
-class _Shifts(NamedTuple):
-    """By how much ends differ from the old timeline; see :func:`tensoropt.mcmc.delta.change`."""
-
-    by: Ints
-    new: Ints
-    old: Ints
-    fresh: Ints
-    last: Ints
 
 
 class Simulator:
@@ -118,9 +63,11 @@ class Simulator:
     def require(self, operators: Ints, choices: Ints) -> bool:
         """Gets all ways that changes of ``operators[i]`` to ``choices[i]`` need; whether any was missing."""
         arrays = self.network.arrays
-        flags = np.zeros(len(arrays.row_at), np.uint8)
+        if arrays.complete:
+            return False
+        flags = np.zeros(len(arrays.rows), np.uint8)
         out = np.empty(len(flags), np.int64)
-        count = kernels.missing_rows(arrays, operators, choices, out, flags)
+        count = kernels.missing_rows(arrays.net, arrays.rows, operators, choices, out, flags)
         for place in np.sort(out[:count]).tolist():
             self.network.add_row(place)
         return bool(count)
@@ -146,26 +93,13 @@ class Simulator:
             self.refresh()
         self.grow()
         self._pending = operator, choice
-        self._tried = delta.change(
-            self.network.arrays,
-            self.frame,
-            self.line,
-            self.work,
-            self.path,
-            self.stages,
-            self.assignment,
-            operator,
-            choice,
-            limit,
-            self.shifts,
-        )
+        self._tried = delta.change(*self.compiled(), self.assignment, operator, choice, limit)
         return int(self._tried)
 
     def accept(self) -> None:
         """Makes the last change that was tried, and did not exceed its limit, the strategy."""
         operator, choice = self._pending
-        delta.commit(self.line, self.other, self.work)
-        self.line, self.other = self.other, self.line
+        delta.commit(self.work)
         self.assignment[operator] = choice
         self.makespan = self._tried
 
@@ -173,11 +107,30 @@ class Simulator:
         """Takes the last change back."""
         delta.restore(self.work, self.path)
 
+    def compiled(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, int, Ints, Ints]:
+        """What compiled loops take first."""
+        arrays = self.network.arrays
+        return (
+            arrays.net,
+            self._frame_blob,
+            arrays.first,
+            arrays.pool,
+            self.path,
+            self.work,
+            self.stages,
+            arrays.rows,
+            arrays.routes,
+        )
+
+    def line(self, field: int) -> Ints:
+        """One of the timeline's arrays, by its number in :mod:`tensoropt.mcmc.blob`."""
+        first = int(self.work[field])
+        return self.work[first : first + int(self.work[blob.TASKS])]
+
     def timeline(self) -> Timeline:
         """The timeline of the strategy, for every device and link."""
         network, frame = self.network, self.frame
-        count = int(self.work.counts[delta.TASKS])
-        classes = frame.present.shape[1]
+        classes = frame.classes
         kept = frame.kept
         expanded = network.frame(tuple(range(len(network.mesh))))
         devices = expanded.present.shape[1]
@@ -186,25 +139,23 @@ class Simulator:
         klass_of = (coordinates[:, list(kept)] * radix).sum(axis=1) if kept else np.zeros(devices, np.int64)
         arrays = network.arrays
         tasks = []
-        for place in range(count):
-            number = int(self.line.task[place])
+        lines = (blob.LINE_TASK, blob.LINE_READY, blob.LINE_END)
+        kinds, refs = network.field(blob.SLOT_KIND), network.field(blob.SLOT_REF)
+        for number, ready, end in zip(*(self.line(field).tolist() for field in lines), strict=True):
             klass, rest = number % classes, number // classes
             stage, slot = rest % self.stages, rest // self.stages
-            entry = int(arrays.path_first[self.path[slot]]) + stage
-            sign = int(arrays.stage_sign[entry])
+            duration, sign = (int(value) for value in arrays.pool[:, arrays.first[self.path[slot]] + stage])
             if frame.kinds[sign] < 0:
                 continue
-            ready, end = int(self.line.ready[place]), int(self.line.end[place])
-            kind, ref = int(arrays.slot_kind[slot]), int(arrays.slot_ref[slot])
             for device in np.flatnonzero((klass_of == klass) & (expanded.present[sign] > 0)).tolist():
                 tasks.append(
                     Task(
                         (slot, stage, device),
-                        kind,
-                        ref,
+                        int(kinds[slot]),
+                        int(refs[slot]),
                         Resource(int(frame.kinds[sign]), int(expanded.lanes[frame.kinds[sign], device])),
                         ready / TICKS_PER_S,
-                        (end - int(arrays.stage_ticks[entry])) / TICKS_PER_S,
+                        (end - duration) / TICKS_PER_S,
                         end / TICKS_PER_S,
                     )
                 )
@@ -212,69 +163,47 @@ class Simulator:
 
     def grow(self) -> None:
         """Makes room for the tasks that a change may add."""
-        if int(self.work.counts[delta.TASKS]) + self._most_fresh > len(self.line.task):
+        if int(self.work[blob.TASKS]) > self.room:
             self._build()
+
+    @property
+    def room(self) -> int:
+        """How many tasks there may be before a change, without :meth:`grow`."""
+        return self._room - self._most_fresh
 
     def _build(self) -> None:
         network = self.network
         arrays = network.arrays
         self.stages = network.longest
         self.frame = network.frame(tuple(sorted({*self._keep, *network.placed_axes()})))
-        classes = self.frame.present.shape[1]
-        slots = network.slots
-        degree = np.diff(arrays.in_first) + np.diff(arrays.out_first)
-        most = int(degree.max(initial=0))
-        self._most_fresh = (4 + 4 * most) * self.stages * classes
+        self._frame_blob = self.frame.blob()
+        classes, slots = self.frame.classes, network.slots
         self.path: Ints = np.zeros(slots, np.int64)
-        kernels.find_paths(arrays, self.assignment, self.path)
+        kernels.find_paths(arrays.net, arrays.rows, arrays.routes, self.assignment, self.path)
         if np.any(self.path < 0):
-            slot = int(np.argmin(self.path))
-            edge = int(arrays.slot_ref[slot])
-            ends = int(arrays.edge_from[edge]), int(arrays.edge_to[edge])
+            edge = int(network.field(blob.SLOT_REF)[np.argmin(self.path)])
+            ends = [int(network.field(field)[edge]) for field in (blob.EDGE_FROM, blob.EDGE_TO)]
             raise ProblemError(
                 f"Simulator: edge {edge} does not allow configurations {[int(self.assignment[op]) for op in ends]} of "
                 f"operators {ends} together. Choose configurations that give and want the same layout there."
             )
-        count = int(kernels.count_tasks(arrays, self.frame, self.path))
-        room = int(count * _ROOM) + self._most_fresh
+        degree = np.diff(network.field(blob.IN_FIRST)) + np.diff(network.field(blob.OUT_FIRST))
+        most = int(degree.max(initial=0))
+        self._most_fresh = (4 + 4 * most) * self.stages * classes
+        count = int(kernels.count_tasks(self._frame_blob, arrays.first, arrays.pool, self.path))
+        room = self._room = int(count * _ROOM) + 2 * self._most_fresh
         numbers = slots * self.stages * classes
-
-        def line(position: Ints) -> _Line:
-            return _Line(position, *(np.zeros(room, np.int64) for _ in range(5)))
-
-        self.line = line(np.full(numbers, -1, np.int64))
-        self.other = line(self.line.position)
-        neighbours = (most + 2) * classes
-
-        def zeros(*sizes: int) -> list[Ints]:
-            return [np.zeros(size, np.int64) for size in sizes]
-
-        self.work = _Work(
-            np.zeros(8, np.int64),
-            *zeros(2 + 2 * most, 2 + 2 * most, slots, *[self._most_fresh] * 3),
-            *zeros(*[numbers] * 5),
-            *zeros(len(self.frame.lanes) * classes),
-            *zeros(*[room] * 4),
-            *zeros(*[room] * 4),
-            *zeros(*[room // 2 + 2] * 4),
-            *zeros(neighbours, neighbours),
-        )
-        self.shifts = _Shifts(*zeros(_SHIFTS, _SHIFTS, _SHIFTS, 2, 3))
-        cut = _Line(self.line.position, *(array[:count] for array in self.line[1:]))
-        self.makespan = int(
-            kernels.simulate(
-                arrays,
-                self.frame,
-                self.path,
-                self.stages,
-                cut.position,
-                cut.task,
-                cut.ready,
-                cut.end,
-                cut.lane,
-                cut.enabler,
-                self.work.buffer_before,
-            )
-        )
-        self.work.counts[delta.TASKS] = count
-
+        lanes = self.frame.lanes.size
+        of_size = [
+            (numbers, (blob.LINE_POSITION, blob.STAMP, blob.WAITING, blob.ENABLER, blob.TURN, blob.END)),
+            (room, (*range(blob.LINE_TASK, blob.OTHER_ENABLER + 1), *range(blob.HEAP_READY, blob.REGION_LOGGED + 1))),
+            (2 + 2 * most, (blob.CHANGED_SLOT, blob.CHANGED_PATH)),
+            (slots, (blob.SLOT_DIRTY,)),
+            (self._most_fresh, (blob.DIRTY_TASKS, blob.DIRTY_STATE, blob.GONE_TASKS)),
+            (lanes, (blob.LANE_END,)),
+            ((most + 2) * classes, (blob.BUFFER_BEFORE, blob.BUFFER_AFTER)),
+            (blob.SHIFTS_AT_ONCE, (blob.SHIFT_BY, blob.SHIFT_NEW, blob.SHIFT_OLD)),
+        ]
+        sizes = {field: size for size, fields in of_size for field in fields}
+        self.work = blob.pack({blob.LANES: lanes}, sizes)
+        self.makespan = int(kernels.simulate(*self.compiled()[:-2]))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensoropt.mcmc import blob
 from tensoropt.mcmc.network import Network
 from tensoropt.search.stages import Ints, Signature, Tables, Way, Work, ticks
 
@@ -95,22 +96,23 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
     """Algorithm 1 over a graph of objects, for every device: (identity, resource, ready, start, end) in ticks."""
     network.add_all_rows()
     arrays = network.arrays
+    field = network.field
     mesh, levels = network.mesh, network.levels
     devices = list(np.ndindex(*mesh))
     operators = network.operators
-    edges = list(zip(arrays.edge_from.tolist(), arrays.edge_to.tolist(), strict=True))
+    edges = list(zip(field(blob.EDGE_FROM).tolist(), field(blob.EDGE_TO).tolist(), strict=True))
 
     def route(edge: int, back: bool) -> tuple[tuple[int, int], ...]:
         start, end = (assignment[op] for op in edges[edge])
         if not back:
-            row, column = arrays.way_table[edge] + arrays.layouts[arrays.way_from[edge] + start], end
-            column = arrays.layouts[arrays.way_to[edge] + column]
-        elif arrays.back_table[edge] < 0:
+            row, column = field(blob.WAY_TABLE)[edge] + field(blob.LAYOUTS)[field(blob.WAY_FROM)[edge] + start], end
+            column = field(blob.LAYOUTS)[field(blob.WAY_TO)[edge] + column]
+        elif field(blob.BACK_TABLE)[edge] < 0:
             return ()
         else:
-            row = arrays.back_table[edge] + arrays.layouts[arrays.back_from[edge] + end]
-            column = arrays.layouts[arrays.back_to[edge] + start]
-        return network.path(int(arrays.routes[arrays.row_at[row] + column]))
+            row = field(blob.BACK_TABLE)[edge] + field(blob.LAYOUTS)[field(blob.BACK_FROM)[edge] + end]
+            column = field(blob.LAYOUTS)[field(blob.BACK_TO)[edge] + start]
+        return network.path(int(arrays.routes[arrays.rows[row] + column]))
 
     def shared_axes(lane: int) -> set[int]:
         if lane < 1 or not levels[lane - 1][1]:
@@ -146,13 +148,13 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
         slots[slot] = [Stage(slot, number, time, sign) for number, (time, sign) in enumerate(path)]
 
     for op in range(operators):
-        place = arrays.op_base[op] + assignment[op]
-        put(int(arrays.forward_slot[op]), network.path(int(arrays.op_forward[place])))
-        if arrays.has_back[op]:
-            put(int(arrays.backward_slot[op]), network.path(int(arrays.op_backward[place])))
+        place = field(blob.OP_BASE)[op] + assignment[op]
+        put(int(field(blob.FORWARD_SLOT)[op]), network.path(int(field(blob.OP_FORWARD)[place])))
+        if field(blob.HAS_BACK)[op]:
+            put(int(field(blob.BACKWARD_SLOT)[op]), network.path(int(field(blob.OP_BACKWARD)[place])))
     for edge in range(len(edges)):
-        put(int(arrays.way_slot[edge]), route(edge, False))
-        put(int(arrays.way_back_slot[edge]), route(edge, True))
+        put(int(field(blob.WAY_SLOT)[edge]), route(edge, False))
+        put(int(field(blob.WAY_BACK_SLOT)[edge]), route(edge, True))
     before: dict[tuple[int, int], list[Stage]] = {}
 
     def wait(slot: int, *others: int) -> None:
@@ -163,15 +165,15 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
                     before[slot, 0].append(slots[other][-1])
 
     for edge, (start, end) in enumerate(edges):
-        forward, way = int(arrays.forward_slot[start]), int(arrays.way_slot[edge])
+        forward, way = int(field(blob.FORWARD_SLOT)[start]), int(field(blob.WAY_SLOT)[edge])
         wait(way, forward)
-        wait(int(arrays.forward_slot[end]), way if slots[way] else forward)
-        if arrays.returns[edge]:
-            backward, way = int(arrays.backward_slot[end]), int(arrays.way_back_slot[edge])
+        wait(int(field(blob.FORWARD_SLOT)[end]), way if slots[way] else forward)
+        if field(blob.RETURNS)[edge]:
+            backward, way = int(field(blob.BACKWARD_SLOT)[end]), int(field(blob.WAY_BACK_SLOT)[edge])
             wait(way, backward)
-            wait(int(arrays.backward_slot[start]), way if slots[way] else backward)
+            wait(int(field(blob.BACKWARD_SLOT)[start]), way if slots[way] else backward)
     for op in range(operators):
-        wait(int(arrays.backward_slot[op]), int(arrays.forward_slot[op]))
+        wait(int(field(blob.BACKWARD_SLOT)[op]), int(field(blob.FORWARD_SLOT)[op]))
     for stages in slots.values():
         for one, two in zip(stages, stages[1:], strict=False):
             before[two.slot, two.number] = [one]

@@ -1,0 +1,128 @@
+"""Many arrays in one: compiled functions that call one another with dozens of arrays spend their time on passing them.
+
+A blob begins with its header: numbers, and where each array begins. ``blob[blob[IN_EDGE] + i]`` is entry ``i`` of the
+array ``IN_EDGE``; two-dimensional ones are row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tensoropt.search.stages import Ints
+
+__all__ = ["HEADER", "SHIFTS_AT_ONCE", "pack"]
+
+HEADER = 64
+# So many different shifts are told apart at once; with more, no part is skipped until they are over.
+SHIFTS_AT_ONCE = 32
+
+# Of a network: how many edges, then arrays by operator, edge, slot and configuration.
+EDGES = 0
+(
+    EDGE_FROM,
+    EDGE_TO,
+    RETURNS,
+    IN_FIRST,
+    IN_EDGE,
+    OUT_FIRST,
+    OUT_EDGE,
+    HAS_BACK,
+    FORWARD_SLOT,
+    BACKWARD_SLOT,
+    WAY_SLOT,
+    WAY_BACK_SLOT,
+    SLOT_KIND,
+    SLOT_REF,
+    OP_BASE,
+    OP_FORWARD,
+    OP_BACKWARD,
+    WAY_TABLE,
+    WAY_FROM,
+    WAY_TO,
+    BACK_TABLE,
+    BACK_FROM,
+    BACK_TO,
+    LAYOUTS,
+) = range(1, 25)
+
+# Of a frame: how many classes, then arrays by class and signature; see tensoropt.mcmc.network.Frame.
+CLASSES = 0
+MASKS, KINDS, LANE_OF, PRESENT, ZEROED, FIRST, OFFSETS = range(1, 8)
+
+# Of a simulation: numbers …
+(
+    TASKS,
+    LOGGED,
+    REGIONS,
+    CHANGED,
+    GONE,
+    DIRTY,
+    EPOCH,
+    SHARED,
+    LANES,
+    LAST,
+    SHIFTS,
+    LATEST,
+    FRESH_NEW,
+    FRESH_OLD,
+) = range(14)
+# … and arrays: the timeline, room for another, and what a change needs.
+(
+    LINE_POSITION,
+    LINE_TASK,
+    LINE_READY,
+    LINE_END,
+    LINE_LANE,
+    LINE_ENABLER,
+    OTHER_TASK,
+    OTHER_READY,
+    OTHER_END,
+    OTHER_LANE,
+    OTHER_ENABLER,
+    CHANGED_SLOT,
+    CHANGED_PATH,
+    SLOT_DIRTY,
+    DIRTY_TASKS,
+    DIRTY_STATE,
+    GONE_TASKS,
+    STAMP,
+    WAITING,
+    ENABLER,
+    TURN,
+    END,
+    LANE_END,
+    HEAP_READY,
+    HEAP_TASK,
+    SPARE_READY,
+    SPARE_TASK,
+    LOG_TASK,
+    LOG_READY,
+    LOG_END,
+    LOG_LANE,
+    REGION_FIRST,
+    REGION_LAST,
+    REGION_SHIFT,
+    REGION_LOGGED,
+    BUFFER_BEFORE,
+    BUFFER_AFTER,
+    SHIFT_BY,
+    SHIFT_NEW,
+    SHIFT_OLD,
+) = range(14, 54)
+
+
+def pack(numbers: Mapping[int, int], arrays: Mapping[int, Ints | int]) -> Ints:
+    """A blob of numbers and arrays; an array that is given as a size is zeros."""
+    sizes = {field: value if isinstance(value, int) else value.size for field, value in arrays.items()}
+    result = np.zeros(HEADER + sum(sizes.values()), np.int64)
+    for field, number in numbers.items():
+        result[field] = number
+    place = HEADER
+    for field, value in arrays.items():
+        result[field] = place
+        if not isinstance(value, int):
+            result[place : place + sizes[field]] = value.reshape(-1)
+        place += sizes[field]
+    return result

@@ -143,7 +143,7 @@ def _placed_patterns(coarsening: Coarsening, mesh_shape: tuple[int, ...], once: 
     elif axes <= coarsening.free_up_to_axes:
         states = range(once + repeated)
         every = itertools.product(*([*states, *at] for at in places))
-        rows = [list(row) for row in every if min(row) < 0]
+        rows = [list(row) for row in every if any(state < 0 for state in row)]
     else:
         for placed in range(axes, 0, -1):
             beside = [

@@ -330,3 +330,8 @@ def test_a_coarsening_that_places_nothing_is_told_as_before() -> None:
     assert PLACED.to_json()["placed_blocks"] == 2
     with pytest.raises(LayoutError, match="placed_blocks must be at least 0"):
         Coarsening(placed_blocks=-1)
+
+
+def test_a_mesh_of_too_many_axes_is_refused() -> None:
+    with pytest.raises(LayoutError, match="Mesh of 13 axes: at most 12 can be planned for"):
+        PLACED.placed_patterns((2,) * 13, 1, 1)

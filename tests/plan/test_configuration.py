@@ -10,14 +10,19 @@ from tensoropt.errors import LayoutError
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.rule import OpRule, contraction, elementwise
 from tensoropt.graph.spec import TensorSpec
-from tensoropt.layout import Layout, Mesh
+from tensoropt.layout import Coarsening, Layout, Mesh
 from tensoropt.plan.configuration import (
     DEFER,
     Configuration,
     actions_from_json,
+    at,
     check_configuration,
     configurations,
+    from_patterns,
     is_legal,
+    not_executed,
+    place_of,
+    to_patterns,
 )
 from tests.plan.small_graphs import operator
 
@@ -120,3 +125,51 @@ def test_legal_configurations_pass_the_check() -> None:
     for mesh in MESHES:
         for configuration in configurations(rule, mesh):
             check_configuration("op", configuration, rule, mesh)
+
+
+def test_a_placed_configuration_runs_and_keeps_its_tensors_where_it_is() -> None:
+    rule, mesh = _matmul(8, 8, 8), Mesh((2, 3))
+    configuration = Configuration((at(1), None))
+    assert is_legal(configuration, rule, mesh)
+    check_configuration("op", configuration, rule, mesh)
+    assert configuration.at == ((0, 1),)
+    assert configuration.devices(mesh) == (3, 4, 5)
+    assert Configuration(("m", None)).devices(mesh) == (0, 1, 2, 3, 4, 5)
+    assert configuration.pieces(rule, mesh) == 1
+    placed = Configuration(("k", at(2)))
+    layouts = placed.input_layouts(rule, 0), placed.input_layouts(rule, 1), placed.output_layouts(rule, 0)
+    assert [str(one.value) for one in layouts] == ["{}{0} at{1=2}", "{0}{} at{1=2}", "{}{} partial{0} at{1=2}"]
+    assert [str(one.gradient) for one in layouts] == ["{}{0} at{1=2}", "{0}{} at{1=2}", "{}{} at{1=2}"]
+    assert str(placed) == "k,@2" and actions_from_json(placed.to_json()) == placed
+    assert not_executed(placed, rule) == ("placement",) and not_executed(Configuration(("k", "m")), rule) == ()
+
+
+def test_only_coordinates_of_the_axis_are_places() -> None:
+    rule, mesh = _matmul(8, 8, 8), Mesh((2, 3))
+    assert is_legal(Configuration((at(1), at(2))), rule, mesh)
+    for wrong in (Configuration((at(2), None)), Configuration((None, "@")), Configuration((None, "@x"))):
+        assert not is_legal(wrong, rule, mesh)
+    with pytest.raises(
+        LayoutError, match=r"op: is placed at coordinate 2 of mesh axis 0, which goes from 0 to 1 on Mesh"
+    ):
+        check_configuration("op", Configuration((at(2), None)), rule, mesh)
+    with pytest.raises(LayoutError, match=r"mesh axis 1 splits '@x', which is not one of the axes"):
+        check_configuration("op", Configuration((None, "@x")), rule, mesh)
+    assert [place_of(action) for action in (at(11), "m", "@", "@x", None)] == [11, None, None, None, None]
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_with_placements_configurations_are_all_the_legal_ones_and_numbers_give_them_back(mesh: Mesh) -> None:
+    rule, coarsening = _matmul(12, 8, 6), Coarsening(placed_blocks=2)
+    actions: list[str | None] = ["m", "k", "n", None]
+    every = itertools.product(*([*actions, *map(at, range(extent))] for extent in mesh.shape))
+    expected = {choice for choice in map(Configuration, every) if is_legal(choice, rule, mesh)}
+    found = configurations(rule, mesh, coarsening)
+    assert len(found) == len(set(found)) and set(found) == expected
+    assert found[-1] == Configuration((None,) * len(mesh.axes))
+    assert from_patterns(rule, to_patterns(rule, mesh, found)) == found
+
+
+def test_configurations_that_are_not_legal_have_no_numbers() -> None:
+    with pytest.raises(LayoutError, match=r"Configurations: axis 'n' \(size 6\) cannot be split"):
+        to_patterns(_matmul(12, 8, 6), Mesh((2, 2)), [Configuration(("n", "n"))])

@@ -1,22 +1,37 @@
-"""The options of ``find_strategy`` (TensorOpt section 4.1): from a planner to one plan."""
+"""The options and searches of ``find_strategy`` (TensorOpt section 4.1): from a planner to one plan."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import tensoropt.pase  # noqa: F401  # registers its search
 from tensoropt.api.planning import Planner
 from tensoropt.api.remedies import remedies
 from tensoropt.api.strategy import MINI_PARALLELISM
+from tensoropt.baselines import BASELINES, PLACED
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import device_counts, scaled
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
+from tensoropt.search.registry import search_names
 from tensoropt.search.result import FrontierPoint
 
-__all__ = ["DATA_PARALLEL", "NAMES", "PROFILING", "check_option", "find_plan", "plan_of_point"]
+__all__ = [
+    "DATA_PARALLEL",
+    "FT",
+    "MINI_TIME",
+    "NAMES",
+    "PROFILING",
+    "check_option",
+    "check_search",
+    "find_plan",
+    "plan_of_point",
+]
 
 DATA_PARALLEL = "data_parallel"
+FT = "ft"
+MINI_TIME = "mini_time"
 PROFILING = "profiling"
 _UNSHARED = "the batch cannot be shared"
 NAMES = (*sorted([*OPTIONS, MINI_PARALLELISM, PROFILING]), DATA_PARALLEL)
@@ -35,7 +50,44 @@ def check_option(option: str) -> None:
         )
 
 
-def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: float | None) -> Plan:
+def check_search(search: str, option: object, *, runs: bool) -> None:
+    """Lets the name of a search through, if it offers what an option chooses from.
+
+    Args:
+        search: the name.
+        option: of ``find_strategy``.
+        runs: whether the plan is for the job's own devices, and not for planning alone.
+
+    Raises:
+        PlanError: an unknown search, one that does not go with the option, or one whose plans do not run.
+    """
+    known = (FT, *(name for name in search_names() if name != FT), *BASELINES)
+    if search not in known:
+        raise PlanError(
+            f"find_strategy: search {search!r} is unknown. Use one of {', '.join(map(repr, dict.fromkeys(known)))}."
+        )
+    if search == FT or (search, option) == (DATA_PARALLEL, DATA_PARALLEL):
+        return
+    if not isinstance(option, str):
+        raise PlanError(
+            f"find_strategy: a plan, or a point of a frontier, is found already, got it with search={search!r}. Leave "
+            "search out, or give the name of an option."
+        )
+    # What a baseline offers can be chosen from; the other searches look for the fastest strategy and know no other.
+    allowed = tuple(OPTIONS) if search in BASELINES else (MINI_TIME,)
+    if option not in allowed:
+        raise PlanError(
+            f"find_strategy: search={search!r} takes the option {' or '.join(map(repr, allowed))}, got {option!r}. "
+            "Leave search out: frontier tracking takes them all."
+        )
+    if runs and search in PLACED:
+        raise PlanError(
+            f"find_strategy: search={search!r} places layers on a part of the devices, which is planned and compared, "
+            "but not executed yet. Give topology=… to plan only, or choose another search."
+        )
+
+
+def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: float | None, search: str = FT) -> Plan:
     """Searches a plan.
 
     Args:
@@ -43,15 +95,18 @@ def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: f
         topology: the devices, of which ``mini_parallelism`` takes no more than it needs.
         option: ``mini_time``, ``mini_memory``, ``turning_point``, ``mini_parallelism`` or ``data_parallel``.
         memory_bytes: limit per device; by default the device's less the reserve.
+        search: what finds strategies, see :func:`check_search`.
 
     Raises:
-        PlanError: devices that do not divide the batch.
+        PlanError: devices that do not divide the batch, or a baseline that does not apply to the model.
         InfeasibleError: nothing fits in the memory; the message says what would.
     """
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     if option == MINI_PARALLELISM:
         return _mini_parallelism(planner, topology, limit)
-    if option == DATA_PARALLEL:
+    if search not in (FT, DATA_PARALLEL):
+        return _found_by(planner, topology, option, limit, search)
+    if option == DATA_PARALLEL or search == DATA_PARALLEL:
         plan = planner.data_parallel_plan(topology, limit)
         if plan.memory_bytes > limit.limit_bytes:
             raise InfeasibleError(
@@ -66,6 +121,21 @@ def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: f
     except InfeasibleError as error:
         raise _nothing_fits(planner, topology, limit, option, float(frontier.memory_bytes[0])) from error
     return planner.plan(topology, point, option, limit)
+
+
+def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, search: str) -> Plan:
+    """The plan of another search than frontier tracking, whose strategies need not be those that fit."""
+    space, found = planner.found_by(topology, search)
+    try:
+        point = choose(found, option, limit.limit_bytes)
+    except InfeasibleError as error:
+        least = float(found.memory_bytes[0])
+        raise InfeasibleError(
+            f"find_strategy(search={search!r}) on {topology.device_count} devices of {topology.name}: what it found "
+            f"takes {least:,.0f} bytes per device, the limit is {limit}: {least - limit.limit_bytes:,.0f} bytes are "
+            "missing. Use search='ft', which keeps to the memory, or more devices."
+        ) from error
+    return planner.plan_found(topology, space, found, point, search, limit)
 
 
 def plan_of_point(planner: Planner, point: FrontierPoint, memory_bytes: float | None) -> Plan:

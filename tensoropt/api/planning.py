@@ -10,6 +10,7 @@ import numpy as np
 from tensoropt.api.costs import optimizer_key
 from tensoropt.api.model import Model
 from tensoropt.api.strategy import ImportedModel
+from tensoropt.baselines import BASELINES, PLACED, apply_baseline
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
@@ -25,6 +26,7 @@ from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.problem import Problem
 from tensoropt.search.provenance import Provenance
+from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.search.space import SearchSpace
 
@@ -174,6 +176,23 @@ class Planner:
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
         return self._frontier[1]
 
+    def found_by(self, topology: Topology, search: str) -> tuple[SearchSpace, Frontier]:
+        """What a registered search or a baseline finds on a cluster, and the space that it is in.
+
+        Raises:
+            PlanError: the baseline does not apply to the model, or the devices do not divide the batch.
+        """
+        space = self.space(topology)
+        if search not in BASELINES:
+            return space, get_search(search)(with_repeated_cells(space))
+        if search in PLACED:
+            # The space of this strategy only: with all that place operators there are too many to price.
+            chosen = {name: (configuration,) for name, configuration in PLACED[search](space).items()}
+            space = SearchSpace(
+                space.graph, space.cost, slots=self.imported.slots, allowed=chosen, reuse=True, placements=True
+            )
+        return space, apply_baseline(search, space)
+
     def least_bytes(self, topology: Topology) -> float:
         """The least memory per device that any strategy takes.
 
@@ -211,6 +230,19 @@ class Planner:
             if heuristic:
                 _log.info("the search fixed %d operators by heuristics: %s", len(heuristic), "; ".join(heuristic))
         return space.plan(point.assignment, option, notes, alternatives=point.alternatives)
+
+    def plan_found(
+        self,
+        topology: Topology,
+        space: SearchSpace,
+        found: Frontier,
+        point: FrontierPoint,
+        search: str,
+        limit: MemoryLimit,
+    ) -> Plan:
+        """The plan of a point of what :meth:`found_by` gave."""
+        notes = {**self._notes(topology, limit), "search_seconds": found.seconds}
+        return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
 
     def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:
         """The plan by which every device holds all variables and computes its share of the batch."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-from tensoropt.api.choosing import PROFILING, check_option, find_plan, plan_of_point
+from tensoropt.api.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import Job, current_job
 from tensoropt.api.profiling import check_counts, profile
@@ -29,6 +29,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
+    search: str = "ft",
 ) -> ParallelismProfile: ...
 
 
@@ -41,6 +42,7 @@ def find_strategy(
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
+    search: str = "ft",
 ) -> Plan: ...
 
 
@@ -52,6 +54,7 @@ def find_strategy(
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
+    search: str = "ft",
 ) -> Plan | ParallelismProfile:
     """Searches a parallelization strategy for the model built so far.
 
@@ -79,12 +82,17 @@ def find_strategy(
             bring it where it is needed; ``global``: every rank has the whole batch.
         costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
             measured where the job's own devices are planned for. The environment variable ``TENSOROPT_COSTS`` wins.
+        search: what finds strategies: ``ft``, frontier tracking, which all options choose from; ``pase``, the fastest
+            strategy whatever memory it takes, found sooner (option ``mini_time``); or a baseline of
+            ``tensoropt.baselines.BASELINES``, such as ``megatron`` (options ``mini_time``, ``mini_memory`` and
+            ``turning_point``, of what it offers). All choose in the same space by the same costs.
 
     Returns:
         The plan; for ``profiling`` the profile.
 
     Raises:
-        PlanError: an unknown option, a plan or point that does not fit, a batch that devices do not divide.
+        PlanError: an unknown option or search, or two that do not go together; a plan or point that does not fit; a
+            batch that devices do not divide; a baseline that does not apply to the model.
         InfeasibleError: nothing fits in the memory; the message says what would.
         SessionError: before ``init``, if no topology is given.
     """
@@ -94,9 +102,11 @@ def find_strategy(
     where = _where("find_strategy", job, topology)
     given = _is_given(option)
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
-    what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r})"
+    what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
+    what += f"search={search!r})"
     with job.step(what):
         _check_sizes("find_strategy", batch_size, memory_bytes)
+        check_search(search, None if given else option, runs=topology is None)
         imported = job.import_model(batch_size)
         if given:
             return load_plan(option, imported.graph, where.device_count)  # type: ignore[arg-type]
@@ -115,7 +125,7 @@ def find_strategy(
         if job.rank == 0:
             table.show()
         return table
-    return job.on_rank_0(what, lambda: find_plan(planner, where, str(option), memory_bytes))
+    return job.on_rank_0(what, lambda: find_plan(planner, where, str(option), memory_bytes, search))
 
 
 def find_frontier(

@@ -1,0 +1,122 @@
+"""The searches of ``find_strategy``: each finds its own strategy, in the same space by the same costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("model")]
+
+
+def build() -> None:
+    """A wide classifier, whose variables are most of its memory."""
+    import tensoropt
+
+    x = tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
+    y = tensoropt.placeholder(tensoropt.int32, [16], name="y")
+    w1 = tensoropt.get_variable("w1", [8, 512])
+    w2 = tensoropt.get_variable("w2", [512, 8])
+    logits = tensoropt.matmul(tensoropt.nn.relu(tensoropt.matmul(x, w1)), w2, name="logits")
+    tensoropt.train.MomentumOptimizer(0.1, 0.9).minimize(tensoropt.softmax_cross_entropy(y, logits))
+
+
+def find(option: Any = "mini_time", devices: int = 4, **named: Any) -> Any:
+    import tensoropt
+    from tensoropt.cluster import preset
+
+    return tensoropt.find_strategy(option, topology=preset("cpu", devices=devices), **named)
+
+
+def test_pase_finds_a_strategy_as_fast_as_the_frontiers_fastest() -> None:
+    build()
+    plan, fastest = find(search="pase"), find(memory_bytes=1e12)
+    assert plan.time_s == pytest.approx(fastest.time_s, rel=1e-12)
+    assert plan.option == "pase"
+    assert plan.notes["search_seconds"] > 0
+    assert find(search="ft", memory_bytes=1e12).to_json() == fastest.to_json()
+
+
+def test_every_baseline_that_applies_gives_its_plan() -> None:
+    import tensoropt
+    from tensoropt.baselines import BASELINES
+
+    build()
+    fastest = find(memory_bytes=1e12)
+    found = {}
+    for name in BASELINES:
+        try:
+            found[name] = find(search=name)
+        except tensoropt.errors.PlanError as error:
+            assert f"baseline {name!r}: does not apply because" in str(error)
+    assert {"data_parallel", "optcnn", "tofu", "zero3"} <= set(found)
+    assert {plan.option for plan in found.values()} == set(found)
+    assert all(plan.time_s >= fastest.time_s * (1 - 1e-12) for plan in found.values())
+    assert found["data_parallel"].to_json() == find("data_parallel").to_json()
+    assert find("data_parallel", search="data_parallel").to_json() == find("data_parallel").to_json()
+    assert found["zero3"].memory_bytes < found["data_parallel"].memory_bytes
+
+
+def test_options_choose_among_what_a_baseline_offers() -> None:
+    build()
+    small, fast = (find(option, search="mesh_tensorflow") for option in ("mini_memory", "mini_time"))
+    assert small.memory_bytes <= fast.memory_bytes
+    assert fast.time_s <= small.time_s
+    assert small.memory_bytes < find(search="data_parallel").memory_bytes
+
+
+def test_search_that_ignores_memory_says_what_is_missing() -> None:
+    import tensoropt
+
+    build()
+    least = find("mini_memory").memory_bytes
+    assert find(memory_bytes=least).memory_bytes == least
+    needed = find(search="pase").memory_bytes
+    assert needed > least
+    with pytest.raises(
+        tensoropt.errors.InfeasibleError,
+        match=r"search='pase'\) on 4 devices of .*: what it found takes [\d,]+ bytes .* are missing\. Use search='ft'",
+    ):
+        find(search="pase", memory_bytes=least)
+
+
+@pytest.mark.parametrize(
+    ("option", "search", "message"),
+    [
+        ("mini_time", "simplex", r"search 'simplex' is unknown\. Use one of 'ft', .*'pase', 'data_parallel', 'optcnn'"),
+        ("mini_memory", "pase", r"search='pase' takes the option 'mini_time', got 'mini_memory'\. Leave search out"),
+        ("mini_parallelism", "pase", r"takes the option 'mini_time', got 'mini_parallelism'"),
+        ("data_parallel", "pase", r"takes the option 'mini_time', got 'data_parallel'"),
+        ("profiling", "tofu", r"'mini_time' .*, got 'profiling'"),
+        ("plan.json", "pase", r"a plan, or a point of a frontier, is found already, got it with search='pase'"),
+    ],
+)
+def test_search_that_does_not_go_with_the_option_is_refused(option: str, search: str, message: str) -> None:
+    import tensoropt
+
+    build()
+    with pytest.raises(tensoropt.errors.PlanError, match=message):
+        find(option, search=search)
+
+
+def test_points_are_found_already() -> None:
+    import tensoropt
+    from tensoropt.cluster import preset
+
+    build()
+    point = tensoropt.find_frontier(preset("cpu", devices=2)).best()
+    with pytest.raises(tensoropt.errors.PlanError, match="is found already, got it with search='pase'"):
+        tensoropt.find_strategy(point, search="pase")
+
+
+def test_baselines_that_place_layers_are_for_planning_only() -> None:
+    import tensoropt
+    from tensoropt.api.choosing import check_search
+
+    build()
+    plan = find(search="model_parallel", devices=2)
+    assert plan.option == "model_parallel" and plan.mesh.size == 2
+    with pytest.raises(
+        tensoropt.errors.PlanError, match=r"search='gnmt' places layers .* not executed yet"
+    ):
+        check_search("gnmt", "mini_time", runs=True)

@@ -23,6 +23,8 @@ _APPLIES = {
     "gnmt": {"rnn", "rnntc", "rnnlm", "nmt"},
     "zero1": set(),
 }
+# Plans take long to make and to check, so only those of baselines that differ the most are.
+_PLANNED = {"one_weird_trick", "megatron", "gnmt", "zero3"}
 # Steps of a recurrent layer have one configuration in the frontier's search, but not in every baseline.
 _HELD_ALIKE = 1e-3
 
@@ -53,5 +55,6 @@ def test_baselines_are_legal_and_never_below_the_frontier(model: str) -> None:
             assert best.time_s <= found.time_s[point] * (1 + slack), (name, point)
             for op, index in zip(space.operators, found.assignments[point].tolist(), strict=True):
                 assert is_legal(space.choices(op.name)[index], space.rules[op.name], space.mesh), (name, op)
-        plan = space.plan(found.assignments[0], name, alternatives=found.alternatives[0])
-        plan.check(space.graph, runs=name not in PLACED)
+        if name in _PLANNED:
+            plan = space.plan(found.assignments[0], name, alternatives=found.alternatives[0])
+            plan.check(space.graph, runs=name not in PLACED)

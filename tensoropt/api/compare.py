@@ -15,18 +15,15 @@ from tensoropt.api.job import current_job
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.strategy import ImportedModel
-from tensoropt.baselines import BASELINES, PLACED, apply_baseline
+from tensoropt.baselines import BASELINES, PLACED
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, SessionError, TensorOptError
 from tensoropt.graph.graph import Graph
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.simulator import Simulator
-from tensoropt.plan.configuration import Configuration
 from tensoropt.search.breakdown import Breakdown, levels_of
-from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.traffic import sent_bytes
@@ -117,7 +114,7 @@ def _compare(planner: Planner, topology: Topology, methods: Sequence[str], memor
     common = _Simulation(space)
     rows = []
     for method in methods:
-        rows.append(_row(planner, space, method, limit, common))
+        rows.append(_row(planner, topology, method, limit, common))
         _log.info("compare: %s took %.3g s", method, rows[-1].search_s or 0.0)
     return Comparison(topology.name, topology.device_count, str(limit), planner.batch(), tables_s, tuple(rows))
 
@@ -126,12 +123,12 @@ class _Simulation:
     """Simulated times of strategies of a space, whose tasks are made once."""
 
     def __init__(self, space: SearchSpace) -> None:
-        self._space = space
+        self.space = space
         self._network: Network | None = None
 
     def seconds(self, point: FrontierPoint) -> float:
         """Of a strategy. Tasks keep all copies; what it takes to make some again is added in full."""
-        space = self._space
+        space = self.space
         if self._network is None:
             stages = Breakdown(space)
             self._network = Network(stages.tables(), stages, stages.extents, levels_of(space.cost.topology))
@@ -140,50 +137,35 @@ class _Simulation:
 
 
 def _row(
-    planner: Planner, space: SearchSpace, method: str, limit: MemoryLimit, simulation: _Simulation
+    planner: Planner, topology: Topology, method: str, limit: MemoryLimit, simulation: _Simulation
 ) -> ComparisonRow:
     kind = "search" if method in _SEARCHES else "baseline"
     began = time.perf_counter()
     try:
-        if kind == "search":
-            found = get_search(method)(with_repeated_cells(space))
-        else:
-            if method in PLACED:
-                space = _with_only(planner, space, PLACED[method](space))
-                simulation = _Simulation(space)
-            found = apply_baseline(method, space)
+        where, found = planner.found_by(topology, method)
     except TensorOptError as error:
         reason = str(error).removeprefix(f"baseline {method!r}: ")
         return ComparisonRow(method, kind, search_s=time.perf_counter() - began, reason=reason)
     search_s = time.perf_counter() - began
+    if where is not simulation.space:
+        simulation = _Simulation(where)
     point = _chosen(found, limit)
-    # Where operators are placed, devices have different amounts; the fullest counts.
-    memory_bytes = float(space.device_memory(point.assignment, point.alternatives).max())
-    plan = space.plan(point.assignment, method, alternatives=point.alternatives)
+    memory_bytes = point.memory_bytes
+    if method in PLACED:  # devices have different amounts, of which the greatest counts
+        memory_bytes = float(where.device_memory(point.assignment, point.alternatives).max())
+    plan = where.plan(point.assignment, method, alternatives=point.alternatives)
     return ComparisonRow(
         method,
         kind,
         time_s=point.time_s,
         simulated_time_s=simulation.seconds(point),
-        memory_bytes=memory_bytes if method in PLACED else point.memory_bytes,
-        network_time_s=float(space.network_seconds(point.assignment, point.alternatives)[0]),
-        network_bytes=sent_bytes(plan, space),
+        memory_bytes=memory_bytes,
+        network_time_s=float(where.network_seconds(point.assignment, point.alternatives)[0]),
+        network_bytes=sent_bytes(plan, where),
         search_s=search_s,
         fits=memory_bytes <= limit.limit_bytes,
         strategies=len(found),
         exact=found.exact if len(found) > 1 else None,
-    )
-
-
-def _with_only(planner: Planner, space: SearchSpace, configurations: Mapping[str, Configuration]) -> SearchSpace:
-    """The space of one strategy that may place operators; with all such there are too many to price."""
-    return SearchSpace(
-        space.graph,
-        space.cost,
-        slots=planner.imported.slots,
-        allowed={name: (configuration,) for name, configuration in configurations.items()},
-        reuse=True,
-        placements=True,
     )
 
 

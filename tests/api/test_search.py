@@ -116,7 +116,5 @@ def test_baselines_that_place_layers_are_for_planning_only() -> None:
     build()
     plan = find(search="model_parallel", devices=2)
     assert plan.option == "model_parallel" and plan.mesh.size == 2
-    with pytest.raises(
-        tensoropt.errors.PlanError, match=r"search='gnmt' places layers .* not executed yet"
-    ):
+    with pytest.raises(tensoropt.errors.PlanError, match=r"search='gnmt' places layers .* not executed yet"):
         check_search("gnmt", "mini_time", runs=True)

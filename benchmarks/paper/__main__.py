@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arguments import size_argument
-from benchmarks.paper import figure6, figure7, figure8, pase_table1, table1, table3
+from benchmarks.paper import figure6, figure7, figure8, flexflow_table5, pase_table1, table1, table3
 from benchmarks.paper.setting import Options, Report
 from examples.models import MODELS
 
@@ -30,6 +30,7 @@ _EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "figure6": figure6.run,
     "figure7": figure7.run,
     "figure8": figure8.run,
+    "flexflow_table5": flexflow_table5.run,
     "pase_table1": pase_table1.run,
     "table1": table1.run,
     "table3": table3.run,

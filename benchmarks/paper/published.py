@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PASE_TABLE_1_SECONDS", "TABLE_1_MEMORY_GIB", "TABLE_3_SECONDS"]
+__all__ = ["FLEXFLOW_TABLE_5_SECONDS", "PASE_TABLE_1_SECONDS", "TABLE_1_MEMORY_GIB", "TABLE_3_SECONDS"]
 
 # Table 1: estimated peak memory of training on one GPU at batch 256, in GiB (see examples.models for the unit).
 TABLE_1_MEMORY_GIB = {"rnn": 126.0, "wide_resnet": 83.0, "transformer": 74.0, "vgg16": 30.0}
@@ -45,4 +45,14 @@ PASE_TABLE_1_SECONDS: dict[str, dict[int, dict[str, float | None]]] = {
         32: {"breadth_first": None, "flexflow": None, "pase": 553.022},
         64: {"breadth_first": None, "flexflow": None, "pase": 1883.187},
     },
+}
+
+# FlexFlow, table 5: seconds of the search by devices, with full and with delta simulation.
+FLEXFLOW_TABLE_5_SECONDS: dict[str, dict[int, tuple[float, float]]] = {
+    "alexnet": {4: (0.11, 0.04), 8: (0.40, 0.13), 16: (1.4, 0.48), 32: (5.3, 1.8), 64: (18.0, 5.9)},
+    "resnet101": {4: (1.4, 0.4), 8: (4.5, 1.4), 16: (22.0, 7.3), 32: (107.0, 33.0), 64: (515.0, 158.0)},
+    "inception3": {4: (14.0, 4.1), 8: (66.0, 17.0), 16: (388.0, 77.0), 32: (1746.0, 298.0), 64: (8817.0, 1278.0)},
+    "rnntc": {4: (16.0, 7.5), 8: (91.0, 39.0), 16: (404.0, 170.0), 32: (1358.0, 516.0), 64: (4404.0, 1489.0)},
+    "rnnlm": {4: (21.0, 9.2), 8: (76.0, 31.0), 16: (327.0, 121.0), 32: (1102.0, 342.0), 64: (3406.0, 969.0)},
+    "nmt": {4: (40.0, 16.0), 8: (178.0, 65.0), 16: (998.0, 328.0), 32: (2698.0, 701.0), 64: (8982.0, 2190.0)},
 }

@@ -1,0 +1,35 @@
+"""FlexFlow's search: task graphs, their simulation in full and by changes, and Markov chains over strategies."""
+
+from __future__ import annotations
+
+from tensoropt.mcmc.chain import Chain as Chain
+from tensoropt.mcmc.chain import ChainResult as ChainResult
+from tensoropt.mcmc.chain import Stop as Stop
+from tensoropt.mcmc.network import Network as Network
+from tensoropt.mcmc.search import RANDOM as RANDOM
+from tensoropt.mcmc.search import McmcResult as McmcResult
+from tensoropt.mcmc.search import mcmc as mcmc
+from tensoropt.mcmc.search import network_of as network_of
+from tensoropt.mcmc.search import search_strategy as search_strategy
+from tensoropt.mcmc.search import simulate as simulate
+from tensoropt.mcmc.simulator import Simulator as Simulator
+from tensoropt.mcmc.timeline import Resource as Resource
+from tensoropt.mcmc.timeline import Task as Task
+from tensoropt.mcmc.timeline import Timeline as Timeline
+
+__all__ = [
+    "RANDOM",
+    "Chain",
+    "ChainResult",
+    "McmcResult",
+    "Network",
+    "Resource",
+    "Simulator",
+    "Stop",
+    "Task",
+    "Timeline",
+    "mcmc",
+    "network_of",
+    "search_strategy",
+    "simulate",
+]

@@ -6,18 +6,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc import chain_kernels as kernels
+from tensoropt.mcmc.memory import Memory, no_memory
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.simulator import Simulator
-from tensoropt.search.problem import Problem
 from tensoropt.search.stages import TICKS_PER_S, Ints
 
-__all__ = ["Chain", "ChainResult", "Memory", "Stop", "no_memory"]
+__all__ = ["Chain", "ChainResult", "Report", "Stop"]
 
 # Proposals drawn at once; a time budget is looked at in between.
 _PROPOSALS = 512
@@ -25,30 +24,6 @@ _PROPOSALS = 512
 _LEAST_PROPOSALS = 1000
 _LEAST_PER_OPERATOR = 10
 _DEFAULT_BETA = 200.0
-
-
-class Memory(NamedTuple):
-    """Bytes by configuration and by pair of configurations, whole ones rounded up, for compiled loops.
-
-    Attributes:
-        limit: of the sum; -1 for none.
-        node: all operators' tables.
-        node_base: where each operator's begins.
-        edge: all edges' tables, row by row.
-        edge_base: where each edge's begins.
-        width: columns of each edge's.
-        edge_from: producers.
-        edge_to: consumers.
-    """
-
-    limit: int
-    node: Ints
-    node_base: Ints
-    edge: Ints
-    edge_base: Ints
-    width: Ints
-    edge_from: Ints
-    edge_to: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,59 +81,12 @@ class ChainResult:
 Report = Callable[[int, int, float], None]
 
 
-def no_memory() -> Memory:
-    """No limit."""
-    nothing = np.zeros(0, np.int64)
-    return Memory(-1, *[nothing] * 7)
-
-
-def memory_of_problem(problem: Problem, limit_bytes: float) -> Memory:
-    """The memory tables of a problem, with a limit.
-
-    Raises:
-        InfeasibleError: an operator has no configuration that alone fits.
-    """
-
-    def whole(table: np.ndarray, rank: int) -> Ints:
-        first = table if table.ndim == rank else table[..., 0]
-        return np.ceil(np.minimum(first, 2.0**60 / (problem.nodes + len(problem.edges) + 1))).astype(np.int64)
-
-    nodes: list[Ints] = []
-    for name, table in zip(problem.names, problem.node_memory_bytes, strict=True):
-        least = float(np.min(table))
-        if least > limit_bytes:
-            raise InfeasibleError(
-                f"MCMC: operator '{name}' has no configuration within {limit_bytes:.0f} bytes per device; the smallest of "
-                f"its {len(table)} takes {least:.0f}. Allow more memory, or use more devices."
-            )
-        nodes.append(whole(table, 1))
-    edges: dict[int, tuple[int, Ints]] = {}
-    total = 0
-    base = []
-    for table in problem.edge_memory_bytes:
-        if id(table) not in edges:
-            flat = whole(table, 2).reshape(-1)
-            edges[id(table)] = total, flat
-            total += len(flat)
-        base.append(edges[id(table)][0])
-    return Memory(
-        math.floor(limit_bytes),
-        np.concatenate(nodes),
-        np.cumsum([0, *map(len, nodes)])[:-1].astype(np.int64),
-        np.concatenate([flat for _, flat in edges.values()] or [np.zeros(0, np.int64)]),
-        np.array(base, np.int64),
-        np.array([table.shape[1] for table in problem.edge_memory_bytes], np.int64),
-        problem.edges[:, 0].copy(),
-        problem.edges[:, 1].copy(),
-    )
-
-
 class Chain:
     """Metropolis-Hastings with proposals that change one operator's configuration (Eq. 1).
 
     Which proposals are made and taken depends on the seed alone. A proposal is taken if it costs at most
-    ``cost - ln(u) / beta`` for a random u of (0, 1], which is known before it is simulated, so that a simulation may end
-    as soon as it is beyond that.
+    ``cost - ln(u) / beta`` for a random u of (0, 1], which is known before it is simulated, so that a simulation may
+    end as soon as it is beyond that.
     """
 
     def __init__(
@@ -201,6 +129,11 @@ class Chain:
         self._best: Ints = self.simulator.assignment.copy()
         self._made = 0
 
+    @property
+    def best_s(self) -> float:
+        """Seconds of the best strategy so far."""
+        return float(self._state[kernels.BEST] / TICKS_PER_S)
+
     def run(self, stop: Stop, report: Report | None = None) -> ChainResult:
         """Goes on until it ends; Ctrl-C ends it too, and the best so far counts.
 
@@ -226,7 +159,7 @@ class Chain:
                     break
                 self._propose(batch)
                 if report is not None:
-                    report(self._made, int(self._state[kernels.ACCEPTED]), self._state[kernels.BEST] / TICKS_PER_S)
+                    report(self._made, int(self._state[kernels.ACCEPTED]), self.best_s)
         except KeyboardInterrupt:
             pass
         if not self._state[kernels.FEASIBLE]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import njit
 
 from tensoropt.mcmc.blob import EDGE_FROM, EDGE_TO, IN_EDGE, IN_FIRST, OUT_EDGE, OUT_FIRST, TASKS

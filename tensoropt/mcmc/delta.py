@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import njit
 
 from tensoropt.mcmc.blob import (
@@ -37,8 +36,8 @@ from tensoropt.mcmc.blob import (
     HEAP_TASK,
     IN_EDGE,
     IN_FIRST,
-    LANES,
     LANE_END,
+    LANES,
     LAST,
     LATEST,
     LINE_ENABLER,
@@ -47,11 +46,11 @@ from tensoropt.mcmc.blob import (
     LINE_POSITION,
     LINE_READY,
     LINE_TASK,
-    LOGGED,
     LOG_END,
     LOG_LANE,
     LOG_READY,
     LOG_TASK,
+    LOGGED,
     OP_BACKWARD,
     OP_BASE,
     OP_FORWARD,
@@ -63,17 +62,17 @@ from tensoropt.mcmc.blob import (
     OUT_EDGE,
     OUT_FIRST,
     PRESENT,
-    REGIONS,
     REGION_FIRST,
     REGION_LAST,
     REGION_LOGGED,
     REGION_SHIFT,
+    REGIONS,
     SHARED,
-    SHIFTS,
-    SHIFTS_AT_ONCE,
     SHIFT_BY,
     SHIFT_NEW,
     SHIFT_OLD,
+    SHIFTS,
+    SHIFTS_AT_ONCE,
     SLOT_DIRTY,
     SLOT_KIND,
     SLOT_REF,
@@ -145,7 +144,20 @@ def _mark(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, sta
 
 
 @njit(cache=True, nogil=True)
-def _prepare(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, rows: Any, routes: Any, assignment: Any, op: int, choice: int) -> bool:
+def _prepare(
+    net: Any,
+    frame: Any,
+    first: Any,
+    pool: Any,
+    path: Any,
+    work: Any,
+    stages: int,
+    rows: Any,
+    routes: Any,
+    assignment: Any,
+    op: int,
+    choice: int,
+) -> bool:
     """Changes the paths around an operator and notes what may differ: these tasks, and those that wait for them.
 
     Returns:
@@ -154,23 +166,43 @@ def _prepare(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, 
     work[EPOCH] += 1
     work[CHANGED] = work[GONE] = work[DIRTY] = work[LOGGED] = work[REGIONS] = 0
     _touch(first, pool, path, work, net[net[FORWARD_SLOT] + op], net[net[OP_FORWARD] + net[net[OP_BASE] + op] + choice])
-    _touch(first, pool, path, work, net[net[BACKWARD_SLOT] + op], net[net[OP_BACKWARD] + net[net[OP_BASE] + op] + choice])
+    _touch(
+        first, pool, path, work, net[net[BACKWARD_SLOT] + op], net[net[OP_BACKWARD] + net[net[OP_BASE] + op] + choice]
+    )
     possible = True
     for some in range(net[net[IN_FIRST] + op], net[net[IN_FIRST] + op + 1]):
         edge = net[net[IN_EDGE] + some]
         other = assignment[net[net[EDGE_FROM] + edge]]
-        possible &= _touch(first, pool, path, work, net[net[WAY_SLOT] + edge], route(net, rows, routes, edge, False, other, choice))
-        possible &= _touch(first, pool, path, work, net[net[WAY_BACK_SLOT] + edge], route(net, rows, routes, edge, True, other, choice))
+        possible &= _touch(
+            first, pool, path, work, net[net[WAY_SLOT] + edge], route(net, rows, routes, edge, False, other, choice)
+        )
+        possible &= _touch(
+            first, pool, path, work, net[net[WAY_BACK_SLOT] + edge], route(net, rows, routes, edge, True, other, choice)
+        )
     for some in range(net[net[OUT_FIRST] + op], net[net[OUT_FIRST] + op + 1]):
         edge = net[net[OUT_EDGE] + some]
         other = assignment[net[net[EDGE_TO] + edge]]
-        possible &= _touch(first, pool, path, work, net[net[WAY_SLOT] + edge], route(net, rows, routes, edge, False, choice, other))
-        possible &= _touch(first, pool, path, work, net[net[WAY_BACK_SLOT] + edge], route(net, rows, routes, edge, True, choice, other))
+        possible &= _touch(
+            first, pool, path, work, net[net[WAY_SLOT] + edge], route(net, rows, routes, edge, False, choice, other)
+        )
+        possible &= _touch(
+            first, pool, path, work, net[net[WAY_BACK_SLOT] + edge], route(net, rows, routes, edge, True, choice, other)
+        )
     if not possible:
         return False
     changed = work[CHANGED]
     for number in range(changed):
-        _mark(net, frame, first, pool, path, work, stages, work[work[CHANGED_SLOT] + number], work[work[CHANGED_PATH] + number])
+        _mark(
+            net,
+            frame,
+            first,
+            pool,
+            path,
+            work,
+            stages,
+            work[work[CHANGED_SLOT] + number],
+            work[work[CHANGED_PATH] + number],
+        )
     for number in range(changed):
         slot = work[work[CHANGED_SLOT] + number]
         kind, ref = net[net[SLOT_KIND] + slot], net[net[SLOT_REF] + slot]
@@ -226,7 +258,7 @@ def _end_of(work: Any, task: int) -> int:
 def _turn(work: Any, task: int) -> int:
     """Orders the tasks that have been taken: parts that were skipped lie between those that were simulated."""
     if work[work[STAMP] + task] == work[EPOCH]:
-        return int(((2 * work[work[TURN] + task] + 1) << 32))
+        return int((2 * work[work[TURN] + task] + 1) << 32)
     place = work[work[LINE_POSITION] + task]
     region = work[REGIONS] - 1
     while region > 0 and work[work[REGION_FIRST] + region] > place:
@@ -235,7 +267,9 @@ def _turn(work: Any, task: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _consider(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, task: int, size: int) -> int:
+def _consider(
+    net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, task: int, size: int
+) -> int:
     """Makes a task wait for its turn if all that it waits for has been taken; returns how many wait."""
     epoch = work[EPOCH]
     if work[work[STAMP] + task] == epoch or work[work[WAITING] + task] == epoch:
@@ -259,7 +293,9 @@ def _consider(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any,
 
 
 @njit(cache=True, nogil=True)
-def _limit(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int) -> int:
+def _limit(
+    net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int
+) -> int:
     """The first place of the old timeline, from ``base`` on, at which something that the change concerns happens."""
     epoch = work[EPOCH]
     result = total
@@ -320,7 +356,9 @@ def _shift(work: Any, base: int, size: int) -> Any:
     if work[FRESH_NEW] > now or work[FRESH_OLD] > then:
         return -1, 0
     for number in range(work[SHIFTS]):
-        if work[work[SHIFT_BY] + number] != shift and (work[work[SHIFT_NEW] + number] > now or work[work[SHIFT_OLD] + number] > then):
+        if work[work[SHIFT_BY] + number] != shift and (
+            work[work[SHIFT_NEW] + number] > now or work[work[SHIFT_OLD] + number] > then
+        ):
             return -1, 0
     for number in range(size):
         task = work[work[HEAP_TASK] + number]
@@ -361,7 +399,7 @@ def _skip(
     shift: int,
     size: int,
 ) -> int:
-    """Takes the part ``start ... stop - 1`` of the old timeline, later by ``shift``; returns how many tasks wait then."""
+    """Takes the part ``start ... stop - 1`` of the old timeline, later by ``shift``; how many tasks wait then."""
     epoch = work[EPOCH]
     region = work[REGIONS]
     work[work[REGION_FIRST] + region], work[work[REGION_LAST] + region] = start, stop
@@ -382,7 +420,10 @@ def _skip(
             push(work, work[SPARE_READY], work[SPARE_TASK], kept, ready, task)
             kept += 1
     for number in range(kept):
-        work[work[HEAP_READY] + number], work[work[HEAP_TASK] + number] = work[work[SPARE_READY] + number], work[work[SPARE_TASK] + number]
+        work[work[HEAP_READY] + number], work[work[HEAP_TASK] + number] = (
+            work[work[SPARE_READY] + number],
+            work[work[SPARE_TASK] + number],
+        )
     size = kept
     classes = frame[CLASSES]
     place = stop
@@ -528,19 +569,30 @@ def commit(work: Any) -> None:
         while region < work[REGIONS] and work[work[REGION_LOGGED] + region] == logged:
             shift = work[work[REGION_SHIFT] + region]
             for place in range(work[work[REGION_FIRST] + region], work[work[REGION_LAST] + region]):
-                work[work[OTHER_TASK] + done], work[work[OTHER_LANE] + done] = work[work[LINE_TASK] + place], work[work[LINE_LANE] + place]
-                work[work[OTHER_READY] + done], work[work[OTHER_END] + done] = work[work[LINE_READY] + place] + shift, work[work[LINE_END] + place] + shift
+                work[work[OTHER_TASK] + done], work[work[OTHER_LANE] + done] = (
+                    work[work[LINE_TASK] + place],
+                    work[work[LINE_LANE] + place],
+                )
+                work[work[OTHER_READY] + done], work[work[OTHER_END] + done] = (
+                    work[work[LINE_READY] + place] + shift,
+                    work[work[LINE_END] + place] + shift,
+                )
                 # What was waiting already when the part was skipped may have waited for another task last.
                 task = work[work[LINE_TASK] + place]
                 known = work[work[WAITING] + task] == work[EPOCH]
-                work[work[OTHER_ENABLER] + done] = work[work[ENABLER] + task] if known else work[work[LINE_ENABLER] + place]
+                work[work[OTHER_ENABLER] + done] = (
+                    work[work[ENABLER] + task] if known else work[work[LINE_ENABLER] + place]
+                )
                 work[work[LINE_POSITION] + task] = done
                 done += 1
             region += 1
         if logged < work[LOGGED]:
             task = work[work[LOG_TASK] + logged]
             work[work[OTHER_TASK] + done], work[work[OTHER_LANE] + done] = task, work[work[LOG_LANE] + logged]
-            work[work[OTHER_READY] + done], work[work[OTHER_END] + done] = work[work[LOG_READY] + logged], work[work[LOG_END] + logged]
+            work[work[OTHER_READY] + done], work[work[OTHER_END] + done] = (
+                work[work[LOG_READY] + logged],
+                work[work[LOG_END] + logged],
+            )
             work[work[OTHER_ENABLER] + done] = work[work[ENABLER] + task]
             work[work[LINE_POSITION] + task] = done
             done += 1

@@ -14,15 +14,15 @@ import numpy as np
 from numba import njit
 
 from tensoropt.mcmc.blob import (
-    BACKWARD_SLOT,
     BACK_FROM,
     BACK_TABLE,
     BACK_TO,
+    BACKWARD_SLOT,
     BUFFER_BEFORE,
     CLASSES,
-    EDGES,
     EDGE_FROM,
     EDGE_TO,
+    EDGES,
     FIRST,
     FORWARD_SLOT,
     HAS_BACK,
@@ -31,9 +31,9 @@ from tensoropt.mcmc.blob import (
     IN_EDGE,
     IN_FIRST,
     KINDS,
-    LANES,
     LANE_END,
     LANE_OF,
+    LANES,
     LAYOUTS,
     LINE_ENABLER,
     LINE_END,
@@ -60,6 +60,7 @@ from tensoropt.mcmc.blob import (
     WAY_TO,
     ZEROED,
 )
+
 __all__ = [
     "count_tasks",
     "find_paths",
@@ -196,7 +197,18 @@ def count_tasks(frame: Any, first: Any, pool: Any, path: Any) -> int:
 
 @njit(cache=True, nogil=True)
 def _collect(
-    frame: Any, first: Any, pool: Any, path: Any, stages: int, slot: int, last: bool, sign: int, klass: int, out: Any, at: int, count: int
+    frame: Any,
+    first: Any,
+    pool: Any,
+    path: Any,
+    stages: int,
+    slot: int,
+    last: bool,
+    sign: int,
+    klass: int,
+    out: Any,
+    at: int,
+    count: int,
 ) -> int:
     """Adds the tasks of the first or last stage of a slot that a task of another stage waits for, or they for it."""
     stage = first[path[slot] + 1] - 1 - first[path[slot]] if last else 0
@@ -205,7 +217,18 @@ def _collect(
 
 @njit(cache=True, nogil=True)
 def _collect_stage(
-    frame: Any, first: Any, pool: Any, path: Any, stages: int, slot: int, stage: int, sign: int, klass: int, out: Any, at: int, count: int
+    frame: Any,
+    first: Any,
+    pool: Any,
+    path: Any,
+    stages: int,
+    slot: int,
+    stage: int,
+    sign: int,
+    klass: int,
+    out: Any,
+    at: int,
+    count: int,
 ) -> int:
     other = pool[1, first[path[slot]] + stage]
     classes = frame[CLASSES]
@@ -229,7 +252,9 @@ def _some(first: Any, path: Any, slot: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def predecessors(net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
+def predecessors(
+    net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int
+) -> int:
     """The tasks that a task waits for: how many are written to ``out`` from ``at`` on."""
     classes = frame[CLASSES]
     klass, rest = task % classes, task // classes
@@ -265,8 +290,10 @@ def predecessors(net: Any, frame: Any, first: Any, pool: Any, path: Any, stages:
 
 
 @njit(cache=True, nogil=True)
-def successors(net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
-    """The tasks that wait for a task: how many are written to ``out`` from ``at`` on; the reverse of :func:`predecessors`."""
+def successors(
+    net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int
+) -> int:
+    """The tasks that wait for a task, as :func:`predecessors` gives those that it waits for."""
     classes = frame[CLASSES]
     klass, rest = task % classes, task // classes
     stage, slot = rest % stages, rest // stages
@@ -290,7 +317,9 @@ def successors(net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: i
                 after = net[net[FORWARD_SLOT] + net[net[EDGE_TO] + edge]]
             count = _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, count)
         if net[net[HAS_BACK] + ref]:
-            count = _collect(frame, first, pool, path, stages, net[net[BACKWARD_SLOT] + ref], False, sign, klass, out, at, count)
+            count = _collect(
+                frame, first, pool, path, stages, net[net[BACKWARD_SLOT] + ref], False, sign, klass, out, at, count
+            )
         return count
     for some in range(net[net[IN_FIRST] + ref], net[net[IN_FIRST] + ref + 1]):
         edge = net[net[IN_EDGE] + some]

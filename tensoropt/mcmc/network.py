@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ __all__ = ["IMPOSSIBLE", "Arrays", "Frame", "Network"]
 
 # In the place of a path: no strategy may have it.
 IMPOSSIBLE = -2
+
 
 class Frame(NamedTuple):
     """Devices that some strategies tell apart, and the links between them; everything else is alike for all devices.
@@ -114,7 +116,7 @@ class Network:
             )
         self.mesh = mesh
         self.levels = levels
-        self._routes = routes
+        self._routes: Routes | None = routes
         self._signatures: dict[Signature, int] = {}
         self._ticks: list[Ints] = []
         self._signs: list[Ints] = []
@@ -173,6 +175,10 @@ class Network:
         """Gets the ways of one row, by its place among all rows."""
         if self._row_at[place] >= 0:
             return
+        if self._routes is None:
+            raise ProblemError(
+                "Network: a copy that was detached knows all ways that there are, and another was asked for."
+            )
         table = int(np.searchsorted(self._table_first, place, side="right")) - 1
         found = self._routes.row(table, place - int(self._table_first[table]))
         numbers = self._add_paths(*found)
@@ -185,6 +191,35 @@ class Network:
         """Gets all ways."""
         for place in range(len(self._row_at) - 1):
             self.add_row(place)
+
+    def allows(self, assignment: Ints) -> bool:
+        """Whether all edges allow their ends' configurations beside one another."""
+        fixed = self._fixed
+        starts = fixed[blob.WAY_FROM] + assignment[fixed[blob.EDGE_FROM]]
+        for place in np.unique(fixed[blob.WAY_TABLE] + fixed[blob.LAYOUTS][starts]).tolist():
+            self.add_row(place)
+        return all(self.allows_before(assignment, op) for op in range(self.operators))
+
+    def allows_before(self, assignment: Ints, op: int) -> bool:
+        """Whether the edges from earlier operators allow an operator's configuration."""
+        first, last = self._fixed[blob.IN_FIRST][op : op + 2]
+        for edge in self._fixed[blob.IN_EDGE][first:last].tolist():
+            start, end = (int(assignment[self._fixed[field][edge]]) for field in (blob.EDGE_FROM, blob.EDGE_TO))
+            layouts = self._fixed[blob.LAYOUTS]
+            place = int(self._fixed[blob.WAY_TABLE][edge] + layouts[self._fixed[blob.WAY_FROM][edge] + start])
+            self.add_row(place)
+            arrays = self.arrays
+            column = int(layouts[self._fixed[blob.WAY_TO][edge] + end])
+            if arrays.routes[arrays.rows[place] + column] == IMPOSSIBLE:
+                return False
+        return True
+
+    def detached(self) -> Network:
+        """A copy that holds all ways, and so can go to another process."""
+        self.add_all_rows()
+        result = copy.copy(self)
+        result._routes = None
+        return result
 
     def frame(self, kept: tuple[int, ...]) -> Frame:
         """The classes of devices that differ along the axes ``kept``."""
@@ -234,9 +269,7 @@ class Network:
         """Ticks and signature of each stage of a path."""
         arrays = self.arrays
         first, last = int(arrays.first[number]), int(arrays.first[number + 1])
-        return tuple(
-            zip(*arrays.pool[:, first:last].tolist(), strict=True)
-        )
+        return tuple(zip(*arrays.pool[:, first:last].tolist(), strict=True))
 
     def _unit_axes(self, level: int) -> int:
         """The axes of devices that share a link of a level, as bits.
@@ -299,8 +332,8 @@ class Network:
         for number, (start, end) in enumerate(tables.edges):
             if not 0 <= start < end < operators:
                 raise ProblemError(
-                    f"Network: edge {number} goes from operator {start} to {end}; it must go from an earlier to a later "
-                    f"one of {operators}. Number operators in topological order."
+                    f"Network: edge {number} goes from operator {start} to {end}; it must go from an earlier to a "
+                    f"later one of {operators}. Number operators in topological order."
                 )
         incoming: list[list[int]] = [[] for _ in range(operators)]
         outgoing: list[list[int]] = [[] for _ in range(operators)]
@@ -330,7 +363,10 @@ class Network:
             backward_slot[op] = slot(2, op)
             for edge in incoming[op]:
                 way_back_slot[edge] = slot(3, edge)
-        forward, backward, base, paths = [], [], [], {}
+        forward: list[int] = []
+        backward: list[int] = []
+        base: list[int] = []
+        paths: dict[Route, int] = {}
         for op in range(operators):
             base.append(len(forward))
             for index, path in enumerate(tables.forward[op]):

@@ -83,7 +83,11 @@ class Simulator:
         return self.makespan / TICKS_PER_S
 
     def try_change(self, operator: int, choice: int, limit: int = NO_LIMIT) -> int:
-        """The makespan in ticks with one configuration changed, -1 if it exceeds ``limit``; then :meth:`accept` or :meth:`reject`."""
+        """The makespan in ticks with one configuration changed; then :meth:`accept` or :meth:`reject` it.
+
+        Returns:
+            -1 if it exceeds ``limit``, or if the configuration is not possible beside the others.
+        """
         if not 0 <= operator < self.network.operators or not 0 <= choice < self.network.choices[operator]:
             raise ProblemError(
                 f"Simulator: operator {operator} of {self.network.operators} has no configuration {choice}. "

@@ -118,7 +118,12 @@ class Timeline:
             link = self.levels[level] if 0 <= level < len(self.levels) else str(level)
             kind = "compute" if resource.kind == 0 else f"link {link}"
             events.append(
-                {"ph": "M", "name": "process_name", "pid": resource.number, "args": {"name": f"device {resource.number}"}}
+                {
+                    "ph": "M",
+                    "name": "process_name",
+                    "pid": resource.number,
+                    "args": {"name": f"device {resource.number}"},
+                }
             )
             events.append({"ph": "M", "name": "thread_name", **where, "args": {"name": kind}})
         for task in self.tasks:

@@ -36,8 +36,8 @@ class Breakdown:
     update, which the ways of its gradients lead to: these are the synchronisation. The seconds of all stages of a
     strategy add up to the time that the space's tables give it, where all copies are kept.
 
-    A step of a reshard is work of links of the outermost level that its group spans, or of devices if it is local. Times
-    of steps hold for all groups at once, and so does the step's task on a link that several groups share.
+    A step of a reshard is work of links of the outermost level that its group spans, or of devices if it is local.
+    Times of steps hold for all groups at once, and so does the step's task on a link that several groups share.
 
     Routes of reshards are found from one layout to all others, when a search first needs one of them.
     """

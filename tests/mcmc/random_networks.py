@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -175,10 +176,13 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
     for op in range(operators):
         wait(int(field(blob.BACKWARD_SLOT)[op]), int(field(blob.FORWARD_SLOT)[op]))
     for stages in slots.values():
-        for one, two in zip(stages, stages[1:], strict=False):
+        for one, two in itertools.pairwise(stages):
             before[two.slot, two.number] = [one]
     tasks = {
-        (stage.slot, stage.number, device): stage for some in slots.values() for stage in some for device in stage.devices
+        (stage.slot, stage.number, device): stage
+        for some in slots.values()
+        for stage in some
+        for device in stage.devices
     }
     needs: dict[tuple[int, int, tuple[int, ...]], set[tuple[int, int, tuple[int, ...]]]] = {}
     for (slot, number, device), stage in tasks.items():

@@ -2,50 +2,204 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
+from tensoropt.cluster.presets import p100
+from tensoropt.cluster.scaling import scaled
+from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc.simulator import Simulator
-from tensoropt.search.stages import TICKS_PER_S
-from tests.mcmc.random_networks import plain_simulation, random_network
+from tensoropt.mcmc import Network, Simulator, Timeline, blob, network_of, simulate
+from tensoropt.search.space import SearchSpace
+from tensoropt.search.stages import TICKS_PER_S, Signature, Tables, Work, ticks
+from tests.mcmc.random_networks import Given, plain_simulation, random_network
+from tests.plan.small_graphs import embedding, mlp
 
 pytestmark = pytest.mark.pure
 
-
-def _random(network: object, rng: np.random.Generator) -> list[int]:
-    return [int(rng.integers(count)) for count in network.choices]  # type: ignore[attr-defined]
+_LINES = (blob.LINE_TASK, blob.LINE_READY, blob.LINE_END, blob.LINE_LANE, blob.LINE_ENABLER)
 
 
-@pytest.mark.parametrize("seed", range(60))
+def _random(network: Network, rng: np.random.Generator) -> list[int]:
+    return [int(rng.integers(count)) for count in network.choices]
+
+
+def _same(one: Simulator, other: Simulator) -> bool:
+    return one.makespan == other.makespan and all(np.array_equal(one.line(f), other.line(f)) for f in _LINES)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_a_timeline_is_that_of_the_plain_algorithm_for_every_device(seed: int) -> None:
     network = random_network(seed)
     assignment = _random(network, np.random.default_rng(seed))
     found = Simulator(network, assignment).timeline()
     wanted = plain_simulation(network, assignment)
-    assert [
-        (task.identity, tuple(task.resource), task.ready_s, task.start_s, task.end_s) for task in found.tasks
-    ] == [(name, where, *(time / TICKS_PER_S for time in times)) for name, where, *times in wanted]
+    assert [(task.identity, tuple(task.resource), task.ready_s, task.start_s, task.end_s) for task in found.tasks] == [
+        (name, where, *(time / TICKS_PER_S for time in times)) for name, where, *times in wanted
+    ]
 
 
 def test_delta_simulation_gives_the_timeline_of_full_simulation_for_1000_sequences_of_changes() -> None:
-    changes = 0
+    taken, skipped, shifted = 0, 0, 0
     for seed in range(1000):
         rng = np.random.default_rng(seed)
-        network = random_network(seed // 5, operators=int(np.random.default_rng(seed // 5).integers(3, 16)))
-        simulator = Simulator(network, _random(network, rng))
-        for _ in range(8):
+        if seed % 5 == 0:
+            network = random_network(seed, operators=int(rng.integers(3, 30)))
+            simulator, whole = (Simulator(network, _random(network, rng)) for _ in range(2))
+        for _ in range(5):
             operator = int(rng.integers(network.operators))
-            choice = int(rng.integers(network.choices[operator]))
             before = simulator.makespan
-            found = simulator.try_change(operator, choice)
+            found = simulator.try_change(operator, int(rng.integers(network.choices[operator])))
+            regions, first = int(simulator.work[blob.REGIONS]), int(simulator.work[blob.REGION_SHIFT])
+            skipped += regions - 1
+            shifted += int(np.count_nonzero(simulator.work[first + 1 : first + regions]))
             if rng.random() < 0.6:
                 simulator.accept()
-                whole = Simulator(network, simulator.assignment)
-                assert found == whole.makespan
-                assert simulator.timeline() == whole.timeline()
-                changes += 1
+                assert found == simulator.makespan
+                taken += 1
             else:
                 simulator.reject()
                 assert simulator.makespan == before
-    assert changes > 3000
+        whole.reset(simulator.assignment)
+        assert _same(simulator, whole)
+    # Parts of timelines are skipped, as they are and later than they were.
+    assert (taken > 2500, skipped > 300, shifted > 100) == (True, True, True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_telling_more_devices_apart_changes_nothing(seed: int) -> None:
+    network = random_network(seed, operators=6)
+    assignment = _random(network, np.random.default_rng(seed))
+    every = tuple(range(len(network.mesh)))
+    assert Simulator(network, assignment, keep=every).timeline() == Simulator(network, assignment).timeline()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_device_runs_two_tasks_at_once_and_each_takes_them_as_they_become_ready(seed: int) -> None:
+    network = random_network(seed, operators=12)
+    timeline = Simulator(network, _random(network, np.random.default_rng(seed))).timeline()
+    for resource in timeline.resources():
+        tasks = timeline.on(resource)
+        for one, next_one in itertools.pairwise(tasks):
+            assert one.end_s <= next_one.start_s
+            assert (one.ready_s, one.identity) < (next_one.ready_s, next_one.identity)
+        assert all(task.start_s >= task.ready_s for task in tasks)
+    assert timeline.makespan_s == max((task.end_s for task in timeline.tasks), default=0.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_change_beyond_the_limit_says_so_and_can_be_taken_back(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    network = random_network(seed)
+    simulator = Simulator(network, _random(network, rng))
+    for _ in range(20):
+        operator = int(rng.integers(network.operators))
+        choice = int(rng.integers(network.choices[operator]))
+        found = simulator.try_change(operator, choice)
+        simulator.reject()
+        assert simulator.try_change(operator, choice, found) == found
+        simulator.reject()
+        assert simulator.try_change(operator, choice, found - 1) == -1
+        simulator.reject()
+    assert _same(simulator, Simulator(network, simulator.assignment))
+
+
+def _space(placements: bool = False, devices: int = 4) -> SearchSpace:
+    return SearchSpace(mlp(), AnalyticCost(scaled(p100(), devices)), placements=placements)
+
+
+@pytest.mark.parametrize(("placements", "devices"), [(False, 4), (False, 8), (True, 4)])
+def test_delta_simulation_of_a_model_gives_the_timeline_of_full_simulation(placements: bool, devices: int) -> None:
+    network = network_of(_space(placements, devices))
+    rng = np.random.default_rng(1)
+    simulator = Simulator(network, _random(network, rng))
+    for _ in range(60):
+        operator = int(rng.integers(network.operators))
+        simulator.try_change(operator, int(rng.integers(network.choices[operator])))
+        simulator.accept()
+        assert _same(simulator, Simulator(network, simulator.assignment))
+
+
+@pytest.mark.parametrize("make", [mlp, embedding])
+def test_the_stages_of_a_strategy_add_up_to_its_time(make: object) -> None:
+    space = SearchSpace(make(), AnalyticCost(scaled(p100(), 8)))  # type: ignore[operator]
+    network = network_of(space)
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        assignment = _random(network, rng)
+        simulator = Simulator(network, assignment)
+        total = sum(ticks for path in simulator.path.tolist() for ticks, _ in network.path(path)) / TICKS_PER_S
+        wanted = float(space.problem.costs(np.array(assignment))[0][0])
+        assert total == pytest.approx(wanted, rel=1e-6)
+        assert simulator.makespan_s <= total
+
+
+def test_placed_operators_have_tasks_only_where_they_are() -> None:
+    space = _space(placements=True)
+    everywhere, placed = [], []
+    for op in space.operators:
+        configurations = space.choices(op.name)
+        everywhere.append(next(i for i, c in enumerate(configurations) if set(c.actions) == {None}))
+        found = [i for i, c in enumerate(configurations) if c.devices(space.mesh) == (3,)]
+        placed.append(found[0] if found else everywhere[-1])
+    timeline = simulate(space, placed)
+    computing = {device: timeline.on_device(device) for device in range(4)}
+    names = {op.name for op in space.operators if op.type == "MatMul"}
+    for device, tasks in computing.items():
+        multiplied = {timeline.operators[task.subject] for task in tasks if task.phase in (1, 2)} & names
+        assert multiplied == (names if device == 3 else set())
+    assert {device: len(simulate(space, everywhere).on_device(device)) > 0 for device in range(4)} == dict.fromkeys(
+        range(4), True
+    )
+
+
+def test_a_trace_has_every_task_with_its_device() -> None:
+    space = _space()
+    timeline = simulate(space, [0] * len(space.operators))
+    events = json.loads(timeline.to_chrome_trace())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(timeline.tasks)
+    assert {event["pid"] for event in spans} == {task.resource.number for task in timeline.tasks}
+    assert sum(event["dur"] for event in spans) == pytest.approx(
+        1e6 * sum(timeline.busy_s(resource) for resource in timeline.resources())
+    )
+    assert any(event.get("args") == {"name": "compute"} for event in events)
+
+
+def _tables(works: Sequence[Work], edges: Sequence[tuple[int, int]] = ()) -> Tables:
+    return Tables([[(work,)] for work in works], [None] * len(works), list(edges), [], [], [False] * len(edges), [])
+
+
+def test_devices_that_the_topology_has_not_are_refused() -> None:
+    with pytest.raises(ProblemError, match=r"device 4 was asked for, the topology has devices 0\.\.3"):
+        simulate(_space(), [0] * len(_space().operators)).on_device(4)
+    with pytest.raises(ProblemError, match=r"has no such device or link"):
+        Network(_tables([Work(1.0, Signature(0, 0, ((0, (2,)),)))]), Given([]), (2,), ((1, False),))
+    with pytest.raises(ProblemError, match=r"levels .* have 0 axes in all, the mesh \(2,\) has 1"):
+        Network(_tables([]), Given([]), (2,), ())
+
+
+def test_malformed_networks_and_strategies_are_refused() -> None:
+    work = Work(1.0, Signature(0))
+    with pytest.raises(ProblemError, match="edge 0 goes from operator 1 to 0"):
+        Network(_tables([work, work], [(1, 0)]), Given([]), (), ())
+    with pytest.raises(ProblemError, match="must take between 0 and 100000 s"):
+        ticks(float("inf"))
+    with pytest.raises(ProblemError, match="a task of no resource takes no time"):
+        Network(_tables([Work(1.0, Signature(-1))]), Given([]), (), ())
+    with pytest.raises(ProblemError, match="configuration 0 of operator 0 has no stages"):
+        Network(Tables([[()]], [None], [], [], [], [], []), Given([]), (), ())
+    with pytest.raises(ProblemError, match="one of them has no backward pass"):
+        Network(Tables([[(work,)]] * 2, [None] * 2, [(0, 1)], [], [], [True], []), Given([]), (), ())
+    network = random_network(0)
+    with pytest.raises(ProblemError, match="needs one configuration for each of 8 operators"):
+        Simulator(network, [99] * 8)
+    simulator = Simulator(network, [0] * 8)
+    with pytest.raises(ProblemError, match="operator 8 of 8 has no configuration 0"):
+        simulator.try_change(8, 0)
+    detached = random_network(1).detached()
+    assert isinstance(Simulator(detached, [0] * 8).timeline(), Timeline)

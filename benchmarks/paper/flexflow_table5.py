@@ -1,0 +1,92 @@
+"""FlexFlow's table 5: seconds of the whole search by Markov chains, with full and with delta simulation."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.paper.published import FLEXFLOW_TABLE_5_SECONDS
+from benchmarks.paper.setting import Options, Report, planner
+from examples.models import PER_DEVICE_BATCH
+from tensoropt.cluster import Topology
+from tensoropt.cluster.presets import p100
+from tensoropt.cluster.scaling import scaled
+from tensoropt.mcmc import Chain, Network, Stop, network_of
+from tensoropt.mcmc.search import random_strategy
+
+__all__ = ["run"]
+
+_INITIAL = 10  # "10 random initial strategies" (section 8.2)
+# Proposals that are timed by full simulation: a whole search by it would take hours.
+_FULL_PROPOSALS = 200
+_BETA = 2000.0  # times the first strategy's seconds
+
+
+def run(options: Options, plot: Path | None = None, initial: int = _INITIAL) -> Report:
+    """Times searches; CPU seconds of one thread, since a machine may be shared. There is nothing to draw.
+
+    Both simulations make the same proposals and take the same, so that a search by full simulation is one by delta
+    simulation with another time for each proposal: that of its first and of its last strategies is measured, over some
+    hundred proposals from each.
+    """
+    rows: Report = {}
+    for model in options.models or tuple(FLEXFLOW_TABLE_5_SECONDS):
+        for devices in options.devices or (4, 8, 16, 32, 64):
+            topology = scaled(p100(), devices)
+            sizes = {"batch_size": PER_DEVICE_BATCH.get(model, 64) * devices, **options.sizes.get(model, {})}
+            chosen = Options(options.models, options.devices, {model: sizes}, options.epsilon, options.threads)
+            rows[f"{model}, {devices} devices"] = _row(model, chosen, topology, initial)
+    return {"table": "FlexFlow 5", "rows": rows}
+
+
+def _row(model: str, options: Options, topology: Topology, initial: int) -> Report:
+    space = planner(model, options).space(topology)
+    began = time.process_time()
+    network = network_of(space)
+    network.add_all_rows()
+    network.arrays  # noqa: B018  # joined here, not while a search is timed
+    tables_s = time.process_time() - began
+    _chain(network, 0, True).run(Stop(iterations=1))  # loads what is compiled
+    _chain(network, 0, False).run(Stop(iterations=1))
+    delta_s, full_s, proposals, best_s, first_s = 0.0, 0.0, 0, [], []
+    for seed in range(initial):
+        chain = _chain(network, seed, True)
+        first_s.append(chain.simulator.makespan_s)
+        began = time.process_time()
+        found = chain.run(Stop(iterations=10**9))
+        delta_s += time.process_time() - began
+        proposals += found.proposals
+        best_s.append(chain.best_s)
+        each_s = []
+        for start in (None, found.assignment):
+            whole = _chain(network, seed, False, start)
+            began = time.process_time()
+            whole.run(Stop(iterations=_FULL_PROPOSALS))
+            each_s.append((time.process_time() - began) / _FULL_PROPOSALS)
+        full_s += float(np.mean(each_s)) * found.proposals
+    devices = topology.device_count
+    paper = FLEXFLOW_TABLE_5_SECONDS.get(model, {}).get(devices)
+    return {
+        "operators": len(space.operators),
+        "most_configurations": int(network.choices.max()),
+        "tables_s": tables_s,
+        "full_s": full_s / initial,
+        "delta_s": delta_s / initial,
+        "speedup": full_s / delta_s,
+        "proposals": proposals / initial,
+        "first_strategy_s": float(np.mean(first_s)),
+        "best_strategy_s": {"least": min(best_s), "mean": float(np.mean(best_s))},
+        "paper_full_s": None if paper is None else paper[0],
+        "paper_delta_s": None if paper is None else paper[1],
+        "paper_speedup": None if paper is None else paper[0] / paper[1],
+        "times_faster_than_paper": None if paper is None else paper[1] / (delta_s / initial),
+    }
+
+
+def _chain(network: Network, seed: int, delta: bool, start: tuple[int, ...] | None = None) -> Chain:
+    first = random_strategy(network, np.random.default_rng(seed)) if start is None else start
+    chain = Chain(network, first, seed=seed, delta=delta)
+    chain.beta = _BETA / max(chain.simulator.makespan_s, 1e-12)
+    return chain

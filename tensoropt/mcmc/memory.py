@@ -1,0 +1,97 @@
+"""A memory limit for Markov chains: the bytes of every configuration, in whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError
+from tensoropt.search.problem import FloatArray, IntArray
+from tensoropt.search.stages import Ints
+
+__all__ = ["Memory", "limited_memory", "no_memory"]
+
+
+class Memory(NamedTuple):
+    """Bytes by configuration and by pair of configurations, whole ones rounded up, for compiled loops.
+
+    Attributes:
+        limit: of the sum; -1 for none.
+        node: all operators' tables.
+        node_base: where each operator's begins.
+        edge: all edges' tables, row by row.
+        edge_base: where each edge's begins.
+        width: columns of each edge's.
+        edge_from: producers.
+        edge_to: consumers.
+    """
+
+    limit: int
+    node: Ints
+    node_base: Ints
+    edge: Ints
+    edge_base: Ints
+    width: Ints
+    edge_from: Ints
+    edge_to: Ints
+
+
+def no_memory() -> Memory:
+    """No limit."""
+    nothing = np.zeros(0, np.int64)
+    return Memory(-1, *[nothing] * 7)
+
+
+def limited_memory(
+    names: Sequence[str],
+    nodes: Sequence[FloatArray],
+    ends: IntArray,
+    edges: Sequence[FloatArray],
+    limit_bytes: float,
+) -> Memory:
+    """A limit with the tables of a problem.
+
+    Args:
+        names: of operators.
+        nodes: for each operator ``(K,)`` bytes.
+        ends: ``(E, 2)``, producer and consumer of each edge.
+        edges: for each edge ``(K, L)`` bytes; tables that are the same array are held once.
+        limit_bytes: that a strategy's sum must not exceed.
+
+    Raises:
+        InfeasibleError: an operator has no configuration that alone fits.
+    """
+    most = 2.0**60 / (len(nodes) + len(edges) + 1)
+
+    def whole(table: FloatArray) -> Ints:
+        return np.ceil(np.minimum(table, most)).astype(np.int64).reshape(-1)
+
+    for name, table in zip(names, nodes, strict=True):
+        least = float(np.min(table))
+        if not least <= limit_bytes:
+            raise InfeasibleError(
+                f"MCMC: operator '{name}' has no configuration within {limit_bytes:.0f} bytes per device; the smallest "
+                f"of its {len(table)} takes {least:.0f}. Allow more memory, or use more devices."
+            )
+    flat = [whole(table) for table in nodes]
+    held: dict[int, tuple[int, Ints]] = {}
+    total = 0
+    base = []
+    for table in edges:
+        if id(table) not in held:
+            held[id(table)] = total, whole(table)
+            total += table.size
+        base.append(held[id(table)][0])
+    return Memory(
+        math.floor(limit_bytes),
+        np.concatenate(flat),
+        np.cumsum([0, *map(len, flat)])[:-1].astype(np.int64),
+        np.concatenate([part for _, part in held.values()] or [np.zeros(0, np.int64)]),
+        np.array(base, np.int64),
+        np.array([table.shape[1] for table in edges], np.int64),
+        ends[:, 0].astype(np.int64),
+        ends[:, 1].astype(np.int64),
+    )

@@ -1,0 +1,356 @@
+"""Searches by Markov chains (FlexFlow section 6): on a search space by simulated time, or on any problem."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.mcmc.additive import AdditiveProblem
+from tensoropt.mcmc.chain import Chain, ChainResult, Report, Stop
+from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
+from tensoropt.mcmc.network import Network
+from tensoropt.mcmc.simulator import Simulator
+from tensoropt.mcmc.timeline import Timeline
+from tensoropt.search.breakdown import Breakdown, levels_of
+from tensoropt.search.problem import Problem
+from tensoropt.search.registry import register_search
+from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.search.space import SearchSpace
+from tensoropt.search.stages import TICKS_PER_S
+
+__all__ = ["RANDOM", "McmcResult", "mcmc", "network_of", "search_strategy", "simulate"]
+
+RANDOM = "random"
+_COSTS = ("simulated", "additive")
+_DEFAULT_ITERATIONS = 100_000
+_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class McmcResult:
+    """What chains found.
+
+    Attributes:
+        cost: ``"simulated"`` or ``"additive"``.
+        time_s: of the best strategy, by that cost.
+        assignment: the best strategy, an index into the choices of each operator of training.
+        memory_bytes: its predicted memory, if there was a limit or the cost is additive; else None.
+        chains: what each chain found, in the order of their numbers.
+        best_chain: the number of the chain that found the best; the first of several.
+        seed: of the search.
+        seconds: of wall-clock time, without tables.
+    """
+
+    cost: str
+    time_s: float
+    assignment: tuple[int, ...]
+    memory_bytes: float | None
+    chains: tuple[ChainResult, ...]
+    best_chain: int
+    seed: int
+    seconds: float
+
+    @property
+    def acceptance_rate(self) -> float:
+        """The share of proposals that were taken."""
+        made = sum(chain.proposals for chain in self.chains)
+        return sum(chain.accepted for chain in self.chains) / made if made else 0.0
+
+
+def network_of(space: SearchSpace) -> Network:
+    """The task graphs of all strategies of a space (FlexFlow section 5.1)."""
+    breakdown = Breakdown(space)
+    return Network(breakdown.tables(), breakdown, space.mesh.shape, levels_of(space.cost.topology))
+
+
+def simulate(space: SearchSpace, assignment: Sequence[int], *, network: Network | None = None) -> Timeline:
+    """The simulated step of a strategy.
+
+    Args:
+        space: what the strategy is of.
+        assignment: a configuration index for each of its operators.
+        network: of the space, if it is at hand.
+    """
+    found = Simulator(network_of(space) if network is None else network, assignment).timeline()
+    return Timeline(
+        found.tasks,
+        found.makespan_s,
+        tuple(op.name for op in space.operators),
+        tuple(map(str, space.edges)),
+        tuple(level.name for level in space.cost.topology.levels),
+        space.mesh.size,
+    )
+
+
+def search_strategy(
+    space: SearchSpace,
+    *,
+    beta: float | None = None,
+    budget_seconds: float | None = None,
+    iterations: int | None = None,
+    patience: float = 0.5,
+    seed: int = 0,
+    initial: Sequence[Sequence[int] | str] = (RANDOM,),
+    memory_bytes: float | None = None,
+    chains: int | None = None,
+    processes: int = 1,
+    cost: str = "simulated",
+    progress: bool = False,
+    network: Network | None = None,
+) -> McmcResult:
+    """Searches a space by Markov chains.
+
+    A chain ends after its iterations or its seconds, or when the last half of its proposals brought nothing better.
+    Without ``budget_seconds`` what is found depends on the arguments alone, and repeats itself byte for byte.
+
+    Args:
+        space: of strategies.
+        beta: of the acceptance rule (Eq. 1), per second; see :class:`tensoropt.mcmc.chain.Chain`.
+        budget_seconds: of each chain.
+        iterations: proposals of each chain; by default 100,000 if there is no budget of seconds.
+        patience: the share of a chain after which it ends if it found nothing better; 1 for never.
+        seed: of all randomness.
+        initial: first strategies: configuration indices (of data parallelism, of an expert's strategy, of another
+            search's best), or ``"random"``.
+        memory_bytes: what a device may hold, by the predictions of the space's problem; hard.
+        chains: how many; the initial strategies take turns. By default one for each.
+        processes: how many run at once.
+        cost: ``"simulated"`` time, or the ``"additive"`` time of the space's problem.
+        progress: whether to show a bar with the best so far and the acceptance rate.
+        network: of the space, for simulated time, if it is at hand.
+
+    Raises:
+        ProblemError: an argument is out of range.
+        InfeasibleError: nothing fits the memory.
+    """
+    if cost not in _COSTS:
+        raise ProblemError(f"MCMC: cost must be one of {', '.join(map(repr, _COSTS))}, got {cost!r}. Choose one.")
+    if cost == "additive":
+        return _search_additive(
+            space.problem,
+            beta=beta,
+            stop=_stop(budget_seconds, iterations, patience),
+            seed=seed,
+            initial=initial,
+            memory_bytes=memory_bytes,
+            chains=chains,
+            processes=processes,
+            progress=progress,
+        )
+    stop = _stop(budget_seconds, iterations, patience)
+    network = network_of(space) if network is None else network
+    memory = no_memory()
+    if memory_bytes is not None:
+        problem = space.problem
+        first = [table if table.ndim == 1 else table[..., 0] for table in problem.node_memory_bytes]
+        # An edge keeps all copies that the backward pass reads, which is its first alternative.
+        pairs: dict[int, Any] = {}
+        for table in problem.edge_memory_bytes:
+            pairs.setdefault(id(table), table if table.ndim == 2 else table[..., 0])
+        edges = [pairs[id(table)] for table in problem.edge_memory_bytes]
+        memory = limited_memory(problem.names, first, problem.edges, edges, memory_bytes)
+    results, seconds = _run(network, memory, stop, beta, seed, initial, chains, processes, progress)
+    best = min(range(len(results)), key=lambda number: (results[number].cost_ticks, number))
+    held = None
+    if memory_bytes is not None:
+        held = float(space.problem.costs(np.array(results[best].assignment))[1][0])
+    return McmcResult(
+        cost,
+        results[best].cost_ticks / TICKS_PER_S,
+        results[best].assignment,
+        held,
+        tuple(results),
+        best,
+        seed,
+        seconds,
+    )
+
+
+def _search_additive(
+    problem: Problem,
+    *,
+    beta: float | None,
+    stop: Stop,
+    seed: int,
+    initial: Sequence[Sequence[int] | str],
+    memory_bytes: float | None,
+    chains: int | None,
+    processes: int,
+    progress: bool,
+) -> McmcResult:
+    additive = AdditiveProblem.of(problem)
+    firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
+    memory = additive.memory(memory_bytes)
+    results, seconds = _run(additive.network, memory, stop, beta, seed, firsts, chains, processes, progress)
+    costs = []
+    originals = []
+    for result in results:
+        chosen, alternatives = additive.original(result.assignment)
+        originals.append(chosen)
+        costs.append(tuple(float(part[0]) for part in problem.costs(np.array(chosen), alternatives)))
+    best = min(range(len(results)), key=lambda number: (costs[number], number))
+    return McmcResult("additive", costs[best][0], originals[best], costs[best][1], tuple(results), best, seed, seconds)
+
+
+@register_search("mcmc")
+def mcmc(
+    problem: Problem,
+    *,
+    beta: float | None = None,
+    budget_seconds: float | None = None,
+    iterations: int | None = None,
+    patience: float = 0.5,
+    seed: int = 0,
+    initial: Sequence[Sequence[int] | str] = (RANDOM,),
+    memory_bytes: float | None = None,
+    chains: int | None = None,
+    processes: int = 1,
+) -> Frontier:
+    """The fastest strategy of a problem that chains find, by its additive cost, as a frontier of one point.
+
+    For the arguments see :func:`search_strategy`.
+    """
+    result = _search_additive(
+        problem,
+        beta=beta,
+        stop=_stop(budget_seconds, iterations, patience),
+        seed=seed,
+        initial=initial,
+        memory_bytes=memory_bytes,
+        chains=chains,
+        processes=processes,
+        progress=False,
+    )
+    picks = AdditiveProblem.of(problem)
+    alternatives = picks.original(picks.reduced(result.assignment))[1]
+    return frontier_of(
+        problem,
+        np.array([result.assignment]),
+        alternatives[None, :],
+        exact=False,
+        eliminations=(),
+        seconds=result.seconds,
+    )
+
+
+def _stop(budget_seconds: float | None, iterations: int | None, patience: float) -> Stop:
+    if budget_seconds is None and iterations is None:
+        iterations = _DEFAULT_ITERATIONS
+    return Stop(iterations, budget_seconds, patience)
+
+
+def _run(
+    network: Network,
+    memory: Memory,
+    stop: Stop,
+    beta: float | None,
+    seed: int,
+    initial: Sequence[Sequence[int] | str],
+    chains: int | None,
+    processes: int,
+    progress: bool,
+) -> tuple[list[ChainResult], float]:
+    """What each chain found, and the seconds that all took."""
+    count = len(initial) if chains is None else chains
+    if count < 1 or processes < 1 or not initial:
+        raise ProblemError(
+            f"MCMC: needs at least one initial strategy, one chain and one process, got {len(initial)}, {count} and "
+            f"{processes}. Leave chains out for one per initial strategy."
+        )
+    seeds = np.random.SeedSequence(seed).spawn(count)
+    works = []
+    for number in range(count):
+        first_seed, chain_seed = seeds[number].spawn(2)
+        first = initial[number % len(initial)]
+        if isinstance(first, str):
+            if first != RANDOM:
+                raise ProblemError(
+                    f"MCMC: an initial strategy is {RANDOM!r} or a configuration index per operator, got {first!r}. "
+                    "Give the indices of a baseline's strategy."
+                )
+            first = random_strategy(network, np.random.default_rng(first_seed))
+        works.append((tuple(int(index) for index in first), chain_seed))
+    began = time.perf_counter()
+    if processes == 1 or count == 1:
+        results = [_alone(network, memory, stop, beta, *work, progress) for work in works]
+    else:
+        whole = network.detached()
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(processes, count), mp_context=context) as pool:
+            futures = [pool.submit(_alone, whole, memory, stop, beta, *work, False) for work in works]
+            results = [_patient(future) for future in futures]
+    return results, time.perf_counter() - began
+
+
+def _patient(future: Future[ChainResult]) -> ChainResult:
+    """A chain's result; Ctrl-C reaches the chain itself, which then ends with its best."""
+    while True:
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            continue
+
+
+def _alone(
+    network: Network,
+    memory: Memory,
+    stop: Stop,
+    beta: float | None,
+    first: tuple[int, ...],
+    seed: np.random.SeedSequence,
+    progress: bool,
+) -> ChainResult:
+    chain = Chain(network, first, beta=beta, seed=seed, memory=memory)
+    if not progress:
+        return chain.run(stop)
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("MCMC"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
+    with Progress(*columns, transient=True) as bar:
+        task = bar.add_task("", total=stop.iterations, figures="")
+
+        def report(made: int, taken: int, best_s: float) -> None:
+            figures = f"best {best_s * 1e3:.4g} ms, {made} proposals, {100 * taken / made:.0f} % taken"
+            bar.update(task, completed=made if stop.iterations else None, figures=figures)
+
+        shown: Report = report
+        return chain.run(stop, shown)
+
+
+def random_strategy(network: Network, rng: np.random.Generator) -> tuple[int, ...]:
+    """A configuration of each operator at random, of those that are possible beside one another.
+
+    Raises:
+        InfeasibleError: none was found in many tries.
+    """
+    for _ in range(_TRIES):
+        chosen = (rng.random(network.operators) * network.choices).astype(np.int64)
+        if network.allows(chosen):
+            return tuple(chosen.tolist())
+        found = _repaired(network, chosen, rng)
+        if found is not None:
+            return found
+    raise InfeasibleError(
+        f"MCMC: no possible strategy was found in {_TRIES} random ones of {network.operators} operators. "
+        "Give an initial strategy, such as data parallelism."
+    )
+
+
+def _repaired(network: Network, chosen: Any, rng: np.random.Generator) -> tuple[int, ...] | None:
+    """A strategy with operators that are impossible beside earlier ones drawn anew."""
+    for op in range(network.operators):
+        others = rng.permutation(int(network.choices[op]))
+        for choice in (int(chosen[op]), *others.tolist()):
+            chosen[op] = choice
+            if network.allows_before(chosen, op):
+                break
+        else:
+            return None
+    return tuple(chosen.tolist())

@@ -1,0 +1,186 @@
+"""Markov chains: seeded, bounded, within memory, and never better than the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tensoropt.cluster.presets import p100
+from tensoropt.cluster.scaling import scaled
+from tensoropt.cost import AnalyticCost
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.mcmc import Chain, Stop, mcmc, network_of, search_strategy, simulate
+from tensoropt.mcmc.chain import Report
+from tensoropt.search import Problem, brute_force, get_search
+from tensoropt.search.space import SearchSpace
+from tests.plan.small_graphs import mlp
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.fixture(scope="module")
+def space() -> SearchSpace:
+    return SearchSpace(mlp(), AnalyticCost(scaled(p100(), 4)))
+
+
+def _problem(seed: int, *, alternatives: bool = False) -> Problem:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 5, size=5).tolist()
+    edges = [(0, 1), (2, 1), (1, 3), (3, 4), (4, 0)]
+    more = (2,) if alternatives else ()
+
+    def table(*shape: int) -> np.ndarray:
+        result = rng.exponential(size=(*shape, *more))
+        return np.where(rng.random(result.shape) < 0.1, np.inf, result)
+
+    times = [table(sizes[a], sizes[b]) for a, b in edges]
+    return Problem(
+        [f"n{node}" for node in range(5)],
+        [rng.exponential(size=size) for size in sizes],
+        [rng.integers(0, 100, size=size).astype(float) for size in sizes],
+        edges,
+        times,
+        [np.where(np.isfinite(time), rng.integers(0, 50, size=time.shape), np.inf) for time in times],
+    )
+
+
+@pytest.mark.parametrize("alternatives", [False, True])
+def test_an_additive_search_never_reports_below_the_optimum_and_mostly_finds_it(alternatives: bool) -> None:
+    reached = 0
+    for seed in range(30):
+        problem = _problem(seed, alternatives=alternatives)
+        try:
+            best = brute_force(problem).best().time_s
+        except InfeasibleError:
+            with pytest.raises(InfeasibleError, match="no possible strategy was found"):
+                mcmc(problem, iterations=10)
+            continue
+        found = mcmc(problem, iterations=2000, seed=seed, beta=3.0)
+        assert len(found) == 1
+        assert not found.exact
+        assert found.best().time_s >= best
+        reached += found.best().time_s == best
+    assert reached >= 27
+
+
+def test_the_search_is_registered() -> None:
+    assert get_search("mcmc") is mcmc
+
+
+def test_a_search_repeats_itself(space: SearchSpace) -> None:
+    results = [search_strategy(space, iterations=1500, seed=3, chains=2) for _ in range(2)]
+    assert results[0].time_s == results[1].time_s
+    assert [c.assignment for c in results[0].chains] == [c.assignment for c in results[1].chains]
+    assert [(c.proposals, c.accepted, c.best_at) for c in results[0].chains] == [
+        (c.proposals, c.accepted, c.best_at) for c in results[1].chains
+    ]
+    other = search_strategy(space, iterations=1500, seed=4, chains=2)
+    assert [c.accepted for c in other.chains] != [c.accepted for c in results[0].chains]
+
+
+def test_chains_on_processes_find_what_they_find_one_after_another(space: SearchSpace) -> None:
+    one = search_strategy(space, iterations=600, seed=5, chains=2)
+    two = search_strategy(space, iterations=600, seed=5, chains=2, processes=2)
+    assert (one.time_s, one.assignment, one.best_chain) == (two.time_s, two.assignment, two.best_chain)
+
+
+def test_full_and_delta_simulation_make_the_same_search(space: SearchSpace) -> None:
+    network = network_of(space)
+    first = [0] * len(space.operators)
+    found = [Chain(network, first, seed=1, delta=delta).run(Stop(iterations=1500)) for delta in (True, False)]
+    assert (found[0].cost_ticks, found[0].assignment) == (found[1].cost_ticks, found[1].assignment)
+    assert (found[0].accepted, found[0].best_at) == (found[1].accepted, found[1].best_at)
+
+
+def test_the_best_takes_what_it_says_and_no_more_than_the_first(space: SearchSpace) -> None:
+    first = [0] * len(space.operators)
+    result = search_strategy(space, iterations=2000, initial=[first, "random"])
+    assert simulate(space, result.assignment).makespan_s == result.time_s
+    assert result.time_s <= simulate(space, first).makespan_s
+    assert 0 < result.acceptance_rate < 1
+    assert result.memory_bytes is None
+    assert [chain.stopped_by for chain in result.chains] == ["iterations"] * 2
+
+
+def test_nothing_exceeds_a_memory_limit(space: SearchSpace) -> None:
+    free = search_strategy(space, iterations=2000, seed=1)
+    problem = space.problem
+    used = float(problem.costs(np.array(free.assignment))[1][0])
+    limit = 0.7 * used
+    result = search_strategy(space, iterations=4000, seed=1, memory_bytes=limit)
+    assert result.memory_bytes is not None
+    assert result.memory_bytes <= limit
+    assert result.memory_bytes == problem.costs(np.array(result.assignment))[1][0]
+    assert result.time_s >= free.time_s
+    additive = search_strategy(space, iterations=4000, seed=1, memory_bytes=limit, cost="additive")
+    assert additive.memory_bytes is not None
+    assert additive.memory_bytes <= limit
+
+
+def test_what_cannot_fit_is_refused(space: SearchSpace) -> None:
+    with pytest.raises(InfeasibleError, match=r"operator '.*' has no configuration within 1 bytes per device"):
+        search_strategy(space, iterations=10, memory_bytes=1)
+    largest = max(float(np.min(table)) for table in space.problem.node_memory_bytes)
+    with pytest.raises(InfeasibleError, match="none of the strategies that 50 proposals led to fits"):
+        search_strategy(space, iterations=50, memory_bytes=largest)
+
+
+def test_patience_and_budgets_end_a_chain(space: SearchSpace) -> None:
+    network = network_of(space)
+    first = [0] * len(space.operators)
+    patient = Chain(network, first).run(Stop(iterations=10**9))
+    assert patient.stopped_by == "patience"
+    assert patient.proposals - patient.best_at >= patient.proposals / 2
+    assert Chain(network, first).run(Stop(seconds=1e-9)).stopped_by == "seconds"
+
+
+def test_an_interrupt_keeps_the_best_so_far(space: SearchSpace) -> None:
+    def interrupting(after: int) -> Report:
+        def report(made: int, taken: int, best_s: float) -> None:
+            if made >= after:
+                raise KeyboardInterrupt
+
+        return report
+
+    network = network_of(space)
+    first = [0] * len(space.operators)
+    result = Chain(network, first).run(Stop(iterations=10**6), interrupting(1000))
+    assert result.stopped_by == "interrupt"
+    assert 1000 <= result.proposals < 2000
+    assert result.cost_ticks < Chain(network, first).simulator.makespan
+
+
+def test_progress_is_shown(space: SearchSpace) -> None:
+    assert search_strategy(space, iterations=600, progress=True).time_s == search_strategy(space, iterations=600).time_s
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"budget_seconds": 0}, "budget of seconds must be positive and finite, got 0"),
+        ({"budget_seconds": -1.0}, "budget of seconds must be positive and finite, got -1"),
+        ({"iterations": 0}, "budget of iterations must be positive and finite, got 0"),
+        ({"patience": 0.0}, "patience is a share of the search so far"),
+        ({"beta": 0.0, "iterations": 1}, "beta must be positive and finite, got 0"),
+        ({"cost": "guessed"}, "cost must be one of 'simulated', 'additive', got 'guessed'"),
+        ({"chains": 0}, "needs at least one initial strategy, one chain and one process"),
+        ({"initial": ["expert"]}, "an initial strategy is 'random' or a configuration index per operator"),
+    ],
+)
+def test_wrong_arguments_are_refused(space: SearchSpace, wrong: dict[str, object], message: str) -> None:
+    search: Callable[..., object] = search_strategy
+    with pytest.raises(ProblemError, match=message):
+        search(space, **wrong)
+
+
+def test_problems_that_cannot_be_searched_are_refused() -> None:
+    tied = Problem(["a", "b"], [[1.0], [1.0]], [[0.0], [0.0]], groups=[0, 0])
+    with pytest.raises(ProblemError, match="ties 2 of them into 1 groups"):
+        mcmc(tied, iterations=1)
+    impossible = Problem(["a"], [[np.inf]], [[np.inf]])
+    with pytest.raises(InfeasibleError, match="each of the 1 configurations of operator 'a' has an infinite cost"):
+        mcmc(impossible, iterations=1)
+    with pytest.raises(ProblemError, match="configuration 1 of operator 'a'"):
+        mcmc(Problem(["a"], [[1.0, np.inf]], [[0.0, np.inf]]), iterations=1, initial=[[1]])

@@ -9,10 +9,13 @@ For each model and number of ranks, one job plans by measured costs and executes
 - *time* of a step: the median of several, the slowest rank's;
 - *network*: what collectives take, with what packs and unpacks their buffers, from TensorFlow's trace. Of each
   collective the rank counts that came last, since the others wait in it for the slowest;
-- *memory*: the most that TensorFlow's allocator holds at any time of a step, less what it holds before the model.
+- *memory*: the most that is held at any time of a step, in bytes that tensors and kernels asked for (what the allocator
+  adds to them depends on what was free before), with the model's variables. Predicted is the peak that the plan notes.
 
 The error is |predicted - measured| / measured, its mean over the strategies is reported, and its signed mean. Beside it
-stands Spearman's rank correlation of predicted and measured time.
+stands Spearman's rank correlation of predicted and measured time. A second table takes the times apart: operators,
+packing of collectives' buffers, collectives, and what TensorFlow takes between kernels, which predicted times of
+operators include; and says how far the memory is off that searches add up.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from benchmarks.accuracy_models import MODELS
 from benchmarks.launch import launch
 
 _QUANTITIES = ("time_s", "network_s", "memory_bytes")
+_PARTS = ("compute_s", "packing_s", "collectives_s")
 # TensorOpt table 2, mean errors of time, network time and memory.
 _PAPER = {
     "rnn": (0.0716, 0.0716, 0.0486),
@@ -100,6 +104,15 @@ def summary(strategies: list[dict[str, Any]]) -> dict[str, Any]:
         figures["errors"][quantity] = float(np.mean(np.abs(relative))) if len(pairs) else None
         figures["bias"][quantity] = float(np.mean(relative)) if len(pairs) else None
     times = np.array([entry["time_s"] for entry in strategies])
+    for part in _PARTS:
+        sums = np.sum([entry[part] for entry in strategies if part in entry] or [[0.0, 0.0]], axis=0)
+        figures[part] = [float(total) / len(strategies) for total in sums]
+    between = [entry["between_kernels_s"] for entry in strategies if "between_kernels_s" in entry]
+    figures["between_kernels_s"] = float(np.mean(between)) if between else 0.0
+    additive = [
+        entry["additive_bytes"] / entry["memory_bytes"][1] - 1 for entry in strategies if "additive_bytes" in entry
+    ]
+    figures["additive_bias"] = float(np.mean(additive)) if additive else None
     figures["spearman"] = float(spearmanr(times[:, 0], times[:, 1])[0]) if len(times) > 2 else None
     return figures
 
@@ -128,6 +141,20 @@ def _show(results: list[dict[str, Any]], console: Console) -> None:
             f"{result['seconds']:.0f}",
         )
     console.print(table)
+    console.print(_parts(results))
+
+
+def _parts(results: list[dict[str, Any]]) -> Table:
+    """What times are made of, and the error of the memory that adds up."""
+    table = Table(title="predicted / measured ms per step")
+    for header in ("model", "ranks", "operators", "packing", "collectives", "between kernels", "additive memory"):
+        table.add_column(header, justify="left" if header == "model" else "right")
+    for result in results:
+        parts = [f"{1e3 * result[part][0]:.2f} / {1e3 * result[part][1]:.2f}" for part in _PARTS]
+        additive = "-" if result["additive_bias"] is None else f"{100 * result['additive_bias']:+.1f} %"
+        between = f"- / {1e3 * result['between_kernels_s']:.2f}"
+        table.add_row(result["model"], str(result["ranks"]), *parts, between, additive)
+    return table
 
 
 if __name__ == "__main__":

@@ -15,10 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 import tensoropt
+from benchmarks.accuracy_memory import memory_parts
 from benchmarks.accuracy_models import MODELS, batch
 from benchmarks.accuracy_sample import sample_strategies
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
+from tensoropt.cost import packing_of
 from tensoropt.exec import resharding
 from tensoropt.exec.op_profiler import kernel_seconds
 
@@ -56,7 +58,6 @@ def main() -> None:
     measured_s = time.perf_counter() - started
     space = planner.space(topology)
     train_op = imported.steps[0]
-    base_bytes = _in_use_bytes()
     specs = {op.name: (op.outputs[0].shape, op.outputs[0].dtype) for op in imported.graph.of_type("Placeholder")}
     mine = {}
     for name, array in batch(flags.model, specs, 3).items():
@@ -78,9 +79,9 @@ def main() -> None:
             start = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - start)
-        kernels, peak_bytes = tracer.trace(step)
+        kernels, memory = tracer.trace(step, job.require_executor("tracing").tf_graph)
         took_s = float(tracer.reduce(seconds))
-        entry = _entry(job, space, plan, assignment, took_s, kernels, peak_bytes - base_bytes)
+        entry = _entry(job, space, plan, assignment, took_s, kernels, memory)
         if job.rank == 0:
             entry["kind"] = kind
             entry["steps_s"] = seconds
@@ -101,28 +102,67 @@ def main() -> None:
 
 
 def _entry(
-    job: Any, space: Any, plan: Any, assignment: tuple[int, ...], took_s: float, kernels: Any, memory: float
+    job: Any,
+    space: Any,
+    plan: Any,
+    assignment: tuple[int, ...],
+    took_s: float,
+    kernels: dict[str, float],
+    memory: dict[str, float],
 ) -> dict[str, Any]:
     """Measured and predicted figures of one strategy; what ranks measured is combined. Collective."""
     names = sorted(name for name in kernels if _is_collective(name))
     # The rank that comes last to a collective waits for nobody: its time is the network's.
     every = job.comm.allgather([kernels[name] for name in names])
     collectives_s = float(np.sum(np.min(np.array(every), axis=0))) if names else 0.0
-    moving_s = sum(took for name, took in kernels.items() if _SCOPE in name and not _is_collective(name))
-    moving_s = float(np.mean(job.comm.allgather(moving_s)))
+    packing_s = sum(took for name, took in kernels.items() if _SCOPE in name and not _is_collective(name))
+    compute_s = sum(took for name, took in kernels.items() if _SCOPE not in name and not _is_collective(name))
+    packing_s, compute_s = (float(np.mean(job.comm.allgather(took))) for took in (packing_s, compute_s))
     took_s = float(max(job.comm.allgather(took_s)))
-    memory_bytes = float(max(job.comm.allgather(memory)))
+    parts = max(job.comm.allgather(memory), key=lambda of_rank: sum(of_rank.values()))
     if job.rank:
         return {}
+    network_s, to_pack_s = float(space.network_seconds(assignment)[0]), packing_seconds(space, plan)
+    peak = plan.notes["peak_memory"]
     return {
         "time_s": [float(plan.time_s), took_s],
-        "network_s": [float(space.network_seconds(assignment)[0]), collectives_s + moving_s],
-        "memory_bytes": [float(plan.memory_bytes), memory_bytes],
+        "network_s": [network_s, collectives_s + packing_s],
+        "memory_bytes": [float(peak["memory_bytes"]), float(sum(parts.values()))],
+        # What the times are made of. Predicted times of operators hold what TensorFlow takes between kernels.
+        "compute_s": [float(plan.time_s) - network_s, compute_s],
+        "packing_s": [to_pack_s, packing_s],
+        "collectives_s": [network_s - to_pack_s, collectives_s],
+        "between_kernels_s": took_s - compute_s - packing_s - sum(kernels[name] for name in names),
         "collectives": len(names),
-        "collectives_s": collectives_s,
-        "kernels_s": float(sum(kernels.values())),
         "kernels": len(kernels),
+        "additive_bytes": float(plan.memory_bytes),
+        "predicted_parts": peak["parts"],
+        "measured_parts": parts,
+        "predicted_at": f"{peak['operator']}, {'backward' if peak['backward'] else 'forward'}",
     }
+
+
+def packing_seconds(space: Any, plan: Any) -> float:
+    """What packing and unpacking the buffers of collectives takes in a plan that makes no copy again."""
+    price = packing_of(space.cost)
+    if price is None:
+        return 0.0
+    total = 0.0
+    for edge, entry in plan.edges.items():
+        if edge.consumer not in space.graph.training:
+            continue
+        spec = space.graph.spec(edge.tensor)
+        outermost = next((dim for dim, extent in enumerate(spec.shape) if extent > 1), 0)
+        given = plan.configuration(edge.tensor.op).output_layouts(space.rules[edge.tensor.op], edge.tensor.index)
+        wanted = plan.configuration(edge.consumer).input_layouts(space.rules[edge.consumer], edge.position)
+        for layout, steps in ((given.value, entry.forward), (wanted.gradient, entry.backward)):
+            for step in steps:
+                strided = sum(dim is not None and dim != outermost for dim in (step.dim, step.to_dim))
+                size = np.array([float(np.prod(layout.local_shape(spec.shape, plan.mesh)) * spec.itemsize)])
+                if not step.kind.is_local:
+                    total += float(price(step.kind, size, plan.mesh.extent(step.axes), np.array([strided]))[0])
+                layout = step.apply(layout)
+    return total
 
 
 def _say(model: str, ranks: int, number: int, entry: dict[str, Any]) -> None:
@@ -182,42 +222,19 @@ class _Tracer:
 
         tf.compat.v1.Session._make_callable_from_options = traceable
 
-    def trace(self, step: Callable[[], Any]) -> tuple[dict[str, float], float]:
-        """Seconds of each kernel, reduced over several steps, and the largest number of bytes that were allocated."""
-        runs, peaks = [], []
+    def trace(self, step: Callable[[], Any], graph: Any) -> tuple[dict[str, float], dict[str, float]]:
+        """Seconds of each kernel, reduced over several steps, and bytes by what they are, where they are most."""
+        runs, memories = [], []
         for _ in range(_TRACED + 1):
             self.stats = []
             step()
             runs.append(kernel_seconds(self.stats[-1]))
-            peaks.append(_peak_bytes(self.stats[-1]))
+            memories.append(memory_parts(self.stats[-1], graph))
         self.stats = None
         # The first one builds the traced program anew.
         names = runs[-1].keys()
-        return {name: float(self.reduce([run.get(name, 0.0) for run in runs[1:]])) for name in names}, max(peaks[1:])
-
-
-def _peak_bytes(step_stats: Any) -> float:
-    return max(
-        (
-            memory.allocator_bytes_in_use + max(0, memory.peak_bytes - memory.live_bytes)
-            for device in step_stats.dev_stats
-            for node in device.node_stats
-            for memory in node.memory
-        ),
-        default=0,
-    )
-
-
-def _in_use_bytes() -> float:
-    """What is allocated while nothing runs."""
-    with tf.Graph().as_default() as graph:
-        size = tf.compat.v1.placeholder(tf.int32, [])
-        made = tf.fill([size], 1.0)
-        with tf.compat.v1.Session(graph=graph) as session:
-            metadata = tf.compat.v1.RunMetadata()
-            options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-            session.run(made.op, {size: 1}, options=options, run_metadata=metadata)
-    return _peak_bytes(metadata.step_stats)
+        seconds = {name: float(self.reduce([run.get(name, 0.0) for run in runs[1:]])) for name in names}
+        return seconds, max(memories[1:], key=lambda memory: sum(memory.values()))
 
 
 def _by_operator(plan: Any, kernels: dict[str, float]) -> dict[str, list[float]]:

@@ -127,13 +127,14 @@ def _solve(tables: TimeTables, sequence: VertexOrder, prune: bool) -> dict[int, 
     """The configuration of each variable."""
     decisions: list[Decision] = []
     position, count = 0, len(sequence.vertices)
+    sizes = tables.sizes
     while prune and position < count and len(sequence.dependent_sets[position]) <= SIMPLE:
-        if _work(sequence, position, position + 1, tables.sizes) > SIMPLE_LONGEST:
+        if _work(sequence, position, position + 1, sizes) > SIMPLE_LONGEST:
             break
         decisions.append(tables.decide(sequence.vertices[position]))
         position += 1
     rest: dict[int, int] = {}
-    if prune and _work(sequence, position, count, tables.sizes) > QUICK and max(map(len, tables.factors)) <= 2:
+    if prune and _work(sequence, position, count, sizes) > QUICK and max(map(len, tables.factors)) <= 2:
         rest = _solve_bounded(tables, sequence, position)
     else:
         decisions += [tables.decide(v) for v in sequence.vertices[position:]]
@@ -165,7 +166,7 @@ def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> 
                 break
         kept = bounds.improving()
         work = _work(sequence, position, len(sequence.vertices), _sizes(tables, kept))
-        if bounds.proven or work <= QUICK:
+        if bounds.proven or work <= QUICK * (1 + number // 4):  # the longer it took, the less it pays to go on
             break
         little = bounds.bound_s - bound_s < GAIN * (bounds.time_s - bounds.bound_s)
         if little and work <= LONGEST and bounds.time_s == time_s and narrow_at > number:

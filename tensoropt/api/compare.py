@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -9,22 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt import ft, pase
+import tensoropt.pase  # noqa: F401  # registers its search
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.baselines import BASELINES, PLACED
+from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, SessionError, TensorOptError
 from tensoropt.graph.graph import Graph
-from tensoropt.mcmc.network import Network
-from tensoropt.mcmc.simulator import Simulator
-from tensoropt.search.breakdown import Breakdown, levels_of
+from tensoropt.mcmc import Network, Simulator, network_of, search_strategy
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.result import Frontier, FrontierPoint
+from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.traffic import sent_bytes
 
@@ -33,11 +33,14 @@ __all__ = ["METHODS", "compare"]
 _log = logging.getLogger("tensoropt")
 
 
-# Each of these modules registers the search of its name.
-_SEARCHES = tuple(search.__name__.rpartition(".")[2] for search in (ft, pase))
+_MCMC = "mcmc"
+_SEARCHES = ("ft", "pase", _MCMC)
+# Of each chain: it starts near what is good, and tables of large models are simulated in seconds.
+_PROPOSALS = 20_000
+_CHAINS = 2
 
-METHODS = (*_SEARCHES, *BASELINES)
-"""What is compared, in this order."""
+METHODS = ("ft", "pase", *BASELINES, _MCMC)
+"""What is compared, in this order: ``mcmc`` begins where others are best."""
 
 
 def compare(
@@ -58,7 +61,7 @@ def compare(
     offers several strategies, the fastest that fits is shown. One that does not apply is in the table with its reason.
 
     Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated, with tasks of
-    devices and links side by side (FlexFlow section 5).
+    devices and links side by side (FlexFlow section 5), by which ``mcmc`` chooses.
 
     Args:
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
@@ -124,16 +127,34 @@ class _Simulation:
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
-        self._network: Network | None = None
+        self._known: list[tuple[float, tuple[int, ...]]] = []  # seconds of strategies that fit
+
+    @functools.cached_property
+    def network(self) -> Network:
+        """The tasks."""
+        return network_of(self.space)
 
     def seconds(self, point: FrontierPoint) -> float:
         """Of a strategy. Tasks keep all copies; what it takes to make some again is added in full."""
+        kept = float(self.space.problem.costs(np.array(point.assignment))[0][0])
+        return Simulator(self.network, point.assignment).makespan_s + max(0.0, point.time_s - kept)
+
+    def remember(self, seconds: float, point: FrontierPoint) -> None:
+        """Takes a strategy that fits as one to begin at."""
+        self._known.append((seconds, tuple(point.assignment)))
+
+    def search(self, limit: MemoryLimit) -> Frontier:
+        """The strategy of least simulated time that Markov chains find (FlexFlow section 6).
+
+        They begin at the two best of what is known, or at data parallelism where nothing is.
+        """
         space = self.space
-        if self._network is None:
-            stages = Breakdown(space)
-            self._network = Network(stages.tables(), stages, stages.extents, levels_of(space.cost.topology))
-        kept = float(space.problem.costs(np.array(point.assignment))[0][0])
-        return Simulator(self._network, point.assignment).makespan_s + max(0.0, point.time_s - kept)
+        first = [assignment for _, assignment in sorted({*self._known})[:_CHAINS]]
+        first = first or [space.assignment(data_parallel(space))]
+        found = search_strategy(
+            space, initial=first, memory_bytes=limit.limit_bytes, iterations=_PROPOSALS, network=self.network
+        )
+        return frontier_of(space.problem, found.assignment, exact=False, eliminations=(), seconds=found.seconds)
 
 
 def _row(
@@ -142,7 +163,10 @@ def _row(
     kind = "search" if method in _SEARCHES else "baseline"
     began = time.perf_counter()
     try:
-        where, found = planner.found_by(topology, method)
+        if method == _MCMC:
+            where, found = simulation.space, simulation.search(limit)
+        else:
+            where, found = planner.found_by(topology, method)
     except TensorOptError as error:
         reason = str(error).removeprefix(f"baseline {method!r}: ")
         return ComparisonRow(method, kind, search_s=time.perf_counter() - began, reason=reason)
@@ -153,12 +177,15 @@ def _row(
     memory_bytes = point.memory_bytes
     if method in PLACED:  # devices have different amounts, of which the greatest counts
         memory_bytes = float(where.device_memory(point.assignment, point.alternatives).max())
+    simulated_s = simulation.seconds(point)
+    if memory_bytes <= limit.limit_bytes:
+        simulation.remember(simulated_s, point)
     plan = where.plan(point.assignment, method, alternatives=point.alternatives)
     return ComparisonRow(
         method,
         kind,
         time_s=point.time_s,
-        simulated_time_s=simulation.seconds(point),
+        simulated_time_s=simulated_s,
         memory_bytes=memory_bytes,
         network_time_s=float(where.network_seconds(point.assignment, point.alternatives)[0]),
         network_bytes=sent_bytes(plan, where),

@@ -24,6 +24,7 @@ def _build() -> object:
 def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
     import tensoropt
     from tensoropt.api.compare import METHODS
+    from tensoropt.baselines import PLACED
     from tensoropt.cluster.presets import cpu
 
     table = tensoropt.compare(_build(), cpu(4))
@@ -48,6 +49,9 @@ def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
     fastest = table.fastest()
     assert fastest is not None
     assert fastest.time_s == pytest.approx(plan.time_s)
+    # Chains begin at the best that others found in the space, and end no worse.
+    others = [row for row in table.rows if row.reason is None and row.method not in PLACED]
+    assert table.row("mcmc").simulated_time_s == min(row.simulated_time_s or 0.0 for row in others)
 
 
 def test_the_memory_limit_decides_which_strategy_is_shown() -> None:

@@ -96,7 +96,7 @@ def test_full_and_delta_simulation_make_the_same_search(space: SearchSpace) -> N
 
 def test_the_best_takes_what_it_says_and_no_more_than_the_first(space: SearchSpace) -> None:
     first = [0] * len(space.operators)
-    result = search_strategy(space, iterations=2000, initial=[first, "random"])
+    result = search_strategy(space, iterations=1500, patience=1.0, initial=[first, "random"])
     assert simulate(space, result.assignment).makespan_s == result.time_s
     assert result.time_s <= simulate(space, first).makespan_s
     assert 0 < result.acceptance_rate < 1

@@ -28,7 +28,7 @@ class Simulator:
         assignment: the configuration of each operator, of the strategy that the timeline is of.
     """
 
-    def __init__(self, network: Network, assignment: Sequence[int], *, keep: tuple[int, ...] = ()) -> None:
+    def __init__(self, network: Network, assignment: Sequence[int] | Ints, *, keep: tuple[int, ...] = ()) -> None:
         """Simulates a first strategy.
 
         Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def random_network(seed: int, *, operators: int = 8) -> Network:
         return float(rng.exponential()) if rng.random() < 0.9 else 0.0
 
     def signature(lane: int) -> Signature:
-        at = ()
+        at: tuple[tuple[int, tuple[int, ...]], ...] = ()
         if placed and rng.random() < 0.4:
             at = tuple(
                 (axis, tuple(sorted(rng.choice(extent, size=int(rng.integers(1, extent)), replace=False).tolist())))
@@ -93,7 +94,7 @@ def random_network(seed: int, *, operators: int = 8) -> Network:
     return Network(Tables(forward, backward, edges, ways, back, returns, sizes), Given(rows), mesh, levels)
 
 
-def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[object, ...]]:
+def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[Any, ...]]:
     """Algorithm 1 over a graph of objects, for every device: (identity, resource, ready, start, end) in ticks."""
     network.add_all_rows()
     arrays = network.arrays
@@ -201,7 +202,7 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
     queue = [(0, task) for task, count in left.items() if not count]
     heapq.heapify(queue)
     free: dict[object, int] = {}
-    result: list[tuple[object, ...]] = []
+    result: list[tuple[Any, ...]] = []
     while queue:
         at, task = heapq.heappop(queue)
         stage = tasks[task]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import tensoropt.pase  # noqa: F401  # registers its search
 from tensoropt.api.planning import Planner
 from tensoropt.api.remedies import remedies
 from tensoropt.api.strategy import MINI_PARALLELISM
@@ -61,12 +60,18 @@ def check_search(search: str, option: object, *, runs: bool) -> None:
     Raises:
         PlanError: an unknown search, one that does not go with the option, or one whose plans do not run.
     """
+    if search == FT:
+        return
+    # Searches register themselves. Imported here because it takes Numba.
+    import tensoropt.mcmc
+    import tensoropt.pase  # noqa: F401
+
     known = (FT, *(name for name in search_names() if name != FT), *BASELINES)
     if search not in known:
         raise PlanError(
             f"find_strategy: search {search!r} is unknown. Use one of {', '.join(map(repr, dict.fromkeys(known)))}."
         )
-    if search == FT or (search, option) == (DATA_PARALLEL, DATA_PARALLEL):
+    if (search, option) == (DATA_PARALLEL, DATA_PARALLEL):
         return
     if not isinstance(option, str):
         raise PlanError(
@@ -125,7 +130,7 @@ def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: f
 
 def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, search: str) -> Plan:
     """The plan of another search than frontier tracking, whose strategies need not be those that fit."""
-    space, found = planner.found_by(topology, search)
+    space, found = planner.found_by(topology, search, limit)
     try:
         point = choose(found, option, limit.limit_bytes)
     except InfeasibleError as error:
@@ -133,7 +138,7 @@ def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLi
         raise InfeasibleError(
             f"find_strategy(search={search!r}) on {topology.device_count} devices of {topology.name}: what it found "
             f"takes {least:,.0f} bytes per device, the limit is {limit}: {least - limit.limit_bytes:,.0f} bytes are "
-            "missing. Use search='ft', which keeps to the memory, or more devices."
+            "missing. Use search='ft', which finds all that fit, or more devices."
         ) from error
     return planner.plan_found(topology, space, found, point, search, limit)
 

@@ -176,13 +176,26 @@ class Planner:
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
         return self._frontier[1]
 
-    def found_by(self, topology: Topology, search: str) -> tuple[SearchSpace, Frontier]:
+    def found_by(
+        self, topology: Topology, search: str, limit: MemoryLimit | None = None
+    ) -> tuple[SearchSpace, Frontier]:
         """What a registered search or a baseline finds on a cluster, and the space that it is in.
+
+        Args:
+            topology: the cluster.
+            search: its name.
+            limit: for searches that keep to one; the others leave it to the choice from what they find.
 
         Raises:
             PlanError: the baseline does not apply to the model, or the devices do not divide the batch.
+            InfeasibleError: the search keeps to the memory, and found nothing that fits.
         """
         space = self.space(topology)
+        if search == "mcmc":
+            # Chains start somewhere: at data parallelism, and at a strategy drawn at random.
+            first = space.assignment(data_parallel(space))
+            options = {"initial": (first, "random"), "memory_bytes": None if limit is None else limit.limit_bytes}
+            return space, get_search(search)(with_repeated_cells(space), **options)
         if search not in BASELINES:
             return space, get_search(search)(with_repeated_cells(space))
         if search in PLACED:

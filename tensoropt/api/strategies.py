@@ -82,10 +82,13 @@ def find_strategy(
             bring it where it is needed; ``global``: every rank has the whole batch.
         costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
             measured where the job's own devices are planned for. The environment variable ``TENSOROPT_COSTS`` wins.
-        search: what finds strategies: ``ft``, frontier tracking, which all options choose from; ``pase``, the fastest
-            strategy whatever memory it takes, found sooner (option ``mini_time``); or a baseline of
-            ``tensoropt.baselines.BASELINES``, such as ``megatron`` (options ``mini_time``, ``mini_memory`` and
-            ``turning_point``, of what it offers). All choose in the same space by the same costs.
+        search: what finds strategies, all in the same space by the same costs:
+
+            - ``ft``, frontier tracking, which every option chooses from;
+            - ``pase``, the fastest strategy whatever memory it takes, found sooner (option ``mini_time``);
+            - ``mcmc``, what Markov chains come to within the memory (option ``mini_time``);
+            - a baseline of ``tensoropt.baselines.BASELINES``, such as ``megatron`` (options ``mini_time``,
+              ``mini_memory`` and ``turning_point``, of what it offers).
 
     Returns:
         The plan; for ``profiling`` the profile.

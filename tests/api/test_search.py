@@ -80,6 +80,15 @@ def test_search_that_ignores_memory_says_what_is_missing() -> None:
         find(search="pase", memory_bytes=least)
 
 
+def test_mcmc_keeps_to_the_memory_and_is_never_below_the_fastest() -> None:
+    build()
+    plan = find(search="mcmc")
+    assert plan.option == "mcmc"
+    assert find(memory_bytes=1e12).time_s * (1 - 1e-12) <= plan.time_s <= find(search="data_parallel").time_s
+    limit = 1.5 * find("mini_memory").memory_bytes
+    assert find(search="mcmc", memory_bytes=limit).memory_bytes <= limit
+
+
 @pytest.mark.parametrize(
     ("option", "search", "message"),
     [

@@ -1,4 +1,4 @@
-"""Runs an experiment of the papers: TensorOpt's section 5, PaSE's table I.
+"""Runs an experiment of the papers: TensorOpt's section 5, FlexFlow's table 5, PaSE's table I.
 
     python -m benchmarks.paper figure6 --json figure6.json --plot .
     python -m benchmarks.paper table3 --model transformer --devices 16 64 --size layers=50

@@ -1,0 +1,73 @@
+"""Whether Markov chains find the best of all strategies, as in FlexFlow's section 8.3.
+
+    python -m benchmarks.optimum --json optimum.json
+
+For LeNet and a 2-step RNNLM on 4 devices, branch and bound goes through every strategy. So that it can, an operator
+does one thing with all devices: it splits one of its axes by four, or it replicates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.paper.setting import Options, planner
+from tensoropt.cluster.presets import p100
+from tensoropt.cluster.scaling import scaled
+from tensoropt.layout import Coarsening
+from tensoropt.mcmc import network_of, search_strategy
+from tensoropt.mcmc.exhaustive import find_optimum
+from tensoropt.search.space import SearchSpace
+
+_SIZES: dict[str, dict[str, Any]] = {
+    "lenet": {"batch_size": 256},
+    "rnnlm": {"batch_size": 256, "steps": 2},
+}
+_PAPER_HOURS = {"lenet": 0.8, "rnnlm": 18.0}
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", choices=sorted(_SIZES), default=sorted(_SIZES))
+    parser.add_argument("--chains", type=int, default=4)
+    parser.add_argument("--partial", type=int, default=200_000, help="partial strategies at most")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    flags = parser.parse_args()
+    report = {model: _compare(model, flags.chains, flags.partial) for model in flags.model}
+    Console().print_json(data=report)
+    if flags.json is not None:
+        flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _compare(model: str, chains: int, partial: int) -> dict[str, Any]:
+    whole = planner(model, Options(sizes={model: _SIZES[model]})).space(scaled(p100(), 4))
+    space = SearchSpace(whole.graph, whole.cost, coarsening=Coarsening(free_up_to_axes=0, blocks=1))
+    network = network_of(space)
+    network.add_all_rows()
+    search_strategy(space, iterations=1, network=network)  # loads what is compiled
+    began = time.process_time()
+    found = search_strategy(space, iterations=20_000, chains=chains, network=network)
+    searched_s = time.process_time() - began
+    began = time.process_time()
+    best = find_optimum(network, found.assignment, most_partial=partial)
+    return {
+        "strategies": best.strategies,
+        "optimum_s": best.time_s,
+        "found_s": found.time_s,
+        "reached": found.time_s == best.time_s,
+        "search_cpu_s": searched_s,
+        "optimum_cpu_s": time.process_time() - began,
+        "partial_strategies": best.partial,
+        "simulated": best.simulated,
+        "paper_optimum_hours": _PAPER_HOURS[model],
+    }
+
+
+if __name__ == "__main__":
+    main()

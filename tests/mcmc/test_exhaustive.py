@@ -1,0 +1,61 @@
+"""The best of all strategies, and that Markov chains find it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tensoropt.cluster.presets import p100
+from tensoropt.cluster.scaling import scaled
+from tensoropt.cost import AnalyticCost
+from tensoropt.errors import ProblemError
+from tensoropt.layout import Coarsening
+from tensoropt.mcmc import Network, Simulator, network_of, search_strategy
+from tensoropt.mcmc.exhaustive import find_optimum
+from tensoropt.search.space import SearchSpace
+from tests.mcmc.random_networks import random_network
+from tests.plan.small_graphs import mlp
+
+pytestmark = pytest.mark.pure
+
+
+def _is_placed(network: Network) -> bool:
+    network.add_all_rows()
+    return bool(network.placed_axes())
+
+
+_UNPLACED = [seed for seed in range(24) if not _is_placed(random_network(seed, operators=5))][:10]
+
+
+@pytest.mark.parametrize("seed", _UNPLACED)
+def test_branch_and_bound_finds_the_least_makespan_of_all(seed: int) -> None:
+    network = random_network(seed, operators=5)
+    every = itertools.product(*(range(count) for count in network.choices.tolist()))
+    simulator = Simulator(network, [0] * 5)
+    least = min(simulator.reset(assignment) for assignment in every)
+    found = find_optimum(network, [0] * 5)
+    assert simulator.reset(found.assignment) == least
+    assert found.time_s == simulator.makespan_s
+    assert found.strategies == np.prod(network.choices)
+
+
+def test_chains_find_the_best_of_all_strategies() -> None:
+    # One mesh axis per operator: all devices do one thing.
+    coarsening = Coarsening(free_up_to_axes=0, blocks=1)
+    space = SearchSpace(mlp(), AnalyticCost(scaled(p100(), 4)), coarsening=coarsening)
+    network = network_of(space)
+    found = search_strategy(space, iterations=3000, chains=2, network=network)
+    best = find_optimum(network, [0] * len(space.operators))
+    assert found.time_s == best.time_s
+    assert best.partial < best.strategies
+
+
+def test_too_many_strategies_are_refused() -> None:
+    placed = next(some for some in map(random_network, range(50)) if _is_placed(some))
+    with pytest.raises(ProblemError, match="some operators may be placed along mesh axes"):
+        find_optimum(placed, [0] * 8)
+    network = next(some for some in map(random_network, range(50)) if not _is_placed(some))
+    with pytest.raises(ProblemError, match="more than 1 partial strategies of 8 operators cannot be ruled out"):
+        find_optimum(network, [0] * 8, most_partial=1)

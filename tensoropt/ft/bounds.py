@@ -26,6 +26,9 @@ WEIGHTS = 24
 _SLACK = 1e-9
 """Relative: a bound must be beaten by more than this, which is far more than its sums' rounding errors."""
 
+_ROUNDING = 1e-3
+"""Of a step, which costs of strategies are multiples of: far more than rounding errors of bounds, if it matters."""
+
 _PROVEN = 1e-12
 """Relative: a strategy whose cost is this close to the bound has the least cost there is."""
 
@@ -33,13 +36,16 @@ _PROVEN = 1e-12
 class Bounds:
     """Which partial points of a graph's eliminations can still end on the frontier."""
 
-    def __init__(self, messages: Messages, weighted: list[Weighted], epsilon: float) -> None:
+    def __init__(
+        self, messages: Messages, weighted: list[Weighted], epsilon: float, steps: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         """Takes the bounds of time alone and of memory alone first, then those of both."""
         from tensoropt.ft import kernels
 
         self._test = kernels.possible_points
         self._weighted = weighted
         self._relax = 1.0 / (1.0 + epsilon)
+        self._steps = steps[0] * (1.0 - _ROUNDING), steps[1] * (1.0 - _ROUNDING)
         self._time_weights = np.array([w.time_weight for w in weighted])
         self._memory_weights = np.array([w.memory_weight for w in weighted])
         self._left: dict[int, FloatArray] = {}
@@ -64,7 +70,13 @@ class Bounds:
         self.learn(np.array([w.time_s for w in weighted]), np.array([w.memory_bytes for w in weighted]))
 
     @classmethod
-    def of(cls, graph: CostGraph, epsilon: float = 0.0, weights: int = WEIGHTS) -> Bounds | None:
+    def of(
+        cls,
+        graph: CostGraph,
+        epsilon: float = 0.0,
+        weights: int = WEIGHTS,
+        steps: tuple[float, float] = (0.0, 0.0),
+    ) -> Bounds | None:
         """Bounds for ``graph``, whose tables have at most two variables; None if no strategy was found.
 
         The weights are found as the convex hull is: the normal of two neighbouring points leads to a point between
@@ -74,6 +86,8 @@ class Bounds:
             graph: stays as it is.
             epsilon: points may go whose completions are as fast as known strategies up to this factor.
             weights: how many pairs are tried at most. More of them come closer to the frontier's convex hull.
+            steps: of which all times, and all memories, are multiples; 0.0 for none. Then what stands beside a known
+                strategy is at least a step faster, or smaller, than it.
         """
         messages = Messages(graph)
         pool = graph.workshop.pool
@@ -101,7 +115,7 @@ class Bounds:
                 if value < between.cost(low.time_s, low.memory_bytes) * (1.0 - _SLACK):
                     below += [(low, between), (between, high)]
             level = below
-        return cls(messages, found, epsilon)
+        return cls(messages, found, epsilon, steps)
 
     def learn(self, time_s: FloatArray, memory_bytes: FloatArray, *, only: bool = False) -> None:
         """Adds strategies that exist to those that others must stand beside; or takes them as the ``only`` ones."""
@@ -111,8 +125,8 @@ class Bounds:
         memory = np.concatenate([self.memory_bytes, memory_bytes])
         kept, _ = reduce_segments(np.array([0, len(time)]), time, memory)
         self.time_s, self.memory_bytes = time[kept], memory[kept]
-        # What no known strategy beats lies below some corner of their staircase: no slower than one of them and no
-        # larger than the next. Beyond the ends there is nothing if they have the least memory and time there is.
+        # What no known strategy beats or equals lies below some corner of their staircase: faster than one of them and
+        # smaller than the next. Beyond the ends there is nothing if they have the least memory and time there is.
         time = np.concatenate([[np.inf], self.time_s])
         memory = np.concatenate([self.memory_bytes, [np.inf]])
         first, last = 0, len(time)
@@ -121,8 +135,8 @@ class Bounds:
             last -= self._weighted[0].bound >= self.time_s[-1] * (1.0 - _PROVEN)
         if first >= last:  # one strategy is the best in both costs; only its equals stay
             time, memory, first, last = self.time_s, self.memory_bytes, 0, 1
-        self._corner_time = time[first:last] * (self._relax * (1.0 + _SLACK))
-        self._corner_memory = memory[first:last] * (1.0 + _SLACK)
+        self._corner_time = time[first:last] * (self._relax * (1.0 + _SLACK)) - self._steps[0]
+        self._corner_memory = memory[first:last] * (1.0 + _SLACK) - self._steps[1]
         self._set_walls()
 
     def _set_walls(self) -> None:

@@ -323,6 +323,12 @@ def unit() -> Factor:
     return _UNIT
 
 
+def nothing() -> Factor:
+    """The factor over nothing that has no strategy: the zero of union."""
+    empty = np.zeros(0, np.int64)
+    return Factor((), FrontierTable((), np.array([0, 0]), np.zeros(0), np.zeros(0)), Choice((), empty, empty))
+
+
 def choice(factors: list[Factor]) -> Factor:
     """Union of fully decided factors."""
     tables = [f.table for f in factors]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
-from tensoropt.ft.cost_graph import CostGraph, Factor, TooLongError, Workshop, build_cost_graph, choice, unit
+from tensoropt.ft.cost_graph import CostGraph, Factor, TooLongError, Workshop, build_cost_graph, choice, nothing, unit
 from tensoropt.ft.linear import (
     LinearGraph,
     eliminate_simple,
@@ -25,9 +25,11 @@ from tensoropt.ft.linear import (
 )
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
+from tensoropt.search.grid import coarsest_grid
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.search.tables import FrontierTable
 
 __all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "track_frontier"]
 
@@ -42,10 +44,10 @@ configurations are just below."""
 BOUND_FROM = 1_000_000
 """Candidates of what is left to do, as tables are now, from which bounds are worked out."""
 
-LEAVE_FROM = 5_000_000
+LEAVE_FROM = 200_000
 """Candidates of one elimination from which it waits for the bounds."""
 
-ROUNDS = ((24, 1),)
+ROUNDS = ((16, 1),)
 """How often bounds are worked out, each time on what the last ones left: pairs of weights, and configurations per
 variable and pair of weights that the narrow pass takes."""
 
@@ -62,6 +64,10 @@ and at last with those of one after the other."""
 NARROW_EPSILON = 0.02
 """How far the narrow pass thins. What it finds is close to the frontier either way."""
 
+FEW_STEPS = 20_000
+"""So many steps of the grid of costs between the ends of the hull bound the points of a frontier well enough that the
+narrow pass need not thin."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Options:
@@ -70,6 +76,7 @@ class _Options:
     limit: int
     epsilon: float
     longest: float
+    steps: tuple[float, float]
 
 
 @register_search("ft")
@@ -122,7 +129,11 @@ def track_frontier(
     variable = {node: v for v, nodes in enumerate(reduced.members) for node in nodes}
     rank = topological_rank(count, [(variable[u], variable[v]) for u, v in problem.edges.tolist()])
     workers = threads if threads is not None else os.cpu_count() or 1
-    options = _Options(method, heuristics, max_joint_configurations, epsilon, LONGEST)
+    steps = (
+        coarsest_grid((*problem.node_time_s, *problem.edge_time_s)),
+        coarsest_grid((*problem.node_memory_bytes, *problem.edge_memory_bytes)),
+    )
+    options = _Options(method, heuristics, max_joint_configurations, epsilon, LONGEST, steps)
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         workshop = Workshop(
             names=tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members),
@@ -219,21 +230,24 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     epsilon = math.expm1(math.log1p(options.epsilon) / 2)
     known: list[Factor] = []
     for weights, near in ROUNDS:
-        bounds = Bounds.of(graph, epsilon, weights)
+        bounds = Bounds.of(graph, epsilon, weights, options.steps)
         if bounds is None:
             break
         # The narrow pass thins, so the fastest and the smallest strategy come from message passing itself.
         known.append(bounds.hull(graph))
-        narrow = _narrow_enough(graph, bounds, order, kind, near)
+        thin = 0.0 if _steps_between(known[-1].table, options.steps) < FEW_STEPS else NARROW_EPSILON
+        narrow = _narrow_enough(graph, bounds, order, kind, near, thin)
         if narrow is not None:
             known.append(narrow)
         known = [choice(known)]
         # Where points may go for others that are almost as good, these have to be in the result.
         table = known[0].table
         bounds.learn(table.time_s, table.memory_bytes, only=options.epsilon > 0.0)
-        if options.epsilon > 0.0 and not bounds.gap:
+        if not bounds.gap and (options.epsilon > 0.0 or any(options.steps)):
             return known[0]
         alive = bounds.alive()
+        if not all(map(len, alive.values())):
+            return known[0]
         before = sum(graph.sizes.values())
         graph = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
         if sum(graph.sizes.values()) > before * 0.9 or sum(graph.work(v) for v in graph.sizes) < BOUND_FROM:
@@ -253,31 +267,41 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             graph.workshop.exact = False
             graph.workshop.record("narrow", sorted(graph.sizes))
             return choice(known)
-    # Without thinning, what is known is in the result unless it is beaten.
-    return choice([result, *known]) if options.epsilon > 0.0 else result
+    # What only equals a known strategy may be missing.
+    return choice([result, *known])
 
 
-def _narrow_enough(graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, count: int) -> Factor | None:
+def _steps_between(table: FrontierTable, steps: tuple[float, float]) -> float:
+    """Into how many steps the ends of a frontier are apart, in the cost of which it is fewer."""
+    apart = np.ptp(table.time_s), np.ptp(table.memory_bytes)
+    return min(float(length / step) if step > 0.0 else math.inf for length, step in zip(apart, steps, strict=True))
+
+
+def _narrow_enough(
+    graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, count: int, thin: float
+) -> Factor | None:
     """Strategies near the frontier; None if even the narrowest search is too long."""
-    for near in (bounds.near(count), *(bounds.near(0, slice(several)) for several in NARROWER)):
-        found = _narrow(graph, bounds, order, kind, near)
+    first = bounds.near(count)
+    tries = [(first, thin), *([(first, NARROW_EPSILON)] if thin < NARROW_EPSILON else [])]
+    for near, epsilon in (*tries, *((bounds.near(0, slice(several)), NARROW_EPSILON) for several in NARROWER)):
+        found = _narrow(graph, bounds, order, kind, near, epsilon)
         if found is not None:
             return found
     singles = []
     for number in range(bounds.strategies):
-        found = _narrow(graph, bounds, order, kind, bounds.near(0, slice(number, number + 1)))
+        found = _narrow(graph, bounds, order, kind, bounds.near(0, slice(number, number + 1)), NARROW_EPSILON)
         if found is not None:
             singles.append(found)
     return choice(singles) if singles else None
 
 
 def _narrow(
-    graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, near: dict[int, IntArray]
+    graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, near: dict[int, IntArray], epsilon: float
 ) -> Factor | None:
     """Strategies of some configurations, thinned; None if that is too long."""
-    ratio = math.expm1(math.log1p(NARROW_EPSILON) / len(graph.sizes))
+    ratio = math.expm1(math.log1p(epsilon) / len(graph.sizes))
     workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=NARROW_LONGEST)
-    quick = graph.restricted(near, workshop, bounds.relaxed(NARROW_EPSILON).restricted(near))
+    quick = graph.restricted(near, workshop, bounds.relaxed(epsilon).restricted(near))
     try:
         for v in least_table_order(quick)[0] if order is None else order:
             quick.eliminate(v, kind)
@@ -294,7 +318,9 @@ def _eliminate_all(graph: CostGraph, order: list[int] | None, kind: str, options
                 raise TooLongError(largest)
             return _fix(graph, options)
     for v in order:
-        graph.eliminate(v, _kind(graph, v, kind))
+        scope = graph.eliminate(v, _kind(graph, v, kind))
+        if graph.limits is not None and graph.factors[scope].table.points == 0:
+            return nothing()  # that beats what is known
     return graph.factors[()]
 
 

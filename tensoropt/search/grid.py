@@ -15,7 +15,7 @@ import numpy as np
 
 from tensoropt.search.problem import FloatArray, Problem, same_memory
 
-__all__ = ["Grid", "on_grid", "problem_grids"]
+__all__ = ["Grid", "coarsest_grid", "on_grid", "problem_grids"]
 
 Grid = float
 """A power of two; 0.0 where no grid is fine enough and costs stay as they are."""
@@ -65,3 +65,23 @@ def on_grid(array: FloatArray, grid: Grid) -> FloatArray:
         return array
     rounded: FloatArray = np.rint(array / grid) * grid
     return rounded
+
+
+def coarsest_grid(arrays: Sequence[FloatArray]) -> Grid:
+    """The largest power of two of which all finite costs are multiples; 0.0 if they need more than 62 bits.
+
+    Two different sums of such costs are at least this far apart.
+    """
+    distinct = list({same_memory(a): a for a in arrays if any(a.strides) or a.size == 1}.values())
+    largest = max((float(a.max(where=np.isfinite(a), initial=0.0)) for a in distinct), default=0.0)
+    if largest == 0.0:
+        return 0.0
+    unit = math.ldexp(1.0, max(math.frexp(largest)[1] - 62, -1022))
+    bits = 0
+    for array in distinct:
+        counts = array[np.isfinite(array)] / unit
+        whole = counts.astype(np.int64)
+        if not np.array_equal(whole, counts):
+            return 0.0
+        bits |= int(np.bitwise_or.reduce(whole, axis=None))
+    return unit * (bits & -bits)

@@ -90,6 +90,23 @@ def test_frontier_of_whole_numbers_equals_brute_force_to_the_last_bit(shape: str
             assert found.memory_bytes.tolist() == expected.memory_bytes.tolist()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_does_not_beat_known_strategies_by_a_step_is_not_looked_for(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force_bounds(monkeypatch)
+    for seed in range(120, 160):
+        # Costs are multiples of 3/8 s and 64 bytes, so that strategies differ by one step at least.
+        coarse = random_problem(shape, seed, whole=True)
+        problem = coarse.with_tables(lambda time_s, memory, _: (time_s * 0.375, memory * 64.0))
+        expected, found = solve_or_none(brute_force, problem), solve_or_none(track_frontier, problem, threads=1)
+        if expected is not None:
+            assert found is not None
+            assert found.exact
+            assert found.time_s.tolist() == expected.time_s.tolist()
+            assert found.memory_bytes.tolist() == expected.memory_bytes.tolist()
+
+
 def test_bounds_drop_points_of_long_chains_and_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layered_problem(6, 7, seed=1)
     made: list[int] = []

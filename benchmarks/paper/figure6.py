@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.paper.drawing import LABELS, finish_panel, frontier_line, mark, new_panels, save_figure
-from benchmarks.paper.setting import Curve, Options, Report, baselines, planner, track
-from tensoropt.baselines import BASELINES
+from benchmarks.paper.setting import BASELINES_OF_THE_PAPER, Curve, Options, Report, baselines, planner, track
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.viz.canvas import COLORS
@@ -28,7 +27,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
     topology = scaled(v100(), devices)
     for model in options.models or _MODELS:
         space, _, ours = track(planner(model, options), topology, options)
-        others, reasons = baselines(space, tuple(BASELINES))
+        others, reasons = baselines(space, BASELINES_OF_THE_PAPER)
         drawn[model] = ours, others
         report["models"][model] = {
             "devices": devices,

@@ -16,12 +16,13 @@ from tensoropt.api.strategy import import_model
 from tensoropt.baselines import apply_baseline
 from tensoropt.cluster import Topology
 from tensoropt.errors import TensorOptError
-from tensoropt.ft import track_frontier
+from tensoropt.ft.space import track_space
 from tensoropt.search import Frontier
-from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["GIB", "Curve", "Options", "baselines", "planner", "track"]
+__all__ = ["BASELINES_OF_THE_PAPER", "GIB", "Curve", "Options", "baselines", "planner", "track"]
+
+BASELINES_OF_THE_PAPER = ("data_parallel", "mesh_tensorflow", "optcnn", "tofu")
 
 GIB = 2.0**30
 Report = dict[str, Any]
@@ -107,9 +108,9 @@ def track(plans: Planner, topology: Topology, options: Options) -> tuple[SearchS
     """Builds the tables of a model on a cluster and tracks the frontier."""
     began = time.perf_counter()
     space = plans.space(topology)
-    problem = with_repeated_cells(space)
+    _ = space.problem
     table_s = time.perf_counter() - began
-    frontier = track_frontier(problem, epsilon=options.epsilon, threads=options.threads)
+    frontier = track_space(space, epsilon=options.epsilon, threads=options.threads)
     return space, frontier, Curve.of(space, frontier, table_s)
 
 

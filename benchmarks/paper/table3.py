@@ -12,7 +12,8 @@ from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft import track_frontier
 from tensoropt.search import Problem
-from tensoropt.search.cells import with_repeated_cells
+from tensoropt.search.followers import contracted
+from tensoropt.search.resolution import Resolution
 
 __all__ = ["METHODS", "run"]
 
@@ -27,12 +28,17 @@ def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = M
         plans = planner(model, options)
         for devices in options.devices or (16,):
             wall, cpu = time.perf_counter(), time.process_time()
-            problem = with_repeated_cells(plans.space(scaled(v100(), devices)))
+            space = plans.space(scaled(v100(), devices))
+            whole = contracted(space).problem
+            resolution = Resolution.of(whole)
+            problem = resolution.rounded(whole)
             row: Report = {
                 "devices": devices,
                 "sizes": dict(options.sizes.get(model, {})),
-                "operators": problem.nodes,
+                "operators": space.problem.nodes,
+                "deciding": problem.nodes,
                 "edges": len(problem.edges),
+                "resolution": {"time_s": resolution.time_s, "memory_bytes": resolution.memory_bytes},
                 "most_configurations": max(problem.configurations(i) for i in range(problem.nodes)),
                 "tables": {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu},
                 "paper_s": TABLE_3_SECONDS.get(model) if devices == 16 else None,

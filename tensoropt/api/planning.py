@@ -15,7 +15,7 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
 from tensoropt.errors import PlanError
-from tensoropt.ft import track_frontier
+from tensoropt.ft.space import least_memory, track_space
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule
@@ -23,8 +23,8 @@ from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.search.cells import with_repeated_cells
+from tensoropt.search.followers import contracted
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.problem import Problem
 from tensoropt.search.provenance import Provenance
 from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier, FrontierPoint
@@ -170,7 +170,7 @@ class Planner:
         """
         key = topology.fingerprint()
         if self._frontier is None or self._frontier[0] != key:
-            found = track_frontier(with_repeated_cells(self.space(topology)))
+            found = track_space(self.space(topology))
             costs = "analytic" if self._profile is None else "measured"
             provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
@@ -196,8 +196,11 @@ class Planner:
             first = space.assignment(data_parallel(space))
             options = {"initial": (first, "random"), "memory_bytes": None if limit is None else limit.limit_bytes}
             return space, get_search(search)(with_repeated_cells(space), **options)
+        if search == "ft":
+            return space, self.frontier(topology)
         if search not in BASELINES:
-            return space, get_search(search)(with_repeated_cells(space))
+            contraction = contracted(space)
+            return space, contraction.expand(get_search(search)(contraction.problem))
         if search in PLACED:
             # The space of this strategy only: with all that place operators there are too many to price.
             chosen = {name: (configuration,) for name, configuration in PLACED[search](space).items()}
@@ -215,7 +218,7 @@ class Planner:
         if self._frontier is not None and self._frontier[0] == topology.fingerprint():
             found = self._frontier[1]
         else:
-            found = track_frontier(_without_time(with_repeated_cells(self.space(topology))))
+            found = least_memory(self.space(topology))
         least = float(found.memory_bytes[0])
         if found.exact:
             self._least[topology.device_count] = least
@@ -283,11 +286,6 @@ class Planner:
             "cost the same in this model's tables, but does not: operators were measured anew since, or it was made by "
             "another version of tensoropt. Call find_frontier again."
         )
-
-
-def _without_time(problem: Problem) -> Problem:
-    """The problem with nothing to pay but memory: its frontier is a single point, found in a moment."""
-    return problem.with_tables(lambda time_s, memory, _: (np.where(np.isinf(time_s), np.inf, 0.0), memory))
 
 
 def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:

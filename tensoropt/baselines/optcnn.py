@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
 from tensoropt.baselines.baseline import single
-from tensoropt.errors import InfeasibleError
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.problem import FloatArray, Problem
+from tensoropt.search.followers import contracted
+from tensoropt.search.problem import Problem
 from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier
+from tensoropt.search.single_cost import single_cost
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["fastest", "optcnn"]
-
-# Memory decides between strategies whose times differ by less than this share.
-_TIE = 1e-9
 
 
 def optcnn(space: SearchSpace) -> Frontier:
@@ -26,7 +21,8 @@ def optcnn(space: SearchSpace) -> Frontier:
     OptCNN's own eliminations need a graph that they reduce to two nodes; here the search is frontier tracking's, on
     which time is the only cost, so any graph will do and the result is the same.
     """
-    return fastest(with_repeated_cells(space))
+    contraction = contracted(space)
+    return contraction.expand(fastest(contraction.problem))
 
 
 def fastest(problem: Problem) -> Frontier:
@@ -36,31 +32,5 @@ def fastest(problem: Problem) -> Frontier:
         InfeasibleError: no strategy is possible.
     """
     began = time.perf_counter()
-    found = get_search("ft")(_time_only(problem))
+    found = get_search("ft")(single_cost(problem, "time"))
     return single(problem, found.assignments[-1], began, found.alternatives[-1])
-
-
-def _time_only(problem: Problem) -> Problem:
-    """The problem whose time is time and a trace of memory, and whose memory is nothing."""
-    least_s = _sum_of(problem.node_time_s, np.min) + _sum_of(problem.edge_time_s, np.min)
-    most_bytes = _sum_of(problem.node_memory_bytes, np.max) + _sum_of(problem.edge_memory_bytes, np.max)
-    if not np.isfinite(least_s):
-        raise InfeasibleError("Problem: no strategy is possible, a table has only infinite times. Correct it.")
-    seconds_per_byte = _TIE * least_s / most_bytes if most_bytes > 0 else 0.0
-
-    def merged(time_s: FloatArray, memory_bytes: FloatArray, _: int) -> tuple[FloatArray, FloatArray]:
-        exists = np.isfinite(time_s) & np.isfinite(memory_bytes)
-        sum_s = np.where(exists, time_s + seconds_per_byte * np.where(exists, memory_bytes, 0.0), np.inf)
-        return sum_s, np.where(exists, 0.0, np.inf)
-
-    return problem.with_tables(merged)
-
-
-def _sum_of(tables: tuple[FloatArray, ...], what: object) -> float:
-    """The sum of every table's least or greatest finite entry; infinite where a table has no finite one."""
-    known: dict[int, float] = {}
-    for table in tables:
-        if id(table) not in known:
-            finite = table[np.isfinite(table)]
-            known[id(table)] = float(what(finite)) if len(finite) else np.inf  # type: ignore[operator]
-    return sum(known[id(table)] for table in tables)

@@ -48,7 +48,7 @@ class Coarsening:
     """
 
     free_up_to_axes: int = 3
-    blocks: int = 3
+    blocks: int = 2
     any_sizes_up_to_axes: int = 4
     borders: tuple[int, ...] = ()
     placed_blocks: int = 0

@@ -66,7 +66,7 @@ def test_of_equally_fast_strategies_the_smallest_is_taken() -> None:
 
 
 def test_fastest_says_that_nothing_is_possible() -> None:
-    with pytest.raises(InfeasibleError, match="has only infinite times"):
+    with pytest.raises(InfeasibleError, match="has only infinite time"):
         fastest(Problem(["a"], [[np.inf]], [[1.0]]))
 
 

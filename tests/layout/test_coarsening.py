@@ -26,7 +26,7 @@ def test_a_small_mesh_has_every_pattern(axes: int, once: int, repeated: int) -> 
 @pytest.mark.parametrize("borders", [(), (1,), (3,), (2, 4)])
 @pytest.mark.parametrize("axes", [4, 5, 6])
 def test_a_large_mesh_has_few_blocks_that_meet_at_the_border_of_a_level(axes: int, borders: tuple[int, ...]) -> None:
-    coarsening = Coarsening(borders=tuple(border for border in borders if border < axes))
+    coarsening = Coarsening(blocks=3, borders=tuple(border for border in borders if border < axes))
     expected = []
     for pattern in itertools.product(range(4), repeat=axes):
         blocks = _blocks(pattern)
@@ -44,8 +44,11 @@ def test_a_large_mesh_has_few_blocks_that_meet_at_the_border_of_a_level(axes: in
 def test_numbers_of_patterns_are_as_worked_out_by_hand() -> None:
     # Five states that stand once and one that may repeat, on 2 hosts x 8 and on 8 x 8 devices. With b blocks there are
     # 6, 5 * 4 + 2 * 5 = 30, and 5 * 4 * 3 + 3 * 5 * 4 + 5 = 125 sequences of states, in 1, 3 and 3 (1, 5 and 4) cuts.
-    assert len(Coarsening(borders=(1,)).patterns(4, 5, 1)) == 6 + 3 * 30 + 3 * 125
-    assert len(Coarsening(borders=(3,)).patterns(6, 5, 1)) == 6 + 5 * 30 + 4 * 125
+    assert len(Coarsening(blocks=3, borders=(1,)).patterns(4, 5, 1)) == 6 + 3 * 30 + 3 * 125
+    assert len(Coarsening(blocks=3, borders=(3,)).patterns(6, 5, 1)) == 6 + 5 * 30 + 4 * 125
+    # By default two blocks.
+    assert len(Coarsening(borders=(1,)).patterns(4, 5, 1)) == 6 + 3 * 30
+    assert len(Coarsening(borders=(3,)).patterns(6, 5, 1)) == 6 + 5 * 30
 
 
 def test_limits_that_leave_nothing_are_refused() -> None:

@@ -14,7 +14,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.layout import Layout, Mesh, Step, StepKind
+from tensoropt.layout import Coarsening, Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import DEFER, Configuration
 from tensoropt.plan.plan import Plan, row_edges
 from tensoropt.plan.reuse import reverse_steps
@@ -248,18 +248,20 @@ def test_the_usual_strategies_are_in_the_space(devices: int) -> None:
         assert Configuration((None,) * data + ("d1",) * inner) in space.choices("w2")
 
 
-@pytest.mark.parametrize("devices", [16, 64, 1024])
-def test_a_large_mesh_has_a_few_hundred_configurations_and_a_plan_of_any_runs(devices: int) -> None:
+@pytest.mark.parametrize(("devices", "blocks"), [(16, 2), (16, 3), (64, 2), (1024, 3)])
+def test_a_large_mesh_has_a_few_hundred_configurations_and_a_plan_of_any_runs(devices: int, blocks: int) -> None:
     graph = mlp(2048, 1024, 1024)
-    space = SearchSpace(graph, AnalyticCost(_topology(devices)), reuse=True)
+    cost = AnalyticCost(_topology(devices))
+    coarsening = Coarsening(blocks=blocks, borders=cost.topology.level_borders())
+    space = SearchSpace(graph, cost, reuse=True, coarsening=coarsening)
     counts = [len(space.choices(op.name)) for op in space.operators]
-    assert max(counts) < 300
+    assert max(counts) < {2: 80, 3: 300}[blocks]
     for seed in range(5):
         assignment = _random(space, seed)
         alternatives = _random_alternatives(space, assignment, seed)
         plan = space.plan(assignment, "random", alternatives=alternatives)
         plan.check(graph)
-        assert plan.notes["coarsening"]["blocks"] == 3
+        assert plan.notes["coarsening"]["blocks"] == blocks
         time, memory = space.problem.costs(assignment, alternatives)
         assert (plan.time_s, plan.memory_bytes) == (time[0], memory[0])
         _check_edges(space, plan)

@@ -1,0 +1,170 @@
+"""A problem with fewer nodes: those that others decide for are added up, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.result import Frontier, frontier_of
+
+__all__ = ["Contraction"]
+
+_Tables = tuple[FloatArray, FloatArray]
+
+
+class Contraction:
+    """A problem in which some nodes decide for all.
+
+    Tables between the same nodes are added up unless they have alternatives, so the costs of a strategy stay what they
+    were. Tables that were shared stay shared, if what they are added to is shared, too.
+
+    Attributes:
+        whole: the problem that was contracted.
+        problem: over the nodes that decide. A table with alternatives that cannot be added is a node of the same
+            group, or an edge, of its own.
+    """
+
+    def __init__(self, whole: Problem, leaders: IntArray, index: Sequence[IntArray | None]) -> None:
+        """Adds up the tables.
+
+        Args:
+            whole: a problem; its own groups are kept to if nodes that decide stand for all of theirs.
+            leaders: ``(N,)``, per node the one that decides for it, or another one of that node's group.
+            index: per node, its configuration by that of the one that decides, ``(K,)``; None for the same.
+        """
+        self.whole = whole
+        self._index = tuple(index)
+        deciding = sorted(set(leaders.tolist()))
+        place = {node: number for number, node in enumerate(deciding)}
+        self._place = np.array([place[leader] for leader in leaders.tolist()])
+        # The term of the contracted problem that has this one's alternatives; -1 where it has none.
+        self._term = np.full(whole.nodes + len(whole.edges), -1)
+        self._arranged: dict[tuple[object, ...], tuple[_Tables, _Tables]] = {}
+        self._added: dict[tuple[object, ...], tuple[tuple[_Tables, ...], _Tables]] = {}
+        self.problem = self._contracted(deciding)
+
+    def expand(self, frontier: Frontier, *more: Frontier, exact: bool | None = None) -> Frontier:
+        """Frontiers of the contracted problem as one of the whole.
+
+        Args:
+            frontier: of `problem`, or of one of the same shape, such as with rounded tables.
+            more: others, of which points that none of the others beats are added.
+            exact: what is claimed of the result; by default what ``frontier`` claims.
+        """
+        found = [frontier, *more]
+        rows = np.concatenate([self._assignments(one.assignments) for one in found])
+        picks = np.concatenate([self._alternatives(one.alternatives) for one in found])
+        return frontier_of(
+            self.whole,
+            rows,
+            picks,
+            exact=frontier.exact if exact is None else exact,
+            eliminations=frontier.eliminations,
+            seconds=sum(one.seconds for one in found),
+        )
+
+    def _assignments(self, assignments: IntArray) -> IntArray:
+        chosen = assignments[:, self._place]
+        for node, by in enumerate(self._index):
+            if by is not None:
+                chosen[:, node] = by[chosen[:, node]]
+        return chosen
+
+    def _alternatives(self, alternatives: IntArray) -> IntArray:
+        return np.where(self._term < 0, 0, alternatives[:, self._term])
+
+    def _contracted(self, deciding: list[int]) -> Problem:
+        whole, places = self.whole, self._place.tolist()
+        nodes: list[list[_Tables]] = [[] for _ in deciding]
+        edges: dict[tuple[int, int], list[_Tables]] = {}
+        apart: list[tuple[int, tuple[int, ...], _Tables]] = []
+        for term in range(whole.nodes + len(whole.edges)):
+            if term < whole.nodes:
+                ends: tuple[int, ...] = (term,)
+                tables = whole.node_time_s[term], whole.node_memory_bytes[term]
+            else:
+                e = term - whole.nodes
+                ends = tuple(whole.edges[e].tolist())
+                tables = whole.edge_time_s[e], whole.edge_memory_bytes[e]
+            scope = tuple(places[end] for end in ends)
+            tables = self._by_deciding(tables, ends, len(set(scope)) == 1)
+            scope = tuple(dict.fromkeys(scope))
+            if tables[0].ndim > len(scope):
+                apart.append((term, scope, tables))
+            elif len(scope) == 1:
+                nodes[scope[0]].append(tables)
+            elif scope[::-1] in edges:
+                edges[scope[::-1]].append(self._turned(tables))
+            else:
+                edges.setdefault((scope[0], scope[1]), []).append(tables)
+        names = [whole.names[node] for node in deciding]
+        groups = list(range(len(names)))
+        # All tables of a node may be kept apart; it costs nothing by itself then.
+        node_tables = [
+            self._sum(tables) if tables else (np.zeros(whole.configurations(node)),) * 2
+            for node, tables in zip(deciding, nodes, strict=True)
+        ]
+        ends_of = list(edges)
+        edge_tables = [self._sum(tables) for tables in edges.values()]
+        later = []
+        for term, scope, tables in apart:
+            if len(scope) == 1:
+                self._term[term] = len(names)
+                names.append(f"{whole.names[deciding[scope[0]]]}/alternatives{len(names)}")
+                groups.append(scope[0])
+                node_tables.append(tables)
+            else:
+                later.append((term, len(ends_of)))
+                ends_of.append((scope[0], scope[1]))
+                edge_tables.append(tables)
+        for term, edge in later:
+            self._term[term] = len(names) + edge
+        return Problem(
+            names,
+            [time for time, _ in node_tables],
+            [memory for _, memory in node_tables],
+            np.array(ends_of, np.int64).reshape(-1, 2),
+            [time for time, _ in edge_tables],
+            [memory for _, memory in edge_tables],
+            groups if len(names) > len(deciding) else None,
+        )
+
+    def _by_deciding(self, tables: _Tables, ends: tuple[int, ...], one: bool) -> _Tables:
+        """Tables by the configurations of the nodes that decide; without alternatives if only the first exists."""
+        by = [self._index[end] for end in ends]
+        key = (*map(id, tables), *map(id, by), one)
+        if key not in self._arranged:
+            self._arranged[key] = tables, tuple(_arranged(table, by, one) for table in tables)  # type: ignore[assignment]
+            axes = 1 if one else len(ends)
+            time, memory = self._arranged[key][1]
+            if time.ndim > axes and not np.isfinite(time[..., 1:] + memory[..., 1:]).any():
+                self._arranged[key] = tables, (time[..., 0], memory[..., 0])
+        return self._arranged[key][1]
+
+    def _turned(self, tables: _Tables) -> _Tables:
+        key = ("turned", *map(id, tables))
+        if key not in self._arranged:
+            self._arranged[key] = tables, (tables[0].T, tables[1].T)
+        return self._arranged[key][1]
+
+    def _sum(self, tables: list[_Tables]) -> _Tables:
+        key = tuple(id(part) for pair in tables for part in pair)
+        if key not in self._added:
+            total = tables[0]
+            for time, memory in tables[1:]:
+                total = total[0] + time, total[1] + memory
+            self._added[key] = tuple(tables), total
+        return self._added[key][1]
+
+
+def _arranged(table: FloatArray, by: list[IntArray | None], one: bool) -> FloatArray:
+    if len(by) == 2 and one:
+        count = next((len(index) for index in by if index is not None), table.shape[0])
+        rows, columns = (np.arange(count) if index is None else index for index in by)
+        return table[rows, columns]
+    for axis, index in enumerate(by):
+        if index is not None:
+            table = table.take(index, axis=axis)
+    return table

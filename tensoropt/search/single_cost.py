@@ -1,0 +1,50 @@
+"""Problems with one cost, the other one deciding between equals: their frontiers are single points, found quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError
+from tensoropt.search.problem import FloatArray, Problem
+
+__all__ = ["single_cost"]
+
+_TIE = 1e-9
+
+
+def single_cost(problem: Problem, cost: Literal["time", "memory"]) -> Problem:
+    """The problem whose time is one cost and a trace of the other, and whose memory is nothing.
+
+    The best strategy has the least of that cost within 1e-9 of it, and of those that have the least of the other.
+
+    Raises:
+        InfeasibleError: a table has only infinite costs.
+    """
+    times = (*problem.node_time_s, *problem.edge_time_s)
+    memories = (*problem.node_memory_bytes, *problem.edge_memory_bytes)
+    wanted, other = (times, memories) if cost == "time" else (memories, times)
+    least, most = _sum_of(wanted, np.min), _sum_of(other, np.max)
+    if not np.isfinite(least):
+        raise InfeasibleError(f"Problem: no strategy is possible, a table has only infinite {cost}. Correct it.")
+    trace = _TIE * least / most if most > 0 else 0.0
+
+    def merged(time_s: FloatArray, memory_bytes: FloatArray, _: int) -> tuple[FloatArray, FloatArray]:
+        exists = np.isfinite(time_s) & np.isfinite(memory_bytes)
+        whole, part = (time_s, memory_bytes) if cost == "time" else (memory_bytes, time_s)
+        total = np.where(exists, whole + trace * np.where(exists, part, 0.0), np.inf)
+        return total, np.where(exists, 0.0, np.inf)
+
+    return problem.with_tables(merged)
+
+
+def _sum_of(tables: tuple[FloatArray, ...], what: Callable[[FloatArray], object]) -> float:
+    """The sum of every table's least or greatest finite entry; infinite where a table has no finite one."""
+    known: dict[int, float] = {}
+    for table in tables:
+        if id(table) not in known:
+            finite = table[np.isfinite(table)]
+            known[id(table)] = float(what(finite)) if len(finite) else np.inf  # type: ignore[arg-type]
+    return sum(known[id(table)] for table in tables)

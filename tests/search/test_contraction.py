@@ -1,0 +1,100 @@
+"""Problems over the nodes that decide cost what the whole ones do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensoropt.errors import InfeasibleError
+from tensoropt.ft import track_frontier
+from tensoropt.search.brute_force import brute_force
+from tensoropt.search.contraction import Contraction
+from tensoropt.search.problem import IntArray, Problem
+from tests.ft.random_problems import SHAPES, random_problem
+
+pytestmark = pytest.mark.pure
+
+
+def _ungrouped(problem: Problem) -> Problem:
+    return Problem(
+        problem.names,
+        problem.node_time_s,
+        problem.node_memory_bytes,
+        problem.edges,
+        problem.edge_time_s,
+        problem.edge_memory_bytes,
+    )
+
+
+def _followers(problem: Problem, seed: int) -> tuple[IntArray, tuple[IntArray | None, ...]]:
+    """Some nodes follow an earlier one by a random map."""
+    rng = np.random.default_rng(seed)
+    leaders, index = np.arange(problem.nodes), [None] * problem.nodes
+    for node in range(1, problem.nodes):
+        if rng.random() < 0.5:
+            leader = int(rng.choice(np.flatnonzero(leaders[:node] == np.arange(node))))
+            leaders[node] = leader
+            index[node] = rng.integers(problem.configurations(node), size=problem.configurations(leader))
+    return leaders, tuple(index)
+
+
+def _every_strategy(problem: Problem, leaders: IntArray, index: tuple[IntArray | None, ...]) -> IntArray:
+    """All assignments of the whole problem in which followers do as they must."""
+    deciding = [node for node in range(problem.nodes) if leaders[node] == node]
+    counts = [problem.configurations(node) for node in deciding]
+    grid = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1).reshape(-1, len(deciding))
+    by = dict(zip(deciding, grid.T, strict=True))
+    columns = [by[leaders[n]] if index[n] is None else index[n][by[leaders[n]]] for n in range(problem.nodes)]
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_frontier_is_that_of_all_strategies_in_which_followers_follow(shape: str) -> None:
+    solved = 0
+    for seed in range(10):
+        problem = _ungrouped(random_problem(shape, seed, whole=True))
+        leaders, index = _followers(problem, seed)
+        contraction = Contraction(problem, leaders, index)
+        points = []
+        for row in _every_strategy(problem, leaders, index):
+            try:
+                time, memory = problem.evaluate(row)
+            except InfeasibleError:
+                continue
+            points += [*zip(time.tolist(), memory.tolist(), strict=True)]
+        best = sorted({p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)})
+        if not best:
+            continue
+        for search in (brute_force, track_frontier):
+            found = contraction.expand(search(contraction.problem))
+            assert sorted(zip(found.time_s.tolist(), found.memory_bytes.tolist(), strict=True)) == best
+        solved += 1
+    assert solved > 3
+
+
+def test_shared_tables_stay_shared() -> None:
+    node, edge = np.array([1.0, 2.0]), np.array([[0.0, 1.0], [1.0, 0.0]])
+    names = [f"{kind}{layer}" for layer in range(4) for kind in ("product", "bias")]
+    edges = [(i, i + 1) for i in range(7)]
+    problem = Problem(names, [node] * 8, [node] * 8, edges, [edge] * 7, [edge] * 7)
+    same = np.array([0, 1])
+    leaders = np.array([0, 0, 2, 2, 4, 4, 6, 6])
+    contraction = Contraction(problem, leaders, [None, same] * 4)
+    small = contraction.problem
+    assert small.names == ("product0", "product1", "product2", "product3")
+    assert len({id(table) for table in small.node_time_s}) == 1
+    assert len({id(table) for table in small.edge_time_s}) == 1
+    # Two products and the edge within, which is free where both do the same.
+    assert small.node_time_s[0].tolist() == [2.0, 4.0]
+
+
+def test_frontiers_are_merged_where_several_are_expanded() -> None:
+    problem = Problem(["a", "b"], [[1.0, 3.0], [1.0, 3.0]], [[4.0, 1.0], [4.0, 1.0]], [(0, 1)], [np.zeros((2, 2))])
+    contraction = Contraction(problem, np.array([0, 0]), [None, np.array([0, 1])])
+    whole = track_frontier(contraction.problem)
+    coarse = track_frontier(contraction.problem.with_tables(lambda time_s, memory, _: (time_s * 0.0, memory)))
+    assert contraction.expand(coarse).memory_bytes.tolist() == [2.0]
+    merged = contraction.expand(coarse, whole, exact=False)
+    assert merged.memory_bytes.tolist() == [2.0, 8.0]
+    assert merged.time_s.tolist() == [6.0, 2.0]
+    assert not merged.exact

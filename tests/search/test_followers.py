@@ -1,0 +1,96 @@
+"""Who decides for whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.search.followers import contracted, follow
+from tensoropt.search.space import SearchSpace
+from tests.plan.small_graphs import mlp, two_lookups
+
+pytestmark = pytest.mark.pure
+
+
+def _space(graph: object, devices: int = 4) -> SearchSpace:
+    return SearchSpace(graph, AnalyticCost(cpu(devices)))  # type: ignore[arg-type]
+
+
+def _leader_of(space: SearchSpace, **options: float) -> dict[str, str]:
+    leaders, _ = follow(space, **options)
+    names = [op.name for op in space.operators]
+    return {name: names[leader] for name, leader in zip(names, leaders.tolist(), strict=True)}
+
+
+def test_products_variables_and_inputs_decide_for_themselves() -> None:
+    space = _space(mlp(256, 256, 256))
+    leader = _leader_of(space)
+    for op in space.operators:
+        if op.type in ("MatMul", "Variable", "Placeholder"):
+            assert leader[op.name] == op.name
+    assert any(leader[op.name] != op.name for op in space.operators)
+
+
+def test_what_reads_a_possible_sum_decides_how_it_is_made_whole() -> None:
+    space = _space(mlp(256, 256, 256))
+    leader = _leader_of(space)
+    for op in space.operators:
+        if any(space.graph[tensor.op].type == "MatMul" for tensor in op.inputs) and op.type != "MatMul":
+            assert leader[op.name] == op.name
+
+
+def test_a_follower_takes_what_costs_least_beside_the_one_it_follows() -> None:
+    space = _space(mlp(256, 256, 256))
+    problem = space.problem
+    leaders, index = follow(space)
+    edges = {(u, v): e for e, (u, v) in enumerate(problem.edges.tolist())}
+    seen = 0
+    for node, leader in enumerate(leaders.tolist()):
+        e = edges.get((leader, node))
+        if leader == node or e is None:
+            continue
+        seen += 1
+        for k, chosen in enumerate(index[node]):
+            total = problem.edge_time_s[e][k] + problem.node_time_s[node]
+            assert total[chosen] <= total.min() * (1 + 1e-12)
+    assert seen
+
+
+def test_variables_too_small_to_tell_apart_follow_their_reader() -> None:
+    space = _space(mlp(256, 256, 256))
+    sizes = {op.name: op.outputs[0].size_bytes for op in space.operators if op.type == "Variable"}
+    smallest = min(sizes, key=lambda name: sizes[name])
+    decided = _leader_of(space, small_bytes=2.0 * max(4.0 * size for size in sizes.values()))
+    assert decided[smallest] != smallest
+    assert _leader_of(space)[smallest] == smallest
+
+
+def test_two_lookups_in_one_table_are_not_tied() -> None:
+    space = _space(two_lookups(), 2)
+    lookups = [op.name for op in space.operators if space.rules[op.name].sparse_input is not None]
+    leader = _leader_of(space)
+    assert len(lookups) == 2
+    assert all(leader[name] == name for name in lookups)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_strategies_of_the_contracted_problem_are_the_space_s_own(devices: int) -> None:
+    space = _space(mlp(256, 256, 256), devices)
+    contraction = contracted(space)
+    small = contraction.problem
+    assert small.nodes < space.problem.nodes
+    rng = np.random.default_rng(devices)
+    from tensoropt.search.result import frontier_of
+
+    for _ in range(20):
+        row = np.array([[rng.integers(small.configurations(i)) for i in range(small.nodes)]])
+        if small.groups is not None:
+            leader = [int(np.flatnonzero(small.groups == group)[0]) for group in small.groups]
+            row = row[:, leader]
+        found = frontier_of(small, row, exact=False, eliminations=(), seconds=0.0)
+        whole = contraction.expand(found)
+        assert whole.time_s[0] == pytest.approx(found.time_s[0], rel=1e-12)
+        assert whole.memory_bytes[0] == pytest.approx(found.memory_bytes[0], rel=1e-12)
+        space.plan(whole.assignments[0], "random").check(space.graph)

@@ -133,13 +133,18 @@ def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLi
     space, found = planner.found_by(topology, search, limit)
     try:
         point = choose(found, option, limit.limit_bytes)
-    except InfeasibleError as error:
-        least = float(found.memory_bytes[0])
+        least = point.memory_bytes
+    except InfeasibleError:
+        point, least = None, float(found.memory_bytes[0])
+    if point is not None and search in PLACED:
+        # Devices have different amounts, of which the largest counts.
+        least = float(space.device_memory(point.assignment, point.alternatives).max())
+    if point is None or least > limit.limit_bytes:
         raise InfeasibleError(
             f"find_strategy(search={search!r}) on {topology.device_count} devices of {topology.name}: what it found "
             f"takes {least:,.0f} bytes per device, the limit is {limit}: {least - limit.limit_bytes:,.0f} bytes are "
             "missing. Use search='ft', which finds all that fit, or more devices."
-        ) from error
+        )
     return planner.plan_found(topology, space, found, point, search, limit)
 
 

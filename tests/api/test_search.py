@@ -125,5 +125,8 @@ def test_baselines_that_place_layers_are_for_planning_only() -> None:
     build()
     plan = find(search="model_parallel", devices=2)
     assert plan.option == "model_parallel" and plan.mesh.size == 2
+    # The limit is for the device that holds most, which is above the mean over devices.
+    with pytest.raises(tensoropt.errors.InfeasibleError, match=r"search='model_parallel'\) on 2 devices of .* missing"):
+        find(search="model_parallel", devices=2, memory_bytes=1000)
     with pytest.raises(tensoropt.errors.PlanError, match=r"search='gnmt' places layers .* not executed yet"):
         check_search("gnmt", "mini_time", runs=True)

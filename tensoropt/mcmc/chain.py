@@ -33,7 +33,8 @@ class Stop:
     Attributes:
         iterations: after so many proposals; None for no such limit.
         seconds: after so much time; None for no such limit. With it, what is found depends on the machine.
-        patience: after this share of all proposals so far, the last of them, brought nothing better; 1 for never.
+        patience: after this share of all proposals so far, the last of them, brought nothing that is better by more
+            than a thousandth; 1 for never.
     """
 
     iterations: int | None = None
@@ -63,7 +64,7 @@ class ChainResult:
         assignment: the best strategy, a configuration of each operator.
         proposals: how many were made.
         accepted: how many were taken.
-        best_at: the number of the proposal that gave the best.
+        best_at: the number of the last proposal that made the best better by more than a thousandth.
         seconds: of wall-clock time.
         stopped_by: ``"iterations"``, ``"seconds"``, ``"patience"`` or ``"interrupt"``.
     """
@@ -125,7 +126,7 @@ class Chain:
         bytes_now = int(kernels.memory_of(self._memory, self.simulator.assignment)) if limited else 0
         fits = not limited or bytes_now <= self._memory.limit
         makespan = self.simulator.makespan
-        self._state: Ints = np.array([0, makespan, makespan, 0, 0, bytes_now, int(fits)], np.int64)
+        self._state: Ints = np.array([0, makespan, makespan, 0, 0, bytes_now, int(fits), makespan], np.int64)
         self._best: Ints = self.simulator.assignment.copy()
         self._made = 0
 

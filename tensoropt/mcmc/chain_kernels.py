@@ -13,7 +13,9 @@ from tensoropt.mcmc.kernels import find_paths, simulate
 __all__ = ["memory_of", "run_delta", "run_full"]
 
 # Entries of a chain's state, and of what it gives back.
-NEXT, COST, BEST, BEST_AT, ACCEPTED, MEMORY, FEASIBLE = range(7)
+NEXT, COST, BEST, BEST_AT, ACCEPTED, MEMORY, FEASIBLE, MARK = range(8)
+# Patience is for improvements by more than this share: a search does not go on for less.
+_LEAST_SHARE = 1000
 _ANY = 2**62
 
 
@@ -69,7 +71,9 @@ def _take(memory: Any, state: Any, number: int, cost: int, more: int, assignment
     state[MEMORY] += more
     state[ACCEPTED] += 1
     if (memory.limit < 0 or state[MEMORY] <= memory.limit) and (cost < state[BEST] or not state[FEASIBLE]):
-        state[BEST], state[BEST_AT], state[FEASIBLE] = cost, number, 1
+        if not state[FEASIBLE] or cost < state[MARK] - state[MARK] // _LEAST_SHARE:
+            state[BEST_AT], state[MARK] = number, cost
+        state[BEST], state[FEASIBLE] = cost, 1
         best[:] = assignment
 
 

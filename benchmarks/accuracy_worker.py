@@ -25,7 +25,7 @@ from tensoropt.exec import resharding
 from tensoropt.exec.op_profiler import kernel_seconds
 
 _WARM_UP = 3
-_TRACED = 5
+_TRACED = 4
 _SCOPE = "tensoropt_move"
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
 
@@ -224,17 +224,19 @@ class _Tracer:
 
     def trace(self, step: Callable[[], Any], graph: Any) -> tuple[dict[str, float], dict[str, float]]:
         """Seconds of each kernel, reduced over several steps, and bytes by what they are, where they are most."""
-        runs, memories = [], []
+        runs, traces = [], []
         for _ in range(_TRACED + 1):
             self.stats = []
             step()
             runs.append(kernel_seconds(self.stats[-1]))
-            memories.append(memory_parts(self.stats[-1], graph))
+            traces.append(self.stats[-1])
         self.stats = None
+        # Bytes hardly differ from step to step.
+        memories = [memory_parts(trace, graph) for trace in traces[-2:]]
         # The first one builds the traced program anew.
         names = runs[-1].keys()
         seconds = {name: float(self.reduce([run.get(name, 0.0) for run in runs[1:]])) for name in names}
-        return seconds, max(memories[1:], key=lambda memory: sum(memory.values()))
+        return seconds, max(memories, key=lambda memory: sum(memory.values()))
 
 
 def _by_operator(plan: Any, kernels: dict[str, float]) -> dict[str, list[float]]:

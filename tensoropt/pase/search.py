@@ -26,6 +26,9 @@ QUICK = 50_000_000
 """Candidates (configurations of a vertex times entries of its table, over all vertices) that are worked through as they
 are: a tenth of a second where tables have many axes."""
 
+FEW_AXES, MANY_AXES_TAKE = 3, 4
+"""Candidates of tables of more axes take so many times as long (measured)."""
+
 SIMPLE = 2
 """Vertices of dependent sets up to this size are decided before bounds are worked out on what is left."""
 
@@ -193,11 +196,13 @@ def _sizes(tables: TimeTables, kept: Mapping[int, IntArray]) -> list[int]:
 
 
 def _work(sequence: VertexOrder, first: int, last: int, sizes: Sequence[int]) -> int:
-    """The candidates of the recurrence from one position of the order to another."""
-    return sum(
-        sizes[sequence.vertices[i]] * math.prod(sizes[w] for w in sequence.dependent_sets[i])
-        for i in range(first, last)
-    )
+    """The candidates of the recurrence from one position of the order to another, those of many axes weighed."""
+    total = 0
+    for i in range(first, last):
+        members = sequence.dependent_sets[i]
+        candidates = sizes[sequence.vertices[i]] * math.prod(sizes[w] for w in members)
+        total += candidates * (MANY_AXES_TAKE if len(members) > FEW_AXES else 1)
+    return total
 
 
 def _unrolled(decisions: Sequence[Decision], chosen: Mapping[int, int]) -> dict[int, int]:

@@ -296,30 +296,28 @@ def possible_points(
         w = 2
         while cursor <= last and w < weights:
             bound = time[point] * time_weights[w] + memory[point] * memory_weights[w] + rest[w]
-            # Corners whose cost is below the bound are out of reach, from the lowest outwards without a gap.
+            # Corners whose cost is below the bound are out of reach, from the lowest outwards without a gap. Mostly
+            # neither the first nor the last that is left is one of them.
             at = lowest[w]
             if walls[w, at] < bound:
-                low, high = 0, at
-                while low < high:  # to the left walls descend
-                    middle = (low + high) >> 1
-                    if walls[w, middle] < bound:
-                        high = middle
-                    else:
-                        low = middle + 1
-                start = low
-                stop = at + 1
-                low, high = at + 1, corners
-                while low < high:
-                    middle = (low + high) >> 1
-                    if walls[w, middle] < bound:
-                        low = middle + 1
-                    else:
-                        high = middle
-                stop = low
-                if start <= cursor < stop:
-                    cursor = stop
-                elif start <= last < stop:
-                    last = start - 1
+                if walls[w, cursor] < bound:
+                    low, high = max(cursor, at) + 1, last + 1
+                    while low < high:  # to the right walls ascend
+                        middle = (low + high) >> 1
+                        if walls[w, middle] < bound:
+                            low = middle + 1
+                        else:
+                            high = middle
+                    cursor = low
+                if cursor <= last and walls[w, last] < bound:
+                    low, high = cursor, min(last, at)
+                    while low < high:  # to the left they descend
+                        middle = (low + high) >> 1
+                        if walls[w, middle] < bound:
+                            high = middle
+                        else:
+                            low = middle + 1
+                    last = low - 1
             w += 1
         mask[point] = cursor <= last
     return mask

@@ -77,6 +77,24 @@ def test_the_frontier_is_never_above_a_baseline(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", _MODELS)
+def test_the_frontier_is_the_same_by_each_method_and_number_of_threads(model: str) -> None:
+    from tensoropt.ft import track_frontier
+    from tensoropt.search.followers import contracted
+    from tensoropt.search.resolution import Resolution
+
+    whole = contracted(_tracked(model)[0]).problem
+    problem = Resolution.of(whole).rounded(whole)
+    first = track_frontier(problem, threads=1)
+    assert first.exact
+    for method in ("ldp", "elimination"):
+        for threads in (1, 2):
+            again = track_frontier(problem, method=method, threads=threads)
+            assert again.exact
+            assert again.time_s.tolist() == first.time_s.tolist()
+            assert again.memory_bytes.tolist() == first.memory_bytes.tolist()
+
+
+@pytest.mark.parametrize("model", _MODELS)
 def test_mesh_tensorflow_is_never_below_ours_and_misses_the_small_memory_end(model: str) -> None:
     _, ours, others = _tracked(model)
     theirs = others["mesh_tensorflow"]

@@ -187,8 +187,8 @@ class Chain:
         choices = (drawn[:, 1] * network.choices[operators]).astype(np.int64)
         slack = np.floor(-np.log1p(-drawn[:, 2]) / self.beta * TICKS_PER_S)
         slack = np.minimum(slack, 2.0**60).astype(np.int64)
-        if simulator.require(operators, choices):
-            simulator.refresh()
+        simulator.require(operators, choices)
+        simulator.refresh()
         state[kernels.NEXT] = 0
         run = kernels.run_delta if self._delta else kernels.run_full
         done = False

@@ -73,7 +73,7 @@ class Simulator:
         return bool(count)
 
     def refresh(self) -> None:
-        """Simulates again if what was added by :meth:`require` does not fit in the arrays as they are."""
+        """Simulates again if what the network has learned, here or from others that share it, does not fit any more."""
         if len(self.network.signatures) != len(self.frame.kinds) or self.network.longest > self.stages:
             self._build()
 
@@ -93,8 +93,8 @@ class Simulator:
                 f"Simulator: operator {operator} of {self.network.operators} has no configuration {choice}. "
                 "Give indices into the operators and their choices."
             )
-        if self.require(np.array([operator]), np.array([choice])):
-            self.refresh()
+        self.require(np.array([operator]), np.array([choice]))
+        self.refresh()
         self.grow()
         self._pending = operator, choice
         self._tried = delta.change(*self.compiled(), self.assignment, operator, choice, limit)

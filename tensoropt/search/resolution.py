@@ -13,7 +13,7 @@ from tensoropt.search.problem import FloatArray, Problem, same_memory
 __all__ = ["Resolution"]
 
 _TIME_PARTS = 2**14
-_MEMORY_PARTS = 2**12
+_MEMORY_PARTS = 2**11
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Resolution:
 
     @classmethod
     def of(cls, problem: Problem) -> Resolution:
-        """Steps of at most a 16,384th of the time, and a 4,096th of the memory, that any strategy takes at least.
+        """Steps of at most a 16,384th of the time, and a 2,048th of the memory, that any strategy takes at least.
 
         A table's costs are off by half a step at most, and a strategy's by as many halves as there are tables.
         """

@@ -18,7 +18,7 @@ def test_steps_are_powers_of_two_below_a_share_of_the_least_cost() -> None:
     problem = Problem(["a", "b"], [[2.0, 5.0], [3.0]], [[1e9, 2e9], [3e9]])
     resolution = Resolution.of(problem)
     assert resolution.time_s == 2.0 ** math.floor(math.log2(5.0 / 2**14))
-    assert resolution.memory_bytes == 2.0 ** math.floor(math.log2(4e9 / 2**12))
+    assert resolution.memory_bytes == 2.0 ** math.floor(math.log2(4e9 / 2**11))
 
 
 def test_costs_that_can_be_nothing_stay_as_they_are() -> None:

@@ -29,7 +29,8 @@ def _ungrouped(problem: Problem) -> Problem:
 def _followers(problem: Problem, seed: int) -> tuple[IntArray, tuple[IntArray | None, ...]]:
     """Some nodes follow an earlier one by a random map."""
     rng = np.random.default_rng(seed)
-    leaders, index = np.arange(problem.nodes), [None] * problem.nodes
+    leaders = np.arange(problem.nodes)
+    index: list[IntArray | None] = [None] * problem.nodes
     for node in range(1, problem.nodes):
         if rng.random() < 0.5:
             leader = int(rng.choice(np.flatnonzero(leaders[:node] == np.arange(node))))
@@ -44,7 +45,7 @@ def _every_strategy(problem: Problem, leaders: IntArray, index: tuple[IntArray |
     counts = [problem.configurations(node) for node in deciding]
     grid = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), axis=-1).reshape(-1, len(deciding))
     by = dict(zip(deciding, grid.T, strict=True))
-    columns = [by[leaders[n]] if index[n] is None else index[n][by[leaders[n]]] for n in range(problem.nodes)]
+    columns = [by[one] if way is None else way[by[one]] for one, way in zip(leaders.tolist(), index, strict=True)]
     return np.stack(columns, axis=1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.paper.published import TABLE_1_MEMORY_GIB
 from benchmarks.paper.setting import GIB, Options, Report, planner
-from examples.models import MODELS, PAPER_PARAMETER_GIB
+from examples.models import PAPER_PARAMETER_GIB
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 
@@ -16,7 +16,7 @@ __all__ = ["run"]
 def run(options: Options, plot: Path | None = None) -> Report:
     """Counts. On one device there is one strategy. There is nothing to draw."""
     rows: Report = {}
-    for model in options.models or tuple(MODELS):
+    for model in options.models or tuple(PAPER_PARAMETER_GIB):
         plans = planner(model, options)
         graph = plans.imported.graph
         problem = plans.space(scaled(v100(), 1)).problem
@@ -25,7 +25,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
         parameter_gib = sum(op.outputs[0].size_bytes for op in variables) / GIB
         rows[model] = {
             "parameter_gib": parameter_gib,
-            "paper_parameter_gib": PAPER_PARAMETER_GIB[model],
+            "paper_parameter_gib": PAPER_PARAMETER_GIB.get(model),
             "memory_gib": float(memory_bytes[0]) / GIB,
             # The paper's figures have no room for gradients; ours count them.
             "memory_without_gradients_gib": float(memory_bytes[0]) / GIB - parameter_gib,

@@ -56,8 +56,9 @@ def compare(
 ) -> Comparison:
     """Which strategy every search and every baseline chooses, and what it is predicted to cost.
 
-    Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods choose in the same space and are
-    priced by the same tables, but for strategies that place layers on devices: no other method may. Of a method that
+    Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods are priced by the same tables.
+    ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow; no method but those
+    that place layers on devices may do so. Of a method that
     offers several strategies, the fastest that fits is shown. One that does not apply is in the table with its reason.
 
     Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated, with tasks of

@@ -22,7 +22,6 @@ from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.followers import contracted
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.provenance import Provenance
@@ -195,7 +194,7 @@ class Planner:
             # Chains start somewhere: at data parallelism, and at a strategy drawn at random.
             first = space.assignment(data_parallel(space))
             options = {"initial": (first, "random"), "memory_bytes": None if limit is None else limit.limit_bytes}
-            return space, get_search(search)(with_repeated_cells(space), **options)
+            return space, get_search(search)(space.problem, **options)
         if search == "ft":
             return space, self.frontier(topology)
         if search not in BASELINES:
@@ -215,10 +214,7 @@ class Planner:
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
-        if self._frontier is not None and self._frontier[0] == topology.fingerprint():
-            found = self._frontier[1]
-        else:
-            found = least_memory(self.space(topology))
+        found = least_memory(self.space(topology))
         least = float(found.memory_bytes[0])
         if found.exact:
             self._least[topology.device_count] = least

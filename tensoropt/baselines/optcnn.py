@@ -19,7 +19,7 @@ def optcnn(space: SearchSpace) -> Frontier:
     """The fastest strategy, by dynamic programming over time alone.
 
     OptCNN's own eliminations need a graph that they reduce to two nodes; here the search is frontier tracking's, on
-    which time is the only cost, so any graph will do and the result is the same.
+    which time is the only cost, so any graph will do. As there, it is over the operators that decide.
     """
     contraction = contracted(space)
     return contraction.expand(fastest(contraction.problem))

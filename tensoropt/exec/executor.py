@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,7 @@ class Executor:
         self._session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
         given = 0 if config is None else config.inter_op_parallelism_threads
         # Nothing else runs during a collective then, so there is no harm in waiting for it.
-        self.one_thread = (given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1")
+        self._one_thread = (given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1")
         self._initialized: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------ variables
@@ -335,7 +335,9 @@ class Executor:
         """Adds the program's ops to the local graph, in the same order on every rank."""
         needed, _ = self._inputs(fetches)
         number = len(self._programs)
-        builder = _Builder(self, dict(modes))
+        # A program that fetches gradients alone must not update variables.
+        fetched = {fetch for fetch in fetches if isinstance(fetch, str)}
+        builder = _Builder(self, dict(modes), fetched if any(isinstance(f, GradientOf) for f in fetches) else None)
         with self.tf_graph.as_default(), self.engine.program() as chain, tf.name_scope(f"program_{number}"):
             self._chains.append(chain)
             before = len(self.engine.emitted(self.tf_graph))
@@ -405,9 +407,11 @@ class Executor:
 class _Builder:
     """Lowers operators one by one into the default graph."""
 
-    def __init__(self, executor: Executor, modes: Mapping[str, bool]) -> None:
+    def __init__(self, executor: Executor, modes: Mapping[str, bool], updating: Container[str] | None) -> None:
         self._executor = executor
         self._modes = modes
+        # The training steps that are certain to run; None for all that are built.
+        self._updating = updating
         self._values: dict[TensorId, Any] = {}
         self._reuse = Reuse(executor.graph, executor._rules, executor.plan, executor.engine, self._values)
         self._operations: dict[str, Any] = {}
@@ -494,7 +498,8 @@ class _Builder:
         with tf.control_dependencies([loss, *read, *others]):
             update = optimizer.apply_gradients(pairs, global_step=step)
         needed = [*(tensor.op for tensor in parameters.values()), *others]
-        backward.wait_for_updates(late, () if executor.one_thread else executor._chains[-1].names, needed)
+        if self._updating is None or training.op in self._updating:
+            backward.wait_for_updates(late, () if executor._one_thread else executor._chains[-1].names, needed)
         return tf.group(update, *others)
 
     def _outputs(self, op: Operator) -> list[Any]:

@@ -22,8 +22,10 @@ import tensorflow as tf
 
 __all__ = ["Backward", "after_readers"]
 
-# Their outputs are their inputs' buffers.
-_ALIASES = frozenset({"Identity", "IdentityN", "StopGradient", "Reshape", "Squeeze", "ExpandDims"})
+# Their outputs are their inputs' buffers; a slice's if it is one of rows.
+_ALIASES = frozenset(
+    "CheckNumerics ExpandDims Identity IdentityN PreventGradient Reshape Slice Snapshot Squeeze StopGradient".split()
+)
 # What they give is small, and no tensor that the forward pass leaves behind.
 _FREE = frozenset({"Const", "Shape", "ShapeN", "Rank", "Size", "VarHandleOp"})
 
@@ -104,11 +106,11 @@ class Backward:
         for gradient, tensor in zip(self._gradients, late, strict=True):
             if isinstance(tensor, tf.IndexedSlices):
                 continue
-            pending, seen = [gradient.op], {gradient.op}
+            pending, seen = [gradient.op], {gradient.op: None}
             while pending:
                 for source in pending.pop().inputs:
                     if source.op in self._last and source.op not in seen:
-                        seen.add(source.op)
+                        seen[source.op] = None
                         pending.append(source.op)
             if any(op.name in collectives for op in seen):
                 continue

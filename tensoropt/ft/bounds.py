@@ -135,7 +135,9 @@ class Bounds:
             last -= self._weighted[0].bound >= self.time_s[-1] * (1.0 - _PROVEN)
         if first >= last:  # one strategy is the best in both costs; only its equals stay
             time, memory, first, last = self.time_s, self.memory_bytes, 0, 1
-        self._corner_time = time[first:last] * (self._relax * (1.0 + _SLACK)) - self._steps[0]
+        # A step faster, or faster by epsilon; not both, since a time over 1 + epsilon is no multiple of a step.
+        nearest = np.minimum(time[first:last] * self._relax, time[first:last] - self._steps[0])
+        self._corner_time = nearest * (1.0 + _SLACK)
         self._corner_memory = memory[first:last] * (1.0 + _SLACK) - self._steps[1]
         self._set_walls()
 

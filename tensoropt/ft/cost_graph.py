@@ -167,7 +167,7 @@ class Workshop:
             if prune is None:
                 self.joined[key] = known
         made = known[2]
-        if made.table.points == 0 and not self.conflict:
+        if made.table.points == 0 and prune is None and not self.conflict:
             self.conflict = tuple(sorted(axes))
         return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right), reach)
 

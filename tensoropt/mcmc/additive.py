@@ -48,8 +48,10 @@ class AdditiveProblem:
             )
         nodes = [problem.node_tables(node) for node in range(problem.nodes)]
         tables = [problem.edge_tables(edge) for edge in range(len(problem.edges))]
-        picks = tuple(np.argmin(time, axis=-1) for time, _ in (*nodes, *tables))
-        times = [_picked(time, pick) for (time, _), pick in zip((*nodes, *tables), picks, strict=True)]
+        # What takes infinite memory does not exist either.
+        whole = [np.where(np.isinf(memory), np.inf, time) for time, memory in (*nodes, *tables)]
+        picks = tuple(np.argmin(time, axis=-1) for time in whole)
+        times = [_picked(time, pick) for time, pick in zip(whole, picks, strict=True)]
         possible = []
         for name, time in zip(problem.names, times[: problem.nodes], strict=True):
             possible.append(np.flatnonzero(np.isfinite(time)))
@@ -119,6 +121,11 @@ class AdditiveProblem:
         Raises:
             ProblemError: a configuration is not possible.
         """
+        if len(assignment) != len(self.possible):
+            raise ProblemError(
+                f"MCMC: the initial strategy must have a configuration for each of {len(self.possible)} operators, got "
+                f"{len(assignment)}. Give the indices in the order of names."
+            )
         result = []
         for node, (index, some) in enumerate(zip(assignment, self.possible, strict=True)):
             place = int(np.searchsorted(some, index))

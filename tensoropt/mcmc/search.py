@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,8 @@ def search_strategy(
 ) -> McmcResult:
     """Searches a space by Markov chains.
 
-    A chain ends after its iterations or its seconds, or when the last half of its proposals brought nothing better.
+    A chain ends after its iterations or its seconds, or when the last half of its proposals brought nothing better by a
+    thousandth (`Stop`).
     Without ``budget_seconds`` what is found depends on the arguments alone, and repeats itself byte for byte.
 
     Args:
@@ -115,7 +117,7 @@ def search_strategy(
         beta: of the acceptance rule (Eq. 1), per second; see :class:`tensoropt.mcmc.chain.Chain`.
         budget_seconds: of each chain.
         iterations: proposals of each chain; by default 100,000 if there is no budget of seconds.
-        patience: the share of a chain after which it ends if it found nothing better; 1 for never.
+        patience: the share of a chain after which it ends if it found nothing better by a thousandth; 1 for never.
         seed: of all randomness.
         initial: first strategies: configuration indices (of data parallelism, of an expert's strategy, of another
             search's best), or ``"random"``.
@@ -279,14 +281,31 @@ def _run(
         works.append((tuple(int(index) for index in first), chain_seed))
     began = time.perf_counter()
     if processes == 1 or count == 1:
-        results = [_alone(network, memory, stop, beta, *work, progress) for work in works]
+        results = _that_fit([partial(_alone, network, memory, stop, beta, *work, progress) for work in works])
     else:
         whole = network.detached()
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(processes, count), mp_context=context) as pool:
             futures = [pool.submit(_alone, whole, memory, stop, beta, *work, False) for work in works]
-            results = [_patient(future) for future in futures]
+            results = _that_fit([partial(_patient, future) for future in futures])
     return results, time.perf_counter() - began
+
+
+def _that_fit(chains: Sequence[Callable[[], ChainResult]]) -> list[ChainResult]:
+    """What the chains found; those that saw nothing that fits are left out, unless all are.
+
+    Raises:
+        InfeasibleError: no chain saw anything that fits.
+    """
+    results, failures = [], []
+    for chain in chains:
+        try:
+            results.append(chain())
+        except InfeasibleError as error:
+            failures.append(error)
+    if not results:
+        raise failures[0]
+    return results
 
 
 def _patient(future: Future[ChainResult]) -> ChainResult:

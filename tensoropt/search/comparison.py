@@ -34,7 +34,7 @@ class ComparisonRow:
         search_s: seconds that finding it took, tables not included.
         fits: whether it keeps to the memory; if none of the method's does, it is the smallest of them.
         strategies: how many the method offers (a frontier's points).
-        exact: of a frontier, whether it says that nothing in the space is better than its points; None of one strategy.
+        exact: of a frontier, whether it is exact (`Frontier.exact`); None of one strategy.
         reason: why there is no strategy; None where there is one.
     """
 

@@ -70,7 +70,8 @@ def on_grid(array: FloatArray, grid: Grid) -> FloatArray:
 def coarsest_grid(arrays: Sequence[FloatArray]) -> Grid:
     """The largest power of two of which all finite costs are multiples; 0.0 if they need more than 62 bits.
 
-    Two different sums of such costs are at least this far apart.
+    Tables that are one number throughout have no say, since they change no difference. Two different sums of such
+    costs are at least this far apart.
     """
     distinct = list({same_memory(a): a for a in arrays if any(a.strides) or a.size == 1}.values())
     largest = max((float(a.max(where=np.isfinite(a), initial=0.0)) for a in distinct), default=0.0)

@@ -45,6 +45,10 @@ _MULTILINEAR = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum 
 _NOT_IN_PLACE = ("FusedBatchNorm", "Conv", "Pool", "LRN", "Cumsum", "Reverse", "Roll", "Random", "MatMul", "Einsum")
 
 
+def _is_in_place(op: Operator) -> bool:
+    return not any(part in op.type for part in _NOT_IN_PLACE)
+
+
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
     """The largest sum of buffers on a device at any time of a step.
@@ -200,7 +204,7 @@ class _Step:
 
     def _replace(self, op: Operator, moment: _Moment, inputs: Sequence[_Buffer], output: int) -> None:
         """An elementwise op writes to an input that nothing reads any more."""
-        if op.type.startswith(_NOT_IN_PLACE) or not op.outputs:
+        if not _is_in_place(op) or not op.outputs:
             return
         rule = self._rules[op.name]
         for position, buffer in enumerate(inputs):
@@ -291,7 +295,7 @@ class _Step:
             buffer = _Buffer(size, self._kind(edge))
             moment.made.append(buffer)
             result.append((edge, buffer))
-        if len(wanted) == 1 and not op.type.startswith(_NOT_IN_PLACE):
+        if len(wanted) == 1 and _is_in_place(op):
             alike = rule.inputs[wanted[0].position] == rule.outputs[0]
             moment.replaced += [part for part in arrived if alike and part.size_bytes == moment.made[0].size_bytes]
         return result
@@ -324,7 +328,7 @@ class _Step:
         for step in steps:
             reached = step.apply(layout)
             before, after = self._bytes(spec, layout), self._bytes(spec, reached)
-            if step.kind is StepKind.SLICE and self._is_outermost(spec, reached, step.dim):
+            if step.kind is StepKind.SLICE and step.dim == 0:
                 layout = reached
                 continue  # a view
             packs = step.to_dim if step.kind is StepKind.ALL_TO_ALL else step.dim

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tensoropt.graph.graph import Edge, Graph
-from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
-from tensoropt.plan.plan import Plan, row_edges
+from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import reverse_steps
 from tensoropt.search.space import SearchSpace
 
@@ -27,7 +25,6 @@ def sent_bytes(plan: Plan, space: SearchSpace) -> float:
         space: that it is of.
     """
     graph, rules = space.graph, space.rules
-    rows = row_edges(graph, rules)
     sent = functools.cache(functools.partial(_sent, plan.mesh))
     total = 0.0
     for edge in graph.edges():
@@ -41,9 +38,9 @@ def sent_bytes(plan: Plan, space: SearchSpace) -> float:
         total += (2 if entry.keep == "before" else 1) * sent(given.value, entry.forward, *size)
         if entry.keep == "after":
             total += sent(wanted.value, reverse_steps(given.value, entry.forward), *size)
-        if edge in rows and edge in graph.differentiable:
-            rows_bytes = _row_elements(graph, edge) * spec.itemsize
-            total += _rows_sent(plan.mesh, wanted.gradient, given.gradient, rows_bytes)
+        elements = space.row_elements(edge)
+        if elements is not None:
+            total += _rows_sent(plan.mesh, wanted.gradient, given.gradient, elements * spec.itemsize)
         else:
             total += sent(wanted.gradient, entry.backward, *size)
     return total
@@ -86,12 +83,3 @@ def _rows_sent(mesh: Mesh, made: Layout, need: Layout, size_bytes: float) -> flo
         total += mesh.size * (members - 1) * held
         held *= members
     return total
-
-
-def _row_elements(graph: Graph, edge: Edge) -> int:
-    """How many elements the rows of all lookups behind an edge have."""
-    op = graph[edge.consumer]
-    if op.type != "Fanout":
-        return op.outputs[0].elements
-    readers = graph.consumers(TensorId(op.name))
-    return sum(_row_elements(graph, reader) for reader in readers if reader in graph.differentiable)

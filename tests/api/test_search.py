@@ -130,3 +130,10 @@ def test_baselines_that_place_layers_are_for_planning_only() -> None:
         find(search="model_parallel", devices=2, memory_bytes=1000)
     with pytest.raises(tensoropt.errors.PlanError, match=r"search='gnmt' places layers .* not executed yet"):
         check_search("gnmt", "mini_time", runs=True)
+
+
+def test_chains_search_models_with_repeated_cells() -> None:
+    from examples.models import MODELS
+
+    MODELS["rnntc"](batch_size=16, layers=1, hidden=16, embedding=8, steps=3, vocabulary=16)
+    assert find(search="mcmc", devices=2).option == "mcmc"

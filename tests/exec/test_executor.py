@@ -337,3 +337,37 @@ def test_programs_give_the_same_with_and_without_callables_from_options() -> Non
     assert fast[0] is None and fast[2:] == [3.0, b"text", None]
     np.testing.assert_array_equal(fast[1], [4, 5])
     np.testing.assert_array_equal(slow[1], [4, 5])
+
+
+def test_gradients_that_are_fetched_alone_update_nothing() -> None:
+    import tensoropt
+    from tensoropt.api.job import trainings
+    from tensoropt.api.model import current_model
+    from tensoropt.api.strategy import import_model
+    from tensoropt.cluster.presets import cpu
+    from tensoropt.exec.executor import Executor, GradientOf
+    from tensoropt.graph.spec import TensorId
+    from tests.thread_world import run_threads, session_config
+
+    hidden = tensoropt.placeholder(tensoropt.float32, [4, 6], name="x")
+    for layer in range(3):
+        hidden = tensoropt.tanh(tensoropt.matmul(hidden, tensoropt.get_variable(f"w{layer}", [6, 6])))
+    loss = tensoropt.reduce_mean(tensoropt.square(hidden), name="loss")
+    tensoropt.train.MomentumOptimizer(0.5, 0.9).minimize(loss, name="train")
+    plan = tensoropt.find_strategy("data_parallel", topology=cpu(1))
+    imported = import_model(current_model())
+    steps = trainings(current_model(), imported)
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+
+    def run(engine: Any) -> list[Any]:
+        executor = Executor(imported.graph, plan, engine, steps, config=session_config())
+        try:
+            executor.set_variables(lambda name: np.eye(6, dtype=np.float32))
+            first, second = (executor.run([GradientOf("train", "w0")], {"x": x})[0] for _ in range(2))
+            np.testing.assert_array_equal(first, second)
+            return executor.run([TensorId(f"w{layer}") for layer in range(3)], {})
+        finally:
+            executor.close()
+
+    for value in run_threads(1, (1,), run)[0]:
+        np.testing.assert_array_equal(value, np.eye(6))

@@ -182,5 +182,24 @@ def test_problems_that_cannot_be_searched_are_refused() -> None:
     impossible = Problem(["a"], [[np.inf]], [[np.inf]])
     with pytest.raises(InfeasibleError, match="each of the 1 configurations of operator 'a' has an infinite cost"):
         mcmc(impossible, iterations=1)
+    with pytest.raises(ProblemError, match="must have a configuration for each of 1 operators, got 2"):
+        mcmc(Problem(["a"], [[1.0]], [[0.0]]), iterations=1, initial=[[0, 0]])
     with pytest.raises(ProblemError, match="configuration 1 of operator 'a'"):
         mcmc(Problem(["a"], [[1.0, np.inf]], [[0.0, np.inf]]), iterations=1, initial=[[1]])
+
+
+def test_what_takes_infinite_memory_is_not_chosen() -> None:
+    problem = Problem(["a"], [[[1.0, 2.0], [0.5, np.inf]]], [[[np.inf, 1.0], [np.inf, 1.0]]])
+    found = mcmc(problem, iterations=20)
+    assert (found.time_s.tolist(), found.memory_bytes.tolist()) == ([2.0], [1.0])
+
+
+def test_a_chain_that_finds_nothing_that_fits_leaves_what_others_found() -> None:
+    # Only the first of 2^40 strategies fits.
+    names = [f"n{i}" for i in range(40)]
+    problem = Problem(names, [[2.0, 1.0]] * 40, [[1.0, 100.0]] * 40)
+    alone = mcmc(problem, iterations=5, initial=[[0] * 40], memory_bytes=40.0)
+    found = mcmc(problem, iterations=5, initial=[[0] * 40, [1] * 40], memory_bytes=40.0)
+    assert found.assignments.tolist() == alone.assignments.tolist() == [[0] * 40]
+    with pytest.raises(InfeasibleError, match="none of the strategies"):
+        mcmc(problem, iterations=5, initial=[[1] * 40], memory_bytes=40.0)

@@ -72,6 +72,9 @@ class TooLongError(Exception):
     """Products have more candidates than is allowed; whoever set the limit does something else then."""
 
 
+_MOST_AXES = 60
+
+
 @dataclass(slots=True, eq=False)
 class Workshop:
     """What all eliminations of one search share.
@@ -143,7 +146,8 @@ class Workshop:
             max(1.0, f.table.points / max(1, f.table.cells)) for f in (left, right)
         )
         self.left -= candidates
-        if self.left < 0.0:
+        # NumPy has no tables of more than 64 axes, and a variable beside so many others is better fixed.
+        if self.left < 0.0 or (self.left < math.inf and len(axes) > _MOST_AXES):
             raise TooLongError(candidates)
         place = {v: axis for axis, v in enumerate(axes)}
         lengths = tuple(sizes[v] for v in axes)

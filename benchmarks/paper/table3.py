@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import resource
 import time
 from pathlib import Path
@@ -53,10 +54,8 @@ def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = M
 
 def _compile() -> None:
     """Loads compiled loops, or compiles them the first time that a machine runs them, before anything is timed."""
-    from tensoropt.ft import kernels as _ft
-    from tensoropt.search import kernels as _search
-
-    _ = _ft, _search
+    for kernels in ("tensoropt.ft.kernels", "tensoropt.search.kernels"):
+        importlib.import_module(kernels)
 
 
 def _timed(problem: Problem, method: str, options: Options) -> Report:

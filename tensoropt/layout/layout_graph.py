@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.state import AT, PARTIAL, REPLICATED, States, is_placed
-from tensoropt.layout.step import StepKind
+from tensoropt.layout.step import UNDONE_BY, StepKind
 
 __all__ = ["KINDS", "LayoutGraph", "ascending", "family", "layout_graph", "pieces"]
 
@@ -23,16 +23,6 @@ _NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 # number (axes! per dimension) would outgrow what they save.
 _ALL_ORDERS_UP_TO_AXES = 3
 # What leads back; a permute is undone by another.
-_UNDONE_BY = {
-    StepKind.ALL_GATHER: StepKind.SLICE,
-    StepKind.SLICE: StepKind.ALL_GATHER,
-    StepKind.ALL_TO_ALL: StepKind.ALL_TO_ALL,
-    StepKind.BROADCAST: StepKind.DROP,
-    StepKind.DROP: StepKind.BROADCAST,
-    StepKind.SEND: StepKind.SEND,
-    StepKind.SCATTER: StepKind.GATHER,
-    StepKind.GATHER: StepKind.SCATTER,
-}
 # Source, target, number of the kind, axes as bits, of each step.
 _Links = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
@@ -104,7 +94,7 @@ class LayoutGraph:
 
     def undone(self) -> LayoutGraph:
         """The steps from each link's target back to its source, in the order of the links."""
-        kinds = [_NUMBER[_UNDONE_BY.get(kind, StepKind.PERMUTE)] for kind in KINDS]
+        kinds = [_NUMBER[UNDONE_BY.get(kind, StepKind.PERMUTE)] for kind in KINDS]
         return dataclasses.replace(
             self, source=self.target, target=self.source, kind=np.array(kinds, np.int8)[self.kind]
         )

@@ -11,7 +11,7 @@ from tensoropt.errors import LayoutError
 from tensoropt.layout.layout import Layout
 from tensoropt.layout.mesh import Mesh
 
-__all__ = ["Step", "StepKind"]
+__all__ = ["UNDONE_BY", "Step", "StepKind"]
 
 
 class StepKind(str, enum.Enum):
@@ -48,6 +48,18 @@ class StepKind(str, enum.Enum):
         """Whether the tensor is at one place of the group afterwards."""
         return self in (StepKind.SEND, StepKind.GATHER, StepKind.REDUCE, StepKind.DROP)
 
+
+UNDONE_BY = {
+    StepKind.ALL_GATHER: StepKind.SLICE,
+    StepKind.SLICE: StepKind.ALL_GATHER,
+    StepKind.ALL_TO_ALL: StepKind.ALL_TO_ALL,
+    StepKind.BROADCAST: StepKind.DROP,
+    StepKind.DROP: StepKind.BROADCAST,
+    StepKind.SEND: StepKind.SEND,
+    StepKind.SCATTER: StepKind.GATHER,
+    StepKind.GATHER: StepKind.SCATTER,
+}
+"""The steps that lead back, with the same axes. A sum cannot be undone; another permutation undoes one."""
 
 _LOCAL = (StepKind.SLICE, StepKind.TO_PARTIAL, StepKind.DROP, StepKind.FILL)
 _WITH_DIM = (

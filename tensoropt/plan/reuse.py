@@ -14,6 +14,7 @@ from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Step, StepKind, canonical_path
+from tensoropt.layout.step import UNDONE_BY
 
 __all__ = ["FROM_OUTPUT", "has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
 
@@ -21,15 +22,6 @@ __all__ = ["FROM_OUTPUT", "has_gradient", "keep_choices", "reads_again", "revers
 FROM_OUTPUT = frozenset(
     "Acosh Elu Exp Inv LogSoftmax Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Softmax Sqrt Tanh".split()
 )
-
-# Steps from and to one place, undone by each other.
-_UNDONE_BY = {
-    StepKind.BROADCAST: StepKind.DROP,
-    StepKind.DROP: StepKind.BROADCAST,
-    StepKind.SEND: StepKind.SEND,
-    StepKind.SCATTER: StepKind.GATHER,
-    StepKind.GATHER: StepKind.SCATTER,
-}
 
 
 def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple[str, ...]:
@@ -98,16 +90,11 @@ def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:
     reached = layout
     for step in steps:
         before, reached = reached, step.apply(reached)
-        if step.kind is StepKind.ALL_GATHER:
-            back.append(Step(StepKind.SLICE, step.axes, step.dim))
-        elif step.kind is StepKind.SLICE:
-            back.append(Step(StepKind.ALL_GATHER, step.axes, step.dim))
-        elif step.kind is StepKind.ALL_TO_ALL:
-            back.append(Step(StepKind.ALL_TO_ALL, step.axes, step.to_dim, step.dim))
-        elif step.kind is StepKind.PERMUTE:
+        if step.kind is StepKind.PERMUTE:
             back.append(Step(StepKind.PERMUTE, target=before))
-        elif step.kind in _UNDONE_BY:
-            back.append(Step(_UNDONE_BY[step.kind], step.axes, step.dim, at=step.to_at, to_at=step.at))
+        elif step.kind in UNDONE_BY:
+            dims = (step.to_dim, step.dim) if step.kind is StepKind.ALL_TO_ALL else (step.dim, None)
+            back.append(Step(UNDONE_BY[step.kind], step.axes, *dims, at=step.to_at, to_at=step.at))
     if len(back) < len(steps):
         return canonical_path(reached, layout)
     return tuple(reversed(back))

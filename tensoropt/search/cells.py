@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from tensoropt.search.problem import IntArray, Problem
@@ -58,12 +60,4 @@ def with_repeated_cells(space: SearchSpace) -> Problem:
     problem, groups = space.problem, repeated_cells(space)
     if len(np.unique(groups)) == problem.nodes:
         return problem
-    return Problem(
-        problem.names,
-        problem.node_time_s,
-        problem.node_memory_bytes,
-        problem.edges,
-        problem.edge_time_s,
-        problem.edge_memory_bytes,
-        groups,
-    )
+    return dataclasses.replace(problem, groups=groups)

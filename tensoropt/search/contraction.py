@@ -136,11 +136,11 @@ class Contraction:
         by = [self._index[end] for end in ends]
         key = (*map(id, tables), *map(id, by), one)
         if key not in self._arranged:
-            self._arranged[key] = tables, tuple(_arranged(table, by, one) for table in tables)  # type: ignore[assignment]
+            time, memory = (_arranged(table, by, one) for table in tables)
             axes = 1 if one else len(ends)
-            time, memory = self._arranged[key][1]
             if time.ndim > axes and not np.isfinite(time[..., 1:] + memory[..., 1:]).any():
-                self._arranged[key] = tables, (time[..., 0], memory[..., 0])
+                time, memory = time[..., 0], memory[..., 0]
+            self._arranged[key] = tables, (time, memory)
         return self._arranged[key][1]
 
     def _turned(self, tables: _Tables) -> _Tables:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tensoropt.errors import InfeasibleError, ProblemError
 
-__all__ = ["FloatArray", "IntArray", "Problem", "same_memory"]
+__all__ = ["FloatArray", "IntArray", "Problem", "same_memory", "sum_over"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -42,6 +42,14 @@ def _cost_array(name: str, value: Any) -> FloatArray:
 def same_memory(array: npt.NDArray[Any]) -> tuple[object, ...]:
     """Equal for views of the same numbers, while they exist: by it, tables that are shared are worked on once."""
     return (array.__array_interface__["data"][0], array.shape, array.strides)
+
+
+def sum_over(tables: Iterable[FloatArray], of: Callable[[FloatArray], float]) -> float:
+    """The sum of a number of every table, which is worked out once per table that is shared."""
+    given = list(tables)
+    known = {same_memory(table): table for table in given}
+    numbers = {key: of(table) for key, table in known.items()}
+    return sum(numbers[same_memory(table)] for table in given)
 
 
 def _int_array(name: str, value: Any) -> IntArray:

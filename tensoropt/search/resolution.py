@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.search.grid import on_grid
-from tensoropt.search.problem import FloatArray, Problem, same_memory
+from tensoropt.search.problem import FloatArray, Problem, sum_over
 
 __all__ = ["Resolution"]
 
@@ -50,10 +50,5 @@ class Resolution:
 
 
 def _step(tables: tuple[FloatArray, ...], parts: int) -> float:
-    known: dict[tuple[object, ...], float] = {}
-    for table in tables:
-        key = same_memory(table)
-        if key not in known:
-            known[key] = float(table.min())
-    least = sum(known[same_memory(table)] for table in tables)
+    least = sum_over(tables, lambda table: float(table.min()))
     return math.ldexp(1.0, math.frexp(least / parts)[1] - 1) if 0.0 < least < np.inf else 0.0

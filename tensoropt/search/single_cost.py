@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
 from tensoropt.errors import InfeasibleError
-from tensoropt.search.problem import FloatArray, Problem
+from tensoropt.search.problem import FloatArray, Problem, sum_over
 
 __all__ = ["single_cost"]
 
@@ -26,7 +25,7 @@ def single_cost(problem: Problem, cost: Literal["time", "memory"]) -> Problem:
     times = (*problem.node_time_s, *problem.edge_time_s)
     memories = (*problem.node_memory_bytes, *problem.edge_memory_bytes)
     wanted, other = (times, memories) if cost == "time" else (memories, times)
-    least, most = _sum_of(wanted, np.min), _sum_of(other, np.max)
+    least, most = sum_over(wanted, _least), sum_over(other, _most)
     if not np.isfinite(least):
         raise InfeasibleError(f"Problem: no strategy is possible, a table has only infinite {cost}. Correct it.")
     trace = _TIE * least / most if most > 0 else 0.0
@@ -40,11 +39,11 @@ def single_cost(problem: Problem, cost: Literal["time", "memory"]) -> Problem:
     return problem.with_tables(merged)
 
 
-def _sum_of(tables: tuple[FloatArray, ...], what: Callable[[FloatArray], object]) -> float:
-    """The sum of every table's least or greatest finite entry; infinite where a table has no finite one."""
-    known: dict[int, float] = {}
-    for table in tables:
-        if id(table) not in known:
-            finite = table[np.isfinite(table)]
-            known[id(table)] = float(what(finite)) if len(finite) else np.inf  # type: ignore[arg-type]
-    return sum(known[id(table)] for table in tables)
+def _least(table: FloatArray) -> float:
+    finite = table[np.isfinite(table)]
+    return float(finite.min()) if len(finite) else np.inf
+
+
+def _most(table: FloatArray) -> float:
+    finite = table[np.isfinite(table)]
+    return float(finite.max()) if len(finite) else np.inf

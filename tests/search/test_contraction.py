@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -13,17 +15,6 @@ from tensoropt.search.problem import IntArray, Problem
 from tests.ft.random_problems import SHAPES, random_problem
 
 pytestmark = pytest.mark.pure
-
-
-def _ungrouped(problem: Problem) -> Problem:
-    return Problem(
-        problem.names,
-        problem.node_time_s,
-        problem.node_memory_bytes,
-        problem.edges,
-        problem.edge_time_s,
-        problem.edge_memory_bytes,
-    )
 
 
 def _followers(problem: Problem, seed: int) -> tuple[IntArray, tuple[IntArray | None, ...]]:
@@ -53,7 +44,7 @@ def _every_strategy(problem: Problem, leaders: IntArray, index: tuple[IntArray |
 def test_the_frontier_is_that_of_all_strategies_in_which_followers_follow(shape: str) -> None:
     solved = 0
     for seed in range(10):
-        problem = _ungrouped(random_problem(shape, seed, whole=True))
+        problem = dataclasses.replace(random_problem(shape, seed, whole=True), groups=None)
         leaders, index = _followers(problem, seed)
         contraction = Contraction(problem, leaders, index)
         points = []

@@ -75,6 +75,11 @@ class TooLongError(Exception):
 _MOST_AXES = 60
 
 
+PRUNE_FROM = 100_000
+"""Candidates of a product from which its points are tested by bounds. Smaller ones of repeated layers are equal as long
+as they are not, and made once."""
+
+
 @dataclass(slots=True, eq=False)
 class Workshop:
     """What all eliminations of one search share.
@@ -136,15 +141,15 @@ class Workshop:
         limits: Limits | None = None,
     ) -> Factor:
         """Product of two factors, then union over ``gone``; the result is over ``scope``."""
-        if limits is not None and left.reach is not None and right.reach is not None:
-            reach = limits.without(left.reach.plus(right.reach), gone)
-            prune, box = limits.tests(reach, scope)
-        else:
-            reach, prune, box = None, None, None
         axes = (*scope, *gone)
         candidates = math.prod(sizes[v] for v in axes) * math.prod(
             max(1.0, f.table.points / max(1, f.table.cells)) for f in (left, right)
         )
+        reach, prune, box = None, None, None
+        if limits is not None and left.reach is not None and right.reach is not None:
+            reach = limits.without(left.reach.plus(right.reach), gone)
+            if candidates > PRUNE_FROM:
+                prune, box = limits.tests(reach, scope)
         self.left -= candidates
         # NumPy has no tables of more than 64 axes, and a variable beside so many others is better fixed.
         if self.left < 0.0 or (self.left < math.inf and len(axes) > _MOST_AXES):

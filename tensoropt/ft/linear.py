@@ -121,9 +121,10 @@ def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
     near = {v: set(graph.neighbours(v)) for v in graph.sizes}
     sizes = dict(graph.sizes)
 
-    def key(v: int) -> tuple[int, int, int, int]:
+    def key(v: int) -> tuple[int, int, int, int, int]:
+        # Neighbours with one configuration left cost nothing now, but a table of them all would be in the way later.
         result = math.prod(sizes[w] for w in near[v])
-        return (result * sizes[v], result, rank[v], v)
+        return (result * sizes[v], result, len(near[v]), rank[v], v)
 
     heap = [key(v) for v in sorted(sizes)]
     heapq.heapify(heap)
@@ -131,7 +132,7 @@ def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
     largest = 0
     while heap:
         entry = heapq.heappop(heap)
-        v = entry[3]
+        v = entry[4]
         if v not in near or entry != key(v):
             continue
         largest = max(largest, entry[0])

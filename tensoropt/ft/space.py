@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from tensoropt.ft.track import track_frontier
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.followers import contracted
 from tensoropt.search.resolution import Resolution
-from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.search.result import Frontier, union_of
 from tensoropt.search.single_cost import single_cost
 from tensoropt.search.space import SearchSpace
 
@@ -40,7 +38,8 @@ def track_space(
         progress: see `track_frontier`.
 
     Returns:
-        the frontier of ``space.problem``.
+        the frontier of ``space.problem``. Of very deep models it is over strategies in which layers in a row decide as
+        one (`tensoropt.search.layers`), and not exact.
 
     Raises:
         ProblemError: an option is out of range.
@@ -51,16 +50,9 @@ def track_space(
     rounded = Resolution.of(problem).rounded(problem)
     found = track_frontier(rounded, epsilon=epsilon, threads=threads, progress=progress)
     fastest = track_frontier(single_cost(problem, "time"), threads=threads)
-    inner = contraction.expand(found, fastest)
-    smallest = least_memory(space, threads=threads)
-    return frontier_of(
-        space.problem,
-        np.concatenate([inner.assignments, smallest.assignments]),
-        np.concatenate([inner.alternatives, smallest.alternatives]),
-        exact=found.exact and fastest.exact,
-        eliminations=found.eliminations,
-        seconds=inner.seconds + smallest.seconds,
-    )
+    smallest = [] if _is_small(space) else [track_frontier(single_cost(problem, "memory"), threads=threads)]
+    result = contraction.expand(found, fastest, *smallest, exact=found.exact and fastest.exact)
+    return result if smallest else union_of(space.problem, result, least_memory(space, threads=threads))
 
 
 def least_memory(space: SearchSpace, *, threads: int | None = None) -> Frontier:
@@ -68,16 +60,13 @@ def least_memory(space: SearchSpace, *, threads: int | None = None) -> Frontier:
 
     Of a small graph it is exact; of a large one it is over the operators that decide, and not exact.
     """
-    if space.problem.nodes <= _SMALL:
+    if _is_small(space):
         found = track_frontier(single_cost(with_repeated_cells(space), "memory"), threads=threads)
-        return frontier_of(
-            space.problem,
-            found.assignments,
-            found.alternatives,
-            exact=found.exact,
-            eliminations=found.eliminations,
-            seconds=found.seconds,
-        )
+        return union_of(space.problem, found)
     contraction = contracted(space)
     found = track_frontier(single_cost(contraction.problem, "memory"), threads=threads)
     return contraction.expand(found, exact=False)
+
+
+def _is_small(space: SearchSpace) -> bool:
+    return space.problem.nodes <= _SMALL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,18 +26,31 @@ class Contraction:
         whole: the problem that was contracted.
         problem: over the nodes that decide. A table with alternatives that cannot be added is a node of the same
             group, or an edge, of its own.
+        restricts: whether equal layers decide as one, see `further`.
     """
 
-    def __init__(self, whole: Problem, leaders: IntArray, index: Sequence[IntArray | None]) -> None:
+    def __init__(
+        self,
+        whole: Problem,
+        leaders: IntArray,
+        index: Sequence[IntArray | None] | None = None,
+        *,
+        together: bool = False,
+    ) -> None:
         """Adds up the tables.
 
         Args:
             whole: a problem; its own groups are kept to if nodes that decide stand for all of theirs.
             leaders: ``(N,)``, per node the one that decides for it, or another one of that node's group.
-            index: per node, its configuration by that of the one that decides, ``(K,)``; None for the same.
+            index: per node, its configuration by that of the one that decides, ``(K,)``; None for the same. Left
+                out if it is the same for all.
+            together: whether tables that are one object take the same alternative where they meet. Without it each is
+                free to take its own, and the contracted problem has a table of its own for each.
         """
         self.whole = whole
-        self._index = tuple(index)
+        self.restricts = False
+        self._index = (None,) * whole.nodes if index is None else tuple(index)
+        self._together = together
         deciding = sorted(set(leaders.tolist()))
         place = {node: number for number, node in enumerate(deciding)}
         self._place = np.array([place[leader] for leader in leaders.tolist()])
@@ -45,13 +60,27 @@ class Contraction:
         self._added: dict[tuple[object, ...], tuple[tuple[_Tables, ...], _Tables]] = {}
         self.problem = self._contracted(deciding)
 
+    def further(self, leaders: IntArray) -> Contraction:
+        """A contraction to still fewer nodes, which leaves out strategies: its frontiers are not exact.
+
+        Args:
+            leaders: per node of `problem`, the one that decides for it, with the same configuration. Tables that are
+                one object take the same alternative where they meet.
+        """
+        inner = Contraction(self.problem, leaders, together=True)
+        other = copy.copy(self)
+        other.problem, other.restricts = inner.problem, True
+        other._place = inner._place[self._place]
+        other._term = np.where(self._term < 0, -1, inner._term[self._term])
+        return other
+
     def expand(self, frontier: Frontier, *more: Frontier, exact: bool | None = None) -> Frontier:
         """Frontiers of the contracted problem as one of the whole.
 
         Args:
             frontier: of `problem`, or of one of the same shape, such as with rounded tables.
             more: others, of which points that none of the others beats are added.
-            exact: what is claimed of the result; by default what ``frontier`` claims.
+            exact: what is claimed of the result; by default what ``frontier`` claims, if nothing `restricts`.
         """
         found = [frontier, *more]
         rows = np.concatenate([self._assignments(one.assignments) for one in found])
@@ -60,7 +89,7 @@ class Contraction:
             self.whole,
             rows,
             picks,
-            exact=frontier.exact if exact is None else exact,
+            exact=(frontier.exact if exact is None else exact) and not self.restricts,
             eliminations=frontier.eliminations,
             seconds=sum(one.seconds for one in found),
         )
@@ -79,7 +108,7 @@ class Contraction:
         whole, places = self.whole, self._place.tolist()
         nodes: list[list[_Tables]] = [[] for _ in deciding]
         edges: dict[tuple[int, int], list[_Tables]] = {}
-        apart: list[tuple[int, tuple[int, ...], _Tables]] = []
+        apart: dict[tuple[object, ...], tuple[list[int], tuple[int, ...], _Tables]] = {}
         for term in range(whole.nodes + len(whole.edges)):
             if term < whole.nodes:
                 ends: tuple[int, ...] = (term,)
@@ -92,7 +121,8 @@ class Contraction:
             tables = self._by_deciding(tables, ends, len(set(scope)) == 1)
             scope = tuple(dict.fromkeys(scope))
             if tables[0].ndim > len(scope):
-                apart.append((term, scope, tables))
+                key = (scope, *map(id, tables)) if self._together else (term,)
+                apart.setdefault(key, ([], scope, tables))[0].append(term)
             elif len(scope) == 1:
                 nodes[scope[0]].append(tables)
             elif scope[::-1] in edges:
@@ -109,18 +139,19 @@ class Contraction:
         ends_of = list(edges)
         edge_tables = [self._sum(tables) for tables in edges.values()]
         later = []
-        for term, scope, tables in apart:
+        for terms, scope, one in apart.values():
+            tables = self._sum([one] * len(terms))
             if len(scope) == 1:
-                self._term[term] = len(names)
+                self._term[terms] = len(names)
                 names.append(f"{whole.names[deciding[scope[0]]]}/alternatives{len(names)}")
                 groups.append(scope[0])
                 node_tables.append(tables)
             else:
-                later.append((term, len(ends_of)))
+                later.append((terms, len(ends_of)))
                 ends_of.append((scope[0], scope[1]))
                 edge_tables.append(tables)
-        for term, edge in later:
-            self._term[term] = len(names) + edge
+        for terms, edge in later:
+            self._term[terms] = len(names) + edge
         return Problem(
             names,
             [time for time, _ in node_tables],
@@ -152,11 +183,15 @@ class Contraction:
     def _sum(self, tables: list[_Tables]) -> _Tables:
         key = tuple(id(part) for pair in tables for part in pair)
         if key not in self._added:
-            total = tables[0]
-            for time, memory in tables[1:]:
-                total = total[0] + time, total[1] + memory
-            self._added[key] = tuple(tables), total
+            self._added[key] = tuple(tables), _added(tables) if len(tables) > 1 else tables[0]
         return self._added[key][1]
+
+
+def _added(tables: list[_Tables]) -> _Tables:
+    distinct = {tuple(map(id, pair)): pair for pair in tables}
+    counted = Counter(tuple(map(id, pair)) for pair in tables)
+    times, memories = zip(*((n * distinct[pair][0], n * distinct[pair][1]) for pair, n in counted.items()), strict=True)
+    return sum(times[1:], times[0]), sum(memories[1:], memories[0])
 
 
 def _arranged(table: FloatArray, by: list[IntArray | None], one: bool) -> FloatArray:

@@ -9,6 +9,7 @@ import numpy as np
 from tensoropt.graph.operator import Operator
 from tensoropt.search.cells import repeated_cells
 from tensoropt.search.contraction import Contraction
+from tensoropt.search.layers import repeated_layers
 from tensoropt.search.problem import IntArray, same_memory
 from tensoropt.search.resolution import Resolution
 from tensoropt.search.space import SearchSpace
@@ -17,6 +18,10 @@ __all__ = ["Following", "contracted", "follow"]
 
 _HEAVY = 8.0
 """Floating-point operations per element that goes in or out, from which an operator decides for itself."""
+
+_DEEP = 1000
+"""Operators that decide for themselves, from which layers in a row decide as one: some thirty-five layers of a
+Transformer."""
 
 _FIXED = ("Fanout", "Placeholder", "PlaceholderWithDefault", "Variable")
 
@@ -43,9 +48,12 @@ def follow(space: SearchSpace, *, small_bytes: float = 0.0) -> Following:
 
 
 def contracted(space: SearchSpace) -> Contraction:
-    """The problem of a space over the operators that decide, repeated cells as one."""
+    """The problem of a space over the operators that decide, repeated cells as one, and layers of very deep models."""
     leaders, index = follow(space, small_bytes=Resolution.of(space.problem).memory_bytes / 2)
-    return Contraction(space.problem, repeated_cells(space)[leaders], index)
+    contraction = Contraction(space.problem, repeated_cells(space)[leaders], index)
+    if contraction.problem.nodes <= _DEEP:
+        return contraction
+    return contraction.further(repeated_layers(contraction.problem))
 
 
 class _Follower:

@@ -58,9 +58,9 @@ def _int_array(name: str, value: Any) -> IntArray:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise ProblemError(f"Problem {name}: indices must be integers, got dtype {array.dtype}. Give an integer array.")
-    array = array.astype(np.int64)
-    array.flags.writeable = False
-    return array
+    view = array.astype(np.int64, copy=False).view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -338,27 +338,52 @@ class Problem:
                 f"Problem alternatives: shape must be ({len(chosen)}, {terms}), one per point, node and "
                 f"edge, got {picks.shape}. Give those that came with the assignments."
             )
-        entries = np.empty((2, len(chosen), terms))
+        # Equal layers that are configured alike have equal terms: each is looked up once, and counted.
+        columns: dict[bytes, int] = {}
+        nodes = [columns.setdefault(column.tobytes(), len(columns)) for column in np.ascontiguousarray(chosen.T)]
+        ways = [columns.setdefault(column.tobytes(), len(columns)) for column in np.ascontiguousarray(picks.T)]
+        counted: dict[tuple[int, ...], int] = {}
+        first: list[int] = []
+        ends = self.edges.tolist()
         for i in range(terms):
             if i < self.nodes:
-                subject, tables = f"{self.names[i]!r}", self.node_tables(i)
-                where: tuple[IntArray, ...] = (chosen[:, i], picks[:, i])
+                key: tuple[int, ...] = (id(self.node_time_s[i]), id(self.node_memory_bytes[i]), nodes[i], ways[i])
             else:
-                u, v = self.edges[i - self.nodes].tolist()
-                subject = f"edge {i - self.nodes} ({self.names[u]!r} -> {self.names[v]!r})"
-                tables = self.edge_tables(i - self.nodes)
-                where = (chosen[:, u], chosen[:, v], picks[:, i])
-            count = tables[0].shape[-1]
-            if picks.size and not (0 <= picks[:, i].min() and picks[:, i].max() < count):
-                raise ProblemError(
-                    f"Problem alternatives: that of {subject} must be in 0..{count - 1}, got "
-                    f"{picks[:, i].min()}..{picks[:, i].max()}. Choose one that exists."
-                )
-            for which in (0, 1):
-                entries[which, :, i] = tables[which][where]
-        sums = np.array([[math.fsum(row) for row in part.tolist()] for part in entries]).reshape(2, len(chosen))
+                e = i - self.nodes
+                u, v = ends[e]
+                key = (id(self.edge_time_s[e]), id(self.edge_memory_bytes[e]), nodes[u], nodes[v], ways[i])
+            if key not in counted:
+                first.append(i)
+            counted[key] = counted.get(key, 0) + 1
+        parts: list[tuple[FloatArray, FloatArray]] = []
+        for i, count in zip(first, counted.values(), strict=True):
+            time, memory = self._entries(i, chosen, picks[:, i])
+            # A multiple as its powers of two, which are exact.
+            for power in range(count.bit_length()):
+                if count >> power & 1:
+                    parts.append((time * float(1 << power), memory * float(1 << power)))
+        entries = np.array(parts).transpose(1, 2, 0)
+        sums = np.array([[math.fsum(row.tolist()) for row in part] for part in entries]).reshape(2, len(chosen))
         sums[:, np.isinf(sums).any(axis=0)] = np.inf
         return sums[0], sums[1]
+
+    def _entries(self, term: int, chosen: IntArray, picks: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Time and memory of a node, or of edge ``term - nodes``, ``(points,)`` each."""
+        if term < self.nodes:
+            subject, tables = f"{self.names[term]!r}", self.node_tables(term)
+            where: tuple[IntArray, ...] = (chosen[:, term], picks)
+        else:
+            u, v = self.edges[term - self.nodes].tolist()
+            subject = f"edge {term - self.nodes} ({self.names[u]!r} -> {self.names[v]!r})"
+            tables = self.edge_tables(term - self.nodes)
+            where = (chosen[:, u], chosen[:, v], picks)
+        count = tables[0].shape[-1]
+        if picks.size and not (0 <= picks.min() and picks.max() < count):
+            raise ProblemError(
+                f"Problem alternatives: that of {subject} must be in 0..{count - 1}, got "
+                f"{picks.min()}..{picks.max()}. Choose one that exists."
+            )
+        return tables[0][where], tables[1][where]
 
     def evaluate(
         self, assignment: npt.ArrayLike, alternatives: npt.ArrayLike | None = None

@@ -16,7 +16,7 @@ from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.provenance import Provenance
 from tensoropt.viz.frontier import draw_frontiers
 
-__all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of"]
+__all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of", "union_of"]
 
 _SCHEMA = 1
 
@@ -306,4 +306,23 @@ def frontier_of(
         exact=exact,
         eliminations=tuple(eliminations),
         seconds=seconds,
+    )
+
+
+def union_of(problem: Problem, frontier: Frontier, *more: Frontier) -> Frontier:
+    """What several searches found for one problem, evaluated by it, without what others beat.
+
+    Args:
+        problem: what the strategies are for.
+        frontier: says what is claimed and what was done.
+        more: others.
+    """
+    found = [frontier, *more]
+    return frontier_of(
+        problem,
+        np.concatenate([one.assignments for one in found]),
+        np.concatenate([one.alternatives for one in found]),
+        exact=frontier.exact,
+        eliminations=frontier.eliminations,
+        seconds=sum(one.seconds for one in found),
     )

@@ -75,7 +75,7 @@ class TooLongError(Exception):
 _MOST_AXES = 60
 
 
-PRUNE_FROM = 100_000
+PRUNE_FROM = 100000
 """Candidates of a product from which its points are tested by bounds. Smaller ones of repeated layers are equal as long
 as they are not, and made once."""
 

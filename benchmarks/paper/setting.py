@@ -16,7 +16,7 @@ from tensoropt.api.strategy import import_model
 from tensoropt.baselines import apply_baseline
 from tensoropt.cluster import Topology
 from tensoropt.errors import TensorOptError
-from tensoropt.ft.space import track_space
+from tensoropt.ft.space import SpaceTracker
 from tensoropt.search import Frontier
 from tensoropt.search.space import SearchSpace
 
@@ -110,7 +110,7 @@ def track(plans: Planner, topology: Topology, options: Options) -> tuple[SearchS
     space = plans.space(topology)
     _ = space.problem
     table_s = time.perf_counter() - began
-    frontier = track_space(space, epsilon=options.epsilon, threads=options.threads)
+    frontier = SpaceTracker(space, threads=options.threads).frontier(epsilon=options.epsilon)
     return space, frontier, Curve.of(space, frontier, table_s)
 
 

@@ -15,14 +15,13 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
 from tensoropt.errors import PlanError
-from tensoropt.ft.space import least_memory, track_space
+from tensoropt.ft.space import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.followers import contracted
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.provenance import Provenance
 from tensoropt.search.registry import get_search
@@ -41,7 +40,7 @@ _COST_TOLERANCE = 1e-9
 class Planner:
     """Searches strategies of one imported model.
 
-    The space and the frontier that were made last are kept: options and points are mostly asked for one after
+    The space and what was found in it last are kept: options and points are mostly asked for one after
     another, on one cluster.
 
     Attributes:
@@ -62,7 +61,7 @@ class Planner:
         self.imported = imported
         self.feed = feed
         self.model = model
-        self._space: tuple[str, SearchSpace] | None = None
+        self._tracker: tuple[str, SpaceTracker] | None = None
         self._frontier: tuple[str, Frontier] | None = None
         self._least: dict[int, float] = {}  # by device count, where it is exact
         self._warned = False
@@ -76,7 +75,7 @@ class Planner:
     def calibrate(self, profile: OpProfile | None) -> None:
         """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
         if profile != self._profile:
-            self._profile, self._space, self._frontier = profile, None, None
+            self._profile, self._tracker, self._frontier = profile, None, None
 
     def _cost(self, topology: Topology) -> CostModel:
         if self._profile is None:
@@ -142,8 +141,11 @@ class Planner:
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
+        return self._tracking(topology).space
+
+    def _tracking(self, topology: Topology) -> SpaceTracker:
         key = topology.fingerprint()
-        if self._space is None or self._space[0] != key:
+        if self._tracker is None or self._tracker[0] != key:
             undivided = self.undivided(topology.device_count)
             if undivided is not None:
                 raise PlanError(
@@ -155,11 +157,9 @@ class Planner:
                 _warn_of_missing_rules(self.imported.graph, cost)
                 self._warned = True
             allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
-            self._space = (
-                key,
-                SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed, reuse=True),
-            )
-        return self._space[1]
+            space = SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed, reuse=True)
+            self._tracker = key, SpaceTracker(space)
+        return self._tracker[1]
 
     def frontier(self, topology: Topology) -> Frontier:
         """All strategies on a cluster that are worth having.
@@ -169,7 +169,7 @@ class Planner:
         """
         key = topology.fingerprint()
         if self._frontier is None or self._frontier[0] != key:
-            found = track_space(self.space(topology))
+            found = self._tracking(topology).frontier()
             costs = "analytic" if self._profile is None else "measured"
             provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
@@ -198,7 +198,7 @@ class Planner:
         if search == "ft":
             return space, self.frontier(topology)
         if search not in BASELINES:
-            contraction = contracted(space)
+            contraction = self._tracking(topology).contraction
             return space, contraction.expand(get_search(search)(contraction.problem))
         if search in PLACED:
             # The space of this strategy only: with all that place operators there are too many to price.
@@ -214,7 +214,7 @@ class Planner:
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
-        found = least_memory(self.space(topology))
+        found = self._tracking(topology).smallest
         least = float(found.memory_bytes[0])
         if found.exact:
             self._least[topology.device_count] = least

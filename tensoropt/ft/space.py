@@ -3,70 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 from tensoropt.ft.track import track_frontier
 from tensoropt.search.cells import with_repeated_cells
+from tensoropt.search.contraction import Contraction
 from tensoropt.search.followers import contracted
 from tensoropt.search.resolution import Resolution
-from tensoropt.search.result import Frontier, union_of
+from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.single_cost import single_cost
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["least_memory", "track_space"]
+__all__ = ["SpaceTracker"]
 
 _SMALL = 200
 """Operators up to which the least memory is searched over all of them, in a second or two."""
 
 
-def track_space(
-    space: SearchSpace,
-    *,
-    epsilon: float = 0.0,
-    threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Frontier:
-    """The frontier of a space, over the operators that decide (`tensoropt.search.followers`).
+class SpaceTracker:
+    """Frontier tracking of a space, over the operators that decide (`tensoropt.search.followers`).
 
-    Between its ends costs are told apart in the steps of `Resolution.of`: the strategies are those on the exact
-    frontier of costs so rounded. The fastest and the smallest one are those of the costs as they are. Each point has
-    its costs as they are.
-
-    Args:
+    Attributes:
         space: configurations and their costs.
-        epsilon: see `track_frontier`.
         threads: see `track_frontier`.
-        progress: see `track_frontier`.
-
-    Returns:
-        the frontier of ``space.problem``. Of very deep models it is over strategies in which layers in a row decide as
-        one (`tensoropt.search.layers`), and not exact.
-
-    Raises:
-        ProblemError: an option is out of range.
-        InfeasibleError: no strategy has a finite cost.
     """
-    contraction = contracted(space)
-    problem = contraction.problem
-    rounded = Resolution.of(problem).rounded(problem)
-    found = track_frontier(rounded, epsilon=epsilon, threads=threads, progress=progress)
-    fastest = track_frontier(single_cost(problem, "time"), threads=threads)
-    smallest = [] if _is_small(space) else [track_frontier(single_cost(problem, "memory"), threads=threads)]
-    result = contraction.expand(found, fastest, *smallest, exact=found.exact and fastest.exact)
-    return result if smallest else union_of(space.problem, result, least_memory(space, threads=threads))
 
+    def __init__(self, space: SearchSpace, *, threads: int | None = None) -> None:
+        """Takes a space; nothing is worked out before it is asked for."""
+        self.space = space
+        self.threads = threads
 
-def least_memory(space: SearchSpace, *, threads: int | None = None) -> Frontier:
-    """The strategy of least memory alone, which is found sooner.
+    @cached_property
+    def contraction(self) -> Contraction:
+        """The problem over the operators that decide."""
+        return contracted(self.space)
 
-    Of a small graph it is exact; of a large one it is over the operators that decide, and not exact.
-    """
-    if _is_small(space):
-        found = track_frontier(single_cost(with_repeated_cells(space), "memory"), threads=threads)
-        return union_of(space.problem, found)
-    contraction = contracted(space)
-    found = track_frontier(single_cost(contraction.problem, "memory"), threads=threads)
-    return contraction.expand(found, exact=False)
+    @cached_property
+    def smallest(self) -> Frontier:
+        """The strategy of least memory alone, which is found sooner.
 
+        Of a small graph it is exact; of a large one it is over the operators that decide, and not exact.
 
-def _is_small(space: SearchSpace) -> bool:
-    return space.problem.nodes <= _SMALL
+        Raises:
+            InfeasibleError: no strategy has a finite cost.
+        """
+        if self.space.problem.nodes <= _SMALL:
+            least = track_frontier(single_cost(with_repeated_cells(self.space), "memory"), threads=self.threads)
+            return frontier_of(
+                self.space.problem,
+                least.assignments,
+                least.alternatives,
+                exact=least.exact,
+                eliminations=least.eliminations,
+                seconds=least.seconds,
+            )
+        found = track_frontier(single_cost(self.contraction.problem, "memory"), threads=self.threads)
+        return self.contraction.expand(found, exact=False)
+
+    def frontier(self, *, epsilon: float = 0.0, progress: Callable[[int, int], None] | None = None) -> Frontier:
+        """The frontier of ``space.problem``.
+
+        Between its ends costs are told apart in the steps of `Resolution.of`: the strategies are those on the exact
+        frontier of costs so rounded. The fastest and the smallest one are those of the costs as they are. Each point
+        has its costs as they are. Of very deep models it is over strategies in which layers in a row decide as one
+        (`tensoropt.search.layers`), and not exact.
+
+        Args:
+            epsilon: see `track_frontier`.
+            progress: see `track_frontier`.
+
+        Raises:
+            ProblemError: an option is out of range.
+            InfeasibleError: no strategy has a finite cost.
+        """
+        problem = self.contraction.problem
+        rounded = Resolution.of(problem).rounded(problem)
+        found = track_frontier(rounded, epsilon=epsilon, threads=self.threads, progress=progress)
+        fastest = track_frontier(single_cost(problem, "time"), threads=self.threads)
+        exact = found.exact and fastest.exact
+        return self.contraction.expand(found, fastest, beside=[self.smallest], exact=exact)

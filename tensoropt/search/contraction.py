@@ -74,24 +74,27 @@ class Contraction:
         other._term = np.where(self._term < 0, -1, inner._term[self._term])
         return other
 
-    def expand(self, frontier: Frontier, *more: Frontier, exact: bool | None = None) -> Frontier:
+    def expand(
+        self, frontier: Frontier, *more: Frontier, beside: Sequence[Frontier] = (), exact: bool | None = None
+    ) -> Frontier:
         """Frontiers of the contracted problem as one of the whole.
 
         Args:
             frontier: of `problem`, or of one of the same shape, such as with rounded tables.
             more: others, of which points that none of the others beats are added.
+            beside: the same of the whole problem.
             exact: what is claimed of the result; by default what ``frontier`` claims, if nothing `restricts`.
         """
         found = [frontier, *more]
-        rows = np.concatenate([self._assignments(one.assignments) for one in found])
-        picks = np.concatenate([self._alternatives(one.alternatives) for one in found])
+        rows = [self._assignments(one.assignments) for one in found] + [one.assignments for one in beside]
+        picks = [self._alternatives(one.alternatives) for one in found] + [one.alternatives for one in beside]
         return frontier_of(
             self.whole,
-            rows,
-            picks,
+            np.concatenate(rows),
+            np.concatenate(picks),
             exact=(frontier.exact if exact is None else exact) and not self.restricts,
             eliminations=frontier.eliminations,
-            seconds=sum(one.seconds for one in found),
+            seconds=sum(one.seconds for one in (*found, *beside)),
         )
 
     def _assignments(self, assignments: IntArray) -> IntArray:

@@ -16,7 +16,7 @@ from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.provenance import Provenance
 from tensoropt.viz.frontier import draw_frontiers
 
-__all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of", "union_of"]
+__all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of"]
 
 _SCHEMA = 1
 
@@ -79,7 +79,7 @@ class Frontier:
         assignments: ``(points, N)`` configuration indices.
         alternatives: ``(points, N + E)``, the alternative of each node, then of each edge.
         exact: whether no strategy of what was searched beats a point, and none that is not beaten is missing. Of a
-            space that means over the operators that decide, and costs in steps (`tensoropt.ft.space.track_space`).
+            space that means over the operators that decide, and costs in steps (`tensoropt.ft.space.SpaceTracker`).
         eliminations: what was done, in order.
         seconds: how long the search took.
         provenance: the model and the devices that it is for; None where only a problem was given.
@@ -306,23 +306,4 @@ def frontier_of(
         exact=exact,
         eliminations=tuple(eliminations),
         seconds=seconds,
-    )
-
-
-def union_of(problem: Problem, frontier: Frontier, *more: Frontier) -> Frontier:
-    """What several searches found for one problem, evaluated by it, without what others beat.
-
-    Args:
-        problem: what the strategies are for.
-        frontier: says what is claimed and what was done.
-        more: others.
-    """
-    found = [frontier, *more]
-    return frontier_of(
-        problem,
-        np.concatenate([one.assignments for one in found]),
-        np.concatenate([one.alternatives for one in found]),
-        exact=frontier.exact,
-        eliminations=frontier.eliminations,
-        seconds=sum(one.seconds for one in found),
     )

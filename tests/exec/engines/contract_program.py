@@ -2,7 +2,7 @@
 mpirun.
 
 Each rank knows the inputs of all ranks, since they follow from a seed, and so computes for itself what it
-must get. Prints ``rank r: checked N`` and ends with status 0, or raises.
+must get. Prints ``rank r: ENGINE checked N`` for each engine named and ends with status 0, or raises.
 """
 
 from __future__ import annotations
@@ -345,10 +345,8 @@ def check_disagreement_is_seen_on_all_ranks(engine: CollectiveEngine) -> int:
     raise AssertionError("ranks that differ were taken for equal")
 
 
-def main(name: str) -> None:
+def check_engine(name: str, world: Any) -> int:
     """Check the engine called ``name`` on all meshes of as many ranks as there are."""
-    world = start_mpi()
-    install_abort_hook()
     checked = 0
     for mesh_shape in MESHES[world.size][: None if name == MpiEngine.name else 1]:
         engine = make_engine(name, mesh_shape)
@@ -366,9 +364,16 @@ def main(name: str) -> None:
                 checked += check_parts_of_large_tensors(engine)
                 checked += check_mpi_error_is_a_tensorflow_error(engine)
         engine.close()
-    checked += check_wrong_mesh(name, world.size)
-    print(f"rank {world.rank}: checked {checked}", flush=True)
+    return checked + check_wrong_mesh(name, world.size)
+
+
+def main(names: Sequence[str]) -> None:
+    """Check one engine after another."""
+    world = start_mpi()
+    install_abort_hook()
+    for name in names:
+        print(f"rank {world.rank}: {name} checked {check_engine(name, world)}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

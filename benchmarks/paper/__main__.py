@@ -3,6 +3,7 @@
     python -m benchmarks.paper figure6 --json figure6.json --plot .
     python -m benchmarks.paper table3 --model transformer --devices 16 64 --size layers=50
     python -m benchmarks.paper table3 --model transformer --size layers=4 --method ldp
+    python -m benchmarks.paper pase_equals_ft --model alexnet --devices 4
     python -m benchmarks.paper pase_table1 --model inception3 --devices 4 64
 
 ``--size`` replaces an argument of every chosen model, such as its layers (100 Transformer layers are an encoder and a
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arguments import size_argument
-from benchmarks.paper import figure6, figure7, figure8, flexflow_table5, pase_table1, table1, table3
+from benchmarks.paper import figure6, figure7, figure8, flexflow_table5, pase_equals_ft, pase_table1, table1, table3
 from benchmarks.paper.setting import Options, Report
 from examples.models import MODELS
 
@@ -31,6 +32,7 @@ _EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "figure7": figure7.run,
     "figure8": figure8.run,
     "flexflow_table5": flexflow_table5.run,
+    "pase_equals_ft": pase_equals_ft.run,
     "pase_table1": pase_table1.run,
     "table1": table1.run,
     "table3": table3.run,
@@ -65,6 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
     if flags.json is not None:
         flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     _show(report)
+    if report.get("differ"):
+        raise SystemExit(f"{flags.experiment}: these differ: {', '.join(report['differ'])}")
 
 
 def _show(report: Report) -> None:
@@ -78,6 +82,8 @@ def _show(report: Report) -> None:
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [row for key, item in value.items() for row in _flat(item, f"{prefix} / {key}" if prefix else str(key))]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return [(prefix, ", ".join(value) or "none")]
     if isinstance(value, list):
         return [(prefix, f"{value[0]:.5g} … {value[-1]:.5g}" if value else "none")]
     return [(prefix, f"{value:.5g}" if isinstance(value, float) else str(value))]

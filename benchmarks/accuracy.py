@@ -6,16 +6,18 @@
 For each model and number of ranks, one job plans by measured costs and executes random strategies (see
 ``accuracy_sample``) one after another. Compared are
 
-- *time* of a step: the median of several, the slowest rank's;
-- *network*: what collectives take, with what packs and unpacks their buffers, from TensorFlow's trace. Of each
-  collective the rank counts that came last, since the others wait in it for the slowest;
+- *time* of a step: the median of several, the slowest rank's. Strategies take turns, a few steps at a time;
+- *network*: what collectives take in these steps, and, from TensorFlow's trace, what packs and unpacks their buffers.
+  Of each collective the rank counts that came last, since the others wait in it for the slowest. Where ranks share
+  cores: what the step takes longer than its kernels, times how many ranks share a core;
 - *memory*: the most that is held at any time of a step, in bytes that tensors and kernels asked for (what the allocator
   adds to them depends on what was free before), with the model's variables. Predicted is the peak that the plan notes.
 
 The error is |predicted - measured| / measured, its mean over the strategies is reported, and its signed mean. Beside it
 stands Spearman's rank correlation of predicted and measured time. A second table takes the times apart: operators,
-packing of collectives' buffers, collectives, and what TensorFlow takes between kernels, which predicted times of
-operators include; and says how far the memory is off that searches add up.
+packing of collectives' buffers, collectives, and what ranks wait for one another in them, which predicted times of
+operators include; and says how far the memory is off that searches add up. ``benchmarks.simulated`` has the simulator's
+times of the same steps.
 """
 
 from __future__ import annotations
@@ -88,11 +90,21 @@ def main() -> None:
 
 def _run(flags: argparse.Namespace, model: str, ranks: int, path: Path, cache: Path) -> dict[str, Any]:
     arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
-    arguments += ["--seed", str(flags.seed), "--costs", flags.costs, "--out", str(path)]
-    extra = {"TENSOROPT_CACHE_DIR": str(cache), "TENSOROPT_PROFILE_SECONDS": str(flags.profile_seconds)}
-    launch("benchmarks.accuracy_worker", arguments + ["--least"] * flags.least, ranks, extra)
-    result = json.loads(path.read_text(encoding="utf-8"))
+    arguments += ["--seed", str(flags.seed), "--costs", flags.costs]
+    result = measured(arguments + ["--least"] * flags.least, ranks, path, cache, flags.profile_seconds)
     return {**result, **summary(result["strategies"])}
+
+
+def measured(arguments: list[str], ranks: int, path: Path, cache: Path, profile_seconds: float) -> dict[str, Any]:
+    """What ``accuracy_worker`` reports of one model on some ranks."""
+    extra = {
+        "TENSOROPT_CACHE_DIR": str(cache),
+        "TENSOROPT_PROFILE_SECONDS": str(profile_seconds),
+        "TENSOROPT_COLLECTIVES": "mpi",  # the engine that keeps a journal
+        "TENSOROPT_STALL_SECONDS": "0",  # no thread that looks after each of many engines
+    }
+    launch("benchmarks.accuracy_worker", [*arguments, "--out", str(path)], ranks, extra)
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def summary(strategies: list[dict[str, Any]]) -> dict[str, Any]:
@@ -107,8 +119,8 @@ def summary(strategies: list[dict[str, Any]]) -> dict[str, Any]:
     for part in _PARTS:
         sums = np.sum([entry[part] for entry in strategies if part in entry] or [[0.0, 0.0]], axis=0)
         figures[part] = [float(total) / len(strategies) for total in sums]
-    between = [entry["between_kernels_s"] for entry in strategies if "between_kernels_s" in entry]
-    figures["between_kernels_s"] = float(np.mean(between)) if between else 0.0
+    waiting = [entry["waiting_s"] for entry in strategies if "waiting_s" in entry]
+    figures["waiting_s"] = float(np.mean(waiting)) if waiting else 0.0
     additive = [
         entry["additive_bytes"] / entry["memory_bytes"][1] - 1 for entry in strategies if "additive_bytes" in entry
     ]
@@ -147,13 +159,13 @@ def _show(results: list[dict[str, Any]], console: Console) -> None:
 def _parts(results: list[dict[str, Any]]) -> Table:
     """What times are made of, and the error of the memory that adds up."""
     table = Table(title="predicted / measured ms per step")
-    for header in ("model", "ranks", "operators", "packing", "collectives", "between kernels", "additive memory"):
+    for header in ("model", "ranks", "operators", "packing", "collectives", "waiting", "additive memory"):
         table.add_column(header, justify="left" if header == "model" else "right")
     for result in results:
         parts = [f"{1e3 * result[part][0]:.2f} / {1e3 * result[part][1]:.2f}" for part in _PARTS]
         additive = "-" if result["additive_bias"] is None else f"{100 * result['additive_bias']:+.1f} %"
-        between = f"- / {1e3 * result['between_kernels_s']:.2f}"
-        table.add_row(result["model"], str(result["ranks"]), *parts, between, additive)
+        waiting = f"- / {1e3 * result['waiting_s']:.2f}"
+        table.add_row(result["model"], str(result["ranks"]), *parts, waiting, additive)
     return table
 
 

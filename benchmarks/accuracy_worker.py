@@ -8,26 +8,67 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 import tensoropt
 from benchmarks.accuracy_memory import memory_parts
 from benchmarks.accuracy_models import MODELS, batch
 from benchmarks.accuracy_sample import sample_strategies
+from benchmarks.accuracy_simulated import BlockingBreakdown
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
+from tensoropt.api.machine import Machine
 from tensoropt.cost import packing_of
 from tensoropt.exec import resharding
+from tensoropt.exec.executor import Executor
 from tensoropt.exec.op_profiler import kernel_seconds
+from tensoropt.mcmc import Network, network_of, simulate
+from tensoropt.plan.plan import Plan
 
-_WARM_UP = 3
+_WARM_UP = 2
 _TRACED = 4
+# Strategies take turns, with so many steps each: a machine whose speed drifts is fair to all.
+_TURN = 3
 _SCOPE = "tensoropt_move"
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
+_MOST_COLLECTIVES = 10_000
+
+
+@dataclass(slots=True)
+class _Run:
+    """A strategy with what executes it, and what was measured on this rank.
+
+    Attributes:
+        kernels: seconds by name, traced.
+        memory: bytes by what they are.
+        steps_s: seconds of each step without a trace.
+        journals: when each collective of these steps began and ended, in seconds.
+    """
+
+    kind: str
+    assignment: tuple[int, ...]
+    plan: Plan
+    executor: Executor
+    kernels: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    steps_s: list[float] = field(default_factory=list)
+    journals: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def step(self, job: Any, step: Callable[[], Any]) -> None:
+        """One step, measured."""
+        engine: Any = self.executor.engine
+        job.comm.Barrier()
+        engine.start_journal(_MOST_COLLECTIVES)
+        start_s = time.perf_counter()
+        step()
+        self.steps_s.append(time.perf_counter() - start_s)
+        self.journals.append(1e-9 * np.array(engine.read_journal(), np.float64).reshape(-1, 2))
 
 
 def main() -> None:
@@ -43,7 +84,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     flags = parser.parse_args()
     _name_moves()
-    tracer = _Tracer(np.min if flags.least else np.median)
+    reduce = np.min if flags.least else np.median
+    tracer = _Tracer(reduce)
     started = time.perf_counter()
     topology = tensoropt.init()
     tensoropt.set_random_seed(7)
@@ -63,31 +105,37 @@ def main() -> None:
     for name, array in batch(flags.model, specs, 3).items():
         count = len(array) // job.size
         mine[f"{name}:0"] = array[job.rank * count : (job.rank + 1) * count]
+
+    def step() -> Any:
+        return tensoropt.run(train_op, mine)
+
     chosen = job.on_rank_0("sampling", lambda: sample_strategies(space.problem, flags.strategies, flags.seed))
-    entries = []
-    for number, (kind, assignment) in enumerate(chosen):
+    runs = []
+    for kind, assignment in chosen:
         plan = job.on_rank_0("planning", functools.partial(space.plan, assignment, "accuracy"))
         tensoropt.build_execution_graph(plan=plan)
-
-        def step() -> Any:
-            return tensoropt.run(train_op, mine)
-
+        run = _Run(kind, assignment, plan, job.require_executor("measuring"))
         for _ in range(_WARM_UP):
             step()
-        seconds = []
-        for _ in range(flags.steps):
-            start = time.perf_counter()
+        run.kernels, run.memory = tracer.trace(step, run.executor.tf_graph)
+        runs.append(run)
+        job.executor = None  # kept open
+    for _ in range(-(-flags.steps // _TURN)):
+        for run in runs:
+            job.executor = run.executor
             step()
-            seconds.append(time.perf_counter() - start)
-        kernels, memory = tracer.trace(step, job.require_executor("tracing").tf_graph)
-        took_s = float(tracer.reduce(seconds))
-        entry = _entry(job, space, plan, assignment, took_s, kernels, memory)
+            for _ in range(_TURN):
+                run.step(job, step)
+    crowding = Machine.of(job.comm).crowding
+    networks = (network_of(space), BlockingBreakdown(space).network()) if job.rank == 0 else ()
+    entries = []
+    for number, run in enumerate(runs):
+        entry = _entry(job, space, run, crowding, reduce)
         if job.rank == 0:
-            entry["kind"] = kind
-            entry["steps_s"] = seconds
+            entry["simulated_s"] = [_simulated(space, run.assignment, network) for network in networks]
             if flags.operators:
-                entry["operators"] = _by_operator(plan, kernels)
-                entry["kernels_by_name"] = kernels
+                entry["operators"] = _by_operator(run.plan, run.kernels)
+                entry["kernels_by_name"] = run.kernels
             entries.append(entry)
             _say(flags.model, job.size, number, entry)
     if job.rank == 0:
@@ -101,44 +149,52 @@ def main() -> None:
         flags.out.write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 
-def _entry(
-    job: Any,
-    space: Any,
-    plan: Any,
-    assignment: tuple[int, ...],
-    took_s: float,
-    kernels: dict[str, float],
-    memory: dict[str, float],
-) -> dict[str, Any]:
+def _simulated(space: Any, assignment: tuple[int, ...], network: Network) -> float:
+    return float(simulate(space, assignment, network=network).makespan_s)
+
+
+def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..., Any]) -> dict[str, Any]:
     """Measured and predicted figures of one strategy; what ranks measured is combined. Collective."""
-    names = sorted(name for name in kernels if _is_collective(name))
-    # The rank that comes last to a collective waits for nobody: its time is the network's.
-    every = job.comm.allgather([kernels[name] for name in names])
-    collectives_s = float(np.sum(np.min(np.array(every), axis=0))) if names else 0.0
-    packing_s = sum(took for name, took in kernels.items() if _SCOPE in name and not _is_collective(name))
-    compute_s = sum(took for name, took in kernels.items() if _SCOPE not in name and not _is_collective(name))
+    kernels = run.kernels.items()
+    packing_s = sum(took for name, took in kernels if _SCOPE in name and not _is_collective(name))
+    compute_s = sum(took for name, took in kernels if _SCOPE not in name and not _is_collective(name))
     packing_s, compute_s = (float(np.mean(job.comm.allgather(took))) for took in (packing_s, compute_s))
-    took_s = float(max(job.comm.allgather(took_s)))
-    parts = max(job.comm.allgather(memory), key=lambda of_rank: sum(of_rank.values()))
+    steps_s = np.max(job.comm.allgather(run.steps_s), axis=0)
+    took_s = float(reduce(steps_s))
+    journal = np.array(job.comm.allgather(run.journals))
+    parts = max(job.comm.allgather(run.memory), key=lambda of_rank: sum(of_rank.values()))
     if job.rank:
         return {}
-    network_s, to_pack_s = float(space.network_seconds(assignment)[0]), packing_seconds(space, plan)
-    peak = plan.notes["peak_memory"]
+    inside_s = journal[..., 1] - journal[..., 0]  # of each rank, step and collective
+    # The rank that comes last to a collective waits for nobody: its time is the network's.
+    transfer_s = inside_s.min(axis=0)
+    collectives_s = float(reduce(transfer_s.sum(axis=1)))
+    waiting_s = float(reduce((inside_s - transfer_s).sum(axis=2).mean(axis=0)))
+    if crowding > 1:
+        # A rank that waits leaves its core to another one, and one that does not may wait for a core.
+        packing_s, waiting_s = packing_s * crowding, 0.0
+        collectives_s = max(took_s - compute_s * crowding - packing_s, 0.0)
+    plan = run.plan
+    network_s, to_pack_s = float(space.network_seconds(run.assignment)[0]), packing_seconds(space, plan)
+    peak: Any = plan.notes["peak_memory"]
     return {
+        "kind": run.kind,
         "time_s": [float(plan.time_s), took_s],
         "network_s": [network_s, collectives_s + packing_s],
         "memory_bytes": [float(peak["memory_bytes"]), float(sum(parts.values()))],
-        # What the times are made of. Predicted times of operators hold what TensorFlow takes between kernels.
-        "compute_s": [float(plan.time_s) - network_s, compute_s],
+        # What the times are made of; operators take what is left, with what TensorFlow takes between kernels.
+        "compute_s": [float(plan.time_s) - network_s, took_s - collectives_s - packing_s - waiting_s],
         "packing_s": [to_pack_s, packing_s],
         "collectives_s": [network_s - to_pack_s, collectives_s],
-        "between_kernels_s": took_s - compute_s - packing_s - sum(kernels[name] for name in names),
-        "collectives": len(names),
-        "kernels": len(kernels),
+        "waiting_s": waiting_s,
+        "traced_compute_s": compute_s,
+        "collectives": inside_s.shape[2],
+        "kernels": len(run.kernels),
         "additive_bytes": float(plan.memory_bytes),
         "predicted_parts": peak["parts"],
         "measured_parts": parts,
         "predicted_at": f"{peak['operator']}, {'backward' if peak['backward'] else 'forward'}",
+        "steps_s": steps_s.tolist(),
     }
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from tensoropt.api.curves import (
     CURVES,
     iteration_seconds,
-    kernel_seconds_between,
     measure_curves,
     optimizer_key,
     run_probes,
@@ -178,17 +177,16 @@ def _measure(
     lines: dict[str, Curve] = {}
     iteration_s = 0.0
     with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, len(batches) + bool(curves)) as advance:
-        kernel_s = kernel_seconds_between(machine, comm)
         if curves:
             iteration_s = iteration_seconds(comm, job.guard)
-            lines = measure_curves(machine, comm, optimizers, kernel_s)
+            lines = measure_curves(machine, comm, optimizers)
             advance()
         for number, batch in enumerate(batches):
             spent_s = time.perf_counter() - start
             if not comm.bcast(spent_s * (number + 1) <= budget_s * max(number, 1), root=0):
                 break  # another batch would take as long as those before, and more than there is
             batch.sort(key=lambda item: order[item[0]])  # runs are like steps then
-            measured = run_probes(machine, comm, [candidate.probe for _, candidate in batch], kernel_s)
+            measured = run_probes(machine, comm, [candidate.probe for _, candidate in batch])
             for (key, candidate), entry in zip(batch, measured, strict=True):
                 if entry is None:
                     refused.add(key)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2
 
 from tensoropt.api.machine import Machine
@@ -18,14 +19,17 @@ from tensoropt.exec.engines.guard import Guard
 from tensoropt.exec.op_profiler import FunctionProbe, Measured, Probe, measure_batch
 from tensoropt.graph.spec import TensorSpec
 
-__all__ = ["CURVES", "iteration_seconds", "kernel_seconds_between", "measure_curves", "optimizer_key", "run_probes"]
+__all__ = ["CURVES", "iteration_seconds", "measure_curves", "optimizer_key", "run_probes"]
 
 _log = logging.getLogger("tensoropt")
 CURVES = ("sum", "slice", "transpose", "mask", "feed")
 _CURVE_BYTES = tuple(2**exponent for exponent in (10, 14, 17, 19, 20, 21, 22, 24))
 _ROW_ELEMENTS = 128
 _ITERATIONS = 60
-_KERNELS = 1000
+# Between iterations, as a step's kernels would: this leaves caches with nothing that an iteration needs.
+_WORK_BYTES = 2**23
+# By how much less or more a batch may take without a trace, lest a disturbance decide on all of its operators.
+_LEAST_PACE, _MOST_PACE = 0.8, 1.5
 
 
 def optimizer_key(spec: OptimizerSpec) -> str:
@@ -33,16 +37,13 @@ def optimizer_key(spec: OptimizerSpec) -> str:
     return " ".join((spec.kind, *spec.slot_names))
 
 
-def run_probes(
-    machine: Machine, comm: Any, probes: Sequence[Probe], kernel_s: float
-) -> list[tuple[float, float, Measured] | None]:
-    """Seconds forward and backward of each probe: the mean of the ranks, crowding included. Collective.
+def run_probes(machine: Machine, comm: Any, probes: Sequence[Probe]) -> list[tuple[float, float, Measured] | None]:
+    """Seconds forward and backward of each probe: the mean of the ranks, at their pace, crowding included. Collective.
 
     Args:
         machine: of this rank.
         comm: of all ranks.
         probes: the same ones on every rank.
-        kernel_s: what TensorFlow takes to start one kernel after another.
 
     Returns:
         With what this rank measured; None for a probe that cannot be measured.
@@ -54,22 +55,37 @@ def run_probes(
     )
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)
-    mine = [
-        (0.0, 0.0)
-        if entry is None
-        else (entry.forward_s + kernel_s * entry.forward_kernels, entry.backward_s + kernel_s * entry.backward_kernels)
-        for entry in times.probes
-    ]
-    mean = np.mean(comm.allgather(mine), axis=0) * machine.crowding
+    mine = [(0.0, 0.0) if entry is None else (entry.forward_s, entry.backward_s) for entry in times.probes]
+    pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)))
+    mean = np.mean(comm.allgather(mine), axis=0) * machine.crowding * pace
     return [
         None if entry is None else (float(forward), float(backward), entry)
         for entry, (forward, backward) in zip(times.probes, mean, strict=True)
     ]
 
 
-def measure_curves(
-    machine: Machine, comm: Any, optimizers: Sequence[OptimizerSpec], kernel_s: float
-) -> dict[str, Curve]:
+def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]]) -> float:
+    """How many times longer work takes than its kernels do, traced, on average over ranks.
+
+    Without a trace kernels take less, but there is what TensorFlow takes between them; and the slowest rank sets the
+    pace, because ranks meet in collectives. They do so many times in a step, and wait now for one rank, then for
+    another one: as if they met after every operator.
+
+    Args:
+        ranks: of each what was measured of a batch: traced seconds, seconds of runs without a trace, and seconds of
+            every pass of a probe in traced runs.
+    """
+    traced_s = float(np.mean([rank[0] for rank in ranks]))
+    plain_s = np.array([rank[1] for rank in ranks])
+    passes_s = np.array([rank[2] for rank in ranks])
+    if traced_s <= 0 or not plain_s.size or not passes_s.any():
+        return 1.0
+    slowest = float(np.median(plain_s.max(axis=0))) / traced_s
+    waiting = float(np.median(passes_s.max(axis=0).sum(axis=1)) / np.median(passes_s.sum(axis=2).max(axis=0)))
+    return float(np.clip(slowest * waiting, _LEAST_PACE, _MOST_PACE))
+
+
+def measure_curves(machine: Machine, comm: Any, optimizers: Sequence[OptimizerSpec]) -> dict[str, Curve]:
     """See ``OpProfile.curves``."""
     kinds: dict[str, Callable[[int], Probe]] = {
         "sum": lambda size: FunctionProbe((_vector(size), _vector(size)), lambda x, y: [tf.add_n([x, y])]),
@@ -82,7 +98,7 @@ def measure_curves(
     probes: list[Probe] = [make(size) for make in kinds.values() for size in _CURVE_BYTES]
     for spec in optimizers:
         probes += [FunctionProbe((_vector(size),), _update_builder(spec, size)) for size in _CURVE_BYTES]
-    measured = iter(run_probes(machine, comm, probes, kernel_s))
+    measured = iter(run_probes(machine, comm, probes))
     curves = {}
     for name in kinds:
         curves[name] = _curve(_CURVE_BYTES, [next(measured) for _ in _CURVE_BYTES])
@@ -130,27 +146,6 @@ def _update_builder(spec: OptimizerSpec, size_bytes: int) -> Callable[[Any], lis
     return build
 
 
-def kernel_seconds_between(machine: Machine, comm: Any) -> float:
-    """Of starting one kernel after another, without what any of them does."""
-    with tf.Graph().as_default() as graph:
-        ends = [tf.compat.v1.placeholder(tf.float32, [])]
-        for _ in range(_KERNELS):
-            ends.append(tf.negative(ends[-1]))  # TensorFlow skips over an identity
-        config = tf.compat.v1.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        with tf.compat.v1.Session(graph=graph, config=config) as session:
-            runs = [session.make_callable(end.op, [ends[0]]) for end in (ends[1], ends[-1])]
-            took: list[list[float]] = [[], []]
-            for _ in range(8):
-                with machine.together(comm):
-                    for index, run in enumerate(runs):
-                        start = time.perf_counter()
-                        run(np.float32(1))
-                        took[index].append(time.perf_counter() - start)
-    one, all_of_them = np.median(took, axis=1).tolist()
-    return float(np.mean(comm.allgather(max(all_of_them - one, 0.0) / (_KERNELS - 1))))
-
-
 def _feed_curve(machine: Machine, comm: Any) -> Curve:
     seconds = []
     with tf.Graph().as_default() as graph:
@@ -181,8 +176,10 @@ def iteration_seconds(comm: Any, guard: Guard) -> float:
         with tf.compat.v1.Session(graph=graph) as session:
             run = _runner(session, [result], tf.no_op(), fed)
             array = np.ones(1, np.float32)
+            work = np.zeros(_WORK_BYTES // 4, np.float32)
             seconds = []
             for _ in range(_ITERATIONS):
+                work += 1
                 start = time.perf_counter()
                 guard.meet("measuring an iteration")
                 run(array)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tensoropt.api.machine import Machine
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.reference import InitialValues
@@ -22,7 +23,7 @@ from tensoropt.cluster import Topology, collect
 from tensoropt.errors import ClusterError, CollectiveError, FeedError, PlanError, SessionError, TensorOptError
 from tensoropt.exec.engines.guard import Guard
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
-from tensoropt.exec.engines.measurement import EngineMeasurement
+from tensoropt.exec.engines.measurement import METHOD, EngineMeasurement
 from tensoropt.exec.engines.select import check_collectives, engine_name, make_engine
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.training import Training
@@ -81,11 +82,13 @@ class Job:
             self.topology = topology
         elif self.topology is None or refresh:
             self.remeasure = refresh
+            crowded = Machine.of(self.comm).crowding > 1
             self.topology = collect(
                 self.comm,
                 refresh=refresh,
-                measure=lambda mesh: EngineMeasurement(make_engine(mesh_shape=mesh)),
+                measure=lambda mesh: EngineMeasurement(make_engine(mesh_shape=mesh), crowded=crowded),
                 engine=engine_name(),
+                method=METHOD,
             )
         return self.topology
 

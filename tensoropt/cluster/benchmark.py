@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ Measure = Callable[[str, tuple[int, ...], int, int], float]
 # TensorOpt section 3.2 measures at 2^i; below the first of these latency is all there is.
 SIZES_BYTES = tuple(2**exponent for exponent in range(8, 27))
 _REPETITIONS = 7
-_MIN_REPETITION_S = 1e-3  # short collectives run many times between two readings of the clock
+_MIN_REPETITION_S = 1e-3  # short collectives run several times in a repetition
 _MAX_CALLS = 64
 
 
@@ -62,8 +63,8 @@ def measure_profile(
 ) -> CollectiveProfile:
     """The times of all kinds over all groups, at sizes up to where the budget of each ends.
 
-    All groups of a partition run at once. Each time is the least over repetitions of the slowest rank's: other
-    programs on the host only ever add time. No repetition follows the one before: the table is gone through
+    All groups of a partition run at once. Each time is the median over repetitions of the slowest rank's, as a
+    step meets what is typical rather than the least. No repetition follows the one before: the table is gone through
     again and again, so that what disturbs the host for a moment does not decide an entry. Every decision rests on
     values that ranks have agreed on, so that they all run the same collectives.
 
@@ -140,11 +141,22 @@ class _Task:
         return output_bytes <= max_output_bytes and 2 * expected_s <= allowed_s
 
     def entry(self) -> ProfileEntry:
-        """The least times. Other programs on the host only add time, so no size takes longer than a larger one."""
-        least = [max(min(point.times_s), 1e-9) for point in self.points]
-        seconds = itertools.accumulate(reversed(least), min)
-        sizes = tuple(point.size_bytes for point in self.points)
-        return ProfileEntry(self.kind, self.group, sizes, tuple(seconds)[::-1])
+        """The medians, but for disturbances: no size takes longer than a larger one."""
+        seconds = _ascending([max(statistics.median(point.times_s), 1e-9) for point in self.points])
+        return ProfileEntry(self.kind, self.group, tuple(point.size_bytes for point in self.points), seconds)
+
+
+def _ascending(seconds: Sequence[float]) -> tuple[float, ...]:
+    """The ascending numbers that differ least from some (isotonic regression by absolute differences).
+
+    Neighbours that descend are pooled, and have their median.
+    """
+    pools: list[list[float]] = []
+    for second in seconds:
+        pools.append([second])
+        while len(pools) > 1 and statistics.median(pools[-1]) < statistics.median(pools[-2]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    return tuple(statistics.median(pool) for pool in pools for _ in pool)
 
 
 class _Stopwatch:

@@ -57,6 +57,7 @@ def collect(
     refresh: bool = False,
     measure: Callable[[tuple[int, ...]], ClosableMeasure] | None = None,
     engine: str = "mpi4py",
+    method: str = "back to back",
     budget_s: float = 6.0,
 ) -> Topology:
     """The topology of the ranks of ``comm``, the same on all of them. Collective over ``comm``.
@@ -70,6 +71,7 @@ def collect(
         measure: given the factor mesh, makes what runs the collectives of the engine that will train; called and
             closed on all ranks, and only if there is something to measure. mpi4py's own if None.
         engine: the name under which what ``measure`` measures is cached.
+        method: how ``measure`` does it, a part of that name.
         budget_s: seconds for measuring collectives.
 
     Raises:
@@ -77,7 +79,7 @@ def collect(
     """
     control = comm.Dup()  # so that no message of ours meets one of the caller's
     try:
-        return _collect(control, refresh, measure, engine, budget_s)
+        return _collect(control, refresh, measure, (engine, method), budget_s)
     finally:
         # Freeing is collective, and every way out of _collect, return or raise, is taken by all ranks.
         control.Free()
@@ -87,7 +89,7 @@ def _collect(
     comm: MPI.Comm,
     refresh: bool,
     measure: Callable[[tuple[int, ...]], ClosableMeasure] | None,
-    engine: str,
+    measured_by: tuple[str, str],
     budget_s: float,
 ) -> Topology:
     from mpi4py import MPI
@@ -101,7 +103,8 @@ def _collect(
         "cores": _cores(ranks),
         "environment": sorted({"\n".join(rank.environment) for rank in ranks}),
         "mpi": MPI.Get_library_version().strip("\0\n "),
-        "engine": engine,
+        "engine": measured_by[0],
+        "method": measured_by[1],
     }
     cached = _on_every_rank(
         comm, "reading the cache", lambda: load_topology(key) if comm.rank == 0 and not refresh else None

@@ -2,12 +2,14 @@
 
 All probes of a batch are one graph that runs like a training step: forward one after another, then backward in reverse
 order, so that what the backward pass reads has left the caches as it would have. TensorFlow's own trace says how long
-each kernel took. All ranks run the same graph at once, so they contend for memory as they do when they train.
+each kernel took; runs without it say how long all of them take then, with what TensorFlow takes between them. All ranks
+run the same graph at once, so they contend for memory as they do when they train.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.kernel_memory import Held, held_by
@@ -36,10 +39,8 @@ class Measured:
     """What one probe took on this rank.
 
     Attributes:
-        forward_s: in the kernels of the forward pass.
-        backward_s: in the kernels of the backward pass.
-        forward_kernels: how many kernels that was.
-        backward_kernels: the same, backward.
+        forward_s: in the kernels of the forward pass, traced.
+        backward_s: in the kernels of the backward pass, traced.
         forward_reduced_bytes: input bytes of each all_reduce that its lowering emits forward, which is not in the
             times.
         backward_reduced_bytes: the same, backward.
@@ -49,8 +50,6 @@ class Measured:
 
     forward_s: float
     backward_s: float
-    forward_kernels: int
-    backward_kernels: int
     forward_reduced_bytes: tuple[int, ...] = ()
     backward_reduced_bytes: tuple[int, ...] = ()
     scratch_bytes: tuple[int, int, int] = (0, 0, 0)
@@ -63,10 +62,16 @@ class BatchTimes:
     Attributes:
         probes: per probe; None for one that cannot be built or run by itself.
         failures: why a probe is None, by its number.
+        traced_s: in all kernels of a traced run, those that make inputs included: the sum of their medians.
+        plain_s: of each run without a trace, less what a run takes in which no kernel runs.
+        passes_s: ``(traced runs, 2 * probes)``, in the kernels of each probe's forward and backward pass.
     """
 
     probes: tuple[Measured | None, ...]
     failures: dict[int, str]
+    traced_s: float = 0.0
+    plain_s: tuple[float, ...] = ()
+    passes_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 class Probe(Protocol):
@@ -182,14 +187,14 @@ def measure_batch(
 ) -> BatchTimes:
     """Measures probes on this rank while the others do the same. Collective.
 
-    Of several runs each kernel's median counts: a step is disturbed as often as these are.
+    Of several traced runs each kernel's median counts.
 
     Args:
         probes: the same ones on every rank, in the same order.
         turn: a context in which this rank runs, entered and left by all ranks together.
         spread: the union over ranks of what failed.
         config: the session's ``tf.compat.v1.ConfigProto``.
-        runs: how many, under TensorFlow's trace, after one that is thrown away.
+        runs: how many under TensorFlow's trace, after one that is thrown away, and how many without it.
     """
     failures: dict[int, str] = {}
     while True:
@@ -211,9 +216,10 @@ def measure_batch(
                     stats = _trace(session, batch)
                 per_run.append(kernel_seconds(stats))
             held = held_by(stats, _pass_of, lambda name: (_pass_of(name) or ("", 0))[0] == "b")
+            plain_s = _plain_seconds(session, batch, turn, runs)
         finally:
             session.close()
-        return _times(batch, per_run, held, failures)
+        return _times(batch, per_run, plain_s, held, failures)
 
 
 def kernel_seconds(step_stats: Any) -> dict[str, float]:
@@ -232,12 +238,37 @@ def _pass_of(name: str) -> tuple[str, int] | None:
     return None if match is None or match[1] not in "fb" else (match[1], int(match[2]))
 
 
+def _plain_seconds(
+    session: Any, batch: _Batch, turn: Callable[[], AbstractContextManager[None]], runs: int
+) -> tuple[float, ...]:
+    calls = [session.make_callable(end, [batch.value]) for end in (batch.nothing, batch.target)]
+    result = []
+    for _ in range(runs + 1):
+        with turn():
+            times = [time.perf_counter()]
+            for call in calls:
+                call(0.5)
+                times.append(time.perf_counter())
+        nothing_s, all_s = np.diff(times).tolist()
+        result.append(max(all_s - nothing_s, 0.0))
+    return tuple(result[1:])
+
+
 def _times(
-    batch: _Batch, runs: Sequence[dict[str, float]], held: dict[Any, Held], failures: dict[int, str]
+    batch: _Batch,
+    runs: Sequence[dict[str, float]],
+    plain_s: tuple[float, ...],
+    held: dict[Any, Held],
+    failures: dict[int, str],
 ) -> BatchTimes:
     names = sorted(runs[0])
-    middle = np.median([[run.get(name, 0.0) for name in names] for run in runs], axis=0)
+    every = np.array([[run.get(name, 0.0) for name in names] for run in runs])
+    middle = np.median(every, axis=0)
     seconds = dict(zip(names, middle.tolist(), strict=True))
+    passes_s = np.zeros((len(runs), 2 * len(batch.built)))
+    for column, name in enumerate(names):
+        if (part := _pass_of(name)) is not None:
+            passes_s[:, 2 * part[1] + (part[0] == "b")] += every[:, column]
     sums: dict[tuple[str, int], list[float]] = {}
     for name in names:
         match = _SCOPE.match(name)
@@ -254,14 +285,12 @@ def _times(
             Measured(
                 sum(forward),
                 sum(backward),
-                len(forward),
-                len(backward),
                 talk[: built.forward_talks],
                 talk[built.forward_talks :],
                 _scratch(built, batch.probes[number].saved_outputs, held, number),
             )
         )
-    return BatchTimes(tuple(result), failures)
+    return BatchTimes(tuple(result), failures, float(middle.sum()), plain_s, passes_s)
 
 
 def _scratch(built: _Built, saved: Sequence[int], held: Mapping[Any, Held], number: int) -> tuple[int, int, int]:
@@ -347,6 +376,7 @@ class _Batch:
     failures: dict[int, str] = field(default_factory=dict)
     graph: Any = None
     value: Any = None
+    nothing: Any = None
     target: Any = None
     initial: Any = None
 
@@ -356,6 +386,7 @@ class _Batch:
             tf.compat.v1.set_random_seed(1)
             # Not a constant, which TensorFlow would compute with once and for all.
             self.value = tf.compat.v1.placeholder(tf.float32, [], name="value")
+            self.nothing = tf.no_op()
             self.target = tf.no_op()
             self.built = [self._forward(number, probe) for number, probe in enumerate(self.probes)]
             for number in reversed(range(len(self.probes))):

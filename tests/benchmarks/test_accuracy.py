@@ -61,8 +61,8 @@ def test_inputs_have_their_shapes_and_integers_their_bounds() -> None:
 
 
 def test_times_are_taken_apart_in_means_and_the_additive_memory_is_compared() -> None:
-    more = {"packing_s": (0.1, 0.2), "collectives_s": (0.2, 0.2), "between_kernels_s": 0.3, "additive_bytes": 150.0}
+    more = {"packing_s": (0.1, 0.2), "collectives_s": (0.2, 0.2), "waiting_s": 0.3, "additive_bytes": 150.0}
     entries = [_strategy((1.0, 1.0), (0.3, 0.4), (90, 100)) | more | {"compute_s": (x, 2 * x)} for x in (1.0, 3.0)]
     found = summary(entries)
     assert found["compute_s"] == pytest.approx([2.0, 4.0]) and found["packing_s"] == pytest.approx([0.1, 0.2])
-    assert found["between_kernels_s"] == pytest.approx(0.3) and found["additive_bias"] == pytest.approx(0.5)
+    assert found["waiting_s"] == pytest.approx(0.3) and found["additive_bias"] == pytest.approx(0.5)

@@ -82,11 +82,11 @@ def test_buffers_hold_whole_elements_for_every_member() -> None:
         assert size_bytes % (4 * {(0,): 2, (1,): 3, (0, 1): 6}[axes]) == 0
 
 
-def test_few_undisturbed_repetitions_decide() -> None:
+def test_few_disturbed_repetitions_do_not_decide() -> None:
     class Busy(OneRank):
         def measure(self, kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
             super().measure(kind, axes, size_bytes, calls)
-            return 1e-5 if self.calls.count((kind, axes, size_bytes)) % 3 == 0 else 1e-3
+            return 1e-3 if self.calls.count((kind, axes, size_bytes)) % 3 == 0 else 1e-5
 
     measured = profile_of(cluster(2), Busy(lambda *_: 1e-6))
     assert measured.seconds("all_reduce", (0,), 2**12) == pytest.approx(1e-5)
@@ -125,6 +125,15 @@ def test_disturbed_time_of_a_small_size_is_bounded_by_larger_ones() -> None:
 
     measured = profile_of(cluster(2), OneRank(disturbed))
     assert measured.seconds("permute", (0,), 2**12) == pytest.approx(1e-5)
+
+
+def test_times_that_scatter_are_neither_the_least_nor_the_largest() -> None:
+    def scattered(kind: str, axes: tuple[int, ...], size: int) -> float:
+        # Up and down from size to size.
+        return (3e-5, 1e-5, 2e-5)[(size.bit_length() - 1) % 3]
+
+    measured = profile_of(cluster(2), OneRank(scattered))
+    assert measured.seconds("permute", (0,), 2**20) == pytest.approx(2e-5)
 
 
 def test_error_of_the_engine_is_handed_to_the_agreement() -> None:

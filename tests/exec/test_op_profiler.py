@@ -6,6 +6,7 @@ import contextlib
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -54,10 +55,14 @@ def _measure(*probes: Probe) -> BatchTimes:
 def test_operators_are_measured_forward_and_backward_at_local_shapes() -> None:
     product = _probe("MatMul", {"x": (64, 32), "w": (32, 48)}, (64, 48), "m")
     assert [spec.shape for spec in product.local_inputs()] == [(32, 32), (32, 48)]
-    (times,) = _measure(product).probes
+    batch = _measure(product)
+    (times,) = batch.probes
     assert times is not None
     assert times.forward_s > 0 and times.backward_s > 0
-    assert times.forward_kernels == 1 and times.backward_kernels >= 2  # one gradient for each input
+    # Kernels that make inputs are in the runs, too.
+    assert batch.traced_s > times.forward_s + times.backward_s and len(batch.plain_s) == 2
+    assert batch.passes_s.shape == (2, 2)
+    assert np.median(batch.passes_s, axis=0)[0] == pytest.approx(times.forward_s)
     assert times.forward_reduced_bytes == times.backward_reduced_bytes == ()
 
 
@@ -77,7 +82,7 @@ def test_operators_without_gradients_are_measured_forward_only() -> None:
     alone = OperatorProbe(probe.op, probe.rule, probe.input_specs, probe.configuration, MESH, 0, (), ())
     (times,) = _measure(alone).probes
     assert times is not None and times.forward_s > 0
-    assert times.backward_s == 0 and times.backward_kernels == 0
+    assert times.backward_s == 0
 
 
 def test_what_cannot_be_built_or_run_is_left_out_and_the_rest_is_measured() -> None:

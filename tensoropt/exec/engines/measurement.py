@@ -1,35 +1,52 @@
-"""Times an engine's collectives as a step runs them: in a chain, inside one run of a TensorFlow session."""
+"""Times an engine's collectives as a step runs them: inside a session, with other work between one and the next."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import partition
 
-__all__ = ["EngineMeasurement"]
+__all__ = ["METHOD", "EngineMeasurement"]
 
+# What times mean; those that were measured in another way are not comparable.
+METHOD = "with work in between"
 _STACKED = ("reduce_scatter", "all_to_all")
 # A run has one of these numbers of collectives.
-_CHAINS = (1, 4, 16, 64)
+_CHAINS = (2, 4, 8)
+# Written between two collectives: several times what a core's own cache holds, as between those of a step.
+_WORK_BYTES = 2**23
+# The same where ranks share cores: what another rank still has to do is then a part of how long a collective takes.
+_CROWDED_WORK_BYTES = 2**20
 
 
 class EngineMeasurement:
-    """Measures on this rank while all the others measure the same; see ``tensoropt.cluster.benchmark.Measure``."""
+    """Measures on this rank while all the others measure the same; see ``tensoropt.cluster.benchmark.Measure``.
 
-    def __init__(self, engine: CollectiveEngine, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Keeps the engine, which :meth:`close` closes."""
+    In a step, a collective meets cold caches and ranks that come at different times. Back to back on the same buffer,
+    a small one takes a fifth of what it takes there. So work that every rank does for itself comes before each
+    collective. Of each the rank counts that came last, since the others wait in it: what waiting costs is a matter of
+    the operators before. Where ranks share cores, a rank that waits leaves its core to others, and the last one may
+    have to wait for a core; there it counts by how much the run is longer than one of the same work.
+    """
+
+    def __init__(self, engine: CollectiveEngine, *, crowded: bool = False) -> None:
+        """Keeps the engine, which :meth:`close` closes.
+
+        Args:
+            engine: whose collectives are measured.
+            crowded: whether ranks share cores.
+        """
         self._engine = engine
-        self._clock = clock
+        self._crowded = crowded
         self._chains: dict[tuple[str, tuple[int, ...]], _Chain] = {}
 
     def __call__(self, kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
-        """Seconds of one collective over this rank's group, of about ``calls`` in a row.
+        """Seconds of one collective over this rank's group, of about ``calls`` with work in between.
 
         Args:
             kind: of the collective.
@@ -39,8 +56,8 @@ class EngineMeasurement:
         """
         key = (kind, axes)
         if key not in self._chains:
-            self._chains[key] = _Chain(self._engine, kind, axes)
-        return self._chains[key].seconds(size_bytes // 4, calls, self._clock)
+            self._chains[key] = _Chain(self._engine, kind, axes, self._crowded)
+        return self._chains[key].seconds(size_bytes // 4, calls)
 
     def close(self) -> None:
         """Ends the sessions and the engine. Collective."""
@@ -51,40 +68,84 @@ class EngineMeasurement:
 
 
 class _Chain:
-    """A graph with a buffer of any size and collectives on it, one after another."""
+    """A graph that in turn works, makes a buffer of any size, and runs a collective on it between two clocks."""
 
-    def __init__(self, engine: CollectiveEngine, kind: str, axes: tuple[int, ...]) -> None:
-        members = partition(engine.mesh_shape, axes)
-        self._size = len(members[0])
+    def __init__(self, engine: CollectiveEngine, kind: str, axes: tuple[int, ...], crowded: bool) -> None:
+        self._engine, self._kind, self._axes = engine, kind, axes
+        self._members = partition(engine.mesh_shape, axes)
+        self._size = len(self._members[0])
         self._stacked = kind in _STACKED
+        self._work_bytes = _CROWDED_WORK_BYTES if crowded else _WORK_BYTES
         graph = tf.Graph()
         config = tf.compat.v1.ConfigProto()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
-        with graph.as_default(), engine.program(), tf.device(engine.device):
+        with graph.as_default(), tf.device(engine.device):
             extent = tf.compat.v1.placeholder(tf.int32, [], name="extent")
-            shape = [self._size, extent] if self._stacked else [extent]
-            buffer = tf.ensure_shape(tf.fill(tf.stack(shape), 1.0), [self._size, None] if self._stacked else [None])
-            ends = [_emit(engine, kind, buffer, axes, members, number) for number in range(_CHAINS[-1])]
+            # Fed, so that nothing is computed once and for all.
+            value = tf.compat.v1.placeholder(tf.float32, [], name="value")
             self.session = tf.compat.v1.Session(graph=graph, config=config)
-            self._fill = self.session.make_callable(buffer.op, [extent])
-            self._fill_s: dict[int, float] = {}
-            self._runs = {count: self.session.make_callable(ends[count - 1].op, [extent]) for count in _CHAINS}
+            self._runs = {}
+            for count in _CHAINS:
+                fetches = (
+                    [self._seconds_of_last(extent, value, count)]
+                    if not crowded
+                    else [self._total_seconds(extent, value, count, of_work) for of_work in (True, False)]
+                )
+                self._runs[count] = [self.session.make_callable(fetch, [extent, value]) for fetch in fetches]
 
-    def seconds(self, elements: int, calls: int, clock: Callable[[], float]) -> float:
-        """Of one collective; what the session and the buffer take at least is measured alone and taken off."""
+    def seconds(self, elements: int, calls: int) -> float:
+        """Of one collective."""
         extent = elements // self._size if self._stacked else elements
-        count = max(known for known in _CHAINS if known <= max(1, calls))
-        run = self._runs[count]
-        start = clock()
-        self._fill(extent)
-        between = clock()
-        run(extent)
-        end = clock()
-        self._fill_s[extent] = fill_s = min(between - start, self._fill_s.get(extent, math.inf))
-        return max(end - between - fill_s, 0.0) / count
+        count = max((known for known in _CHAINS if known <= calls), default=_CHAINS[0])
+        results = [run(extent, 1.0) for run in self._runs[count]]
+        if len(results) == 1:
+            return float(np.median(results[0]))
+        work_s, all_s = results
+        return max(float(all_s - work_s) / (count - 1), 0.0)
+
+    def _seconds_of_last(self, extent: Any, value: Any, count: int) -> Any:
+        """A vector: what each of ``count`` collectives took on the member that came last."""
+        took = []
+        end_s = None
+        with self._engine.program():
+            for number in range(count):
+                buffer = self._worked([] if end_s is None else [end_s], extent, value)
+                start_s, end_s = self._timed(buffer, number)
+                took.append(tf.cast(end_s - start_s, tf.float32))
+            # The root of a broadcast need not wait for anybody.
+            op = "max" if self._kind == "broadcast" else "min"
+            return self._engine.all_reduce(tf.stack(took), self._axes, op=op)
+
+    def _total_seconds(self, extent: Any, value: Any, count: int, of_work: bool) -> Any:
+        """The ranks' mean of a run in which only the last piece of work, or each one, is followed by a collective."""
+        with tf.control_dependencies([extent]):
+            first_s = last_s = tf.timestamp()
+        with self._engine.program():
+            for number in range(count):
+                last_s = buffer = self._worked([last_s], extent, value)
+                if number == count - 1 or not of_work:
+                    _, last_s = self._timed(buffer, number)
+            return self._engine.all_reduce(last_s - first_s, self._axes) / self._size
+
+    def _worked(self, before: Sequence[Any], extent: Any, value: Any) -> Any:
+        """A buffer that is made after some work."""
+        shape, static = ([self._size, extent], [self._size, None]) if self._stacked else ([extent], [None])
+        with tf.control_dependencies(before):
+            work = tf.fill([self._work_bytes // 4], value)
+        with tf.control_dependencies([work]):
+            return tf.ensure_shape(tf.fill(tf.stack(shape), value), static)
+
+    def _timed(self, buffer: Any, number: int) -> tuple[Any, Any]:
+        """When a collective begins, and when it ends."""
+        with tf.control_dependencies([buffer]):
+            start_s = tf.timestamp()
+        with tf.control_dependencies([start_s]):
+            result = _collective(self._engine, self._kind, tf.identity(buffer), self._axes, self._members, number)
+        with tf.control_dependencies([result]):
+            return start_s, tf.timestamp()
 
 
-def _emit(
+def _collective(
     engine: CollectiveEngine,
     kind: str,
     x: Any,

@@ -18,6 +18,7 @@
 #include <deque>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -70,7 +71,25 @@ class Meter {
 
   void Leave() {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (journal_.size() + 2 <= journal_.capacity()) {
+      journal_.push_back(since_ns_);
+      journal_.push_back(NowNanoseconds());
+    }
     since_ns_ = 0;
+  }
+
+  // Forgets what was noted, and notes when each of so many collectives begins and ends from now on.
+  void StartJournal(int64_t collectives) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    journal_ = std::vector<int64_t>();
+    journal_.reserve(2 * collectives);
+  }
+
+  // Copies what was noted into `times` unless it is null; returns how many numbers that are.
+  int64_t ReadJournal(int64_t* times) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (times != nullptr) std::copy(journal_.begin(), journal_.end(), times);
+    return static_cast<int64_t>(journal_.size());
   }
 
   // Returns how many collectives were entered; *waiting_s is negative when none is under way.
@@ -91,6 +110,7 @@ class Meter {
   std::string current_;
   int64_t since_ns_ = 0;
   int64_t entered_ = 0;
+  std::vector<int64_t> journal_;
 };
 
 class MeterScope {
@@ -647,6 +667,14 @@ void tensoropt_meter_reset(int64_t number) { tensoropt::FindMeter(number)->Reset
 
 int64_t tensoropt_meter_state(int64_t number, char* name, int64_t capacity, double* waiting_s) {
   return tensoropt::FindMeter(number)->State(name, capacity, waiting_s);
+}
+
+void tensoropt_meter_start_journal(int64_t number, int64_t collectives) {
+  tensoropt::FindMeter(number)->StartJournal(collectives);
+}
+
+int64_t tensoropt_meter_read_journal(int64_t number, int64_t* times) {
+  return tensoropt::FindMeter(number)->ReadJournal(times);
 }
 
 void tensoropt_set_max_count(int64_t count) { tensoropt::max_count.store(count); }

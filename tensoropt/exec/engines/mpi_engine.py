@@ -60,6 +60,17 @@ class MpiEngine(CollectiveEngine):
         """See the base class."""
         self._library.reset_meter(self._meter)
 
+    def start_journal(self, collectives: int) -> None:
+        """Note when each of so many collectives begins and ends from now on; forget what was noted before."""
+        self._library.start_journal(self._meter, collectives)
+
+    def read_journal(self) -> list[tuple[int, int]]:
+        """Return begin and end of each collective since :meth:`start_journal`, in nanoseconds of the host's clock.
+
+        Ranks of one host share that clock. Nothing is noted before the first :meth:`start_journal`.
+        """
+        return self._library.read_journal(self._meter)
+
     def close(self) -> None:
         """See the base class. Collective; not needed before the interpreter's exit."""
         from mpi4py import MPI

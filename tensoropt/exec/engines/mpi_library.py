@@ -188,6 +188,16 @@ class MpiLibrary:
         entered = self._functions.tensoropt_meter_state(meter, name, _NAME_CAPACITY, ctypes.byref(waiting_s))
         return Activity(int(entered), name.value.decode(), None if waiting_s.value < 0 else waiting_s.value)
 
+    def start_journal(self, meter: int, collectives: int) -> None:
+        """Note when each of so many collectives begins and ends from now on; forget what was noted before."""
+        self._functions.tensoropt_meter_start_journal(meter, collectives)
+
+    def read_journal(self, meter: int) -> list[tuple[int, int]]:
+        """Return begin and end of each collective since :meth:`start_journal`, in nanoseconds of the host's clock."""
+        values = (ctypes.c_int64 * self._functions.tensoropt_meter_read_journal(meter, None))()
+        self._functions.tensoropt_meter_read_journal(meter, values)
+        return list(zip(values[::2], values[1::2], strict=True))
+
     def set_max_count(self, count: int) -> None:
         """Set the largest count for one MPI call; more is done in parts. For tests of the parts."""
         self._functions.tensoropt_set_max_count(count)
@@ -208,6 +218,9 @@ def _load(path: str) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.POINTER(ctypes.c_double),
     ]
     functions.tensoropt_meter_state.restype = ctypes.c_int64
+    functions.tensoropt_meter_start_journal.argtypes = [ctypes.c_int64, ctypes.c_int64]
+    functions.tensoropt_meter_read_journal.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)]
+    functions.tensoropt_meter_read_journal.restype = ctypes.c_int64
     functions.tensoropt_set_max_count.argtypes = [ctypes.c_int64]
     functions.tensoropt_mpi_initialized.restype = ctypes.c_int32
     for op in _OPS:

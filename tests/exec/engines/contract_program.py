@@ -23,6 +23,7 @@ from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
+from tensoropt.exec.engines.measurement import EngineMeasurement
 from tensoropt.exec.engines.mpi_engine import MpiEngine
 from tensoropt.exec.engines.select import ENGINES, make_engine
 
@@ -303,6 +304,38 @@ def check_parts_of_large_tensors(engine: MpiEngine) -> int:
         engine._library.set_max_count(2**31 - 1)
 
 
+def check_journal(engine: MpiEngine) -> int:
+    """Begin and end of as many collectives as were asked for, in the order in which they ran."""
+    with tf.Graph().as_default(), engine.program(), session() as running:
+        x = tf.zeros([4])
+        for _ in range(3):
+            x = engine.all_reduce(x, tuple(range(len(engine.mesh_shape))))
+        lengths = []
+        for count in (0, 2, 5):
+            engine.start_journal(count)
+            running.run(x)
+            journal = engine.read_journal()
+            times = [time_ns for entry in journal for time_ns in entry]
+            if times != sorted(times):
+                raise AssertionError(f"collectives do not follow one another: {journal}")
+            lengths.append(len(journal))
+    if lengths != [0, 2, 3]:
+        raise AssertionError(f"journals of {lengths} collectives")
+    return 3
+
+
+def check_measurement(engine: CollectiveEngine, world: Any) -> int:
+    """Of a collective the rank counts that comes last, for both; where ranks share cores, their mean."""
+    for crowded in (False, True):
+        measurement = EngineMeasurement(engine, crowded=crowded)
+        for kind in ("all_reduce", "all_to_all", "broadcast", "permute"):
+            seconds = measurement(kind, tuple(range(len(engine.mesh_shape))), 2**12, 4)
+            every = world.allgather(seconds)
+            if every[0] != every[1] or not (seconds > 0 or crowded):
+                raise AssertionError(f"{kind}: ranks measured {every}")
+    return 8
+
+
 def check_mpi_error_is_a_tensorflow_error(engine: MpiEngine) -> int:
     """Rank 0 sends more to rank 1 than it can hold."""
     sources = (1, 0, *range(2, engine.size))
@@ -362,7 +395,10 @@ def check_engine(name: str, world: Any) -> int:
             checked += check_disagreement_is_seen_on_all_ranks(engine)
             if isinstance(engine, MpiEngine):
                 checked += check_parts_of_large_tensors(engine)
+                checked += check_journal(engine)
                 checked += check_mpi_error_is_a_tensorflow_error(engine)
+            if world.size == 2:
+                checked += check_measurement(engine, world)
         engine.close()
     return checked + check_wrong_mesh(name, world.size)
 

@@ -20,8 +20,8 @@ from tensoropt.search.problem import FloatArray, IntArray
 
 __all__ = ["FrontierTable", "Joined", "join", "table_from_costs"]
 
-_CHUNK = 2_000_000
-"""Candidate tuples made at once: about 100 MB of temporaries, and small enough to keep two threads busy."""
+_CHUNK = 200_000
+"""Candidate tuples that a thread looks at before it takes more: a millisecond's work or so, which keeps all busy."""
 
 Prune = Callable[[IntArray, FloatArray, FloatArray], np.ndarray]
 """(cell of each point, time, memory) -> a mask of the points to keep."""

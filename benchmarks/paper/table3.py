@@ -11,9 +11,7 @@ from benchmarks.paper.published import TABLE_3_SECONDS
 from benchmarks.paper.setting import Options, Report, planner
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
-from tensoropt.ft import track_frontier
-from tensoropt.search import Problem
-from tensoropt.search.followers import contracted
+from tensoropt.ft.space import SpaceTracker
 from tensoropt.search.resolution import Resolution
 
 __all__ = ["METHODS", "run"]
@@ -31,9 +29,9 @@ def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = M
         for devices in options.devices or (16,):
             wall, cpu = time.perf_counter(), time.process_time()
             space = plans.space(scaled(v100(), devices))
-            whole = contracted(space).problem
-            resolution = Resolution.of(whole)
-            problem = resolution.rounded(whole)
+            tracker = SpaceTracker(space)
+            problem = tracker.rounded
+            resolution = Resolution.of(tracker.contraction.problem)
             row: Report = {
                 "devices": devices,
                 "sizes": dict(options.sizes.get(model, {})),
@@ -46,7 +44,7 @@ def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = M
                 "paper_s": TABLE_3_SECONDS.get(model) if devices == 16 else None,
             }
             for method in methods:
-                row[method] = _timed(problem, method, options)
+                row[method] = _timed(tracker, method, options)
             row["peak_process_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             rows[f"{model}, {devices} devices"] = row
     return {"table": 3, "epsilon": options.epsilon, "rows": rows}
@@ -58,18 +56,13 @@ def _compile() -> None:
         importlib.import_module(kernels)
 
 
-def _timed(problem: Problem, method: str, options: Options) -> Report:
-    threads = 1 if method == "one_thread" else options.threads
+def _timed(tracker: SpaceTracker, method: str, options: Options) -> Report:
+    tracker.threads = 1 if method == "one_thread" else options.threads
     wall, cpu = time.perf_counter(), time.process_time()
-    found = track_frontier(
-        problem,
-        method="elimination" if method == "elimination" else "ldp",
-        epsilon=options.epsilon,
-        threads=threads,
-    )
+    found = tracker.between(method="elimination" if method == "elimination" else "ldp", epsilon=options.epsilon)
     return {
         "wall_s": time.perf_counter() - wall,
         "cpu_s": time.process_time() - cpu,
         "points": len(found),
-        "exact": found.exact,
+        "exact": found.exact and not tracker.contraction.restricts,
     }

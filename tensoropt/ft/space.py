@@ -9,6 +9,7 @@ from tensoropt.ft.track import track_frontier
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.contraction import Contraction
 from tensoropt.search.followers import contracted
+from tensoropt.search.problem import Problem
 from tensoropt.search.resolution import Resolution
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.single_cost import single_cost
@@ -18,6 +19,8 @@ __all__ = ["SpaceTracker"]
 
 _SMALL = 200
 """Operators up to which the least memory is searched over all of them, in a second or two."""
+
+_DEEP_EPSILON = 0.001
 
 
 class SpaceTracker:
@@ -37,6 +40,25 @@ class SpaceTracker:
     def contraction(self) -> Contraction:
         """The problem over the operators that decide."""
         return contracted(self.space)
+
+    @cached_property
+    def rounded(self) -> Problem:
+        """The same with costs in steps."""
+        problem = self.contraction.problem
+        return Resolution.of(problem).rounded(problem)
+
+    def between(
+        self, *, method: str = "ldp", epsilon: float = 0.0, progress: Callable[[int, int], None] | None = None
+    ) -> Frontier:
+        """The frontier of `rounded`; that of a very deep model within 0.1 % of its times, which is found much sooner.
+
+        Raises:
+            ProblemError: an option is out of range.
+            InfeasibleError: no strategy has a finite cost.
+        """
+        if self.contraction.restricts:
+            epsilon = max(epsilon, _DEEP_EPSILON)
+        return track_frontier(self.rounded, method=method, epsilon=epsilon, threads=self.threads, progress=progress)
 
     @cached_property
     def smallest(self) -> Frontier:
@@ -76,9 +98,7 @@ class SpaceTracker:
             ProblemError: an option is out of range.
             InfeasibleError: no strategy has a finite cost.
         """
-        problem = self.contraction.problem
-        rounded = Resolution.of(problem).rounded(problem)
-        found = track_frontier(rounded, epsilon=epsilon, threads=self.threads, progress=progress)
-        fastest = track_frontier(single_cost(problem, "time"), threads=self.threads)
+        found = self.between(epsilon=epsilon, progress=progress)
+        fastest = track_frontier(single_cost(self.contraction.problem, "time"), threads=self.threads)
         exact = found.exact and fastest.exact
         return self.contraction.expand(found, fastest, beside=[self.smallest], exact=exact)

@@ -19,14 +19,17 @@ _DEPTH = 4
 
 _LEAST_RUNS = 4
 
+_TURNS = 2
+"""Layers of a run take configurations in turn, since products that are split by columns and by rows go together."""
+
 
 def repeated_layers(problem: Problem, *, most_nodes: int = MOST_NODES) -> IntArray:
     """For each node the one that decides for it, ``(N,)``, so that about ``most_nodes`` are left.
 
     Nodes are alike if their tables and those of all that is around them are the same objects, as those of equal layers
-    are. Of a thousand layers in a row the first hundred take one configuration, then the next hundred, and so on:
-    strategies that mix configurations in finer parts are left out. Costs of boundaries between runs are those of one
-    layer to the next. There are at least four runs of every layer, even if more nodes are left then.
+    are. Of a thousand layers in a row the first hundred take one configuration or two in turn, then the next hundred,
+    and so on: strategies that mix configurations in finer parts are left out. There are at least four runs of every
+    layer, even if more nodes are left then.
 
     Complexity: O(edges), whatever the number of layers.
 
@@ -39,7 +42,7 @@ def repeated_layers(problem: Problem, *, most_nodes: int = MOST_NODES) -> IntArr
         return np.arange(problem.nodes)
     free = problem.nodes - sum(map(len, alike))
     runs = _LEAST_RUNS
-    while runs < len(alike[0]) and free + sum(min(len(nodes), runs + 1) for nodes in alike) <= most_nodes:
+    while runs < len(alike[0]) and free + sum(min(len(nodes), _TURNS * (runs + 1)) for nodes in alike) <= most_nodes:
         runs += 1
     # Where one run ends and the next begins. It is the same place for all nodes of a stack, or they would change in
     # different layers.
@@ -55,8 +58,10 @@ def repeated_layers(problem: Problem, *, most_nodes: int = MOST_NODES) -> IntArr
         cuts = np.union1d(cuts, np.array(more, np.int64))
     leaders = np.arange(problem.nodes)
     for nodes in alike:
-        _, first, run = np.unique(np.searchsorted(cuts, nodes, side="right"), return_index=True, return_inverse=True)
-        leaders[nodes] = nodes[first[run]]
+        turn = np.arange(len(nodes)) % _TURNS
+        which = np.searchsorted(cuts, nodes, side="right") * _TURNS + turn
+        _, first, decided = np.unique(which, return_index=True, return_inverse=True)
+        leaders[nodes] = nodes[first[decided]]
     if problem.groups is not None:
         _, first, member = np.unique(problem.groups, return_index=True, return_inverse=True)
         leaders = leaders[first[member]]

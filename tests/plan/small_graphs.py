@@ -10,7 +10,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["assigning", "embedding", "mlp", "operator", "tied", "two_lookups"]
+__all__ = ["assigning", "deep", "embedding", "mlp", "operator", "tied", "two_lookups"]
 
 
 def operator(
@@ -66,6 +66,22 @@ def mlp(batch: int = 8, width: int = 12, classes: int = 4) -> Graph:
         ],
         ("x",),
     )
+
+
+def deep(layers: int, batch: int = 8, width: int = 8) -> Graph:
+    """A product and a Relu, layer after layer."""
+    operators = [operator("x", "Placeholder", (), (batch, width))]
+    for i in range(layers):
+        operators += [
+            operator(f"w{i}", "Variable", (), (width, width)),
+            operator(f"h{i}", "MatMul", (operators[-1].name, f"w{i}"), (batch, width), _PLAIN),
+            operator(f"a{i}", "Relu", (f"h{i}",), (batch, width)),
+        ]
+    operators += [
+        operator("loss", "Mean", (operators[-1].name,), (), {"keep_dims": False}, static={1: (0, 1)}),
+        operator("loss:0/sink", "Sink", ("loss",), ()),
+    ]
+    return _graph(operators, ("x",))
 
 
 def tied(batch: int = 8, width: int = 4) -> Graph:

@@ -7,9 +7,13 @@ import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.ft import track_frontier
+from tensoropt.search import followers
 from tensoropt.search.followers import contracted, follow
+from tensoropt.search.layers import repeated_layers
+from tensoropt.search.single_cost import single_cost
 from tensoropt.search.space import SearchSpace
-from tests.plan.small_graphs import mlp, two_lookups
+from tests.plan.small_graphs import deep, mlp, two_lookups
 
 pytestmark = pytest.mark.pure
 
@@ -95,3 +99,21 @@ def test_strategies_of_the_contracted_problem_are_the_space_s_own(devices: int) 
         assert whole.time_s[0] == pytest.approx(found.time_s[0], rel=1e-12)
         assert whole.memory_bytes[0] == pytest.approx(found.memory_bytes[0], rel=1e-12)
         space.plan(whole.assignments[0], "random").check(space.graph)
+
+
+def test_equal_layers_of_a_deep_model_decide_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = _space(deep(40, 256, 256))
+    free = contracted(space)
+    assert not free.restricts
+    monkeypatch.setattr(followers, "_DEEP", 10)
+    monkeypatch.setattr(followers, "repeated_layers", lambda problem: repeated_layers(problem, most_nodes=50))
+    tied = contracted(space)
+    assert tied.restricts
+    assert tied.problem.nodes <= 60 < free.problem.nodes
+    found = tied.expand(track_frontier(tied.problem, epsilon=0.01))
+    assert not found.exact
+    best = free.expand(track_frontier(single_cost(free.problem, "time")))
+    # All layers alike is the fastest here, and what a run of layers may do.
+    assert found.time_s[-1] == pytest.approx(best.time_s[-1], rel=0.01)
+    for point in (0, len(found) - 1):
+        space.plan(found.assignments[point], "deep", alternatives=found.alternatives[point]).check(space.graph)

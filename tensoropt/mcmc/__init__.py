@@ -5,10 +5,12 @@ from __future__ import annotations
 from tensoropt.mcmc.chain import Chain as Chain
 from tensoropt.mcmc.chain import ChainResult as ChainResult
 from tensoropt.mcmc.chain import Stop as Stop
+from tensoropt.mcmc.moves import Moves as Moves
 from tensoropt.mcmc.network import Network as Network
 from tensoropt.mcmc.search import RANDOM as RANDOM
 from tensoropt.mcmc.search import McmcResult as McmcResult
 from tensoropt.mcmc.search import mcmc as mcmc
+from tensoropt.mcmc.search import moves_of as moves_of
 from tensoropt.mcmc.search import network_of as network_of
 from tensoropt.mcmc.search import search_strategy as search_strategy
 from tensoropt.mcmc.search import simulate as simulate
@@ -22,6 +24,7 @@ __all__ = [
     "Chain",
     "ChainResult",
     "McmcResult",
+    "Moves",
     "Network",
     "Resource",
     "Simulator",
@@ -29,6 +32,7 @@ __all__ = [
     "Task",
     "Timeline",
     "mcmc",
+    "moves_of",
     "network_of",
     "search_strategy",
     "simulate",

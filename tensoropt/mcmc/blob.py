@@ -14,7 +14,7 @@ from tensoropt.search.stages import Ints
 
 __all__ = ["HEADER", "SHIFTS_AT_ONCE", "pack"]
 
-HEADER = 64
+HEADER = 96
 # So many different shifts are told apart at once; with more, no part is skipped until they are over.
 SHIFTS_AT_ONCE = 32
 
@@ -51,23 +51,29 @@ EDGES = 0
 CLASSES = 0
 MASKS, KINDS, LANE_OF, PRESENT, ZEROED, FIRST, OFFSETS = range(1, 8)
 
+# Of moves: arrays by move and by member; see tensoropt.mcmc.moves.Moves.
+MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
+
 # Of a simulation: numbers …
 (
     TASKS,
+    MAKESPAN,
     LOGGED,
     REGIONS,
     CHANGED,
+    MOVED,
     GONE,
     DIRTY,
     EPOCH,
     SHARED,
     LANES,
+    BLOCK,
     LAST,
     SHIFTS,
     LATEST,
     FRESH_NEW,
     FRESH_OLD,
-) = range(14)
+) = range(17)
 # … and arrays: the timeline, room for another, and what a change needs.
 (
     LINE_POSITION,
@@ -83,6 +89,8 @@ MASKS, KINDS, LANE_OF, PRESENT, ZEROED, FIRST, OFFSETS = range(1, 8)
     OTHER_ENABLER,
     CHANGED_SLOT,
     CHANGED_PATH,
+    MOVED_OP,
+    MOVED_FROM,
     SLOT_DIRTY,
     DIRTY_TASKS,
     DIRTY_STATE,
@@ -93,6 +101,15 @@ MASKS, KINDS, LANE_OF, PRESENT, ZEROED, FIRST, OFFSETS = range(1, 8)
     TURN,
     END,
     LANE_END,
+    LANE_LEFT,
+    LANE_LOAD,
+    MARK_LAST,
+    MARK_BUSY,
+    MARK_PEAK,
+    HERE_LAST,
+    HERE_BUSY,
+    THERE_LAST,
+    THERE_BUSY,
     HEAP_READY,
     HEAP_TASK,
     SPARE_READY,
@@ -110,7 +127,7 @@ MASKS, KINDS, LANE_OF, PRESENT, ZEROED, FIRST, OFFSETS = range(1, 8)
     SHIFT_BY,
     SHIFT_NEW,
     SHIFT_OLD,
-) = range(14, 54)
+) = range(17, 68)
 
 
 def pack(numbers: Mapping[int, int], arrays: Mapping[int, Ints | int]) -> Ints:

@@ -11,7 +11,8 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc import chain_kernels as kernels
-from tensoropt.mcmc.memory import Memory, no_memory
+from tensoropt.mcmc.memory import Memory, memory_of, no_memory
+from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.simulator import Simulator
 from tensoropt.search.stages import TICKS_PER_S, Ints
@@ -22,8 +23,8 @@ __all__ = ["Chain", "ChainResult", "Report", "Stop"]
 _PROPOSALS = 512
 # A chain makes as many proposals at least before patience may end it.
 _LEAST_PROPOSALS = 1000
-_LEAST_PER_OPERATOR = 10
-_DEFAULT_BETA = 200.0
+_LEAST_PER_LEADER = 10
+_DEFAULT_BETA = 2000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ Report = Callable[[int, int, float], None]
 
 
 class Chain:
-    """Metropolis-Hastings with proposals that change one operator's configuration (Eq. 1).
+    """Metropolis-Hastings with proposals that change one operator's configuration, with its followers' (Eq. 1).
 
     Which proposals are made and taken depends on the seed alone. A proposal is taken if it costs at most
     ``cost - ln(u) / beta`` for a random u of (0, 1], which is known before it is simulated, so that a simulation may
@@ -97,6 +98,7 @@ class Chain:
         *,
         beta: float | None = None,
         seed: np.random.SeedSequence | int = 0,
+        moves: Moves | None = None,
         memory: Memory | None = None,
         delta: bool = True,
     ) -> None:
@@ -105,9 +107,10 @@ class Chain:
         Args:
             network: the tasks.
             initial: a configuration of each operator.
-            beta: per second; by default 200 for the time of the first strategy: one that is 1 % slower than the current
-                one is taken every seventh time.
+            beta: per second; by default 2,000 for the time of the best strategy so far, looked at every 512 proposals:
+                one that is slower by a thousandth of it is taken every seventh time.
             seed: of proposals.
+            moves: what a proposal changes; by default one operator.
             memory: tables and limit.
             delta: whether to simulate only what changes; with the same results either way.
 
@@ -116,17 +119,17 @@ class Chain:
         """
         self._rng = np.random.default_rng(seed)
         self._memory = no_memory() if memory is None else memory
+        self._moves = Moves.of_each(network) if moves is None else moves
         self._delta = delta
-        self.simulator = Simulator(network, initial)
-        first_s = max(self.simulator.makespan_s, 1 / TICKS_PER_S)
-        self.beta = _DEFAULT_BETA / first_s if beta is None else beta
-        if not (math.isfinite(self.beta) and self.beta > 0):
+        self.simulator = Simulator(network, initial, moves=self._moves)
+        self._beta = beta
+        if beta is not None and not (math.isfinite(beta) and beta > 0):
             raise ProblemError(f"MCMC: beta must be positive and finite, got {beta}. The larger, the greedier.")
         limited = self._memory.limit >= 0
-        bytes_now = int(kernels.memory_of(self._memory, self.simulator.assignment)) if limited else 0
+        bytes_now = int(memory_of(self._memory, self.simulator.assignment)) if limited else 0
         fits = not limited or bytes_now <= self._memory.limit
         makespan = self.simulator.makespan
-        self._state: Ints = np.array([0, makespan, makespan, 0, 0, bytes_now, int(fits), makespan], np.int64)
+        self._state: Ints = np.array([0, makespan, makespan, 0, 0, bytes_now, int(fits), makespan, 0, 0], np.int64)
         self._best: Ints = self.simulator.assignment.copy()
         self._made = 0
 
@@ -141,8 +144,7 @@ class Chain:
         Raises:
             InfeasibleError: no strategy that was seen fits the memory.
         """
-        operators = self.simulator.network.operators
-        least = max(_LEAST_PROPOSALS, _LEAST_PER_OPERATOR * operators)
+        least = max(_LEAST_PROPOSALS, _LEAST_PER_LEADER * len(self._moves.leaders))
         began = time.perf_counter()
         why = "interrupt"
         try:
@@ -180,14 +182,14 @@ class Chain:
         )
 
     def _propose(self, batch: int) -> None:
-        simulator, state = self.simulator, self._state
-        network = simulator.network
+        simulator, moves, state = self.simulator, self._moves, self._state
         drawn = self._rng.random((batch, 3))
-        operators = (drawn[:, 0] * network.operators).astype(np.int64)
-        choices = (drawn[:, 1] * network.choices[operators]).astype(np.int64)
-        slack = np.floor(-np.log1p(-drawn[:, 2]) / self.beta * TICKS_PER_S)
+        leaders = (drawn[:, 0] * len(moves.leaders)).astype(np.int64)
+        choices = (drawn[:, 1] * moves.choices[leaders]).astype(np.int64)
+        beta = _DEFAULT_BETA / max(self.best_s, 1 / TICKS_PER_S) if self._beta is None else self._beta
+        slack = np.floor(-np.log1p(-drawn[:, 2]) / beta * TICKS_PER_S)
         slack = np.minimum(slack, 2.0**60).astype(np.int64)
-        simulator.require(operators, choices)
+        simulator.require(moves, leaders, choices)
         simulator.refresh()
         state[kernels.NEXT] = 0
         run = kernels.run_delta if self._delta else kernels.run_full
@@ -196,10 +198,11 @@ class Chain:
             simulator.grow()
             done = run(
                 *simulator.compiled(),
+                moves.blob,
                 self._memory,
                 simulator.room,
                 simulator.assignment,
-                operators,
+                leaders,
                 choices,
                 slack,
                 self._made,

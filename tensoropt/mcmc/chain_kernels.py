@@ -6,49 +6,18 @@ from typing import Any
 
 from numba import njit
 
-from tensoropt.mcmc.blob import EDGE_FROM, EDGE_TO, IN_EDGE, IN_FIRST, OUT_EDGE, OUT_FIRST, TASKS
-from tensoropt.mcmc.delta import change, commit, restore
+from tensoropt.mcmc.blob import MOVED, TASKS
+from tensoropt.mcmc.delta import change, commit
 from tensoropt.mcmc.kernels import find_paths, simulate
+from tensoropt.mcmc.moves import apply, restore
 
-__all__ = ["memory_of", "run_delta", "run_full"]
+__all__ = ["run_delta", "run_full"]
 
 # Entries of a chain's state, and of what it gives back.
-NEXT, COST, BEST, BEST_AT, ACCEPTED, MEMORY, FEASIBLE, MARK = range(8)
+NEXT, COST, BEST, BEST_AT, ACCEPTED, MEMORY, FEASIBLE, MARK, LIMIT, MORE = range(10)
 # Patience is for improvements by more than this share: a search does not go on for less.
 _LEAST_SHARE = 1000
 _ANY = 2**62
-
-
-@njit(cache=True, nogil=True)
-def memory_of(memory: Any, assignment: Any) -> int:
-    """Bytes of a strategy."""
-    total = 0
-    for op in range(len(assignment)):
-        total += memory.node[memory.node_base[op] + assignment[op]]
-    for edge in range(len(memory.edge_from)):
-        total += _edge_bytes(memory, edge, assignment[memory.edge_from[edge]], assignment[memory.edge_to[edge]])
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _edge_bytes(memory: Any, edge: int, start: int, end: int) -> int:
-    return int(memory.edge[memory.edge_base[edge] + start * memory.width[edge] + end])
-
-
-@njit(cache=True, nogil=True)
-def _more_memory(net: Any, memory: Any, assignment: Any, op: int, choice: int) -> int:
-    """By how many bytes a change makes a strategy larger."""
-    now = assignment[op]
-    more = memory.node[memory.node_base[op] + choice] - memory.node[memory.node_base[op] + now]
-    for some in range(net[net[IN_FIRST] + op], net[net[IN_FIRST] + op + 1]):
-        edge = net[net[IN_EDGE] + some]
-        other = assignment[net[net[EDGE_FROM] + edge]]
-        more += _edge_bytes(memory, edge, other, choice) - _edge_bytes(memory, edge, other, now)
-    for some in range(net[net[OUT_FIRST] + op], net[net[OUT_FIRST] + op + 1]):
-        edge = net[net[OUT_EDGE] + some]
-        other = assignment[net[net[EDGE_TO] + edge]]
-        more += _edge_bytes(memory, edge, choice, other) - _edge_bytes(memory, edge, now, other)
-    return int(more)
 
 
 @njit(cache=True, nogil=True)
@@ -66,15 +35,46 @@ def _limit(memory: Any, state: Any, more: int, slack: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _take(memory: Any, state: Any, number: int, cost: int, more: int, assignment: Any, best: Any) -> None:
+def _take(memory: Any, state: Any, number: int, cost: int, assignment: Any, best: Any) -> None:
     state[COST] = cost
-    state[MEMORY] += more
+    state[MEMORY] += state[MORE]
     state[ACCEPTED] += 1
     if (memory.limit < 0 or state[MEMORY] <= memory.limit) and (cost < state[BEST] or not state[FEASIBLE]):
         if not state[FEASIBLE] or cost < state[MARK] - state[MARK] // _LEAST_SHARE:
             state[BEST_AT], state[MARK] = number, cost
         state[BEST], state[FEASIBLE] = cost, 1
         best[:] = assignment
+
+
+@njit(cache=True, nogil=True)
+def _next_proposal(
+    net: Any,
+    moves: Any,
+    memory: Any,
+    path: Any,
+    work: Any,
+    assignment: Any,
+    leaders: Any,
+    choices: Any,
+    slack: Any,
+    state: Any,
+) -> int:
+    """Makes the next proposal that changes something and may be taken, the assignment; its number, -1 if none is left.
+
+    ``state[LIMIT]`` is up to what cost it is taken, ``state[MORE]`` by how many bytes it is larger.
+    """
+    while state[NEXT] < len(leaders):
+        number = state[NEXT]
+        state[NEXT] += 1
+        more = apply(net, moves, memory, assignment, work, leaders[number], choices[number])
+        if work[MOVED] == 0:
+            continue
+        limit = _limit(memory, state, more, slack[number])
+        if limit >= 0:
+            state[LIMIT], state[MORE] = limit, more
+            return int(number)
+        restore(work, assignment, path)
+    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -88,10 +88,11 @@ def run_delta(
     stages: int,
     rows: Any,
     routes: Any,
+    moves: Any,
     memory: Any,
     room: int,
     assignment: Any,
-    operators: Any,
+    leaders: Any,
     choices: Any,
     slack: Any,
     offset: int,
@@ -110,36 +111,28 @@ def run_delta(
         stages: the most of any path.
         rows: where each row of routes begins.
         routes: the path of each route.
+        moves: see :class:`tensoropt.mcmc.moves.Moves`.
         memory: see :class:`tensoropt.mcmc.memory.Memory`.
         room: how many tasks a timeline may have before a change.
         assignment: the strategy; changed.
-        operators: of the proposals.
+        leaders: of the proposals, by number.
         choices: of the proposals.
         slack: by how many ticks each may be slower.
         offset: the number of the first proposal.
         state: of the chain.
         best: the best strategy.
     """
-    while state[NEXT] < len(operators):
-        if work[TASKS] > room:
-            return False
-        number = state[NEXT]
-        state[NEXT] += 1
-        op, choice = operators[number], choices[number]
-        if choice == assignment[op]:
-            continue
-        more = _more_memory(net, memory, assignment, op, choice) if memory.limit >= 0 else 0
-        limit = _limit(memory, state, more, slack[number])
-        if limit < 0:
-            continue
-        cost = change(net, frame, first, pool, path, work, stages, rows, routes, assignment, op, choice, limit)
+    while work[TASKS] <= room:
+        number = _next_proposal(net, moves, memory, path, work, assignment, leaders, choices, slack, state)
+        if number < 0:
+            return True
+        cost = change(net, frame, first, pool, path, work, stages, rows, routes, assignment, state[LIMIT])
         if cost < 0:
-            restore(work, path)
+            restore(work, assignment, path)
             continue
         commit(work)
-        assignment[op] = choice
-        _take(memory, state, offset + number, cost, more, assignment, best)
-    return True
+        _take(memory, state, offset + number, cost, assignment, best)
+    return False
 
 
 @njit(cache=True, nogil=True)
@@ -153,10 +146,11 @@ def run_full(
     stages: int,
     rows: Any,
     routes: Any,
+    moves: Any,
     memory: Any,
     room: int,
     assignment: Any,
-    operators: Any,
+    leaders: Any,
     choices: Any,
     slack: Any,
     offset: int,
@@ -164,26 +158,16 @@ def run_full(
     best: Any,
 ) -> bool:
     """The same with every proposal simulated from nothing: its task graph is made, then all tasks are simulated."""
-    while state[NEXT] < len(operators):
-        if work[TASKS] > room:
-            return False
-        number = state[NEXT]
-        state[NEXT] += 1
-        op, choice = operators[number], choices[number]
-        now = assignment[op]
-        if choice == now:
-            continue
-        more = _more_memory(net, memory, assignment, op, choice) if memory.limit >= 0 else 0
-        limit = _limit(memory, state, more, slack[number])
-        if limit < 0:
-            continue
-        assignment[op] = choice
-        find_paths(net, rows, routes, assignment, path)
+    while work[TASKS] <= room:
+        number = _next_proposal(net, moves, memory, path, work, assignment, leaders, choices, slack, state)
+        if number < 0:
+            return True
         tasks = work[TASKS]
+        find_paths(net, rows, routes, assignment, path)
         cost = simulate(net, frame, first, pool, path, work, stages) if path.min() >= 0 else -1
-        if cost < 0 or cost > limit:
-            assignment[op] = now
+        if cost < 0 or cost > state[LIMIT]:
+            restore(work, assignment, path)
             work[TASKS] = tasks
             continue
-        _take(memory, state, offset + number, cost, more, assignment, best)
-    return True
+        _take(memory, state, offset + number, cost, assignment, best)
+    return False

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from tensoropt.errors import InfeasibleError
+from tensoropt.mcmc.blob import EDGE_FROM, EDGE_TO, IN_EDGE, IN_FIRST, OUT_EDGE, OUT_FIRST
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.stages import Ints
 
-__all__ = ["Memory", "limited_memory", "no_memory"]
+__all__ = ["Memory", "limited_memory", "memory_of", "more_memory", "no_memory"]
 
 
 class Memory(NamedTuple):
@@ -95,3 +97,35 @@ def limited_memory(
         ends[:, 0].astype(np.int64),
         ends[:, 1].astype(np.int64),
     )
+
+
+@njit(cache=True, nogil=True)
+def memory_of(memory: Any, assignment: Any) -> int:
+    """Bytes of a strategy."""
+    total = 0
+    for op in range(len(assignment)):
+        total += memory.node[memory.node_base[op] + assignment[op]]
+    for edge in range(len(memory.edge_from)):
+        total += _edge_bytes(memory, edge, assignment[memory.edge_from[edge]], assignment[memory.edge_to[edge]])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _edge_bytes(memory: Any, edge: int, start: int, end: int) -> int:
+    return int(memory.edge[memory.edge_base[edge] + start * memory.width[edge] + end])
+
+
+@njit(cache=True, nogil=True)
+def more_memory(net: Any, memory: Any, assignment: Any, op: int, choice: int) -> int:
+    """By how many bytes another configuration of one operator makes a strategy larger."""
+    now = assignment[op]
+    more = memory.node[memory.node_base[op] + choice] - memory.node[memory.node_base[op] + now]
+    for some in range(net[net[IN_FIRST] + op], net[net[IN_FIRST] + op + 1]):
+        edge = net[net[IN_EDGE] + some]
+        other = assignment[net[net[EDGE_FROM] + edge]]
+        more += _edge_bytes(memory, edge, other, choice) - _edge_bytes(memory, edge, other, now)
+    for some in range(net[net[OUT_FIRST] + op], net[net[OUT_FIRST] + op + 1]):
+        edge = net[net[OUT_EDGE] + some]
+        other = assignment[net[net[EDGE_TO] + edge]]
+        more += _edge_bytes(memory, edge, choice, other) - _edge_bytes(memory, edge, now, other)
+    return int(more)

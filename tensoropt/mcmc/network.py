@@ -192,27 +192,22 @@ class Network:
         for place in range(len(self._row_at) - 1):
             self.add_row(place)
 
-    def allows(self, assignment: Ints) -> bool:
-        """Whether all edges allow their ends' configurations beside one another."""
+    def allows(self, assignment: Ints, edges: Ints | None = None) -> bool:
+        """Whether all edges, or some, allow their ends' configurations beside one another."""
         fixed = self._fixed
-        starts = fixed[blob.WAY_FROM] + assignment[fixed[blob.EDGE_FROM]]
-        for place in np.unique(fixed[blob.WAY_TABLE] + fixed[blob.LAYOUTS][starts]).tolist():
+        some = np.arange(len(fixed[blob.EDGE_FROM])) if edges is None else edges
+        starts, ends = (assignment[fixed[field][some]] for field in (blob.EDGE_FROM, blob.EDGE_TO))
+        layouts = fixed[blob.LAYOUTS]
+        places = fixed[blob.WAY_TABLE][some] + layouts[fixed[blob.WAY_FROM][some] + starts]
+        for place in np.unique(places).tolist():
             self.add_row(place)
-        return all(self.allows_before(assignment, op) for op in range(self.operators))
+        arrays = self.arrays
+        return not np.any(arrays.routes[arrays.rows[places] + layouts[fixed[blob.WAY_TO][some] + ends]] == IMPOSSIBLE)
 
-    def allows_before(self, assignment: Ints, op: int) -> bool:
-        """Whether the edges from earlier operators allow an operator's configuration."""
-        first, last = self._fixed[blob.IN_FIRST][op : op + 2]
-        for edge in self._fixed[blob.IN_EDGE][first:last].tolist():
-            start, end = (int(assignment[self._fixed[field][edge]]) for field in (blob.EDGE_FROM, blob.EDGE_TO))
-            layouts = self._fixed[blob.LAYOUTS]
-            place = int(self._fixed[blob.WAY_TABLE][edge] + layouts[self._fixed[blob.WAY_FROM][edge] + start])
-            self.add_row(place)
-            arrays = self.arrays
-            column = int(layouts[self._fixed[blob.WAY_TO][edge] + end])
-            if arrays.routes[arrays.rows[place] + column] == IMPOSSIBLE:
-                return False
-        return True
+    def edges_among(self, operators: NDArray[np.bool_], near: Ints) -> Ints:
+        """The edges between some operators of which one end is ``near``, ascending."""
+        ends = np.stack([self._fixed[field] for field in (blob.EDGE_FROM, blob.EDGE_TO)])
+        return np.flatnonzero(operators[ends].all(axis=0) & np.isin(ends, near).any(axis=0))
 
     def detached(self) -> Network:
         """A copy that holds all ways, and so can go to another process."""

@@ -16,17 +16,19 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc.additive import AdditiveProblem
 from tensoropt.mcmc.chain import Chain, ChainResult, Report, Stop
 from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
+from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.simulator import Simulator
 from tensoropt.mcmc.timeline import Timeline
 from tensoropt.search.breakdown import Breakdown, levels_of
+from tensoropt.search.followers import follow
 from tensoropt.search.problem import Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S
 
-__all__ = ["RANDOM", "McmcResult", "mcmc", "network_of", "search_strategy", "simulate"]
+__all__ = ["RANDOM", "McmcResult", "mcmc", "moves_of", "network_of", "search_strategy", "simulate"]
 
 RANDOM = "random"
 _COSTS = ("simulated", "additive")
@@ -71,6 +73,19 @@ def network_of(space: SearchSpace) -> Network:
     return Network(breakdown.tables(), breakdown, space.mesh.shape, levels_of(space.cost.topology))
 
 
+def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -> Moves:
+    """What proposals change: operators that decide, with those that follow them (`tensoropt.search.followers`).
+
+    Args:
+        space: of strategies.
+        network: of the space.
+        variables: whether they decide for themselves, which what is stored in pieces needs. Otherwise a variable with
+            one reader is stored as is fastest beside it.
+    """
+    leaders, index = follow(space, small_bytes=0.0 if variables else np.inf)
+    return Moves.of(network, leaders, index)
+
+
 def simulate(space: SearchSpace, assignment: Sequence[int], *, network: Network | None = None) -> Timeline:
     """The simulated step of a strategy.
 
@@ -105,6 +120,7 @@ def search_strategy(
     cost: str = "simulated",
     progress: bool = False,
     network: Network | None = None,
+    every: bool = False,
 ) -> McmcResult:
     """Searches a space by Markov chains.
 
@@ -127,6 +143,9 @@ def search_strategy(
         cost: ``"simulated"`` time, or the ``"additive"`` time of the space's problem.
         progress: whether to show a bar with the best so far and the acceptance rate.
         network: of the space, for simulated time, if it is at hand.
+        every: whether every operator is drawn by itself. By default those are that decide, and proposals change them
+            with their followers; initial strategies stay as they are until then. Variables decide for themselves if
+            there is a memory limit. The additive cost always has every operator drawn.
 
     Raises:
         ProblemError: an argument is out of range.
@@ -158,7 +177,8 @@ def search_strategy(
             pairs.setdefault(id(table), table if table.ndim == 2 else table[..., 0])
         edges = [pairs[id(table)] for table in problem.edge_memory_bytes]
         memory = limited_memory(problem.names, first, problem.edges, edges, memory_bytes)
-    results, seconds = _run(network, memory, stop, beta, seed, initial, chains, processes, progress)
+    moves = Moves.of_each(network) if every else moves_of(space, network, variables=memory_bytes is not None)
+    results, seconds = _run(network, moves, memory, stop, beta, seed, initial, chains, processes, progress)
     best = min(range(len(results)), key=lambda number: (results[number].cost_ticks, number))
     held = None
     if memory_bytes is not None:
@@ -190,7 +210,8 @@ def _search_additive(
     additive = AdditiveProblem.of(problem)
     firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
     memory = additive.memory(memory_bytes)
-    results, seconds = _run(additive.network, memory, stop, beta, seed, firsts, chains, processes, progress)
+    each = Moves.of_each(additive.network)
+    results, seconds = _run(additive.network, each, memory, stop, beta, seed, firsts, chains, processes, progress)
     costs = []
     originals = []
     for result in results:
@@ -250,6 +271,7 @@ def _stop(budget_seconds: float | None, iterations: int | None, patience: float)
 
 def _run(
     network: Network,
+    moves: Moves,
     memory: Memory,
     stop: Stop,
     beta: float | None,
@@ -277,16 +299,16 @@ def _run(
                     f"MCMC: an initial strategy is {RANDOM!r} or a configuration index per operator, got {first!r}. "
                     "Give the indices of a baseline's strategy."
                 )
-            first = random_strategy(network, np.random.default_rng(first_seed))
+            first = random_strategy(network, np.random.default_rng(first_seed), moves)
         works.append((tuple(int(index) for index in first), chain_seed))
     began = time.perf_counter()
     if processes == 1 or count == 1:
-        results = _that_fit([partial(_alone, network, memory, stop, beta, *work, progress) for work in works])
+        results = _that_fit([partial(_alone, network, moves, memory, stop, beta, *work, progress) for work in works])
     else:
         whole = network.detached()
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(processes, count), mp_context=context) as pool:
-            futures = [pool.submit(_alone, whole, memory, stop, beta, *work, False) for work in works]
+            futures = [pool.submit(_alone, whole, moves, memory, stop, beta, *work, False) for work in works]
             results = _that_fit([partial(_patient, future) for future in futures])
     return results, time.perf_counter() - began
 
@@ -319,6 +341,7 @@ def _patient(future: Future[ChainResult]) -> ChainResult:
 
 def _alone(
     network: Network,
+    moves: Moves,
     memory: Memory,
     stop: Stop,
     beta: float | None,
@@ -326,7 +349,7 @@ def _alone(
     seed: np.random.SeedSequence,
     progress: bool,
 ) -> ChainResult:
-    chain = Chain(network, first, beta=beta, seed=seed, memory=memory)
+    chain = Chain(network, first, beta=beta, seed=seed, moves=moves, memory=memory)
     if not progress:
         return chain.run(stop)
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -343,33 +366,35 @@ def _alone(
         return chain.run(stop, shown)
 
 
-def random_strategy(network: Network, rng: np.random.Generator) -> tuple[int, ...]:
-    """A configuration of each operator at random, of those that are possible beside one another.
+def random_strategy(network: Network, rng: np.random.Generator, moves: Moves | None = None) -> tuple[int, ...]:
+    """A configuration of each operator that decides at random, of those that are possible beside one another.
 
     Raises:
         InfeasibleError: none was found in many tries.
     """
+    moves = Moves.of_each(network) if moves is None else moves
     for _ in range(_TRIES):
-        chosen = (rng.random(network.operators) * network.choices).astype(np.int64)
-        if network.allows(chosen):
-            return tuple(chosen.tolist())
-        found = _repaired(network, chosen, rng)
-        if found is not None:
-            return found
+        chosen = (rng.random(len(moves.leaders)) * moves.choices).astype(np.int64)
+        assignment = moves.assignment(chosen)
+        if network.allows(assignment) or _repaired(network, moves, chosen, assignment, rng):
+            return tuple(assignment.tolist())
     raise InfeasibleError(
-        f"MCMC: no possible strategy was found in {_TRIES} random ones of {network.operators} operators. "
+        f"MCMC: no possible strategy was found in {_TRIES} random ones of {len(moves.leaders)} operators. "
         "Give an initial strategy, such as data parallelism."
     )
 
 
-def _repaired(network: Network, chosen: Any, rng: np.random.Generator) -> tuple[int, ...] | None:
-    """A strategy with operators that are impossible beside earlier ones drawn anew."""
-    for op in range(network.operators):
-        others = rng.permutation(int(network.choices[op]))
-        for choice in (int(chosen[op]), *others.tolist()):
-            chosen[op] = choice
-            if network.allows_before(chosen, op):
+def _repaired(network: Network, moves: Moves, chosen: Ints, assignment: Ints, rng: np.random.Generator) -> bool:
+    """Draws operators anew that are impossible beside earlier ones; whether that succeeded."""
+    done = np.zeros(network.operators, bool)
+    for number, members in enumerate(moves.members):
+        done[members] = True
+        edges = network.edges_among(done, members)
+        others = rng.permutation(int(moves.choices[number]))
+        for choice in (int(chosen[number]), *others.tolist()):
+            moves.place(assignment, number, choice)
+            if network.allows(assignment, edges):
                 break
         else:
-            return None
-    return tuple(chosen.tolist())
+            return False
+    return True

@@ -8,6 +8,9 @@ import numpy as np
 
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import blob, delta, kernels
+from tensoropt.mcmc.marks import leave_marks
+from tensoropt.mcmc.memory import no_memory
+from tensoropt.mcmc.moves import Moves, apply, restore
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.timeline import Resource, Task, Timeline
 from tensoropt.search.stages import TICKS_PER_S, Ints
@@ -16,6 +19,7 @@ __all__ = ["NO_LIMIT", "Simulator"]
 
 NO_LIMIT = 2**62
 _ROOM = 1.25  # of a timeline, to grow
+_LEAST_BLOCK = 32  # tasks from one mark to the next
 
 
 class Simulator:
@@ -28,12 +32,20 @@ class Simulator:
         assignment: the configuration of each operator, of the strategy that the timeline is of.
     """
 
-    def __init__(self, network: Network, assignment: Sequence[int] | Ints, *, keep: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        network: Network,
+        assignment: Sequence[int] | Ints,
+        *,
+        moves: Moves | None = None,
+        keep: tuple[int, ...] = (),
+    ) -> None:
         """Simulates a first strategy.
 
         Args:
             network: the tasks.
             assignment: a configuration of each operator.
+            moves: what a change may be; by default one operator.
             keep: mesh axes whose devices are told apart in any case; those along which an operator may be placed always
                 are.
 
@@ -41,6 +53,7 @@ class Simulator:
             ProblemError: an operator has not the configuration.
         """
         self.network = network
+        self._moves = Moves.of_each(network) if moves is None else moves
         self._keep = keep
         self.assignment: Ints = np.zeros(0, np.int64)
         self.reset(assignment)
@@ -56,18 +69,19 @@ class Simulator:
                 f"{[int(i) for i in chosen[:8]]} …. Give indices into the operators' choices."
             )
         self.assignment = chosen
-        self.require(np.arange(network.operators), chosen)
+        each = Moves.of_each(network)
+        self.require(each, np.arange(network.operators), chosen)
         self._build()
         return self.makespan
 
-    def require(self, operators: Ints, choices: Ints) -> bool:
-        """Gets all ways that changes of ``operators[i]`` to ``choices[i]`` need; whether any was missing."""
+    def require(self, moves: Moves, leaders: Ints, choices: Ints) -> bool:
+        """Gets all ways that changes of leaders (their numbers) to choices need; whether any was missing."""
         arrays = self.network.arrays
         if arrays.complete:
             return False
         flags = np.zeros(len(arrays.rows), np.uint8)
         out = np.empty(len(flags), np.int64)
-        count = kernels.missing_rows(arrays.net, arrays.rows, operators, choices, out, flags)
+        count = kernels.missing_rows(arrays.net, arrays.rows, moves.blob, leaders, choices, out, flags)
         for place in np.sort(out[:count]).tolist():
             self.network.add_row(place)
         return bool(count)
@@ -82,34 +96,42 @@ class Simulator:
         """Seconds of the strategy."""
         return self.makespan / TICKS_PER_S
 
-    def try_change(self, operator: int, choice: int, limit: int = NO_LIMIT) -> int:
+    def try_change(self, leader: int, choice: int, limit: int = NO_LIMIT) -> int:
         """The makespan in ticks with one configuration changed; then :meth:`accept` or :meth:`reject` it.
+
+        Args:
+            leader: number of the operator among those that decide; its number, if each does.
+            choice: its new configuration.
+            limit: the makespan that is not wanted if it is longer.
 
         Returns:
             -1 if it exceeds ``limit``, or if the configuration is not possible beside the others.
+
+        Raises:
+            ProblemError: the operator has not the configuration.
         """
-        if not 0 <= operator < self.network.operators or not 0 <= choice < self.network.choices[operator]:
+        moves = self._moves
+        if not 0 <= leader < len(moves.leaders) or not 0 <= choice < moves.choices[leader]:
             raise ProblemError(
-                f"Simulator: operator {operator} of {self.network.operators} has no configuration {choice}. "
+                f"Simulator: operator {leader} of {len(moves.leaders)} has no configuration {choice}. "
                 "Give indices into the operators and their choices."
             )
-        self.require(np.array([operator]), np.array([choice]))
+        self.require(moves, np.array([leader]), np.array([choice]))
         self.refresh()
         self.grow()
-        self._pending = operator, choice
-        self._tried = delta.change(*self.compiled(), self.assignment, operator, choice, limit)
+        compiled = self.compiled()
+        apply(compiled[0], moves.blob, no_memory(), self.assignment, self.work, leader, choice)
+        self._tried = delta.change(*compiled, self.assignment, limit)
         return int(self._tried)
 
     def accept(self) -> None:
         """Makes the last change that was tried, and did not exceed its limit, the strategy."""
-        operator, choice = self._pending
         delta.commit(self.work)
-        self.assignment[operator] = choice
         self.makespan = self._tried
 
     def reject(self) -> None:
         """Takes the last change back."""
-        delta.restore(self.work, self.path)
+        restore(self.work, self.assignment, self.path)
 
     def compiled(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, int, Ints, Ints]:
         """What compiled loops take first."""
@@ -193,21 +215,31 @@ class Simulator:
             )
         degree = np.diff(network.field(blob.IN_FIRST)) + np.diff(network.field(blob.OUT_FIRST))
         most = int(degree.max(initial=0))
-        self._most_fresh = (4 + 4 * most) * self.stages * classes
+        moved = max(map(len, self._moves.members), default=0)
+        # Each moved operator, and per edge of one the ways and the operator at its other end.
+        around = max((4 * len(some) + 4 * int(degree[some].sum()) for some in self._moves.members), default=0)
+        self._most_fresh = min(around, slots) * self.stages * classes
         count = int(kernels.count_tasks(self._frame_blob, arrays.first, arrays.pool, self.path))
         room = self._room = int(count * _ROOM) + 2 * self._most_fresh
         numbers = slots * self.stages * classes
         lanes = self.frame.lanes.size
+        block = max(_LEAST_BLOCK, 2 * lanes)
+        marks = room // block + 1
         of_size = [
             (numbers, (blob.LINE_POSITION, blob.STAMP, blob.WAITING, blob.ENABLER, blob.TURN, blob.END)),
             (room, (*range(blob.LINE_TASK, blob.OTHER_ENABLER + 1), *range(blob.HEAP_READY, blob.REGION_LOGGED + 1))),
-            (2 + 2 * most, (blob.CHANGED_SLOT, blob.CHANGED_PATH)),
+            (min(around, slots), (blob.CHANGED_SLOT, blob.CHANGED_PATH)),
+            (moved, (blob.MOVED_OP, blob.MOVED_FROM)),
             (slots, (blob.SLOT_DIRTY,)),
             (self._most_fresh, (blob.DIRTY_TASKS, blob.DIRTY_STATE, blob.GONE_TASKS)),
-            (lanes, (blob.LANE_END,)),
+            (lanes, tuple(range(blob.LANE_END, blob.LANE_LOAD + 1))),
+            (lanes, tuple(range(blob.HERE_LAST, blob.THERE_BUSY + 1))),
+            (marks * lanes, (blob.MARK_LAST, blob.MARK_BUSY)),
+            (marks, (blob.MARK_PEAK,)),
             ((most + 2) * classes, (blob.BUFFER_BEFORE, blob.BUFFER_AFTER)),
             (blob.SHIFTS_AT_ONCE, (blob.SHIFT_BY, blob.SHIFT_NEW, blob.SHIFT_OLD)),
         ]
         sizes = {field: size for size, fields in of_size for field in fields}
-        self.work = blob.pack({blob.LANES: lanes}, sizes)
+        self.work = blob.pack({blob.LANES: lanes, blob.BLOCK: block}, sizes)
         self.makespan = int(kernels.simulate(*self.compiled()[:-2]))
+        leave_marks(self.work)

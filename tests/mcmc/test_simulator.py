@@ -55,7 +55,7 @@ def test_delta_simulation_gives_the_timeline_of_full_simulation_for_1000_sequenc
             before = simulator.makespan
             found = simulator.try_change(operator, int(rng.integers(network.choices[operator])))
             regions, first = int(simulator.work[blob.REGIONS]), int(simulator.work[blob.REGION_SHIFT])
-            skipped += regions - 1
+            skipped += max(0, regions - 1)
             shifted += int(np.count_nonzero(simulator.work[first + 1 : first + regions]))
             if rng.random() < 0.6:
                 simulator.accept()

@@ -1,0 +1,197 @@
+"""What a change of configurations changes: paths, and the tasks that may differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tensoropt.mcmc.blob import (
+    BACKWARD_SLOT,
+    CHANGED,
+    CHANGED_PATH,
+    CHANGED_SLOT,
+    CLASSES,
+    DIRTY,
+    DIRTY_STATE,
+    DIRTY_TASKS,
+    EDGE_FROM,
+    EDGE_TO,
+    EPOCH,
+    FORWARD_SLOT,
+    GONE,
+    GONE_TASKS,
+    IN_EDGE,
+    IN_FIRST,
+    LANE_LEFT,
+    LANE_LOAD,
+    LANES,
+    MOVED,
+    MOVED_OP,
+    OP_BACKWARD,
+    OP_BASE,
+    OP_FORWARD,
+    OUT_EDGE,
+    OUT_FIRST,
+    PRESENT,
+    SLOT_DIRTY,
+    SLOT_KIND,
+    SLOT_REF,
+    WAY_BACK_SLOT,
+    WAY_SLOT,
+)
+from tensoropt.mcmc.relations import lane_of, route
+
+__all__ = ["find_changes", "mark_changes"]
+
+
+@njit(cache=True, nogil=True)
+def _touch(first: Any, pool: Any, path: Any, work: Any, slot: int, new: int) -> bool:
+    """Gives a slot another path, unless that has the same stages; whether it may."""
+    old = path[slot]
+    if new < 0:
+        return False
+    if old == new:
+        return True
+    here, there = first[old], first[new]
+    length = first[old + 1] - here
+    if first[new + 1] - there == length:
+        same = True
+        for stage in range(length):
+            if pool[0, here + stage] != pool[0, there + stage] or pool[1, here + stage] != pool[1, there + stage]:
+                same = False
+                break
+        if same:
+            return True
+    count = work[CHANGED]
+    work[work[CHANGED_SLOT] + count], work[work[CHANGED_PATH] + count] = slot, old
+    work[CHANGED] = count + 1
+    path[slot] = new
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _mark(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, slot: int, old: int) -> None:
+    """Notes the tasks of a slot as dirty: those that it has, and those that it had under the path ``old``."""
+    epoch = work[EPOCH]
+    if work[work[SLOT_DIRTY] + slot] == epoch:
+        return
+    work[work[SLOT_DIRTY] + slot] = epoch
+    classes = frame[CLASSES]
+    new = path[slot]
+    first_old, first_new = first[old], first[new]
+    length_old, length_new = first[old + 1] - first_old, first[new + 1] - first_new
+    for stage in range(max(length_old, length_new)):
+        for klass in range(classes):
+            had = stage < length_old and frame[frame[PRESENT] + pool[1, first_old + stage] * frame[CLASSES] + klass]
+            has = stage < length_new and frame[frame[PRESENT] + pool[1, first_new + stage] * frame[CLASSES] + klass]
+            task = (slot * stages + stage) * classes + klass
+            if had and not has:
+                work[work[GONE_TASKS] + work[GONE]] = task
+                work[GONE] += 1
+            if had or has:
+                work[work[DIRTY_TASKS] + work[DIRTY]] = task
+                work[work[DIRTY_STATE] + work[DIRTY]] = (1 if had else 0) + (2 if has else 0)
+                work[DIRTY] += 1
+
+
+@njit(cache=True, nogil=True)
+def _load(frame: Any, first: Any, pool: Any, work: Any, path: int, sign: int) -> None:
+    """Adds the ticks of all tasks of a path to what their lanes have left to do, or takes them away."""
+    for stage in range(first[path], first[path + 1]):
+        ticks, where = pool[0, stage], pool[1, stage]
+        if ticks == 0:
+            continue
+        for klass in range(frame[CLASSES]):
+            if frame[frame[PRESENT] + where * frame[CLASSES] + klass]:
+                work[work[LANE_LEFT] + lane_of(frame, where, klass)] += sign * ticks
+
+
+@njit(cache=True, nogil=True)
+def find_changes(
+    net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, rows: Any, routes: Any, assignment: Any
+) -> bool:
+    """Changes the paths of operators that have moved, and of the edges around them.
+
+    Also notes what lanes have to do in all then, as what they have left.
+
+    Returns:
+        whether there are such paths.
+    """
+    for number in range(work[MOVED]):
+        op = work[work[MOVED_OP] + number]
+        place = net[net[OP_BASE] + op] + assignment[op]
+        _touch(first, pool, path, work, net[net[FORWARD_SLOT] + op], net[net[OP_FORWARD] + place])
+        _touch(first, pool, path, work, net[net[BACKWARD_SLOT] + op], net[net[OP_BACKWARD] + place])
+        for some in range(net[net[IN_FIRST] + op], net[net[IN_FIRST] + op + 1]):
+            if not _touch_edge(net, first, pool, path, work, rows, routes, assignment, net[net[IN_EDGE] + some]):
+                return False
+        for some in range(net[net[OUT_FIRST] + op], net[net[OUT_FIRST] + op + 1]):
+            if not _touch_edge(net, first, pool, path, work, rows, routes, assignment, net[net[OUT_EDGE] + some]):
+                return False
+    for lane in range(work[LANES]):
+        work[work[LANE_LEFT] + lane] = work[work[LANE_LOAD] + lane]
+    for number in range(work[CHANGED]):
+        _load(frame, first, pool, work, work[work[CHANGED_PATH] + number], -1)
+        _load(frame, first, pool, work, path[work[work[CHANGED_SLOT] + number]], 1)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _touch_edge(
+    net: Any, first: Any, pool: Any, path: Any, work: Any, rows: Any, routes: Any, assignment: Any, edge: int
+) -> bool:
+    start, end = assignment[net[net[EDGE_FROM] + edge]], assignment[net[net[EDGE_TO] + edge]]
+    ahead = route(net, rows, routes, edge, False, start, end)
+    back = route(net, rows, routes, edge, True, start, end)
+    return bool(
+        _touch(first, pool, path, work, net[net[WAY_SLOT] + edge], ahead)
+        and _touch(first, pool, path, work, net[net[WAY_BACK_SLOT] + edge], back)
+    )
+
+
+@njit(cache=True, nogil=True)
+def mark_changes(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int) -> None:
+    """Notes what may differ from the timeline: tasks of slots that changed, and those that wait for them."""
+    work[EPOCH] += 1
+    work[GONE] = work[DIRTY] = 0
+    changed = work[CHANGED]
+    for number in range(changed):
+        _mark(
+            net,
+            frame,
+            first,
+            pool,
+            path,
+            work,
+            stages,
+            work[work[CHANGED_SLOT] + number],
+            work[work[CHANGED_PATH] + number],
+        )
+    for number in range(changed):
+        slot = work[work[CHANGED_SLOT] + number]
+        kind, ref = net[net[SLOT_KIND] + slot], net[net[SLOT_REF] + slot]
+        if kind == 0:
+            after = net[net[FORWARD_SLOT] + net[net[EDGE_TO] + ref]]
+            _mark(net, frame, first, pool, path, work, stages, after, path[after])
+        elif kind == 3:
+            after = net[net[BACKWARD_SLOT] + net[net[EDGE_FROM] + ref]]
+            _mark(net, frame, first, pool, path, work, stages, after, path[after])
+        elif kind == 1:
+            for some in range(net[net[OUT_FIRST] + ref], net[net[OUT_FIRST] + ref + 1]):
+                edge = net[net[OUT_EDGE] + some]
+                after = net[net[WAY_SLOT] + edge]
+                _mark(net, frame, first, pool, path, work, stages, after, path[after])
+                if path[after] == 0:
+                    after = net[net[FORWARD_SLOT] + net[net[EDGE_TO] + edge]]
+                    _mark(net, frame, first, pool, path, work, stages, after, path[after])
+            after = net[net[BACKWARD_SLOT] + ref]
+            _mark(net, frame, first, pool, path, work, stages, after, path[after])
+        else:
+            for some in range(net[net[IN_FIRST] + ref], net[net[IN_FIRST] + ref + 1]):
+                edge = net[net[IN_EDGE] + some]
+                after = net[net[WAY_BACK_SLOT] + edge]
+                _mark(net, frame, first, pool, path, work, stages, after, path[after])
+                if path[after] == 0:
+                    after = net[net[BACKWARD_SLOT] + net[net[EDGE_FROM] + edge]]
+                    _mark(net, frame, first, pool, path, work, stages, after, path[after])

@@ -1,0 +1,288 @@
+"""Parts of the old timeline that a changed one takes over, as they are or later by one time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from tensoropt.mcmc.blob import (
+    BUFFER_BEFORE,
+    CLASSES,
+    DIRTY,
+    DIRTY_STATE,
+    DIRTY_TASKS,
+    ENABLER,
+    END,
+    EPOCH,
+    FRESH_NEW,
+    FRESH_OLD,
+    GONE,
+    GONE_TASKS,
+    HEAP_READY,
+    HEAP_TASK,
+    HERE_BUSY,
+    HERE_LAST,
+    LANE_END,
+    LANE_LEFT,
+    LANES,
+    LAST,
+    LATEST,
+    LINE_ENABLER,
+    LINE_END,
+    LINE_POSITION,
+    LINE_READY,
+    LINE_TASK,
+    LOGGED,
+    REGION_FIRST,
+    REGION_LAST,
+    REGION_LOGGED,
+    REGION_SHIFT,
+    REGIONS,
+    SHARED,
+    SHIFT_BY,
+    SHIFT_NEW,
+    SHIFT_OLD,
+    SHIFTS,
+    SHIFTS_AT_ONCE,
+    SLOT_DIRTY,
+    SPARE_READY,
+    SPARE_TASK,
+    STAMP,
+    TASKS,
+    THERE_BUSY,
+    THERE_LAST,
+    TURN,
+    WAITING,
+)
+from tensoropt.mcmc.heap import push
+from tensoropt.mcmc.marks import look_back
+from tensoropt.mcmc.relations import predecessors
+
+__all__ = ["consider", "find_shift", "next_change", "note", "skip"]
+
+
+@njit(cache=True, nogil=True)
+def _is_done(work: Any, base: int, task: int) -> bool:
+    """Whether a task has been taken: simulated, or in a part that was skipped."""
+    if work[work[STAMP] + task] == work[EPOCH]:
+        return True
+    place = work[work[LINE_POSITION] + task]
+    return 0 <= place < base
+
+
+@njit(cache=True, nogil=True)
+def _end_of(work: Any, task: int) -> int:
+    """When a task that has been taken ends."""
+    if work[work[STAMP] + task] == work[EPOCH]:
+        return int(work[work[END] + task])
+    place = work[work[LINE_POSITION] + task]
+    for region in range(work[REGIONS] - 1, -1, -1):
+        if work[work[REGION_FIRST] + region] <= place:
+            return int(work[work[LINE_END] + place] + work[work[REGION_SHIFT] + region])
+    return int(work[work[LINE_END] + place])
+
+
+@njit(cache=True, nogil=True)
+def _turn(work: Any, task: int) -> int:
+    """Orders the tasks that have been taken: parts that were skipped lie between those that were simulated."""
+    if work[work[STAMP] + task] == work[EPOCH]:
+        return int((2 * work[work[TURN] + task] + 1) << 32)
+    place = work[work[LINE_POSITION] + task]
+    region = work[REGIONS] - 1
+    while region > 0 and work[work[REGION_FIRST] + region] > place:
+        region -= 1
+    return int(((2 * work[work[REGION_LOGGED] + region]) << 32) + place)
+
+
+@njit(cache=True, nogil=True)
+def consider(
+    net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, task: int, size: int
+) -> int:
+    """Makes a task wait for its turn if all that it waits for has been taken; returns how many wait."""
+    epoch = work[EPOCH]
+    if work[work[STAMP] + task] == epoch or work[work[WAITING] + task] == epoch:
+        return size
+    count = predecessors(net, frame, first, pool, path, stages, task, work, work[BUFFER_BEFORE])
+    for number in range(count):
+        if not _is_done(work, base, work[work[BUFFER_BEFORE] + number]):
+            return size
+    ready = 0
+    enabler, latest = -1, -1
+    for number in range(count):
+        before = work[work[BUFFER_BEFORE] + number]
+        ready = max(ready, _end_of(work, before))
+        turn = _turn(work, before)
+        if turn > latest:
+            enabler, latest = before, turn
+    work[work[WAITING] + task] = epoch
+    work[work[ENABLER] + task] = enabler
+    push(work, work[HEAP_READY], work[HEAP_TASK], size, ready, task)
+    return size + 1
+
+
+@njit(cache=True, nogil=True)
+def next_change(
+    net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int
+) -> int:
+    """The first place of the old timeline, from ``base`` on, at which something that the change concerns happens."""
+    epoch = work[EPOCH]
+    result = total
+    for number in range(work[DIRTY]):
+        task, state = work[work[DIRTY_TASKS] + number], work[work[DIRTY_STATE] + number]
+        if state & 1 and work[work[LINE_POSITION] + task] >= base:
+            result = min(result, work[work[LINE_POSITION] + task])
+        if not state & 2 or work[work[STAMP] + task] == epoch or work[work[WAITING] + task] == epoch:
+            continue
+        # It becomes ready with the last task that it waits for; if that is one of these, it is not near.
+        last = base
+        for some in range(predecessors(net, frame, first, pool, path, stages, task, work, work[BUFFER_BEFORE])):
+            before = work[work[BUFFER_BEFORE] + some]
+            if _is_done(work, base, before):
+                continue
+            slot = before // (stages * frame[CLASSES])
+            last = total if work[work[SLOT_DIRTY] + slot] == epoch else max(last, work[work[LINE_POSITION] + before])
+        result = min(result, last)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def find_shift(work: Any, base: int, size: int) -> Any:
+    """Whether all that is going on is as in the old timeline, only later by one time.
+
+    Args:
+        work: the old timeline, and the state of the simulation.
+        base: from this place of the old timeline on, tasks were simulated.
+        size: how many tasks wait for their turn.
+
+    Returns:
+        the place in the old timeline, or -1 if not; and the shift.
+    """
+    place = work[LAST] + 1
+    inside = 0
+    for number in range(work[GONE]):
+        gone = work[work[LINE_POSITION] + work[work[GONE_TASKS] + number]]
+        if base <= gone < place:
+            inside += 1
+    if work[SHARED] != place - base - inside:
+        return -1, 0
+    head = work[work[LINE_POSITION] + work[work[HEAP_TASK]]]
+    if head < 0:
+        return -1, 0
+    now, then = work[work[HEAP_READY]], work[work[LINE_READY] + head]
+    shift = now - then
+    moving = True
+    while moving:  # tasks that are gone count as taken, if they do not matter any more
+        moving = False
+        for number in range(work[GONE]):
+            if work[work[LINE_POSITION] + work[work[GONE_TASKS] + number]] == place:
+                place += 1
+                moving = True
+    for number in range(work[GONE]):
+        gone = work[work[LINE_POSITION] + work[work[GONE_TASKS] + number]]
+        if gone < place and work[work[LINE_END] + gone] > then:
+            return -1, 0
+    if work[FRESH_NEW] > now or work[FRESH_OLD] > then:
+        return -1, 0
+    for number in range(work[SHIFTS]):
+        if work[work[SHIFT_BY] + number] != shift and (
+            work[work[SHIFT_NEW] + number] > now or work[work[SHIFT_OLD] + number] > then
+        ):
+            return -1, 0
+    for number in range(size):
+        task = work[work[HEAP_TASK] + number]
+        at = work[work[LINE_POSITION] + task]
+        if at < 0 or work[work[HEAP_READY] + number] - work[work[LINE_READY] + at] != shift:
+            return -1, 0
+    return place, shift
+
+
+@njit(cache=True, nogil=True)
+def note(work: Any, by: int, new: int, old: int) -> None:
+    """Notes by how much a task's end differs, and when it ends."""
+    for number in range(work[SHIFTS]):
+        if work[work[SHIFT_BY] + number] == by:
+            work[work[SHIFT_NEW] + number] = max(work[work[SHIFT_NEW] + number], new)
+            work[work[SHIFT_OLD] + number] = max(work[work[SHIFT_OLD] + number], old)
+            return
+    if work[SHIFTS] == SHIFTS_AT_ONCE:
+        work[FRESH_NEW] = max(work[FRESH_NEW], new)
+        work[FRESH_OLD] = max(work[FRESH_OLD], old)
+        return
+    number = work[SHIFTS]
+    work[work[SHIFT_BY] + number], work[work[SHIFT_NEW] + number], work[work[SHIFT_OLD] + number] = by, new, old
+    work[SHIFTS] += 1
+
+
+@njit(cache=True, nogil=True)
+def skip(
+    net: Any,
+    frame: Any,
+    first: Any,
+    pool: Any,
+    path: Any,
+    work: Any,
+    stages: int,
+    start: int,
+    stop: int,
+    shift: int,
+    size: int,
+    limit: int,
+) -> int:
+    """Takes the part ``start ... stop - 1`` of the old timeline, later by ``shift``.
+
+    Returns:
+        how many tasks wait then, or -1 if the makespan exceeds the limit.
+    """
+    epoch = work[EPOCH]
+    region = work[REGIONS]
+    work[work[REGION_FIRST] + region], work[work[REGION_LAST] + region] = start, stop
+    work[work[REGION_SHIFT] + region], work[work[REGION_LOGGED] + region] = shift, work[LOGGED]
+    work[REGIONS] = region + 1
+    look_back(work, start, work[THERE_LAST], work[THERE_BUSY])
+    latest = max(work[LATEST], look_back(work, stop, work[HERE_LAST], work[HERE_BUSY]))
+    for lane in range(work[LANES]):
+        last = work[work[HERE_LAST] + lane]
+        if last >= start:
+            work[work[LANE_END] + lane] = work[work[LINE_END] + last] + shift
+        work[work[LANE_LEFT] + lane] -= work[work[HERE_BUSY] + lane] - work[work[THERE_BUSY] + lane]
+        if work[work[LANE_END] + lane] + work[work[LANE_LEFT] + lane] > limit:
+            return -1
+    kept = 0
+    old_size = size
+    for number in range(old_size):
+        task, ready = work[work[HEAP_TASK] + number], work[work[HEAP_READY] + number]
+        if work[work[LINE_POSITION] + task] >= stop:
+            push(work, work[SPARE_READY], work[SPARE_TASK], kept, ready, task)
+            kept += 1
+    for number in range(kept):
+        work[work[HEAP_READY] + number], work[work[HEAP_TASK] + number] = (
+            work[work[SPARE_READY] + number],
+            work[work[SPARE_TASK] + number],
+        )
+    size = kept
+    classes = frame[CLASSES]
+    place = stop
+    while place < work[TASKS] and work[work[LINE_READY] + place] <= latest:
+        task, enabler = work[work[LINE_TASK] + place], work[work[LINE_ENABLER] + place]
+        before = -1 if enabler < 0 else work[work[LINE_POSITION] + enabler]
+        if (
+            (before >= start or (start == 0 and before < 0))
+            and before < stop
+            and work[work[WAITING] + task] != epoch
+            and work[work[SLOT_DIRTY] + task // (stages * classes)] != epoch
+        ):
+            work[work[WAITING] + task] = epoch
+            work[work[ENABLER] + task] = enabler
+            push(work, work[HEAP_READY], work[HEAP_TASK], size, work[work[LINE_READY] + place] + shift, task)
+            size += 1
+        place += 1
+    # From here on only what still runs matters: it ends no later than its lane is free.
+    work[LAST], work[SHIFTS], work[LATEST] = stop - 1, 0, latest
+    work[FRESH_NEW] = work[FRESH_OLD] = -1
+    note(work, shift, latest + shift, latest)
+    work[SHARED] = 0
+    for number in range(work[DIRTY]):
+        if work[work[DIRTY_STATE] + number] & 2:
+            size = consider(net, frame, first, pool, path, work, stages, stop, work[work[DIRTY_TASKS] + number], size)
+    return size

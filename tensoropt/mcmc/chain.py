@@ -144,7 +144,7 @@ class Chain:
         Raises:
             InfeasibleError: no strategy that was seen fits the memory.
         """
-        least = max(_LEAST_PROPOSALS, _LEAST_PER_LEADER * len(self._moves.leaders))
+        least = max(_LEAST_PROPOSALS, _LEAST_PER_LEADER * self._moves.singles)
         began = time.perf_counter()
         why = "interrupt"
         try:
@@ -184,12 +184,11 @@ class Chain:
     def _propose(self, batch: int) -> None:
         simulator, moves, state = self.simulator, self._moves, self._state
         drawn = self._rng.random((batch, 3))
-        leaders = (drawn[:, 0] * len(moves.leaders)).astype(np.int64)
-        choices = (drawn[:, 1] * moves.choices[leaders]).astype(np.int64)
+        sets, choices = moves.draw(drawn[:, 0], drawn[:, 1])
         beta = _DEFAULT_BETA / max(self.best_s, 1 / TICKS_PER_S) if self._beta is None else self._beta
         slack = np.floor(-np.log1p(-drawn[:, 2]) / beta * TICKS_PER_S)
         slack = np.minimum(slack, 2.0**60).astype(np.int64)
-        simulator.require(moves, leaders, choices)
+        simulator.require(moves, sets, choices)
         simulator.refresh()
         state[kernels.NEXT] = 0
         run = kernels.run_delta if self._delta else kernels.run_full
@@ -202,7 +201,7 @@ class Chain:
                 self._memory,
                 simulator.room,
                 simulator.assignment,
-                leaders,
+                sets,
                 choices,
                 slack,
                 self._made,

@@ -54,7 +54,7 @@ def _next_proposal(
     path: Any,
     work: Any,
     assignment: Any,
-    leaders: Any,
+    sets: Any,
     choices: Any,
     slack: Any,
     state: Any,
@@ -63,10 +63,10 @@ def _next_proposal(
 
     ``state[LIMIT]`` is up to what cost it is taken, ``state[MORE]`` by how many bytes it is larger.
     """
-    while state[NEXT] < len(leaders):
+    while state[NEXT] < len(sets):
         number = state[NEXT]
         state[NEXT] += 1
-        more = apply(net, moves, memory, assignment, work, leaders[number], choices[number])
+        more = apply(net, moves, memory, assignment, work, sets[number], choices[number])
         if work[MOVED] == 0:
             continue
         limit = _limit(memory, state, more, slack[number])
@@ -92,7 +92,7 @@ def run_delta(
     memory: Any,
     room: int,
     assignment: Any,
-    leaders: Any,
+    sets: Any,
     choices: Any,
     slack: Any,
     offset: int,
@@ -115,15 +115,15 @@ def run_delta(
         memory: see :class:`tensoropt.mcmc.memory.Memory`.
         room: how many tasks a timeline may have before a change.
         assignment: the strategy; changed.
-        leaders: of the proposals, by number.
-        choices: of the proposals.
+        sets: of the proposals: which operators change together.
+        choices: of the proposals: of the first operator of each.
         slack: by how many ticks each may be slower.
         offset: the number of the first proposal.
         state: of the chain.
         best: the best strategy.
     """
     while work[TASKS] <= room:
-        number = _next_proposal(net, moves, memory, path, work, assignment, leaders, choices, slack, state)
+        number = _next_proposal(net, moves, memory, path, work, assignment, sets, choices, slack, state)
         if number < 0:
             return True
         cost = change(net, frame, first, pool, path, work, stages, rows, routes, assignment, state[LIMIT])
@@ -150,7 +150,7 @@ def run_full(
     memory: Any,
     room: int,
     assignment: Any,
-    leaders: Any,
+    sets: Any,
     choices: Any,
     slack: Any,
     offset: int,
@@ -159,7 +159,7 @@ def run_full(
 ) -> bool:
     """The same with every proposal simulated from nothing: its task graph is made, then all tasks are simulated."""
     while work[TASKS] <= room:
-        number = _next_proposal(net, moves, memory, path, work, assignment, leaders, choices, slack, state)
+        number = _next_proposal(net, moves, memory, path, work, assignment, sets, choices, slack, state)
         if number < 0:
             return True
         tasks = work[TASKS]

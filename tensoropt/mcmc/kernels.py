@@ -57,15 +57,15 @@ __all__ = ["count_tasks", "find_paths", "missing_rows", "simulate"]
 
 
 @njit(cache=True, nogil=True)
-def missing_rows(net: Any, rows: Any, moves: Any, leaders: Any, choices: Any, out: Any, flags: Any) -> int:
-    """Rows that changes of leaders to configurations need and that are not known.
+def missing_rows(net: Any, rows: Any, moves: Any, sets: Any, choices: Any, out: Any, flags: Any) -> int:
+    """Rows that changes of sets need and that are not known.
 
     Args:
         net: of the network.
         rows: where each row of routes begins, -1 if it is not known.
         moves: see :class:`tensoropt.mcmc.moves.Moves`.
-        leaders: ``(K,)``, their numbers.
-        choices: ``(K,)``, a configuration of each.
+        sets: ``(K,)``, their numbers.
+        choices: ``(K,)``, a configuration of the first operator of each.
         out: takes the places of the rows.
         flags: for each row, 0.
 
@@ -73,9 +73,9 @@ def missing_rows(net: Any, rows: Any, moves: Any, leaders: Any, choices: Any, ou
         how many.
     """
     count = 0
-    for number in range(len(leaders)):
-        leader = leaders[number]
-        for member in range(moves[moves[MEMBER_FIRST] + leader], moves[moves[MEMBER_FIRST] + leader + 1]):
+    for number in range(len(sets)):
+        one = sets[number]
+        for member in range(moves[moves[MEMBER_FIRST] + one], moves[moves[MEMBER_FIRST] + one + 1]):
             op = moves[moves[MEMBER_OP] + member]
             choice = moves[moves[MEMBER_CHOICE] + moves[moves[MEMBER_TABLE] + member] + choices[number]]
             for some in range(net[net[OUT_FIRST] + op], net[net[OUT_FIRST] + op + 1]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -27,23 +27,36 @@ from tensoropt.mcmc.memory import more_memory
 from tensoropt.mcmc.network import Network
 from tensoropt.search.stages import Ints
 
-__all__ = ["Moves", "apply", "restore"]
+__all__ = ["Moves", "Region", "apply", "restore"]
+
+
+class Region(NamedTuple):
+    """Operators that decide, and are near one another.
+
+    Attributes:
+        leaders: the first one, which the others go by, then these.
+        index: for each its configuration by the first one's, ``(K,)``.
+        sizes: so many of them, from the first on, make a set that changes together.
+    """
+
+    leaders: tuple[int, ...]
+    index: tuple[Ints, ...]
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """Operators that decide, and what each of their configurations makes of those that follow them.
+    """Sets of operators that change together, and what each configuration of the first of a set makes of the others.
 
     Attributes:
-        leaders: ``(L,)``, the operators that decide, ascending.
-        choices: ``(L,)``, how many configurations each of them has.
-        members: for each of them the operators that it decides for, itself among them, ascending.
-        blob: the same for compiled loops.
+        choices: ``(M,)``, how many configurations the first operator of each set has.
+        singles: the first so many sets are of one operator that decides and those that follow it; each operator is in
+            one of them. The others are larger.
+        blob: the sets for compiled loops.
     """
 
-    leaders: Ints
     choices: Ints
-    members: tuple[Ints, ...]
+    singles: int
     blob: Ints
 
     @classmethod
@@ -52,13 +65,14 @@ class Moves:
         return cls.of(network, np.arange(network.operators), [None] * network.operators)
 
     @classmethod
-    def of(cls, network: Network, leaders: Ints, index: Sequence[Ints | None]) -> Moves:
+    def of(cls, network: Network, leaders: Ints, index: Sequence[Ints | None], regions: Sequence[Region] = ()) -> Moves:
         """Some operators decide for others.
 
         Args:
             network: the tasks.
             leaders: ``(N,)``, for each operator the one that decides for it.
             index: for each operator its configuration by that of the one that decides, None for the same.
+            regions: of several that decide.
 
         Raises:
             ProblemError: these are not about the network's operators and configurations.
@@ -77,47 +91,76 @@ class Moves:
                 f"itself, and a configuration for each of that one's; got {len(given)}, not all of which do. Give "
                 "those of the same space as the network."
             )
-        deciding = np.unique(leaders)
-        members = tuple(np.flatnonzero(leaders == leader) for leader in deciding.tolist())
-        tables: dict[bytes, int] = {}
-        parts: list[Ints] = []
+        followers: dict[int, list[int]] = {leader: [] for leader in np.unique(leaders).tolist()}
+        for op, leader in enumerate(leaders.tolist()):
+            followers[leader].append(op)
+        known: dict[bytes, int] = {}
+        tables: list[Ints] = []
         total = 0
-        at = []
-        for some in members:
-            for op in some.tolist():
-                table = np.ascontiguousarray(given[op], np.int64)
-                key = table.tobytes()
-                if key not in tables:
-                    tables[key] = total
-                    parts.append(table)
-                    total += len(table)
-                at.append(tables[key])
+
+        def place(table: Ints) -> int:
+            nonlocal total
+            key = table.tobytes()
+            if key not in known:
+                known[key] = total
+                tables.append(table)
+                total += len(table)
+            return known[key]
+
+        sets = [[(op, place(given[op])) for op in some] for some in followers.values()]
+        heads = list(followers)
+        for region in regions:
+            ends, members = [0], []
+            for leader, by in zip(region.leaders, region.index, strict=True):
+                members += [(op, place(given[op][by])) for op in followers[leader]]
+                ends.append(len(members))
+            sets += [members[: ends[size]] for size in region.sizes]
+            heads += [region.leaders[0]] * len(region.sizes)
+        pairs_of = np.array([pair for some in sets for pair in some], np.int64).reshape(-1, 2)
         arrays = {
-            MEMBER_FIRST: np.cumsum([0, *map(len, members)]).astype(np.int64),
-            MEMBER_OP: np.concatenate([*members, np.zeros(0, np.int64)]).astype(np.int64),
-            MEMBER_TABLE: np.array(at, np.int64),
-            MEMBER_CHOICE: np.concatenate([*parts, np.zeros(0, np.int64)]),
+            MEMBER_FIRST: np.cumsum([0, *map(len, sets)]).astype(np.int64),
+            MEMBER_OP: pairs_of[:, 0].copy(),
+            MEMBER_TABLE: pairs_of[:, 1].copy(),
+            MEMBER_CHOICE: np.concatenate([*tables, np.zeros(0, np.int64)]),
         }
-        return cls(deciding, network.choices[deciding], members, blob.pack({}, arrays))
+        return cls(network.choices[heads], len(followers), blob.pack({}, arrays))
+
+    @property
+    def members(self) -> list[Ints]:
+        """The operators of each set."""
+        moves = self.blob
+        first = moves[moves[MEMBER_FIRST] : moves[MEMBER_FIRST] + len(self.choices) + 1]
+        return np.split(moves[moves[MEMBER_OP] : moves[MEMBER_OP] + first[-1]], first[1:-1])
 
     def place(self, assignment: Ints, number: int, choice: int) -> None:
-        """Gives a leader a configuration, and those that follow it theirs."""
+        """Gives the first operator of a set a configuration, and the others theirs."""
         moves = self.blob
         for place in range(*moves[moves[MEMBER_FIRST] + number : moves[MEMBER_FIRST] + number + 2].tolist()):
             table = moves[MEMBER_CHOICE] + moves[moves[MEMBER_TABLE] + place]
             assignment[moves[moves[MEMBER_OP] + place]] = moves[table + choice]
 
     def assignment(self, chosen: Sequence[int] | Ints) -> Ints:
-        """A configuration of every operator, from one of each leader."""
-        result = np.zeros(sum(map(len, self.members)), np.int64)
+        """A configuration of every operator, from one of each that decides."""
+        result = np.zeros(sum(map(len, self.members[: self.singles])), np.int64)
         for number, choice in enumerate(chosen):
             self.place(result, number, int(choice))
         return result
 
+    def draw(self, first: Ints, second: Ints) -> tuple[Ints, Ints]:
+        """Sets and configurations from random numbers of [0, 1): of one operator that decides, and larger, as often."""
+        larger = len(self.choices) - self.singles
+        single = np.floor(first * self.singles)
+        if larger:
+            single = np.where(
+                first < 0.5, np.floor(2 * first * self.singles), self.singles + np.floor((2 * first - 1) * larger)
+            )
+        sets = single.astype(np.int64)
+        return sets, (second * self.choices[sets]).astype(np.int64)
+
 
 @njit(cache=True, nogil=True)
 def apply(net: Any, moves: Any, memory: Any, assignment: Any, work: Any, number: int, choice: int) -> int:
-    """Gives a leader a configuration, and those that follow it theirs, in ``assignment``; :func:`restore` undoes it.
+    """Gives the operators of a set configurations, in ``assignment``; :func:`restore` undoes it.
 
     Args:
         net: of the network.
@@ -125,8 +168,8 @@ def apply(net: Any, moves: Any, memory: Any, assignment: Any, work: Any, number:
         memory: see :class:`tensoropt.mcmc.memory.Memory`.
         assignment: the strategy; changed.
         work: of a simulation; notes which operators have moved, and from where.
-        number: of the leader.
-        choice: its new configuration.
+        number: of the set.
+        choice: the new configuration of its first operator.
 
     Returns:
         by how many bytes the strategy becomes larger; 0 if there is no limit.

@@ -17,6 +17,7 @@ from tensoropt.mcmc.additive import AdditiveProblem
 from tensoropt.mcmc.chain import Chain, ChainResult, Report, Stop
 from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
+from tensoropt.mcmc.neighbours import find_regions
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.simulator import Simulator
 from tensoropt.mcmc.timeline import Timeline
@@ -26,7 +27,7 @@ from tensoropt.search.problem import Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
-from tensoropt.search.stages import TICKS_PER_S
+from tensoropt.search.stages import TICKS_PER_S, Ints
 
 __all__ = ["RANDOM", "McmcResult", "mcmc", "moves_of", "network_of", "search_strategy", "simulate"]
 
@@ -83,7 +84,7 @@ def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -
             one reader is stored as is fastest beside it.
     """
     leaders, index = follow(space, small_bytes=0.0 if variables else np.inf)
-    return Moves.of(network, leaders, index)
+    return Moves.of(network, leaders, index, find_regions(space.problem, leaders, index))
 
 
 def simulate(space: SearchSpace, assignment: Sequence[int], *, network: Network | None = None) -> Timeline:
@@ -374,12 +375,12 @@ def random_strategy(network: Network, rng: np.random.Generator, moves: Moves | N
     """
     moves = Moves.of_each(network) if moves is None else moves
     for _ in range(_TRIES):
-        chosen = (rng.random(len(moves.leaders)) * moves.choices).astype(np.int64)
+        chosen = (rng.random(moves.singles) * moves.choices[: moves.singles]).astype(np.int64)
         assignment = moves.assignment(chosen)
         if network.allows(assignment) or _repaired(network, moves, chosen, assignment, rng):
             return tuple(assignment.tolist())
     raise InfeasibleError(
-        f"MCMC: no possible strategy was found in {_TRIES} random ones of {len(moves.leaders)} operators. "
+        f"MCMC: no possible strategy was found in {_TRIES} random ones of {moves.singles} operators. "
         "Give an initial strategy, such as data parallelism."
     )
 
@@ -387,7 +388,7 @@ def random_strategy(network: Network, rng: np.random.Generator, moves: Moves | N
 def _repaired(network: Network, moves: Moves, chosen: Ints, assignment: Ints, rng: np.random.Generator) -> bool:
     """Draws operators anew that are impossible beside earlier ones; whether that succeeded."""
     done = np.zeros(network.operators, bool)
-    for number, members in enumerate(moves.members):
+    for number, members in enumerate(moves.members[: moves.singles]):
         done[members] = True
         edges = network.edges_among(done, members)
         others = rng.permutation(int(moves.choices[number]))

@@ -74,14 +74,14 @@ class Simulator:
         self._build()
         return self.makespan
 
-    def require(self, moves: Moves, leaders: Ints, choices: Ints) -> bool:
-        """Gets all ways that changes of leaders (their numbers) to choices need; whether any was missing."""
+    def require(self, moves: Moves, sets: Ints, choices: Ints) -> bool:
+        """Gets all ways that changes of sets (their numbers) to choices need; whether any was missing."""
         arrays = self.network.arrays
         if arrays.complete:
             return False
         flags = np.zeros(len(arrays.rows), np.uint8)
         out = np.empty(len(flags), np.int64)
-        count = kernels.missing_rows(arrays.net, arrays.rows, moves.blob, leaders, choices, out, flags)
+        count = kernels.missing_rows(arrays.net, arrays.rows, moves.blob, sets, choices, out, flags)
         for place in np.sort(out[:count]).tolist():
             self.network.add_row(place)
         return bool(count)
@@ -96,12 +96,12 @@ class Simulator:
         """Seconds of the strategy."""
         return self.makespan / TICKS_PER_S
 
-    def try_change(self, leader: int, choice: int, limit: int = NO_LIMIT) -> int:
+    def try_change(self, number: int, choice: int, limit: int = NO_LIMIT) -> int:
         """The makespan in ticks with one configuration changed; then :meth:`accept` or :meth:`reject` it.
 
         Args:
-            leader: number of the operator among those that decide; its number, if each does.
-            choice: its new configuration.
+            number: of the operators that change together; an operator's own, if each decides for itself.
+            choice: the new configuration of the first of them.
             limit: the makespan that is not wanted if it is longer.
 
         Returns:
@@ -111,16 +111,16 @@ class Simulator:
             ProblemError: the operator has not the configuration.
         """
         moves = self._moves
-        if not 0 <= leader < len(moves.leaders) or not 0 <= choice < moves.choices[leader]:
+        if not 0 <= number < len(moves.choices) or not 0 <= choice < moves.choices[number]:
             raise ProblemError(
-                f"Simulator: operator {leader} of {len(moves.leaders)} has no configuration {choice}. "
+                f"Simulator: operator {number} of {len(moves.choices)} has no configuration {choice}. "
                 "Give indices into the operators and their choices."
             )
-        self.require(moves, np.array([leader]), np.array([choice]))
+        self.require(moves, np.array([number]), np.array([choice]))
         self.refresh()
         self.grow()
         compiled = self.compiled()
-        apply(compiled[0], moves.blob, no_memory(), self.assignment, self.work, leader, choice)
+        apply(compiled[0], moves.blob, no_memory(), self.assignment, self.work, number, choice)
         self._tried = delta.change(*compiled, self.assignment, limit)
         return int(self._tried)
 
@@ -215,9 +215,10 @@ class Simulator:
             )
         degree = np.diff(network.field(blob.IN_FIRST)) + np.diff(network.field(blob.OUT_FIRST))
         most = int(degree.max(initial=0))
-        moved = max(map(len, self._moves.members), default=0)
+        members = self._moves.members
+        moved = max(map(len, members), default=0)
         # Each moved operator, and per edge of one the ways and the operator at its other end.
-        around = max((4 * len(some) + 4 * int(degree[some].sum()) for some in self._moves.members), default=0)
+        around = max((4 * len(some) + 4 * int(degree[some].sum()) for some in members), default=0)
         self._most_fresh = min(around, slots) * self.stages * classes
         count = int(kernels.count_tasks(self._frame_blob, arrays.first, arrays.pool, self.path))
         room = self._room = int(count * _ROOM) + 2 * self._most_fresh

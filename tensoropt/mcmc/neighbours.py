@@ -1,0 +1,76 @@
+"""Operators near one another that change together: a strategy has parts that agree, and their borders move by these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensoropt.mcmc.moves import Region
+from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.stages import Ints
+
+__all__ = ["find_regions"]
+
+_SIZES = (2, 4, 8, 16, 32, 64)
+
+
+def find_regions(
+    problem: Problem, leaders: IntArray, index: Sequence[IntArray | None], sizes: Sequence[int] = _SIZES
+) -> list[Region]:
+    """For every operator that decides, those around it, nearest first.
+
+    By a configuration of the one in the middle each other takes the one that costs least, by additive cost, with all
+    that it is beside and that are nearer.
+
+    Args:
+        problem: whose nodes the operators are. Edges count with both copies kept.
+        leaders: ``(N,)``, for each operator the one that decides for it.
+        index: for each operator its configuration by that of the one that decides, None for the same.
+        sizes: of sets, ascending.
+    """
+    own, beside = _added(problem, leaders, index)
+    regions = []
+    for head in own:
+        chosen: dict[int, Ints] = {head: np.arange(len(own[head]))}
+        reached = [head]
+        for here in reached:
+            for other in sorted(beside[here]):
+                if other in chosen:
+                    continue
+                cost = np.tile(own[other], (len(own[head]), 1))
+                for near, table in beside[other].items():
+                    if near in chosen:
+                        cost += table[chosen[near]]
+                chosen[other] = cost.argmin(axis=1)
+                reached.append(other)
+                if len(reached) == sizes[-1]:
+                    break
+            if len(reached) == sizes[-1]:
+                break
+        some = [size for size in sizes if size < len(reached)]
+        if len(reached) > 1:
+            some.append(len(reached))
+        regions.append(Region(tuple(reached), tuple(chosen[one] for one in reached), tuple(some)))
+    return regions
+
+
+def _added(
+    problem: Problem, leaders: IntArray, index: Sequence[IntArray | None]
+) -> tuple[dict[int, FloatArray], dict[int, dict[int, FloatArray]]]:
+    """The seconds of operators that decide with their followers, and between them: ``beside[a][b]`` is ``(b, a)``."""
+    own = {leader: np.zeros(problem.configurations(leader)) for leader in np.unique(leaders).tolist()}
+    beside: dict[int, dict[int, FloatArray]] = {leader: {} for leader in own}
+    by = [np.arange(problem.configurations(node)) if some is None else some for node, some in enumerate(index)]
+    for node, leader in enumerate(leaders.tolist()):
+        own[leader] += problem.node_tables(node)[0][by[node], 0]
+    for edge, (start, end) in enumerate(problem.edges.tolist()):
+        time = problem.edge_tables(edge)[0][..., 0]
+        one, other = int(leaders[start]), int(leaders[end])
+        if one == other:
+            own[one] += time[by[start], by[end]]
+            continue
+        table = time[np.ix_(by[start], by[end])]
+        for here, there, rows in ((other, one, table), (one, other, table.T)):
+            beside[here][there] = beside[here][there] + rows if there in beside[here] else rows
+    return own, beside

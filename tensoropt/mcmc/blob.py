@@ -68,12 +68,17 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     SHARED,
     LANES,
     BLOCK,
+    TRIED,
+    TAKEN,
+    STALE,
+    LOST,
+    DRIFT,
     LAST,
     SHIFTS,
     LATEST,
     FRESH_NEW,
     FRESH_OLD,
-) = range(17)
+) = range(22)
 # … and arrays: the timeline, room for another, and what a change needs.
 (
     LINE_POSITION,
@@ -92,6 +97,8 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     MOVED_OP,
     MOVED_FROM,
     SLOT_DIRTY,
+    SLOT_CHANGED,
+    EDGE_SEEN,
     DIRTY_TASKS,
     DIRTY_STATE,
     GONE_TASKS,
@@ -100,6 +107,7 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     ENABLER,
     TURN,
     END,
+    TAIL,
     LANE_END,
     LANE_LEFT,
     LANE_LOAD,
@@ -127,7 +135,11 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     SHIFT_BY,
     SHIFT_NEW,
     SHIFT_OLD,
-) = range(17, 68)
+) = range(22, 76)
+
+# All that is known of a task is side by side, so many numbers a task; those that have not begun there begin after it.
+WIDTH = 8
+OF_TASK = (LINE_POSITION, STAMP, WAITING, ENABLER, TURN, END, TAIL)
 
 
 def pack(numbers: Mapping[int, int], arrays: Mapping[int, Ints | int]) -> Ints:

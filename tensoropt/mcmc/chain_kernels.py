@@ -81,7 +81,6 @@ def _next_proposal(
 def run_delta(
     net: Any,
     frame: Any,
-    first: Any,
     pool: Any,
     path: Any,
     work: Any,
@@ -104,8 +103,7 @@ def run_delta(
     Args:
         net: of the network.
         frame: of the classes.
-        first: where each path's stages begin.
-        pool: ticks and signatures of stages.
+        pool: the stages of paths.
         path: of each slot.
         work: the timeline, and room to work in.
         stages: the most of any path.
@@ -126,11 +124,11 @@ def run_delta(
         number = _next_proposal(net, moves, memory, path, work, assignment, sets, choices, slack, state)
         if number < 0:
             return True
-        cost = change(net, frame, first, pool, path, work, stages, rows, routes, assignment, state[LIMIT])
+        cost = change(net, frame, pool, path, work, stages, rows, routes, assignment, state[LIMIT])
         if cost < 0:
             restore(work, assignment, path)
             continue
-        commit(work)
+        commit(pool, path, work, stages)
         _take(memory, state, offset + number, cost, assignment, best)
     return False
 
@@ -139,7 +137,6 @@ def run_delta(
 def run_full(
     net: Any,
     frame: Any,
-    first: Any,
     pool: Any,
     path: Any,
     work: Any,
@@ -164,7 +161,7 @@ def run_full(
             return True
         tasks = work[TASKS]
         find_paths(net, rows, routes, assignment, path)
-        cost = simulate(net, frame, first, pool, path, work, stages) if path.min() >= 0 else -1
+        cost = simulate(net, frame, pool, path, work, stages) if path.min() >= 0 else -1
         if cost < 0 or cost > state[LIMIT]:
             restore(work, assignment, path)
             work[TASKS] = tasks

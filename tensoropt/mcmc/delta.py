@@ -15,6 +15,7 @@ from tensoropt.mcmc.blob import (
     BUFFER_AFTER,
     CHANGED,
     CLASSES,
+    DRIFT,
     ENABLER,
     END,
     EPOCH,
@@ -40,6 +41,7 @@ from tensoropt.mcmc.blob import (
     LOG_READY,
     LOG_TASK,
     LOGGED,
+    LOST,
     MAKESPAN,
     OTHER_ENABLER,
     OTHER_END,
@@ -52,14 +54,20 @@ from tensoropt.mcmc.blob import (
     REGION_SHIFT,
     REGIONS,
     SHARED,
+    SLOT_CHANGED,
+    STALE,
     STAMP,
+    TAIL,
+    TAKEN,
     TASKS,
+    TRIED,
     TURN,
     WAITING,
+    WIDTH,
 )
 from tensoropt.mcmc.changes import find_changes, mark_changes
 from tensoropt.mcmc.heap import pop
-from tensoropt.mcmc.marks import leave_marks
+from tensoropt.mcmc.marks import forget_tails, leave_marks, leave_tails
 from tensoropt.mcmc.regions import consider, find_shift, next_change, note, skip
 from tensoropt.mcmc.relations import lane_of, successors
 
@@ -67,13 +75,14 @@ __all__ = ["change", "commit"]
 
 # Trying to skip costs as much as simulating a few tasks.
 _LEAST_GAIN = 12
+# After a change so many others are tried before chains are measured anew: several changes may follow one another.
+_TRIES = 4
 
 
 @njit(cache=True, nogil=True)
 def change(
     net: Any,
     frame: Any,
-    first: Any,
     pool: Any,
     path: Any,
     work: Any,
@@ -91,8 +100,7 @@ def change(
     Args:
         net: of the network.
         frame: of the classes.
-        first: where each path's stages begin.
-        pool: ticks and signatures of stages.
+        pool: the stages of paths.
         path: of each slot.
         work: the timeline, and room to work in.
         stages: the most of any path.
@@ -105,7 +113,9 @@ def change(
         the makespan, or -1 if it exceeds the limit, or if there is no such strategy.
     """
     work[LOGGED] = work[REGIONS] = 0
-    if not find_changes(net, frame, first, pool, path, work, rows, routes, assignment):
+    if work[STALE] > 0 and work[TRIED] - work[TAKEN] >= _TRIES:
+        leave_tails(net, frame, pool, path, work, stages)
+    if not find_changes(net, frame, pool, path, work, rows, routes, assignment):
         return -1
     if work[CHANGED] == 0:
         return int(work[MAKESPAN]) if work[MAKESPAN] <= limit else -1
@@ -113,12 +123,13 @@ def change(
         if work[work[LANE_LEFT] + lane] > limit:
             return -1
         work[work[LANE_END] + lane] = 0
-    mark_changes(net, frame, first, pool, path, work, stages)
+    mark_changes(net, frame, pool, path, work, stages)
     epoch, total = work[EPOCH], work[TASKS]
     classes = frame[CLASSES]
     work[LATEST] = 0
-    base = next_change(net, frame, first, pool, path, work, stages, 0, total)
-    size = skip(net, frame, first, pool, path, work, stages, 0, base, 0, 0, limit)
+    base = next_change(net, frame, pool, path, work, stages, 0, total)
+    size = skip(net, frame, pool, path, work, stages, 0, base, 0, 0, limit)
+    reach = limit + work[LOST] + work[DRIFT]
     tries, pause = 2, 2
     while size > 0:
         if tries <= 0:
@@ -126,10 +137,10 @@ def change(
             tries = pause
             pause = min(2 * pause, 64)
             if start >= 0:
-                stop = next_change(net, frame, first, pool, path, work, stages, start, total)
+                stop = next_change(net, frame, pool, path, work, stages, start, total)
                 if stop - start >= _LEAST_GAIN:
                     base = stop
-                    size = skip(net, frame, first, pool, path, work, stages, start, stop, shift, size, limit)
+                    size = skip(net, frame, pool, path, work, stages, start, stop, shift, size, limit)
                     tries, pause = 2, 2
                     continue
         tries -= 1
@@ -138,23 +149,30 @@ def change(
         size -= 1
         klass, rest = task % classes, task // classes
         slot = rest // stages
-        stage = first[path[slot]] + rest % stages
-        lane = lane_of(frame, pool[1, stage], klass)
+        stage = path[slot] + 1 + 2 * (rest % stages)
+        lane = lane_of(frame, pool[stage + 1], klass)
         end = ready
         if lane >= 0:
-            end = max(ready, work[work[LANE_END] + lane]) + pool[0, stage]
+            end = max(ready, work[work[LANE_END] + lane]) + pool[stage]
             work[work[LANE_END] + lane] = end
             # All that a lane has left comes after.
-            left = work[work[LANE_LEFT] + lane] - pool[0, stage]
+            left = work[work[LANE_LEFT] + lane] - pool[stage]
             work[work[LANE_LEFT] + lane] = left
             if end + left > limit:
                 return -1
+        # And so does the longest chain of tasks that wait for this one.
+        if work[work[SLOT_CHANGED] + slot] != epoch and end + work[work[TAIL] + WIDTH * task] > reach:
+            return -1
         logged = work[LOGGED]
-        work[work[STAMP] + task], work[work[END] + task], work[work[TURN] + task] = epoch, end, logged
+        work[work[STAMP] + WIDTH * task], work[work[END] + WIDTH * task], work[work[TURN] + WIDTH * task] = (
+            epoch,
+            end,
+            logged,
+        )
         work[work[LOG_TASK] + logged], work[work[LOG_READY] + logged], work[work[LOG_END] + logged] = task, ready, end
         work[work[LOG_LANE] + logged] = lane
         work[LOGGED] = logged + 1
-        place = work[work[LINE_POSITION] + task]
+        place = work[work[LINE_POSITION] + WIDTH * task]
         if place >= 0:
             work[SHARED] += 1
             work[LAST] = max(work[LAST], place)
@@ -166,8 +184,8 @@ def change(
                 work[FRESH_OLD] = max(work[FRESH_OLD], work[work[LINE_END] + place])
         else:
             work[FRESH_NEW] = max(work[FRESH_NEW], end)
-        for number in range(successors(net, frame, first, pool, path, stages, task, work, work[BUFFER_AFTER])):
-            size = consider(net, frame, first, pool, path, work, stages, base, work[work[BUFFER_AFTER] + number], size)
+        for number in range(successors(net, frame, pool, path, stages, task, work, work[BUFFER_AFTER])):
+            size = consider(net, frame, pool, path, work, stages, base, work[work[BUFFER_AFTER] + number], size)
     if size < 0:
         return -1
     makespan = 0
@@ -177,12 +195,13 @@ def change(
 
 
 @njit(cache=True, nogil=True)
-def commit(work: Any) -> None:
+def commit(pool: Any, path: Any, work: Any, stages: int) -> None:
     """Makes the timeline that of the change: it is written beside the old one, which then is room for the next."""
     if work[CHANGED] == 0:
         return
+    forget_tails(pool, path, work, stages)
     for number in range(work[GONE]):
-        work[work[LINE_POSITION] + work[work[GONE_TASKS] + number]] = -1
+        work[work[LINE_POSITION] + WIDTH * work[work[GONE_TASKS] + number]] = -1
     done = 0
     region = 0
     for logged in range(work[LOGGED] + 1):
@@ -199,11 +218,11 @@ def commit(work: Any) -> None:
                 )
                 # What was waiting already when the part was skipped may have waited for another task last.
                 task = work[work[LINE_TASK] + place]
-                known = work[work[WAITING] + task] == work[EPOCH]
+                known = work[work[WAITING] + WIDTH * task] == work[EPOCH]
                 work[work[OTHER_ENABLER] + done] = (
-                    work[work[ENABLER] + task] if known else work[work[LINE_ENABLER] + place]
+                    work[work[ENABLER] + WIDTH * task] if known else work[work[LINE_ENABLER] + place]
                 )
-                work[work[LINE_POSITION] + task] = done
+                work[work[LINE_POSITION] + WIDTH * task] = done
                 done += 1
             region += 1
         if logged < work[LOGGED]:
@@ -213,8 +232,8 @@ def commit(work: Any) -> None:
                 work[work[LOG_READY] + logged],
                 work[work[LOG_END] + logged],
             )
-            work[work[OTHER_ENABLER] + done] = work[work[ENABLER] + task]
-            work[work[LINE_POSITION] + task] = done
+            work[work[OTHER_ENABLER] + done] = work[work[ENABLER] + WIDTH * task]
+            work[work[LINE_POSITION] + WIDTH * task] = done
             done += 1
     work[TASKS] = done
     for field in range(OTHER_ENABLER - OTHER_TASK + 1):

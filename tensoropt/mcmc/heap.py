@@ -9,7 +9,7 @@ from numba import njit
 __all__ = ["pop", "push"]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def push(heap: Any, readies: int, tasks: int, size: int, ready: int, task: int) -> None:
     """Adds to a heap of ``size`` entries, ordered by ready time, then by number.
 
@@ -31,7 +31,7 @@ def push(heap: Any, readies: int, tasks: int, size: int, ready: int, task: int) 
     heap[readies + place], heap[tasks + place] = ready, task
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def pop(heap: Any, readies: int, tasks: int, size: int) -> None:
     """Removes the first of ``size`` entries; see :func:`push`."""
     size -= 1

@@ -49,6 +49,7 @@ from tensoropt.mcmc.blob import (
     WAY_FROM,
     WAY_SLOT,
     WAY_TABLE,
+    WIDTH,
 )
 from tensoropt.mcmc.heap import pop, push
 from tensoropt.mcmc.relations import lane_of, predecessors, route, successors
@@ -109,25 +110,24 @@ def find_paths(net: Any, rows: Any, routes: Any, assignment: Any, path: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def count_tasks(frame: Any, first: Any, pool: Any, path: Any) -> int:
+def count_tasks(frame: Any, pool: Any, path: Any) -> int:
     """How many tasks all slots have."""
     total = 0
     for slot in range(len(path)):
-        for stage in range(first[path[slot]], first[path[slot] + 1]):
+        for stage in range(pool[path[slot]]):
             for klass in range(frame[CLASSES]):
-                total += frame[frame[PRESENT] + pool[1, stage] * frame[CLASSES] + klass]
+                total += frame[frame[PRESENT] + pool[path[slot] + 2 + 2 * stage] * frame[CLASSES] + klass]
     return total
 
 
 @njit(cache=True, nogil=True)
-def simulate(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int) -> int:
+def simulate(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int) -> int:
     """The timeline of a strategy from nothing (FlexFlow Algorithm 1).
 
     Args:
         net: of the network.
         frame: of the classes.
-        first: where each path's stages begin.
-        pool: ticks and signatures of stages.
+        pool: the stages of paths.
         path: of each slot.
         work: takes the timeline.
         stages: the most of any path.
@@ -146,18 +146,18 @@ def simulate(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, 
     for lane in range(work[LANES]):
         work[lane_end + lane] = 0
     for task in range(numbers):
-        work[position + task] = -1
+        work[position + WIDTH * task] = -1
     readies, tasks = work[HEAP_READY], work[HEAP_TASK]
     size = 0
     for slot in range(len(path)):
-        begin, end = first[path[slot]], first[path[slot] + 1]
-        for stage in range(end - begin):
-            sign = pool[1, begin + stage]
+        begin = path[slot]
+        for stage in range(pool[begin]):
+            sign = pool[begin + 2 + 2 * stage]
             for klass in range(classes):
                 if frame[frame[PRESENT] + sign * classes + klass]:
                     task = (slot * stages + stage) * classes + klass
                     total += 1
-                    waiting[task] = predecessors(net, frame, first, pool, path, stages, task, work, buffer)
+                    waiting[task] = predecessors(net, frame, pool, path, stages, task, work, buffer)
                     if waiting[task] == 0:
                         push(work, readies, tasks, size, 0, task)
                         size += 1
@@ -168,13 +168,13 @@ def simulate(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, 
         pop(work, readies, tasks, size)
         size -= 1
         klass, rest = task % classes, task // classes
-        place = first[path[rest // stages]] + rest % stages
-        lane = lane_of(frame, pool[1, place], klass)
+        place = path[rest // stages] + 1 + 2 * (rest % stages)
+        lane = lane_of(frame, pool[place + 1], klass)
         end = at
         if lane >= 0:
-            end = max(at, work[lane_end + lane]) + pool[0, place]
+            end = max(at, work[lane_end + lane]) + pool[place]
             work[lane_end + lane] = end
-        work[position + task] = done
+        work[position + WIDTH * task] = done
         work[work[LINE_TASK] + done] = task
         work[work[LINE_READY] + done] = at
         work[work[LINE_END] + done] = end
@@ -182,7 +182,7 @@ def simulate(net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, 
         work[work[LINE_ENABLER] + done] = enabler[task]
         done += 1
         makespan = max(makespan, end)
-        for number in range(successors(net, frame, first, pool, path, stages, task, work, buffer)):
+        for number in range(successors(net, frame, pool, path, stages, task, work, buffer)):
             after = work[buffer + number]
             ready[after] = max(ready[after], end)
             waiting[after] -= 1

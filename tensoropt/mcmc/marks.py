@@ -8,20 +8,35 @@ from numba import njit
 
 from tensoropt.mcmc.blob import (
     BLOCK,
+    BUFFER_AFTER,
+    CHANGED,
+    CHANGED_SLOT,
+    CLASSES,
+    DRIFT,
     HERE_LAST,
     LANE_LOAD,
     LANES,
     LINE_END,
     LINE_LANE,
     LINE_READY,
+    LINE_TASK,
+    LOST,
     MAKESPAN,
     MARK_BUSY,
     MARK_LAST,
     MARK_PEAK,
+    STALE,
+    TAIL,
+    TAKEN,
     TASKS,
+    TRIED,
+    WIDTH,
 )
+from tensoropt.mcmc.relations import successors
 
-__all__ = ["leave_marks", "look_back"]
+__all__ = ["forget_tails", "leave_marks", "leave_tails", "look_back"]
+
+_MUCH = 2**61
 
 
 @njit(cache=True, nogil=True)
@@ -93,3 +108,39 @@ def look_back(work: Any, stop: int, last: int, busy: int) -> int:
             work[last + lane] = place
         place += 1
     return int(peak)
+
+
+@njit(cache=True, nogil=True)
+def leave_tails(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int) -> None:
+    """Notes for each task of a timeline how long the longest chain of tasks that wait for it takes.
+
+    Whatever else changes, no schedule is shorter than a task's end and that. Where tasks have places, a change may
+    take away what makes tasks wait for one another, and nothing is claimed.
+    """
+    work[STALE], work[DRIFT] = 0, 0
+    if frame[CLASSES] > 1:
+        work[DRIFT] = _MUCH
+        return
+    buffer = work[BUFFER_AFTER]
+    for place in range(work[TASKS] - 1, -1, -1):
+        task = work[work[LINE_TASK] + place]
+        tail = 0
+        for number in range(successors(net, frame, pool, path, stages, task, work, buffer)):
+            after = work[buffer + number]
+            spent = pool[path[after // stages] + 1 + 2 * (after % stages)]
+            tail = max(tail, spent + work[work[TAIL] + WIDTH * after])
+        work[work[TAIL] + WIDTH * task] = tail
+
+
+@njit(cache=True, nogil=True)
+def forget_tails(pool: Any, path: Any, work: Any, stages: int) -> None:
+    """Keeps what was noted true after a change: chains may be shorter by what it has made tasks shorter."""
+    work[STALE] += 1
+    work[TAKEN] = work[TRIED]
+    if work[DRIFT] >= _MUCH:
+        return
+    work[DRIFT] += work[LOST]
+    for number in range(work[CHANGED]):
+        slot = work[work[CHANGED_SLOT] + number]
+        for stage in range(pool[path[slot]]):
+            work[work[TAIL] + WIDTH * (slot * stages + stage)] = 0

@@ -72,14 +72,12 @@ class Arrays(NamedTuple):
 
     Attributes:
         net: a blob, of what does not change.
-        first: ``(paths + 1,)``, where each path's stages begin.
-        pool: ``(2, stages)``, their ticks and signatures.
+        pool: of each path the number of stages, then their ticks and signatures; a path's number is where it begins.
         rows: where each row of routes begins, -1 if it is not known.
         routes: the path of each route.
     """
 
     net: Ints
-    first: Ints
     pool: Ints
     rows: Ints
     routes: Ints
@@ -118,11 +116,9 @@ class Network:
         self.levels = levels
         self._routes: Routes | None = routes
         self._signatures: dict[Signature, int] = {}
-        self._ticks: list[Ints] = []
-        self._signs: list[Ints] = []
-        self._lengths: list[Ints] = [np.zeros(1, np.int64)]  # path 0 is empty
-        self._paths = 1
-        self._stages = 0
+        self._pool: list[Ints] = [np.zeros(1, np.int64)]  # path 0 is empty
+        self._paths: dict[bytes, int] = {self._pool[0].tobytes(): 0}  # equal ones are one
+        self._size = 1
         self._table_first = np.concatenate([[0], np.cumsum(tables.table_sizes)]).astype(np.int64)
         self._known: list[Ints] = []
         self._routed = 0
@@ -152,19 +148,10 @@ class Network:
     def arrays(self) -> Arrays:
         """What compiled loops read; made again after rows were added."""
         if self._arrays is None:
-            empty = [np.zeros(0, np.int64)]
             # Pieces are joined once, so that many small additions do not each copy all that came before.
-            self._ticks = [np.concatenate(self._ticks or empty)]
-            self._signs = [np.concatenate(self._signs or empty)]
-            self._lengths = [np.concatenate(self._lengths)]
-            self._known = [np.concatenate(self._known or empty)]
-            self._arrays = Arrays(
-                self._blob,
-                np.concatenate([[0], np.cumsum(self._lengths[0])]).astype(np.int64),
-                np.stack([self._ticks[0], self._signs[0]]),
-                self._row_at,
-                self._known[0],
-            )
+            self._pool = [np.concatenate(self._pool)]
+            self._known = [np.concatenate([*self._known, np.zeros(0, np.int64)])]
+            self._arrays = Arrays(self._blob, self._pool[0], self._row_at, self._known[0])
         return self._arrays
 
     def field(self, number: int) -> Ints:
@@ -263,8 +250,8 @@ class Network:
     def path(self, number: int) -> tuple[tuple[int, int], ...]:
         """Ticks and signature of each stage of a path."""
         arrays = self.arrays
-        first, last = int(arrays.first[number]), int(arrays.first[number + 1])
-        return tuple(zip(*arrays.pool[:, first:last].tolist(), strict=True))
+        stages = arrays.pool[number + 1 : number + 1 + 2 * int(arrays.pool[number])].reshape(-1, 2)
+        return tuple((int(spent), int(sign)) for spent, sign in stages)
 
     def _unit_axes(self, level: int) -> int:
         """The axes of devices that share a link of a level, as bits.
@@ -301,26 +288,31 @@ class Network:
             return 0
         if any(work.seconds and work.signature.lane < 0 for work in path):
             raise ProblemError(f"Path {path}: a task of no resource takes no time. Give it a lane.")
-        self._ticks.append(np.array([ticks(work.seconds) for work in path], np.int64))
-        self._signs.append(np.array([self._sign(work.signature) for work in path], np.int64))
-        self._lengths.append(np.array([len(path)], np.int64))
-        self.longest = max(self.longest, len(path))
-        self._stages += len(path)
-        self._paths += 1
-        return self._paths - 1
+        stages = [(ticks(work.seconds), self._sign(work.signature)) for work in path]
+        return self._put(np.array(stages, np.int64).reshape(-1))
 
     def _add_paths(self, lengths: Ints, stage_ticks: Ints, signs: Ints, signatures: list[Signature]) -> Ints:
         """Many paths at once; see :class:`tensoropt.search.stages.Routes`."""
         number = np.array([self._sign(signature) for signature in signatures], np.int64)
-        some = lengths > 0
-        numbers = np.where(some, self._paths - 1 + np.cumsum(some), np.where(lengths < 0, IMPOSSIBLE, 0))
-        self._ticks.append(stage_ticks)
-        self._signs.append(number[signs] if len(signs) else signs)
-        self._lengths.append(lengths[some])
-        self.longest = max(self.longest, int(lengths.max(initial=0)))
-        self._stages += len(stage_ticks)
-        self._paths += int(some.sum())
-        return numbers
+        stages = np.stack([stage_ticks, number[signs] if len(signs) else signs], axis=1).reshape(-1)
+        ends = 2 * np.cumsum(np.maximum(lengths, 0))
+        return np.array(
+            [
+                IMPOSSIBLE if length < 0 else self._put(stages[end - 2 * length : end])
+                for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
+            ],
+            np.int64,
+        )
+
+    def _put(self, stages: Ints) -> int:
+        """The number of a path of these ticks and signatures."""
+        key = stages.tobytes() if len(stages) else b"\0" * 8
+        if key not in self._paths:
+            self._paths[key] = self._size
+            self._pool.append(np.concatenate([[len(stages) // 2], stages]).astype(np.int64))
+            self._size += 1 + len(stages)
+            self.longest = max(self.longest, len(stages) // 2)
+        return self._paths[key]
 
     def _static(self, tables: Tables) -> dict[int, Ints]:
         operators, edges = len(tables.forward), len(tables.edges)

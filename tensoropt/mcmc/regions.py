@@ -54,6 +54,7 @@ from tensoropt.mcmc.blob import (
     THERE_LAST,
     TURN,
     WAITING,
+    WIDTH,
 )
 from tensoropt.mcmc.heap import push
 from tensoropt.mcmc.marks import look_back
@@ -62,33 +63,33 @@ from tensoropt.mcmc.relations import predecessors
 __all__ = ["consider", "find_shift", "next_change", "note", "skip"]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _is_done(work: Any, base: int, task: int) -> bool:
     """Whether a task has been taken: simulated, or in a part that was skipped."""
-    if work[work[STAMP] + task] == work[EPOCH]:
+    if work[work[STAMP] + WIDTH * task] == work[EPOCH]:
         return True
-    place = work[work[LINE_POSITION] + task]
+    place = work[work[LINE_POSITION] + WIDTH * task]
     return 0 <= place < base
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _end_of(work: Any, task: int) -> int:
     """When a task that has been taken ends."""
-    if work[work[STAMP] + task] == work[EPOCH]:
-        return int(work[work[END] + task])
-    place = work[work[LINE_POSITION] + task]
+    if work[work[STAMP] + WIDTH * task] == work[EPOCH]:
+        return int(work[work[END] + WIDTH * task])
+    place = work[work[LINE_POSITION] + WIDTH * task]
     for region in range(work[REGIONS] - 1, -1, -1):
         if work[work[REGION_FIRST] + region] <= place:
             return int(work[work[LINE_END] + place] + work[work[REGION_SHIFT] + region])
     return int(work[work[LINE_END] + place])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _turn(work: Any, task: int) -> int:
     """Orders the tasks that have been taken: parts that were skipped lie between those that were simulated."""
-    if work[work[STAMP] + task] == work[EPOCH]:
-        return int((2 * work[work[TURN] + task] + 1) << 32)
-    place = work[work[LINE_POSITION] + task]
+    if work[work[STAMP] + WIDTH * task] == work[EPOCH]:
+        return int((2 * work[work[TURN] + WIDTH * task] + 1) << 32)
+    place = work[work[LINE_POSITION] + WIDTH * task]
     region = work[REGIONS] - 1
     while region > 0 and work[work[REGION_FIRST] + region] > place:
         region -= 1
@@ -97,13 +98,13 @@ def _turn(work: Any, task: int) -> int:
 
 @njit(cache=True, nogil=True)
 def consider(
-    net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, task: int, size: int
+    net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, base: int, task: int, size: int
 ) -> int:
     """Makes a task wait for its turn if all that it waits for has been taken; returns how many wait."""
     epoch = work[EPOCH]
-    if work[work[STAMP] + task] == epoch or work[work[WAITING] + task] == epoch:
+    if work[work[STAMP] + WIDTH * task] == epoch or work[work[WAITING] + WIDTH * task] == epoch:
         return size
-    count = predecessors(net, frame, first, pool, path, stages, task, work, work[BUFFER_BEFORE])
+    count = predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])
     for number in range(count):
         if not _is_done(work, base, work[work[BUFFER_BEFORE] + number]):
             return size
@@ -115,33 +116,35 @@ def consider(
         turn = _turn(work, before)
         if turn > latest:
             enabler, latest = before, turn
-    work[work[WAITING] + task] = epoch
-    work[work[ENABLER] + task] = enabler
+    work[work[WAITING] + WIDTH * task] = epoch
+    work[work[ENABLER] + WIDTH * task] = enabler
     push(work, work[HEAP_READY], work[HEAP_TASK], size, ready, task)
     return size + 1
 
 
 @njit(cache=True, nogil=True)
-def next_change(
-    net: Any, frame: Any, first: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int
-) -> int:
+def next_change(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int) -> int:
     """The first place of the old timeline, from ``base`` on, at which something that the change concerns happens."""
     epoch = work[EPOCH]
     result = total
     for number in range(work[DIRTY]):
         task, state = work[work[DIRTY_TASKS] + number], work[work[DIRTY_STATE] + number]
-        if state & 1 and work[work[LINE_POSITION] + task] >= base:
-            result = min(result, work[work[LINE_POSITION] + task])
-        if not state & 2 or work[work[STAMP] + task] == epoch or work[work[WAITING] + task] == epoch:
+        if state & 1 and work[work[LINE_POSITION] + WIDTH * task] >= base:
+            result = min(result, work[work[LINE_POSITION] + WIDTH * task])
+        if not state & 2 or work[work[STAMP] + WIDTH * task] == epoch or work[work[WAITING] + WIDTH * task] == epoch:
             continue
         # It becomes ready with the last task that it waits for; if that is one of these, it is not near.
         last = base
-        for some in range(predecessors(net, frame, first, pool, path, stages, task, work, work[BUFFER_BEFORE])):
+        for some in range(predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])):
             before = work[work[BUFFER_BEFORE] + some]
             if _is_done(work, base, before):
                 continue
             slot = before // (stages * frame[CLASSES])
-            last = total if work[work[SLOT_DIRTY] + slot] == epoch else max(last, work[work[LINE_POSITION] + before])
+            last = (
+                total
+                if work[work[SLOT_DIRTY] + slot] == epoch
+                else max(last, work[work[LINE_POSITION] + WIDTH * before])
+            )
         result = min(result, last)
     return result
 
@@ -161,12 +164,12 @@ def find_shift(work: Any, base: int, size: int) -> Any:
     place = work[LAST] + 1
     inside = 0
     for number in range(work[GONE]):
-        gone = work[work[LINE_POSITION] + work[work[GONE_TASKS] + number]]
+        gone = work[work[LINE_POSITION] + WIDTH * work[work[GONE_TASKS] + number]]
         if base <= gone < place:
             inside += 1
     if work[SHARED] != place - base - inside:
         return -1, 0
-    head = work[work[LINE_POSITION] + work[work[HEAP_TASK]]]
+    head = work[work[LINE_POSITION] + WIDTH * work[work[HEAP_TASK]]]
     if head < 0:
         return -1, 0
     now, then = work[work[HEAP_READY]], work[work[LINE_READY] + head]
@@ -175,11 +178,11 @@ def find_shift(work: Any, base: int, size: int) -> Any:
     while moving:  # tasks that are gone count as taken, if they do not matter any more
         moving = False
         for number in range(work[GONE]):
-            if work[work[LINE_POSITION] + work[work[GONE_TASKS] + number]] == place:
+            if work[work[LINE_POSITION] + WIDTH * work[work[GONE_TASKS] + number]] == place:
                 place += 1
                 moving = True
     for number in range(work[GONE]):
-        gone = work[work[LINE_POSITION] + work[work[GONE_TASKS] + number]]
+        gone = work[work[LINE_POSITION] + WIDTH * work[work[GONE_TASKS] + number]]
         if gone < place and work[work[LINE_END] + gone] > then:
             return -1, 0
     if work[FRESH_NEW] > now or work[FRESH_OLD] > then:
@@ -191,13 +194,13 @@ def find_shift(work: Any, base: int, size: int) -> Any:
             return -1, 0
     for number in range(size):
         task = work[work[HEAP_TASK] + number]
-        at = work[work[LINE_POSITION] + task]
+        at = work[work[LINE_POSITION] + WIDTH * task]
         if at < 0 or work[work[HEAP_READY] + number] - work[work[LINE_READY] + at] != shift:
             return -1, 0
     return place, shift
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def note(work: Any, by: int, new: int, old: int) -> None:
     """Notes by how much a task's end differs, and when it ends."""
     for number in range(work[SHIFTS]):
@@ -218,7 +221,6 @@ def note(work: Any, by: int, new: int, old: int) -> None:
 def skip(
     net: Any,
     frame: Any,
-    first: Any,
     pool: Any,
     path: Any,
     work: Any,
@@ -252,7 +254,7 @@ def skip(
     old_size = size
     for number in range(old_size):
         task, ready = work[work[HEAP_TASK] + number], work[work[HEAP_READY] + number]
-        if work[work[LINE_POSITION] + task] >= stop:
+        if work[work[LINE_POSITION] + WIDTH * task] >= stop:
             push(work, work[SPARE_READY], work[SPARE_TASK], kept, ready, task)
             kept += 1
     for number in range(kept):
@@ -265,15 +267,15 @@ def skip(
     place = stop
     while place < work[TASKS] and work[work[LINE_READY] + place] <= latest:
         task, enabler = work[work[LINE_TASK] + place], work[work[LINE_ENABLER] + place]
-        before = -1 if enabler < 0 else work[work[LINE_POSITION] + enabler]
+        before = -1 if enabler < 0 else work[work[LINE_POSITION] + WIDTH * enabler]
         if (
             (before >= start or (start == 0 and before < 0))
             and before < stop
-            and work[work[WAITING] + task] != epoch
+            and work[work[WAITING] + WIDTH * task] != epoch
             and work[work[SLOT_DIRTY] + task // (stages * classes)] != epoch
         ):
-            work[work[WAITING] + task] = epoch
-            work[work[ENABLER] + task] = enabler
+            work[work[WAITING] + WIDTH * task] = epoch
+            work[work[ENABLER] + WIDTH * task] = enabler
             push(work, work[HEAP_READY], work[HEAP_TASK], size, work[work[LINE_READY] + place] + shift, task)
             size += 1
         place += 1
@@ -284,5 +286,5 @@ def skip(
     work[SHARED] = 0
     for number in range(work[DIRTY]):
         if work[work[DIRTY_STATE] + number] & 2:
-            size = consider(net, frame, first, pool, path, work, stages, stop, work[work[DIRTY_TASKS] + number], size)
+            size = consider(net, frame, pool, path, work, stages, stop, work[work[DIRTY_TASKS] + number], size)
     return size

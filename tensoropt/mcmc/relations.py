@@ -44,7 +44,7 @@ __all__ = ["lane_of", "predecessors", "route", "successors"]
 _WAY, _FORWARD, _BACKWARD, _WAY_BACK = 0, 1, 2, 3
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def route(net: Any, rows: Any, routes: Any, edge: int, back: bool, start: int, end: int) -> int:
     """The path of an edge between configurations of its producer and consumer; -1 if its row is not known."""
     if back:
@@ -57,10 +57,9 @@ def route(net: Any, rows: Any, routes: Any, edge: int, back: bool, start: int, e
     return -1 if row < 0 else routes[row + net[net[LAYOUTS] + net[net[WAY_TO] + edge] + end]]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _collect(
     frame: Any,
-    first: Any,
     pool: Any,
     path: Any,
     stages: int,
@@ -73,14 +72,13 @@ def _collect(
     count: int,
 ) -> int:
     """Adds the tasks of the first or last stage of a slot that a task of another stage waits for, or they for it."""
-    stage = first[path[slot] + 1] - 1 - first[path[slot]] if last else 0
-    return _collect_stage(frame, first, pool, path, stages, slot, stage, sign, klass, out, at, count)
+    stage = pool[path[slot]] - 1 if last else 0
+    return _collect_stage(frame, pool, path, stages, slot, stage, sign, klass, out, at, count)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _collect_stage(
     frame: Any,
-    first: Any,
     pool: Any,
     path: Any,
     stages: int,
@@ -92,7 +90,7 @@ def _collect_stage(
     at: int,
     count: int,
 ) -> int:
-    other = pool[1, first[path[slot]] + stage]
+    other = pool[path[slot] + 2 + 2 * stage]
     classes = frame[CLASSES]
     base = (slot * stages + stage) * classes
     if classes == 1:
@@ -108,92 +106,87 @@ def _collect_stage(
     return count
 
 
-@njit(cache=True, nogil=True)
-def _some(first: Any, path: Any, slot: int) -> bool:
-    return bool(first[path[slot] + 1] > first[path[slot]])
+@njit(cache=True, nogil=True, inline="always")
+def _some(path: Any, slot: int) -> bool:
+    return bool(path[slot] != 0)
 
 
 @njit(cache=True, nogil=True)
-def predecessors(
-    net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int
-) -> int:
+def predecessors(net: Any, frame: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
     """The tasks that a task waits for: how many are written to ``out`` from ``at`` on."""
     classes = frame[CLASSES]
     klass, rest = task % classes, task // classes
     stage, slot = rest % stages, rest // stages
-    sign = pool[1, first[path[slot]] + stage]
+    sign = pool[path[slot] + 2 + 2 * stage]
     if stage > 0:
-        return _collect_stage(frame, first, pool, path, stages, slot, stage - 1, sign, klass, out, at, 0)
+        return _collect_stage(frame, pool, path, stages, slot, stage - 1, sign, klass, out, at, 0)
     kind, ref = net[net[SLOT_KIND] + slot], net[net[SLOT_REF] + slot]
     if kind == _WAY:
         before = net[net[FORWARD_SLOT] + net[net[EDGE_FROM] + ref]]
-        return _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, 0)
+        return _collect(frame, pool, path, stages, before, True, sign, klass, out, at, 0)
     if kind == _WAY_BACK:
         before = net[net[BACKWARD_SLOT] + net[net[EDGE_TO] + ref]]
-        return _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, 0)
+        return _collect(frame, pool, path, stages, before, True, sign, klass, out, at, 0)
     count = 0
     if kind == _FORWARD:
         for some in range(net[net[IN_FIRST] + ref], net[net[IN_FIRST] + ref + 1]):
             edge = net[net[IN_EDGE] + some]
             before = net[net[WAY_SLOT] + edge]
-            if not _some(first, path, before):
+            if not _some(path, before):
                 before = net[net[FORWARD_SLOT] + net[net[EDGE_FROM] + edge]]
-            count = _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, count)
+            count = _collect(frame, pool, path, stages, before, True, sign, klass, out, at, count)
         return count
-    count = _collect(frame, first, pool, path, stages, net[net[FORWARD_SLOT] + ref], True, sign, klass, out, at, 0)
+    count = _collect(frame, pool, path, stages, net[net[FORWARD_SLOT] + ref], True, sign, klass, out, at, 0)
     for some in range(net[net[OUT_FIRST] + ref], net[net[OUT_FIRST] + ref + 1]):
         edge = net[net[OUT_EDGE] + some]
         if net[net[RETURNS] + edge]:
             before = net[net[WAY_BACK_SLOT] + edge]
-            if not _some(first, path, before):
+            if not _some(path, before):
                 before = net[net[BACKWARD_SLOT] + net[net[EDGE_TO] + edge]]
-            count = _collect(frame, first, pool, path, stages, before, True, sign, klass, out, at, count)
+            count = _collect(frame, pool, path, stages, before, True, sign, klass, out, at, count)
     return count
 
 
 @njit(cache=True, nogil=True)
-def successors(
-    net: Any, frame: Any, first: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int
-) -> int:
+def successors(net: Any, frame: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
     """The tasks that wait for a task, as :func:`predecessors` gives those that it waits for."""
     classes = frame[CLASSES]
     klass, rest = task % classes, task // classes
     stage, slot = rest % stages, rest // stages
-    begin = first[path[slot]]
-    sign = pool[1, begin + stage]
-    if begin + stage + 1 < first[path[slot] + 1]:
-        return _collect_stage(frame, first, pool, path, stages, slot, stage + 1, sign, klass, out, at, 0)
+    sign = pool[path[slot] + 2 + 2 * stage]
+    if stage + 1 < pool[path[slot]]:
+        return _collect_stage(frame, pool, path, stages, slot, stage + 1, sign, klass, out, at, 0)
     kind, ref = net[net[SLOT_KIND] + slot], net[net[SLOT_REF] + slot]
     if kind == _WAY:
         after = net[net[FORWARD_SLOT] + net[net[EDGE_TO] + ref]]
-        return _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, 0)
+        return _collect(frame, pool, path, stages, after, False, sign, klass, out, at, 0)
     if kind == _WAY_BACK:
         after = net[net[BACKWARD_SLOT] + net[net[EDGE_FROM] + ref]]
-        return _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, 0)
+        return _collect(frame, pool, path, stages, after, False, sign, klass, out, at, 0)
     count = 0
     if kind == _FORWARD:
         for some in range(net[net[OUT_FIRST] + ref], net[net[OUT_FIRST] + ref + 1]):
             edge = net[net[OUT_EDGE] + some]
             after = net[net[WAY_SLOT] + edge]
-            if not _some(first, path, after):
+            if not _some(path, after):
                 after = net[net[FORWARD_SLOT] + net[net[EDGE_TO] + edge]]
-            count = _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, count)
+            count = _collect(frame, pool, path, stages, after, False, sign, klass, out, at, count)
         if net[net[HAS_BACK] + ref]:
             count = _collect(
-                frame, first, pool, path, stages, net[net[BACKWARD_SLOT] + ref], False, sign, klass, out, at, count
+                frame, pool, path, stages, net[net[BACKWARD_SLOT] + ref], False, sign, klass, out, at, count
             )
         return count
     for some in range(net[net[IN_FIRST] + ref], net[net[IN_FIRST] + ref + 1]):
         edge = net[net[IN_EDGE] + some]
         if net[net[RETURNS] + edge]:
             after = net[net[WAY_BACK_SLOT] + edge]
-            if not _some(first, path, after):
+            if not _some(path, after):
                 after = net[net[BACKWARD_SLOT] + net[net[EDGE_FROM] + edge]]
-            count = _collect(frame, first, pool, path, stages, after, False, sign, klass, out, at, count)
+            count = _collect(frame, pool, path, stages, after, False, sign, klass, out, at, count)
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def lane_of(frame: Any, sign: int, klass: int) -> int:
     """The resource of a task, -1 for none: devices first, then the links of each level."""
     kind = frame[frame[KINDS] + sign]

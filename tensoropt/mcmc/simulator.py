@@ -8,7 +8,7 @@ import numpy as np
 
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import blob, delta, kernels
-from tensoropt.mcmc.marks import leave_marks
+from tensoropt.mcmc.marks import leave_marks, leave_tails
 from tensoropt.mcmc.memory import no_memory
 from tensoropt.mcmc.moves import Moves, apply, restore
 from tensoropt.mcmc.network import Network
@@ -126,20 +126,19 @@ class Simulator:
 
     def accept(self) -> None:
         """Makes the last change that was tried, and did not exceed its limit, the strategy."""
-        delta.commit(self.work)
+        delta.commit(self.network.arrays.pool, self.path, self.work, self.stages)
         self.makespan = self._tried
 
     def reject(self) -> None:
         """Takes the last change back."""
         restore(self.work, self.assignment, self.path)
 
-    def compiled(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, int, Ints, Ints]:
+    def compiled(self) -> tuple[Ints, Ints, Ints, Ints, Ints, int, Ints, Ints]:
         """What compiled loops take first."""
         arrays = self.network.arrays
         return (
             arrays.net,
             self._frame_blob,
-            arrays.first,
             arrays.pool,
             self.path,
             self.work,
@@ -163,14 +162,13 @@ class Simulator:
         coordinates = np.array(list(np.ndindex(*network.mesh)), np.int64).reshape(devices, len(network.mesh))
         radix = np.array([int(np.prod(frame.shape[i + 1 :])) for i in range(len(kept))], np.int64)
         klass_of = (coordinates[:, list(kept)] * radix).sum(axis=1) if kept else np.zeros(devices, np.int64)
-        arrays = network.arrays
         tasks = []
         lines = (blob.LINE_TASK, blob.LINE_READY, blob.LINE_END)
         kinds, refs = network.field(blob.SLOT_KIND), network.field(blob.SLOT_REF)
         for number, ready, end in zip(*(self.line(field).tolist() for field in lines), strict=True):
             klass, rest = number % classes, number // classes
             stage, slot = rest % self.stages, rest // self.stages
-            duration, sign = (int(value) for value in arrays.pool[:, arrays.first[self.path[slot]] + stage])
+            duration, sign = network.path(int(self.path[slot]))[stage]
             if frame.kinds[sign] < 0:
                 continue
             for device in np.flatnonzero((klass_of == klass) & (expanded.present[sign] > 0)).tolist():
@@ -220,18 +218,19 @@ class Simulator:
         # Each moved operator, and per edge of one the ways and the operator at its other end.
         around = max((4 * len(some) + 4 * int(degree[some].sum()) for some in members), default=0)
         self._most_fresh = min(around, slots) * self.stages * classes
-        count = int(kernels.count_tasks(self._frame_blob, arrays.first, arrays.pool, self.path))
+        count = int(kernels.count_tasks(self._frame_blob, arrays.pool, self.path))
         room = self._room = int(count * _ROOM) + 2 * self._most_fresh
         numbers = slots * self.stages * classes
         lanes = self.frame.lanes.size
         block = max(_LEAST_BLOCK, 2 * lanes)
         marks = room // block + 1
         of_size = [
-            (numbers, (blob.LINE_POSITION, blob.STAMP, blob.WAITING, blob.ENABLER, blob.TURN, blob.END)),
+            (numbers * blob.WIDTH, (blob.LINE_POSITION,)),
             (room, (*range(blob.LINE_TASK, blob.OTHER_ENABLER + 1), *range(blob.HEAP_READY, blob.REGION_LOGGED + 1))),
             (min(around, slots), (blob.CHANGED_SLOT, blob.CHANGED_PATH)),
             (moved, (blob.MOVED_OP, blob.MOVED_FROM)),
-            (slots, (blob.SLOT_DIRTY,)),
+            (slots, (blob.SLOT_DIRTY, blob.SLOT_CHANGED)),
+            (len(network.field(blob.EDGE_FROM)), (blob.EDGE_SEEN,)),
             (self._most_fresh, (blob.DIRTY_TASKS, blob.DIRTY_STATE, blob.GONE_TASKS)),
             (lanes, tuple(range(blob.LANE_END, blob.LANE_LOAD + 1))),
             (lanes, tuple(range(blob.HERE_LAST, blob.THERE_BUSY + 1))),
@@ -242,5 +241,8 @@ class Simulator:
         ]
         sizes = {field: size for size, fields in of_size for field in fields}
         self.work = blob.pack({blob.LANES: lanes, blob.BLOCK: block}, sizes)
+        for number, field in enumerate(blob.OF_TASK):
+            self.work[field] = self.work[blob.LINE_POSITION] + number
         self.makespan = int(kernels.simulate(*self.compiled()[:-2]))
         leave_marks(self.work)
+        leave_tails(*self.compiled()[:-2])

@@ -25,6 +25,7 @@ from tensoropt.mcmc.blob import (
 )
 from tensoropt.mcmc.memory import more_memory
 from tensoropt.mcmc.network import Network
+from tensoropt.search.problem import FloatArray
 from tensoropt.search.stages import Ints
 
 __all__ = ["Moves", "Region", "apply", "restore"]
@@ -52,11 +53,14 @@ class Moves:
         choices: ``(M,)``, how many configurations the first operator of each set has.
         singles: the first so many sets are of one operator that decides and those that follow it; each operator is in
             one of them. The others are larger.
+        chances: ``(M,)``, running totals of how often each set is drawn: sets of one size in all by one over the size's
+            square root.
         blob: the sets for compiled loops.
     """
 
     choices: Ints
     singles: int
+    chances: FloatArray
     blob: Ints
 
     @classmethod
@@ -109,6 +113,7 @@ class Moves:
 
         sets = [[(op, place(given[op])) for op in some] for some in followers.values()]
         heads = list(followers)
+        sizes = [1] * len(sets)
         for region in regions:
             ends, members = [0], []
             for leader, by in zip(region.leaders, region.index, strict=True):
@@ -116,6 +121,7 @@ class Moves:
                 ends.append(len(members))
             sets += [members[: ends[size]] for size in region.sizes]
             heads += [region.leaders[0]] * len(region.sizes)
+            sizes += region.sizes
         pairs_of = np.array([pair for some in sets for pair in some], np.int64).reshape(-1, 2)
         arrays = {
             MEMBER_FIRST: np.cumsum([0, *map(len, sets)]).astype(np.int64),
@@ -123,7 +129,9 @@ class Moves:
             MEMBER_TABLE: pairs_of[:, 1].copy(),
             MEMBER_CHOICE: np.concatenate([*tables, np.zeros(0, np.int64)]),
         }
-        return cls(network.choices[heads], len(followers), blob.pack({}, arrays))
+        number = {size: sizes.count(size) for size in set(sizes)}
+        chances = np.cumsum([size**-0.5 / number[size] for size in sizes])
+        return cls(network.choices[heads], len(followers), chances, blob.pack({}, arrays))
 
     @property
     def members(self) -> list[Ints]:
@@ -146,15 +154,9 @@ class Moves:
             self.place(result, number, int(choice))
         return result
 
-    def draw(self, first: Ints, second: Ints) -> tuple[Ints, Ints]:
-        """Sets and configurations from random numbers of [0, 1): of one operator that decides, and larger, as often."""
-        larger = len(self.choices) - self.singles
-        single = np.floor(first * self.singles)
-        if larger:
-            single = np.where(
-                first < 0.5, np.floor(2 * first * self.singles), self.singles + np.floor((2 * first - 1) * larger)
-            )
-        sets = single.astype(np.int64)
+    def draw(self, first: FloatArray, second: FloatArray) -> tuple[Ints, Ints]:
+        """Sets, and configurations of their first operators, from random numbers of [0, 1)."""
+        sets = np.searchsorted(self.chances, first * self.chances[-1], side="right")
         return sets, (second * self.choices[sets]).astype(np.int64)
 
 

@@ -12,13 +12,12 @@ from tensoropt.search.stages import Ints
 
 __all__ = ["find_regions"]
 
-_SIZES = (2, 4, 8, 16, 32, 64)
+# Sets of more than so many operators that decide are not made around each of them, but around ones that are apart.
+_DENSE = 8
 
 
-def find_regions(
-    problem: Problem, leaders: IntArray, index: Sequence[IntArray | None], sizes: Sequence[int] = _SIZES
-) -> list[Region]:
-    """For every operator that decides, those around it, nearest first.
+def find_regions(problem: Problem, leaders: IntArray, index: Sequence[IntArray | None]) -> list[Region]:
+    """For operators that decide, those around them, nearest first: sets of 2, 4, 8 … and of all.
 
     By a configuration of the one in the middle each other takes the one that costs least, by additive cost, with all
     that it is beside and that are nearer.
@@ -27,11 +26,12 @@ def find_regions(
         problem: whose nodes the operators are. Edges count with both copies kept.
         leaders: ``(N,)``, for each operator the one that decides for it.
         index: for each operator its configuration by that of the one that decides, None for the same.
-        sizes: of sets, ascending.
     """
     own, beside = _added(problem, leaders, index)
     regions = []
-    for head in own:
+    sizes = [2**power for power in range(1, max(1, (len(own) - 1).bit_length()) + 1)]
+    for number, head in enumerate(own):
+        wanted = [size for size in sizes if number % max(1, size // _DENSE) == 0]
         chosen: dict[int, Ints] = {head: np.arange(len(own[head]))}
         reached = [head]
         for here in reached:
@@ -44,13 +44,11 @@ def find_regions(
                         cost += table[chosen[near]]
                 chosen[other] = cost.argmin(axis=1)
                 reached.append(other)
-                if len(reached) == sizes[-1]:
+                if len(reached) == wanted[-1]:
                     break
-            if len(reached) == sizes[-1]:
+            if len(reached) == wanted[-1]:
                 break
-        some = [size for size in sizes if size < len(reached)]
-        if len(reached) > 1:
-            some.append(len(reached))
+        some = sorted({min(size, len(reached)) for size in wanted} - {1})
         regions.append(Region(tuple(reached), tuple(chosen[one] for one in reached), tuple(some)))
     return regions
 

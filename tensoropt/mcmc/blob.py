@@ -69,6 +69,7 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     LANES,
     BLOCK,
     TRIED,
+    PHASE,
     TAKEN,
     STALE,
     LOST,
@@ -78,7 +79,7 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     LATEST,
     FRESH_NEW,
     FRESH_OLD,
-) = range(22)
+) = range(23)
 # … and arrays: the timeline, room for another, and what a change needs.
 (
     LINE_POSITION,
@@ -108,6 +109,7 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     TURN,
     END,
     TAIL,
+    OPEN,
     LANE_END,
     LANE_LEFT,
     LANE_LOAD,
@@ -135,11 +137,11 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     SHIFT_BY,
     SHIFT_NEW,
     SHIFT_OLD,
-) = range(22, 76)
+) = range(23, 78)
 
 # All that is known of a task is side by side, so many numbers a task; those that have not begun there begin after it.
 WIDTH = 8
-OF_TASK = (LINE_POSITION, STAMP, WAITING, ENABLER, TURN, END, TAIL)
+OF_TASK = (LINE_POSITION, STAMP, WAITING, ENABLER, TURN, END, TAIL, OPEN)
 
 
 def pack(numbers: Mapping[int, int], arrays: Mapping[int, Ints | int]) -> Ints:

@@ -185,7 +185,7 @@ def change(
         else:
             work[FRESH_NEW] = max(work[FRESH_NEW], end)
         for number in range(successors(net, frame, pool, path, stages, task, work, work[BUFFER_AFTER])):
-            size = consider(net, frame, pool, path, work, stages, base, work[work[BUFFER_AFTER] + number], size)
+            size = consider(net, frame, pool, path, work, stages, base, work[work[BUFFER_AFTER] + number], task, size)
     if size < 0:
         return -1
     makespan = 0

@@ -34,6 +34,8 @@ from tensoropt.mcmc.blob import (
     LINE_READY,
     LINE_TASK,
     LOGGED,
+    OPEN,
+    PHASE,
     REGION_FIRST,
     REGION_LAST,
     REGION_LOGGED,
@@ -98,16 +100,54 @@ def _turn(work: Any, task: int) -> int:
 
 @njit(cache=True, nogil=True)
 def consider(
-    net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, base: int, task: int, size: int
+    net: Any,
+    frame: Any,
+    pool: Any,
+    path: Any,
+    work: Any,
+    stages: int,
+    base: int,
+    task: int,
+    by: int,
+    size: int,
 ) -> int:
-    """Makes a task wait for its turn if all that it waits for has been taken; returns how many wait."""
-    epoch = work[EPOCH]
-    if work[work[STAMP] + WIDTH * task] == epoch or work[work[WAITING] + WIDTH * task] == epoch:
+    """Makes a task wait for its turn if all that it waits for has been taken.
+
+    How many of these have not is counted once, and again after each part that is skipped.
+
+    Args:
+        net: of the network.
+        frame: of the classes.
+        pool: the stages of paths.
+        path: of each slot.
+        work: the simulation.
+        stages: the most of any path.
+        base: tasks of the old timeline before it that were not simulated have been skipped.
+        task: to look at.
+        by: a task that it waits for and that has just been taken, -1 for none.
+        size: how many tasks wait for their turn.
+
+    Returns:
+        how many wait then.
+    """
+    epoch, phase = work[EPOCH], work[PHASE] << 24
+    record = WIDTH * task
+    if work[work[STAMP] + record] == epoch or work[work[WAITING] + record] == epoch:
         return size
-    count = predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])
-    for number in range(count):
-        if not _is_done(work, base, work[work[BUFFER_BEFORE] + number]):
-            return size
+    count = -1
+    if work[work[OPEN] + record] < phase:
+        count = predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])
+        left = 0
+        for number in range(count):
+            if not _is_done(work, base, work[work[BUFFER_BEFORE] + number]):
+                left += 1
+        work[work[OPEN] + record], work[work[ENABLER] + record] = phase + left, by
+    elif work[work[ENABLER] + record] != by:  # else it waits for that one along several edges, all counted
+        work[work[OPEN] + record] -= 1
+    if work[work[OPEN] + record] > phase:
+        return size
+    if count < 0:
+        count = predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])
     ready = 0
     enabler, latest = -1, -1
     for number in range(count):
@@ -116,8 +156,8 @@ def consider(
         turn = _turn(work, before)
         if turn > latest:
             enabler, latest = before, turn
-    work[work[WAITING] + WIDTH * task] = epoch
-    work[work[ENABLER] + WIDTH * task] = enabler
+    work[work[WAITING] + record] = epoch
+    work[work[ENABLER] + record] = enabler
     push(work, work[HEAP_READY], work[HEAP_TASK], size, ready, task)
     return size + 1
 
@@ -279,6 +319,7 @@ def skip(
             push(work, work[HEAP_READY], work[HEAP_TASK], size, work[work[LINE_READY] + place] + shift, task)
             size += 1
         place += 1
+    work[PHASE] += 1
     # From here on only what still runs matters: it ends no later than its lane is free.
     work[LAST], work[SHIFTS], work[LATEST] = stop - 1, 0, latest
     work[FRESH_NEW] = work[FRESH_OLD] = -1
@@ -286,5 +327,5 @@ def skip(
     work[SHARED] = 0
     for number in range(work[DIRTY]):
         if work[work[DIRTY_STATE] + number] & 2:
-            size = consider(net, frame, pool, path, work, stages, stop, work[work[DIRTY_TASKS] + number], size)
+            size = consider(net, frame, pool, path, work, stages, stop, work[work[DIRTY_TASKS] + number], -1, size)
     return size

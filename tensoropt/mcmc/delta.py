@@ -127,7 +127,7 @@ def change(
     epoch, total = work[EPOCH], work[TASKS]
     classes = frame[CLASSES]
     work[LATEST] = 0
-    base = next_change(net, frame, pool, path, work, stages, 0, total)
+    base = next_change(net, frame, pool, path, work, stages, 0, total, 0)
     size = skip(net, frame, pool, path, work, stages, 0, base, 0, 0, limit)
     reach = limit + work[LOST] + work[DRIFT]
     tries, pause = 2, 2
@@ -137,7 +137,7 @@ def change(
             tries = pause
             pause = min(2 * pause, 64)
             if start >= 0:
-                stop = next_change(net, frame, pool, path, work, stages, start, total)
+                stop = next_change(net, frame, pool, path, work, stages, start, total, _LEAST_GAIN)
                 if stop - start >= _LEAST_GAIN:
                     base = stop
                     size = skip(net, frame, pool, path, work, stages, start, stop, shift, size, limit)

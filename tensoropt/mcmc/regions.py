@@ -134,44 +134,57 @@ def consider(
     record = WIDTH * task
     if work[work[STAMP] + record] == epoch or work[work[WAITING] + record] == epoch:
         return size
-    count = -1
     if work[work[OPEN] + record] < phase:
         count = predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])
-        left = 0
+        left, ready = 0, 0
+        enabler, latest = by, -1
         for number in range(count):
-            if not _is_done(work, base, work[work[BUFFER_BEFORE] + number]):
+            before = work[work[BUFFER_BEFORE] + number]
+            if not _is_done(work, base, before):
                 left += 1
-        work[work[OPEN] + record], work[work[ENABLER] + record] = phase + left, by
+                continue
+            ready = max(ready, _end_of(work, before))
+            if by < 0 and _turn(work, before) > latest:
+                enabler, latest = before, _turn(work, before)
+        work[work[OPEN] + record] = phase + left
+        # Until a task is taken its end is when it is ready, as far as is known.
+        work[work[ENABLER] + record], work[work[END] + record] = enabler, ready
     elif work[work[ENABLER] + record] != by:  # else it waits for that one along several edges, all counted
         work[work[OPEN] + record] -= 1
+        work[work[END] + record] = max(work[work[END] + record], _end_of(work, by))
     if work[work[OPEN] + record] > phase:
         return size
-    if count < 0:
-        count = predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])
-    ready = 0
-    enabler, latest = -1, -1
-    for number in range(count):
-        before = work[work[BUFFER_BEFORE] + number]
-        ready = max(ready, _end_of(work, before))
-        turn = _turn(work, before)
-        if turn > latest:
-            enabler, latest = before, turn
+    if by >= 0:
+        work[work[ENABLER] + record] = by  # the last one that was taken
     work[work[WAITING] + record] = epoch
-    work[work[ENABLER] + record] = enabler
-    push(work, work[HEAP_READY], work[HEAP_TASK], size, ready, task)
+    push(work, work[HEAP_READY], work[HEAP_TASK], size, work[work[END] + record], task)
     return size + 1
 
 
 @njit(cache=True, nogil=True)
-def next_change(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int) -> int:
-    """The first place of the old timeline, from ``base`` on, at which something that the change concerns happens."""
+def next_change(
+    net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int, least: int
+) -> int:
+    """The first place of the old timeline, from ``base`` on, at which something that the change concerns happens.
+
+    If that is less than ``least`` places away, what is found may not be the first one.
+    """
     epoch = work[EPOCH]
     result = total
     for number in range(work[DIRTY]):
-        task, state = work[work[DIRTY_TASKS] + number], work[work[DIRTY_STATE] + number]
-        if state & 1 and work[work[LINE_POSITION] + WIDTH * task] >= base:
-            result = min(result, work[work[LINE_POSITION] + WIDTH * task])
-        if not state & 2 or work[work[STAMP] + WIDTH * task] == epoch or work[work[WAITING] + WIDTH * task] == epoch:
+        if work[work[DIRTY_STATE] + number] & 1:
+            place = work[work[LINE_POSITION] + WIDTH * work[work[DIRTY_TASKS] + number]]
+            if base <= place < result:
+                result = place
+    for number in range(work[DIRTY]):
+        if result - base < least:
+            return int(result)
+        task = work[work[DIRTY_TASKS] + number]
+        if (
+            not work[work[DIRTY_STATE] + number] & 2
+            or work[work[STAMP] + WIDTH * task] == epoch
+            or work[work[WAITING] + WIDTH * task] == epoch
+        ):
             continue
         # It becomes ready with the last task that it waits for; if that is one of these, it is not near.
         last = base
@@ -185,8 +198,10 @@ def next_change(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: i
                 if work[work[SLOT_DIRTY] + slot] == epoch
                 else max(last, work[work[LINE_POSITION] + WIDTH * before])
             )
+            if last >= result:
+                break
         result = min(result, last)
-    return result
+    return int(result)
 
 
 @njit(cache=True, nogil=True)

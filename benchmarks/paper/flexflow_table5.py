@@ -10,10 +10,11 @@ import numpy as np
 from benchmarks.paper.published import FLEXFLOW_TABLE_5_SECONDS
 from benchmarks.paper.setting import Options, Report, planner
 from examples.models import PER_DEVICE_BATCH
+from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
-from tensoropt.mcmc import Chain, Network, Stop, network_of
+from tensoropt.mcmc import Chain, Moves, Network, Simulator, Stop, moves_of, network_of
 from tensoropt.mcmc.search import random_strategy
 
 __all__ = ["run"]
@@ -21,11 +22,13 @@ __all__ = ["run"]
 _INITIAL = 10  # "10 random initial strategies" (section 8.2)
 # Proposals that are timed by full simulation: a whole search by it would take hours.
 _FULL_PROPOSALS = 200
-_BETA = 2000.0  # times the first strategy's seconds
 
 
 def run(options: Options, plot: Path | None = None, initial: int = _INITIAL) -> Report:
     """Times searches; CPU seconds of one thread, since a machine may be shared. There is nothing to draw.
+
+    The graphs are of TensorFlow's operators; proposals change those that decide, with their followers, and sets of them
+    that are near one another. What is made beforehand is told apart: tables of stages, and these sets.
 
     Both simulations make the same proposals and take the same, so that a search by full simulation is one by delta
     simulation with another time for each proposal: that of its first and of its last strategies is measured, over some
@@ -48,20 +51,24 @@ def _row(model: str, options: Options, topology: Topology, initial: int) -> Repo
     network.add_all_rows()
     network.arrays  # noqa: B018  # joined here, not while a search is timed
     tables_s = time.process_time() - began
-    _chain(network, 0, True).run(Stop(iterations=1))  # loads what is compiled
-    _chain(network, 0, False).run(Stop(iterations=1))
-    delta_s, full_s, proposals, best_s, first_s = 0.0, 0.0, 0, [], []
+    began = time.process_time()
+    moves = moves_of(space, network)
+    moves_s = time.process_time() - began
+    _chain(network, moves, 0, True).run(Stop(iterations=1))  # loads what is compiled
+    _chain(network, moves, 0, False).run(Stop(iterations=1))
+    delta_s, full_s, proposals, best_s, first_s, seconds = 0.0, 0.0, 0, [], [], []
     for seed in range(initial):
-        chain = _chain(network, seed, True)
+        chain = _chain(network, moves, seed, True)
         first_s.append(chain.simulator.makespan_s)
         began = time.process_time()
         found = chain.run(Stop(iterations=10**9))
-        delta_s += time.process_time() - began
+        seconds.append(time.process_time() - began)
+        delta_s += seconds[-1]
         proposals += found.proposals
         best_s.append(chain.best_s)
         each_s = []
         for start in (None, found.assignment):
-            whole = _chain(network, seed, False, start)
+            whole = _chain(network, moves, seed, False, start)
             began = time.process_time()
             whole.run(Stop(iterations=_FULL_PROPOSALS))
             each_s.append((time.process_time() - began) / _FULL_PROPOSALS)
@@ -71,13 +78,19 @@ def _row(model: str, options: Options, topology: Topology, initial: int) -> Repo
     return {
         "operators": len(space.operators),
         "most_configurations": int(network.choices.max()),
+        "deciding_operators": moves.singles,
         "tables_s": tables_s,
+        "moves_s": moves_s,
         "full_s": full_s / initial,
         "delta_s": delta_s / initial,
+        "longest_delta_s": max(seconds),
         "speedup": full_s / delta_s,
+        "full_proposals_per_s": proposals / full_s,
+        "delta_proposals_per_s": proposals / delta_s,
         "proposals": proposals / initial,
         "first_strategy_s": float(np.mean(first_s)),
         "best_strategy_s": {"least": min(best_s), "mean": float(np.mean(best_s))},
+        "data_parallel_s": Simulator(network, space.assignment(data_parallel(space))).makespan_s,
         "paper_full_s": None if paper is None else paper[0],
         "paper_delta_s": None if paper is None else paper[1],
         "paper_speedup": None if paper is None else paper[0] / paper[1],
@@ -85,8 +98,6 @@ def _row(model: str, options: Options, topology: Topology, initial: int) -> Repo
     }
 
 
-def _chain(network: Network, seed: int, delta: bool, start: tuple[int, ...] | None = None) -> Chain:
-    first = random_strategy(network, np.random.default_rng(seed)) if start is None else start
-    chain = Chain(network, first, seed=seed, delta=delta)
-    chain.beta = _BETA / max(chain.simulator.makespan_s, 1e-12)
-    return chain
+def _chain(network: Network, moves: Moves, seed: int, delta: bool, start: tuple[int, ...] | None = None) -> Chain:
+    first = random_strategy(network, np.random.default_rng(seed), moves) if start is None else start
+    return Chain(network, first, seed=seed, moves=moves, delta=delta)

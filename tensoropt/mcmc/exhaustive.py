@@ -112,12 +112,14 @@ class _Bounds:
         self._returns = field(blob.RETURNS).tolist()
         kinds = 1 + len(network.levels)
         lanes = np.array([sign.lane for sign in network.signatures], np.int64)
-        totals = np.zeros((len(arrays.first) - 1, 1 + kinds), np.int64)  # of paths: in all, and by kind of resource
-        for path in range(len(totals)):
-            spent, signs = arrays.pool[:, arrays.first[path] : arrays.first[path + 1]]
-            totals[path, 0] = spent.sum()
-            for kind in range(kinds):
-                totals[path, 1 + kind] = spent[lanes[signs] == kind].sum()
+        totals = np.zeros((len(arrays.pool), 1 + kinds), np.int64)  # of paths: in all, and by kind of resource
+        path = 0
+        while path < len(totals):
+            for spent, sign in network.path(path):
+                totals[path, 0] += spent
+                if lanes[sign] >= 0:
+                    totals[path, 1 + lanes[sign]] += spent
+            path += 1 + 2 * int(arrays.pool[path])
         self._forward: list[_Least] = []
         self._backward: list[_Least] = []
         for op in range(self.operators):

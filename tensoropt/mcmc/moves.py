@@ -36,12 +36,12 @@ class Region(NamedTuple):
 
     Attributes:
         leaders: the first one, which the others go by, then these.
-        index: for each its configuration by the first one's, ``(K,)``.
+        by_first: for each its configuration by the first one's, ``(K,)``.
         sizes: so many of them, from the first on, make a set that changes together.
     """
 
     leaders: tuple[int, ...]
-    index: tuple[Ints, ...]
+    by_first: tuple[Ints, ...]
     sizes: tuple[int, ...]
 
 
@@ -116,7 +116,7 @@ class Moves:
         sizes = [1] * len(sets)
         for region in regions:
             ends, members = [0], []
-            for leader, by in zip(region.leaders, region.index, strict=True):
+            for leader, by in zip(region.leaders, region.by_first, strict=True):
                 members += [(op, place(given[op][by])) for op in followers[leader]]
                 ends.append(len(members))
             sets += [members[: ends[size]] for size in region.sizes]

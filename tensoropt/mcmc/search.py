@@ -155,7 +155,7 @@ def search_strategy(
     if cost not in _COSTS:
         raise ProblemError(f"MCMC: cost must be one of {', '.join(map(repr, _COSTS))}, got {cost!r}. Choose one.")
     if cost == "additive":
-        return _search_additive(
+        result, _ = _search_additive(
             space.problem,
             beta=beta,
             stop=_stop(budget_seconds, iterations, patience),
@@ -166,6 +166,7 @@ def search_strategy(
             processes=processes,
             progress=progress,
         )
+        return result
     stop = _stop(budget_seconds, iterations, patience)
     network = network_of(space) if network is None else network
     memory = no_memory()
@@ -207,7 +208,8 @@ def _search_additive(
     chains: int | None,
     processes: int,
     progress: bool,
-) -> McmcResult:
+) -> tuple[McmcResult, Ints]:
+    """What chains found, and the alternatives that the best strategy has."""
     additive = AdditiveProblem.of(problem)
     firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
     memory = additive.memory(memory_bytes)
@@ -217,10 +219,12 @@ def _search_additive(
     originals = []
     for result in results:
         chosen, alternatives = additive.original(result.assignment)
-        originals.append(chosen)
+        originals.append((chosen, alternatives))
         costs.append(tuple(float(part[0]) for part in problem.costs(np.array(chosen), alternatives)))
     best = min(range(len(results)), key=lambda number: (costs[number], number))
-    return McmcResult("additive", costs[best][0], originals[best], costs[best][1], tuple(results), best, seed, seconds)
+    chosen, alternatives = originals[best]
+    time_s, memory_bytes = costs[best]
+    return McmcResult("additive", time_s, chosen, memory_bytes, tuple(results), best, seed, seconds), alternatives
 
 
 @register_search("mcmc")
@@ -241,7 +245,7 @@ def mcmc(
 
     For the arguments see :func:`search_strategy`.
     """
-    result = _search_additive(
+    result, alternatives = _search_additive(
         problem,
         beta=beta,
         stop=_stop(budget_seconds, iterations, patience),
@@ -252,8 +256,6 @@ def mcmc(
         processes=processes,
         progress=False,
     )
-    picks = AdditiveProblem.of(problem)
-    alternatives = picks.original(picks.reduced(result.assignment))[1]
     return frontier_of(
         problem,
         np.array([result.assignment]),

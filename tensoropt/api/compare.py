@@ -16,12 +16,14 @@ from tensoropt.api.job import current_job
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.strategy import ImportedModel
-from tensoropt.baselines import BASELINES, PLACED
+from tensoropt.api.whole_space import only, search_whole_space, whole_space
+from tensoropt.baselines import BASELINES
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, SessionError, TensorOptError
 from tensoropt.graph.graph import Graph
 from tensoropt.mcmc import Network, Simulator, network_of, search_strategy
+from tensoropt.plan.configuration import Configuration
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
@@ -34,13 +36,14 @@ _log = logging.getLogger("tensoropt")
 
 
 _MCMC = "mcmc"
-_SEARCHES = ("ft", "pase", _MCMC)
+_SOAP = "mcmc_soap"
+_SEARCHES = ("ft", "pase", _MCMC, _SOAP)
 # Of each chain: it starts near what is good, and tables of large models are simulated in seconds.
 _PROPOSALS = 20_000
 _CHAINS = 2
 
-METHODS = ("ft", "pase", *BASELINES, _MCMC)
-"""What is compared, in this order: ``mcmc`` begins where others are best."""
+METHODS = ("ft", "pase", *BASELINES, _MCMC, _SOAP)
+"""What is compared, in this order: ``mcmc`` begins where others are best, and ``mcmc_soap`` there too."""
 
 
 def compare(
@@ -57,12 +60,15 @@ def compare(
     """Which strategy every search and every baseline chooses, and what it is predicted to cost.
 
     Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods are priced by the same tables.
-    ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow; no method but those
-    that place layers on devices may do so. Of a method that
-    offers several strategies, the fastest that fits is shown. One that does not apply is in the table with its reason.
+    ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow. ``mcmc_soap``
+    searches FlexFlow's whole space: it may run operators on a part of the devices and cut images by height and width,
+    which is compared but does not execute yet. No other method but those that place layers on devices may do so. Of a
+    method that offers several strategies, the fastest that fits is shown. One that does not apply is in the table with
+    its reason.
 
     Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated, with tasks of
-    devices and links side by side (FlexFlow section 5), by which ``mcmc`` chooses.
+    devices and links side by side (FlexFlow section 5), by which ``mcmc`` and
+    ``mcmc_soap`` choose.
 
     Args:
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
@@ -129,6 +135,7 @@ class _Simulation:
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
         self._known: list[tuple[float, tuple[int, ...]]] = []  # seconds of strategies that fit
+        self._placed: list[dict[str, Configuration]] = []  # those of other spaces
 
     @functools.cached_property
     def network(self) -> Network:
@@ -143,6 +150,24 @@ class _Simulation:
     def remember(self, seconds: float, point: FrontierPoint) -> None:
         """Takes a strategy that fits as one to begin at."""
         self._known.append((seconds, tuple(point.assignment)))
+
+    def remember_placed(self, space: SearchSpace, point: FrontierPoint) -> None:
+        """Takes a strategy of another space that fits as one that ``mcmc_soap`` may begin at."""
+        self._placed.append(_configurations(space, point.assignment))
+
+    def search_soap(self, limit: MemoryLimit, slots: Mapping[str, int]) -> tuple[SearchSpace, Frontier]:
+        """The same over the whole space, and the space of what was found.
+
+        It begins at the best that is known, or at data parallelism.
+        """
+        first = [*self._placed, *(_configurations(self.space, known) for _, known in sorted({*self._known}))]
+        first = first or [_configurations(self.space, self.space.assignment(data_parallel(self.space)))]
+        found = search_whole_space(
+            whole_space(self.space, slots), first, slots=slots, memory_bytes=limit.limit_bytes, proposals=_PROPOSALS
+        )
+        where = only(whole_space(self.space, slots), found.configurations, slots)
+        assignment = np.zeros(len(where.operators), np.int64)
+        return where, frontier_of(where.problem, assignment, exact=False, eliminations=(), seconds=found.seconds)
 
     def search(self, limit: MemoryLimit) -> Frontier:
         """The strategy of least simulated time that Markov chains find (FlexFlow section 6).
@@ -166,20 +191,23 @@ def _row(
     try:
         if method == _MCMC:
             where, found = simulation.space, simulation.search(limit)
+        elif method == _SOAP:
+            where, found = simulation.search_soap(limit, planner.imported.slots)
         else:
             where, found = planner.found_by(topology, method)
     except TensorOptError as error:
         reason = str(error).removeprefix(f"baseline {method!r}: ")
         return ComparisonRow(method, kind, search_s=time.perf_counter() - began, reason=reason)
     search_s = time.perf_counter() - began
-    if where is not simulation.space:
-        simulation = _Simulation(where)
     point = _chosen(found, limit)
     memory_bytes = point.memory_bytes
-    if method in PLACED:  # devices have different amounts, of which the greatest counts
+    apart = where is not simulation.space
+    if apart:  # devices have different amounts, of which the greatest counts
         memory_bytes = float(where.device_memory(point.assignment, point.alternatives).max())
-    simulated_s = simulation.seconds(point)
-    if memory_bytes <= limit.limit_bytes:
+    simulated_s = (_Simulation(where) if apart else simulation).seconds(point)
+    if memory_bytes <= limit.limit_bytes and apart:
+        simulation.remember_placed(where, point)
+    elif memory_bytes <= limit.limit_bytes:
         simulation.remember(simulated_s, point)
     plan = where.plan(point.assignment, method, alternatives=point.alternatives)
     return ComparisonRow(
@@ -195,6 +223,11 @@ def _row(
         strategies=len(found),
         exact=found.exact if len(found) > 1 else None,
     )
+
+
+def _configurations(space: SearchSpace, assignment: Sequence[int]) -> dict[str, Configuration]:
+    """The configurations of a strategy by operator."""
+    return {op.name: space.choices(op.name)[index] for op, index in zip(space.operators, assignment, strict=True)}
 
 
 def _chosen(found: Frontier, limit: MemoryLimit) -> FrontierPoint:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import DEFER, Configuration, is_legal, place_of
+from tensoropt.search.choices import Choices
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["LOOKUPS", "Actions", "Decide", "Followed", "activations", "follow", "parameter_side", "placed", "weight_of"]
@@ -148,17 +150,25 @@ def _is_summed(space: SearchSpace, op: Operator, axis: int, actions: dict[str, A
     return False
 
 
+@functools.lru_cache(maxsize=1024)
+def _members(choices: Choices) -> frozenset[Configuration]:
+    return frozenset(choices.configurations)
+
+
 def _first_legal(space: SearchSpace, op: Operator, wanted: Sequence[Actions], beyond: bool) -> Actions:
     """The first that sizes allow, and otherwise the most of the first one that they do."""
     rule, mesh = space.rules[op.name], space.mesh
     # An input that is fed has one configuration only, but what reads it is told what it should have been.
-    choices = set() if beyond or op.type in _INPUTS else set(space.choices(op.name))
+    choices = frozenset() if beyond or op.type in _INPUTS else _members(space.choices_of(op.name))
 
     def fits(actions: Actions) -> bool:
         configuration = Configuration(actions)
         return configuration in choices if choices else is_legal(configuration, rule, mesh)
 
-    candidates = [*wanted]
+    legal = next((actions for actions in wanted if fits(actions)), None)
+    if legal is not None:
+        return legal
+    candidates = []
     for first in wanted[:1]:
         for name in sorted({action for action in first if action is not None}):
             where = [axis for axis, action in enumerate(first) if action == name]
@@ -169,5 +179,6 @@ def _first_legal(space: SearchSpace, op: Operator, wanted: Sequence[Actions], be
 
 def _available(space: SearchSpace, op: Operator, actions: Actions, beyond: bool) -> Configuration:
     """The configuration, or the one in which an input is fed."""
-    wanted, choices = Configuration(actions), space.choices(op.name)
-    return wanted if wanted in choices or (beyond and len(choices) > 1) else choices[-1]
+    wanted, choices = Configuration(actions), space.choices_of(op.name)
+    found = wanted in _members(choices) or (beyond and len(choices) > 1)
+    return wanted if found else choices.configurations[-1]

@@ -1,0 +1,295 @@
+"""Markov chains over FlexFlow's whole space: operators on parts of the mesh, images in pieces."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.baselines.following import Actions, follow, parameter_side, placed
+from tensoropt.errors import InfeasibleError, PlanError
+from tensoropt.graph.operator import Operator
+from tensoropt.mcmc import Simulator, network_of, search_strategy
+from tensoropt.plan.configuration import Configuration, at, place_of
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["Mover", "WholeSpaceResult", "modules_of", "only", "search_whole_space", "whole_space"]
+
+Strategy = Mapping[str, Configuration]
+
+_INPUTS = ("Placeholder", "PlaceholderWithDefault")
+# What is a thousandth slower is taken every seventh time: moves are few.
+_BETA = 2000.0
+# Shares of moves of one operator, of a branch, and of all branches of a fan-out.
+_KINDS = (0.5, 0.2, 0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSpaceResult:
+    """What was found.
+
+    Attributes:
+        configurations: of every operator of training.
+        simulated_s: of the strategy.
+        first_s: of the fastest strategy that the search began at.
+        taken: moves of operators with all that follow them that were taken.
+        seconds: of wall-clock time.
+    """
+
+    configurations: Strategy
+    simulated_s: float
+    first_s: float
+    taken: int
+    seconds: float
+
+
+def whole_space(space: SearchSpace, slots: Mapping[str, int] | None = None) -> SearchSpace:
+    """The strategies of a space, and those that place operators or split images; inputs come as they do there.
+
+    Args:
+        space: of strategies that run.
+        slots: as it was made with.
+    """
+    fed = {op.name: space.choices(op.name) for op in space.operators if op.type in _INPUTS}
+    return SearchSpace(space.graph, space.cost, slots=slots, allowed=fed, placements=True, halos=True)
+
+
+def only(space: SearchSpace, configurations: Strategy, slots: Mapping[str, int] | None = None) -> SearchSpace:
+    """The space of one strategy, whose tables are small; its one assignment is all zeros."""
+    allowed = {name: (configuration,) for name, configuration in configurations.items()}
+    return SearchSpace(
+        space.graph, space.cost, slots=slots, allowed=allowed, reuse=True, placements=True, halos=space.halos
+    )
+
+
+def search_whole_space(
+    space: SearchSpace,
+    first: Sequence[Strategy],
+    *,
+    slots: Mapping[str, int] | None = None,
+    memory_bytes: float = math.inf,
+    moves: int = 2000,
+    proposals: int = 20_000,
+    seed: int = 0,
+) -> WholeSpaceResult:
+    """The strategy of least simulated time that chains find (FlexFlow section 6).
+
+    A chain that changes one operator at a time hardly ever places a layer: its activations would stay where they were,
+    and be sent there and back. So a first chain moves an operator that decides (a product, a convolution, a lookup, or
+    what joins several tensors), or all of those of a branch between a fan-out and the next join, with everything that
+    follows them. A second one, of single operators, begins where the first was best.
+
+    Args:
+        space: as :func:`whole_space` gives it.
+        first: strategies, of which those that the space has count. The first chain begins at the fastest.
+        slots: of the model's variables.
+        memory_bytes: what the fullest device may hold; what does not fit is no result.
+        moves: of the first chain.
+        proposals: of the second one, at most.
+        seed: of both.
+
+    Raises:
+        InfeasibleError: the space has none of the first strategies, or none that fits.
+    """
+    began = time.perf_counter()
+    mover = Mover(space, np.random.default_rng(seed))
+    starts = [start for start in map(mover.lifted, first) if start is not None]
+    if not starts:
+        raise InfeasibleError(
+            f"MCMC over the whole space: it must have one of the {len(first)} strategies to begin at, and has none. "
+            "Give data parallelism."
+        )
+    network = network_of(space)
+    simulator = Simulator(network, starts[0])
+    known = []
+    for start in starts:
+        simulator.reset(start)
+        known.append((simulator.makespan_s, start))
+    known.sort()
+    current_s, current = known[0]
+    mover.take(current)
+    beta, taken = _BETA / current_s, 0
+    for _ in range(moves):
+        drawn = mover.propose()
+        slack_s = -math.log1p(-mover.random.random()) / beta
+        if drawn is None or not all(network.allows_before(np.array(drawn), op) for op in mover.touched(drawn)):
+            continue
+        simulator.reset(drawn)
+        if simulator.makespan_s <= current_s + slack_s:
+            current_s, taken = simulator.makespan_s, taken + 1
+            mover.take(drawn)
+            known.append((current_s, drawn))
+    best = min(known)[1]
+    polished = search_strategy(space, initial=[best], iterations=proposals, network=network, seed=seed)
+    known.append((polished.time_s, polished.assignment))
+    for seconds, assignment in sorted(known):
+        chosen = mover.strategy(assignment)
+        alone = only(space, chosen, slots)
+        held = float(alone.device_memory((0,) * len(alone.operators)).max())
+        if held <= memory_bytes:
+            return WholeSpaceResult(chosen, seconds, known[0][0], taken, time.perf_counter() - began)
+    raise InfeasibleError(
+        f"MCMC over the whole space: none of {len(known)} strategies fits {memory_bytes:,.0f} bytes per device; the "
+        f"slowest takes {held:,.0f}. Give one that fits to begin at."
+    )
+
+
+def modules_of(space: SearchSpace) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """The operators that decide of every branch between a fan-out and the next join, fan-out by fan-out."""
+    deciding, joins = {op.name for op in _deciding(space)}, {op.name for op in _joins(space)}
+    readers: dict[str, list[str]] = {}
+    for edge in space.edges:
+        readers.setdefault(edge.tensor.op, []).append(edge.consumer)
+    result = []
+    for fan in space.operators:
+        branches = []
+        for reader in readers.get(fan.name, ()) if fan.type == "Fanout" else ():
+            found, here = [], reader
+            while here not in joins:
+                if here in deciding:
+                    found.append(here)
+                if len(readers.get(here, ())) != 1:
+                    break
+                here = readers[here][0]
+            if found:
+                branches.append(tuple(found))
+        if branches:
+            result.append(tuple(branches))
+    return tuple(result)
+
+
+def _joins(space: SearchSpace) -> Iterator[Operator]:
+    still = parameter_side(space)
+    for op in space.operators:
+        if op.name not in still and len({tensor.op for tensor in op.inputs if tensor.op not in still}) > 1:
+            yield op
+
+
+def _deciding(space: SearchSpace) -> Iterator[Operator]:
+    """Products, convolutions and lookups: what has parameters and work of more than its elements."""
+    still = parameter_side(space)
+    for op in space.operators:
+        rule = space.rules[op.name]
+        elements = sum(spec.elements for spec in (*space.graph.input_specs(op), *op.outputs))
+        if op.name not in still and (rule.sparse_input is not None or rule.flops > 8 * elements):
+            yield op
+
+
+class Mover:
+    """Moves of operators that decide, with what follows them, from one current strategy.
+
+    Attributes:
+        space: of strategies.
+        random: draws moves.
+    """
+
+    def __init__(self, space: SearchSpace, random: np.random.Generator) -> None:
+        """Lists what can be moved; :meth:`take` a strategy to begin at."""
+        self.space = space
+        self.random = random
+        still = parameter_side(space)
+        self._place = {op.name: number for number, op in enumerate(space.operators)}
+        self._readers: list[list[int]] = [[] for _ in space.operators]
+        for edge in space.edges:
+            self._readers[self._place[edge.tensor.op]].append(self._place[edge.consumer])
+        self._single = [op.name for op in _deciding(space)]
+        self._modules = modules_of(space)
+        # Sinks and inputs are where they are; joins stay as they are when what they read moves.
+        self._fixed = {op.name for op in (*_deciding(space), *_joins(space))}
+        self._fixed |= {op.name for op in space.operators if op.type in (*_INPUTS, "Sink", "Fanout")} - still
+        self._current: tuple[int, ...] = ()
+        self._decisions: dict[str, Actions] = {}
+        self._followed: Strategy = {}
+        self._proposed: tuple[dict[str, Actions], Strategy] = {}, {}
+
+    def lifted(self, strategy: Strategy) -> tuple[int, ...] | None:
+        """A strategy's indices; None if the space has it not."""
+        try:
+            return self.space.assignment(strategy)
+        except PlanError:
+            return None
+
+    def strategy(self, assignment: Sequence[int]) -> dict[str, Configuration]:
+        """The configurations of a strategy."""
+        pairs = zip(self.space.operators, assignment, strict=True)
+        return {op.name: self.space.choices(op.name)[index] for op, index in pairs}
+
+    def take(self, assignment: Sequence[int]) -> None:
+        """Makes a strategy the current one."""
+        if not self._current:
+            chosen = self.strategy(assignment)
+            self._proposed = {name: chosen[name].actions for name in sorted(self._fixed)}, {}
+            self._proposed = self._proposed[0], self._follow(self._proposed[0])
+        self._current = tuple(assignment)
+        self._decisions, self._followed = self._proposed
+
+    def propose(self) -> tuple[int, ...] | None:
+        """The current strategy with one random move; None if the space has it not."""
+        return self.moved(self._move()) if self._single else None
+
+    def moved(self, decisions: Mapping[str, Actions]) -> tuple[int, ...] | None:
+        """The current strategy with other decisions, and with what follows them; None if the space has it not.
+
+        Args:
+            decisions: what each mesh axis does to some of the operators that decide.
+        """
+        changed = {**self._decisions, **decisions}
+        followed = self._follow(changed)
+        assignment = list(self._current)
+        for name, found in followed.items():
+            if found != self._followed.get(name):
+                choices = self.space.choices(name)
+                if found not in choices:
+                    return None
+                assignment[self._place[name]] = choices.index(found)
+        self._proposed = changed, followed
+        return tuple(assignment) if tuple(assignment) != self._current else None
+
+    def _move(self) -> dict[str, Actions]:
+        """New decisions: of one operator, of a branch, or of all branches of a fan-out."""
+        kind = int(self.random.choice(3, p=_KINDS)) if self._modules else 0
+        if kind == 0:
+            name = self._single[self._one_of(self._single)]
+            choices = self.space.choices(name)
+            return {name: choices[self._one_of(choices)].actions}
+        module = self._modules[self._one_of(self._modules)]
+        if kind == 1:
+            branch = module[self._one_of(module)]
+            # What one splits another may not have; it then does what it can of it.
+            choices = self.space.choices(branch[0])
+            return dict.fromkeys(branch, choices[self._one_of(choices)].actions)
+        # Each branch somewhere along one mesh axis, so that they run side by side.
+        axis = int(self.random.integers(len(self.space.mesh.axes)))
+        places = self.random.integers(self.space.mesh.shape[axis], size=len(module)).tolist()
+        return {
+            name: actions
+            for branch, place in zip(module, places, strict=True)
+            for name, actions in self.at(branch, axis, place).items()
+        }
+
+    def at(self, names: Sequence[str], axis: int, place: int) -> dict[str, Actions]:
+        """Decisions by which some operators do what they do, but at one place along a mesh axis."""
+        return {name: placed(self._decisions[name], (axis,), at(place)) for name in names}
+
+    def _one_of(self, among: Sequence[object]) -> int:
+        return int(self.random.integers(len(among)))
+
+    def touched(self, assignment: Sequence[int]) -> list[int]:
+        """The operators that have another configuration now, and those that read them."""
+        changed = [op for op, (one, other) in enumerate(zip(self._current, assignment, strict=True)) if one != other]
+        return sorted({*changed, *(reader for op in changed for reader in self._readers[op])})
+
+    def _follow(self, decisions: Mapping[str, Actions]) -> Strategy:
+        made: dict[str, Actions] = {}
+
+        def decide(op: Operator, followed: Actions) -> Sequence[Actions]:
+            source = next((made[tensor.op] for tensor in op.inputs if tensor.op in made), followed)
+            # Whatever follows an operator does so on its devices.
+            there = tuple(b if place_of(b) is not None else a for a, b in zip(followed, source, strict=True))
+            made[op.name] = decisions.get(op.name, there)
+            return (made[op.name], there)
+
+        return follow(self.space, decide).configurations

@@ -115,7 +115,7 @@ def search_whole_space(
     for _ in range(moves):
         drawn = mover.propose()
         slack_s = -math.log1p(-mover.random.random()) / beta
-        if drawn is None or not all(network.allows_before(np.array(drawn), op) for op in mover.touched(drawn)):
+        if drawn is None or not network.allows(np.array(drawn)):
             continue
         simulator.reset(drawn)
         if simulator.makespan_s <= current_s + slack_s:
@@ -192,9 +192,6 @@ class Mover:
         self.random = random
         still = parameter_side(space)
         self._place = {op.name: number for number, op in enumerate(space.operators)}
-        self._readers: list[list[int]] = [[] for _ in space.operators]
-        for edge in space.edges:
-            self._readers[self._place[edge.tensor.op]].append(self._place[edge.consumer])
         self._single = [op.name for op in _deciding(space)]
         self._modules = modules_of(space)
         # Sinks and inputs are where they are; joins stay as they are when what they read moves.
@@ -276,11 +273,6 @@ class Mover:
 
     def _one_of(self, among: Sequence[object]) -> int:
         return int(self.random.integers(len(among)))
-
-    def touched(self, assignment: Sequence[int]) -> list[int]:
-        """The operators that have another configuration now, and those that read them."""
-        changed = [op for op, (one, other) in enumerate(zip(self._current, assignment, strict=True)) if one != other]
-        return sorted({*changed, *(reader for op in changed for reader in self._readers[op])})
 
     def _follow(self, decisions: Mapping[str, Actions]) -> Strategy:
         made: dict[str, Actions] = {}

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tensoropt.errors import ProblemError
+
 __all__ = ["VertexOrder", "breadth_first", "generate_seq"]
 
 Neighbours = Sequence[frozenset[int]]
@@ -34,8 +36,17 @@ class VertexOrder:
 
     @classmethod
     def of(cls, neighbours: Neighbours, vertices: Sequence[int]) -> VertexOrder:
-        """The order that is given, which has every vertex once."""
-        near = [set(others) for others in neighbours]
+        """The order that is given.
+
+        Raises:
+            ProblemError: it has not every vertex once, or the neighbours are those of no graph.
+        """
+        near = _sets(neighbours)
+        if sorted(vertices) != list(range(len(near))):
+            raise ProblemError(
+                f"VertexOrder: must have each of the {len(near)} vertices once, got {list(vertices)[:8]}"
+                f"{' …' if len(vertices) > 8 else ''}. Give a permutation of 0..{len(near) - 1}."
+            )
         dependent = [_join(near, v) for v in vertices]
         return cls._with_subsets(vertices, dependent)
 
@@ -68,9 +79,17 @@ def generate_seq(neighbours: Neighbours, sizes: Sequence[int]) -> VertexOrder:
         neighbours: of each vertex.
         sizes: configurations of each vertex.
 
+    Raises:
+        ProblemError: the neighbours are those of no graph, or the sizes are not one for each vertex.
+
     Complexity: O(N · M² · log N) for N vertices and dependent sets of up to M.
     """
-    near = [set(others) for others in neighbours]
+    near = _sets(neighbours)
+    if len(sizes) != len(near):
+        raise ProblemError(
+            f"generate_seq: needs the number of configurations of each of {len(near)} vertices, got {len(sizes)}. "
+            "Give one for each."
+        )
 
     def key(v: int) -> tuple[int, int, int]:
         return (len(near[v]), math.prod(sizes[w] for w in near[v]), v)
@@ -94,7 +113,12 @@ def generate_seq(neighbours: Neighbours, sizes: Sequence[int]) -> VertexOrder:
 
 
 def breadth_first(neighbours: Neighbours) -> VertexOrder:
-    """The order that the paper compares with (section III-A): breadth first from vertex 0, part after part."""
+    """The order that the paper compares with (section III-A): breadth first from vertex 0, part after part.
+
+    Raises:
+        ProblemError: the neighbours are those of no graph.
+    """
+    _sets(neighbours)
     reached = [False] * len(neighbours)
     vertices: list[int] = []
     for first in range(len(neighbours)):
@@ -109,6 +133,22 @@ def breadth_first(neighbours: Neighbours) -> VertexOrder:
                     queue.append(w)
         vertices += queue
     return VertexOrder.of(neighbours, vertices)
+
+
+def _sets(neighbours: Neighbours) -> list[set[int]]:
+    """The neighbours, to be changed, of a graph whose edges have two different ends and no direction.
+
+    A graph need not be connected: its parts are solved one after another.
+    """
+    for v, others in enumerate(neighbours):
+        for w in sorted(others):
+            if not 0 <= w < len(neighbours) or w == v or v not in neighbours[w]:
+                raise ProblemError(
+                    f"Graph of {len(neighbours)} vertices: an edge joins two of them and is known to both, but vertex "
+                    f"{v} has the neighbour {w}, which does not have it. Give each edge's ends as neighbours of one "
+                    "another."
+                )
+    return [set(others) for others in neighbours]
 
 
 def _join(near: list[set[int]], v: int) -> list[int]:

@@ -90,7 +90,6 @@ def test_a_move_takes_along_what_follows() -> None:
     assert moved is not None
     changed = [op.name for op, (a, b) in zip(space.operators, zip(current, moved, strict=True), strict=True) if a != b]
     assert changed == ["wl", "left", "left/relu"]
-    assert {space.operators[place].name for place in mover.touched(moved)} == {*changed, "sum"}
     assert mover.moved({}) is None  # nothing moves
 
 

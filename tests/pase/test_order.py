@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensoropt.errors import ProblemError
 from tensoropt.pase import VertexOrder, breadth_first, generate_seq
 
 pytestmark = pytest.mark.pure
@@ -129,3 +130,36 @@ def test_smaller_tables_go_first_among_equal_dependent_sets() -> None:
     assert generate_seq(path, [5, 9, 2, 5]).vertices[0] == 3  # its neighbour has 2 configurations
     assert generate_seq(path, [5, 2, 9, 5]).vertices[0] == 0
     assert generate_seq(path, [5, 5, 5, 5]).vertices == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("near", "message"),
+    [
+        (({1}, set()), r"Graph of 2 vertices: .* but vertex 0 has the neighbour 1, which does not have it\. Give each"),
+        (({1}, {0, 2}), r"vertex 1 has the neighbour 2, which does not"),
+        (({0},), r"vertex 0 has the neighbour 0, which"),
+        (({-1}, set()), r"vertex 0 has the neighbour -1, which"),
+    ],
+)
+def test_neighbours_of_no_graph_are_refused(near: tuple[set[int], ...], message: str) -> None:
+    neighbours = [frozenset(others) for others in near]
+    sizes = [2] * len(neighbours)
+    for order in (lambda: generate_seq(neighbours, sizes), lambda: breadth_first(neighbours)):
+        with pytest.raises(ProblemError, match=message):
+            order()
+
+
+@pytest.mark.parametrize("vertices", [[0, 1], [0, 1, 1], [0, 1, 2, 3], [1, 2, 3], []])
+def test_an_order_has_every_vertex_once(vertices: list[int]) -> None:
+    with pytest.raises(
+        ProblemError, match=r"must have each of the 3 vertices once, got \[.*\]\. Give a permutation of"
+    ):
+        VertexOrder.of(graph(3, {(0, 1)}), vertices)
+    with pytest.raises(ProblemError, match="of each of 3 vertices, got 2"):
+        generate_seq(graph(3, {(0, 1)}), [1, 1])
+
+
+def test_parts_that_are_not_connected_are_ordered_one_by_one() -> None:
+    near = graph(5, {(0, 1), (2, 3)})
+    assert breadth_first(near).vertices == (0, 1, 2, 3, 4)
+    assert max(map(len, generate_seq(near, [2] * 5).dependent_sets)) == 1

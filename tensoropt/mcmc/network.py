@@ -253,6 +253,15 @@ class Network:
         stages = arrays.pool[number + 1 : number + 1 + 2 * int(arrays.pool[number])].reshape(-1, 2)
         return tuple((int(spent), int(sign)) for spent, sign in stages)
 
+    def load(self, number: int) -> Ints:
+        """Ticks of a path by kind of resource: devices, then the links of each level."""
+        result = np.zeros(1 + len(self.levels), np.int64)
+        signatures = self.signatures
+        for spent, sign in self.path(number):
+            if signatures[sign].lane >= 0:
+                result[signatures[sign].lane] += spent
+        return result
+
     def _unit_axes(self, level: int) -> int:
         """The axes of devices that share a link of a level, as bits.
 

@@ -12,9 +12,11 @@ from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
 from tensoropt.layout import Coarsening
-from tensoropt.mcmc import Network, Simulator, network_of, search_strategy
+from tensoropt.mcmc import Moves, Network, Simulator, network_of, relaxation, search_strategy
 from tensoropt.mcmc.exhaustive import find_optimum
+from tensoropt.mcmc.mixture import best_bounds
 from tensoropt.search.space import SearchSpace
+from tensoropt.search.stages import TICKS_PER_S
 from tests.mcmc.random_networks import random_network
 from tests.plan.small_graphs import mlp
 
@@ -59,3 +61,27 @@ def test_too_many_strategies_are_refused() -> None:
     network = next(some for some in map(random_network, range(50)) if not _is_placed(some))
     with pytest.raises(ProblemError, match="more than 1 partial strategies of 8 operators cannot be ruled out"):
         find_optimum(network, [0] * 8, most_partial=1)
+
+
+@pytest.mark.parametrize("seed", _UNPLACED[:5])
+def test_bounds_hold_for_every_strategy_and_operators_may_follow(seed: int) -> None:
+    network = random_network(seed, operators=5)
+    leaders = np.array([0, 1, 2, 0, 4])
+    index = [None, None, None, np.arange(int(network.choices[0])) % int(network.choices[3]), None]
+    moves = Moves.of(network, leaders, index)
+    simulator = Simulator(network, [0] * 5, moves=moves)
+    bounds = best_bounds(network, moves, simulator.assignment).least()
+    spans = []
+    for chosen in itertools.product(*(range(int(count)) for count in moves.choices)):
+        spans.append(simulator.reset(moves.assignment(chosen)))
+    assert bounds.max() <= min(spans) + 0.5
+    found = find_optimum(network, moves.assignment([0] * 4).tolist(), moves=moves)
+    assert found.time_s == min(spans) / TICKS_PER_S
+    assert found.least_s <= found.time_s + 1e-12
+
+
+def test_operators_that_are_too_entangled_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = next(some for some in map(random_network, range(50)) if not _is_placed(some))
+    monkeypatch.setattr(relaxation, "_MOST_ENTRIES", 1)
+    with pytest.raises(ProblemError, match="operators depend on one another at once"):
+        find_optimum(network, [0] * 8)

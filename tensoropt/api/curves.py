@@ -56,7 +56,7 @@ def run_probes(machine: Machine, comm: Any, probes: Sequence[Probe]) -> list[tup
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)
     mine = [(0.0, 0.0) if entry is None else (entry.forward_s, entry.backward_s) for entry in times.probes]
-    pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)))
+    pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)), machine.crowding > 1)
     mean = np.mean(comm.allgather(mine), axis=0) * machine.crowding * pace
     return [
         None if entry is None else (float(forward), float(backward), entry)
@@ -64,22 +64,25 @@ def run_probes(machine: Machine, comm: Any, probes: Sequence[Probe]) -> list[tup
     ]
 
 
-def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]]) -> float:
+def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]], crowded: bool) -> float:
     """How many times longer work takes than its kernels do, traced, on average over ranks.
 
     Without a trace kernels take less, but there is what TensorFlow takes between them; and the slowest rank sets the
     pace, because ranks meet in collectives. They do so many times in a step, and wait now for one rank, then for
-    another one: as if they met after every operator.
+    another one: as if they met after every operator. Where ranks share cores, others work while one waits.
 
     Args:
         ranks: of each what was measured of a batch: traced seconds, seconds of runs without a trace, and seconds of
             every pass of a probe in traced runs.
+        crowded: whether ranks share cores.
     """
     traced_s = float(np.mean([rank[0] for rank in ranks]))
     plain_s = np.array([rank[1] for rank in ranks])
     passes_s = np.array([rank[2] for rank in ranks])
     if traced_s <= 0 or not plain_s.size or not passes_s.any():
         return 1.0
+    if crowded:
+        return float(np.clip(np.median(plain_s, axis=1).mean() / traced_s, _LEAST_PACE, _MOST_PACE))
     slowest = float(np.median(plain_s.max(axis=0))) / traced_s
     waiting = float(np.median(passes_s.max(axis=0).sum(axis=1)) / np.median(passes_s.sum(axis=2).max(axis=0)))
     return float(np.clip(slowest * waiting, _LEAST_PACE, _MOST_PACE))

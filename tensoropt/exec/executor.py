@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.ordering import Backward, after_readers
 from tensoropt.exec.resharding import reshard, reshard_edge
 from tensoropt.exec.reuse import Reuse
+from tensoropt.exec.segments import keep_segments
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -341,6 +343,7 @@ class Executor:
         with self.tf_graph.as_default(), self.engine.program() as chain, tf.name_scope(f"program_{number}"):
             self._chains.append(chain)
             before = len(self.engine.emitted(self.tf_graph))
+            built = len(self.tf_graph.get_operations())
             late = self._after_training(needed)
             for op in needed:
                 if op.name not in late:
@@ -352,6 +355,9 @@ class Executor:
                 if op.name in late:
                     builder.add(op)
             values = tuple(builder.fetched(fetch) for fetch in fetches)
+            if self._one_thread:
+                targets = [getattr(value, "op", value) for value in values]
+                keep_segments(targets, chain.names, built, builder.backward)
             emitted = self.engine.emitted(self.tf_graph)[before:]
         # Every rank compares what it is about to run: a difference would pair up the wrong collectives.
         if self._agree is not None:
@@ -418,6 +424,8 @@ class _Builder:
         self._added: set[str] = set()
         self._gradients: dict[tuple[str, str], Any] = {}
         self.feeds: dict[str, Any] = {}
+        # How many ops the graph had before the first backward pass; all of them come before none.
+        self.backward = sys.maxsize
 
     def add(self, op: Operator) -> None:
         """Builds one operator, unless it is there; those that it needs are."""
@@ -475,6 +483,7 @@ class _Builder:
         reads = [self._values[TensorId(name)] for name in training.variables]
         self._reuse.start_backward()
         built = len(executor.tf_graph.get_operations())
+        self.backward = min(self.backward, built)
         gradients = tf.gradients(loss, reads)
         pairs = []
         for name, gradient in zip(training.variables, gradients, strict=True):
@@ -584,6 +593,11 @@ def _callable(session: Any, values: Sequence[Any], feeds: Sequence[Any]) -> Call
     if make is None:
         return session.make_callable(list(values), list(feeds))
     fetched = [value for value in values if not isinstance(value, tf.Operation)]
+    if not fetched and values:
+        # TensorFlow says nothing if an operation never comes to run, since others wait for one another; that a value is
+        # missing, it does.
+        with values[0].graph.as_default(), tf.control_dependencies(values):
+            fetched = [tf.timestamp(name="done")]
     options = config_pb2.CallableOptions(
         feed=[feed.name for feed in feeds],
         fetch=[tensor.name for tensor in fetched],

@@ -1,0 +1,107 @@
+"""Simulated against measured steps, as in FlexFlow's section 8.2: random strategies, executed.
+
+    python -m benchmarks.simulated --models rnn --ranks 2 --json simulated.json
+
+Three predictions of the same steps (``benchmarks.accuracy`` has the strategies) stand beside what was measured: the
+*sum* of what operators and moves take; the step that FlexFlow's simulator makes of the same costs, in which links are
+devices of their own and work while devices compute (*simulated*); and the simulator's step if collectives keep devices
+busy instead (*blocking*).
+
+The last one is what this machine does. The executor runs a rank's operators one after another, with collectives among
+them in one agreed order, and its only thread is inside MPI for as long as a collective lasts. Where the simulator sums
+a gradient beside the rest of the backward pass, this machine does not; the difference of *simulated* and *blocking* is
+what that overlap would save. On devices that are alike and do the same there is nothing else to simulate, and
+*blocking* is the sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import spearmanr
+
+from benchmarks.accuracy import measured
+from benchmarks.accuracy_models import MODELS
+
+_KINDS = ("sum", "simulated", "blocking")
+_WIDTH = 120
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
+    parser.add_argument("--strategies", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=15, help="measured for each strategy (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--profile-seconds", type=float, default=60.0, help="budget (default %(default)s)")
+    parser.add_argument("--of", type=Path, nargs="+", help="reports of benchmarks.accuracy, instead of measuring")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    flags = parser.parse_args()
+    results = []
+    if flags.of:
+        for path in flags.of:
+            results += [compared(report) for report in json.loads(path.read_text(encoding="utf-8"))["results"]]
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            for ranks in flags.ranks:
+                for model in flags.models:
+                    arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
+                    arguments += ["--seed", str(flags.seed)]
+                    path = Path(folder) / f"{model}{ranks}.json"
+                    report = measured(arguments, ranks, path, Path(folder) / "cache", flags.profile_seconds)
+                    results.append(compared(report))
+    _show(results, Console(width=_WIDTH))
+    if flags.json is not None:
+        machine = {"cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()}
+        text = json.dumps({"machine": machine, "results": results}, indent=1) + "\n"
+        flags.json.write_text(text, encoding="utf-8")
+
+
+def compared(report: dict[str, Any]) -> dict[str, Any]:
+    """Steps of one model as predicted and measured, with mean errors and rank correlations."""
+    steps = [[entry["time_s"][0], *entry["simulated_s"], entry["time_s"][1]] for entry in report["strategies"]]
+    times = np.array(steps)
+    truth = times[:, -1]
+    relative = times[:, :-1] / truth[:, None] - 1
+    return {
+        "model": report["model"],
+        "ranks": report["ranks"],
+        "steps_s": {kind: times[:, column].tolist() for column, kind in enumerate((*_KINDS, "measured"))},
+        "errors": {kind: float(np.abs(relative[:, column]).mean()) for column, kind in enumerate(_KINDS)},
+        "bias": {kind: float(relative[:, column].mean()) for column, kind in enumerate(_KINDS)},
+        "spearman": {
+            kind: float(spearmanr(times[:, column], truth)[0]) if len(times) > 2 else None
+            for column, kind in enumerate(_KINDS)
+        },
+    }
+
+
+def _show(results: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="steps as predicted and as measured: mean error (signed mean), Spearman")
+    for header in ("model", "ranks", "strategies", "measured ms", *_KINDS):
+        table.add_column(header, justify="left" if header == "model" else "right")
+    for result in results:
+        steps_s = result["steps_s"]["measured"]
+        cells = []
+        for kind in _KINDS:
+            error, bias = 100 * result["errors"][kind], 100 * result["bias"][kind]
+            spearman = result["spearman"][kind]
+            order = "-" if spearman is None else f"{spearman:.3f}"
+            cells.append(f"{error:.1f} % ({bias:+.1f}), {order}")
+        spread = f"{1e3 * min(steps_s):.1f} - {1e3 * max(steps_s):.1f}"
+        table.add_row(result["model"], str(result["ranks"]), str(len(steps_s)), spread, *cells)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Lets all ranks do the same work of the backward pass between the same collectives.
+
+Ranks meet in every collective. TensorFlow runs what is ready in an order of its own, and another one on each rank: what
+one rank does before a collective, such as the gradient of a weight, another one may do after it. Then the second waits
+for the first in this one, and the first for the second in the next. Control dependencies keep what takes long between
+the collectives that were made before and after it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Iterable
+from typing import Any
+
+__all__ = ["keep_segments"]
+
+# What takes long in a backward pass.
+_HEAVY = frozenset(
+    "BatchMatMul BatchMatMulV2 Conv2DBackpropFilter Conv2DBackpropInput DepthwiseConv2dNativeBackpropFilter "
+    "DepthwiseConv2dNativeBackpropInput Einsum MatMul".split()
+)
+# TensorFlow may compute one op together with another one that reads it. If a collective came in between, the two would
+# wait for each other, so only ops that nothing else reads than these are kept; their kernels stay what they are.
+_READERS = frozenset("AddN ConcatV2 ExpandDims Identity IdentityN Reshape Slice Squeeze Transpose Unpack".split())
+
+
+def keep_segments(targets: Iterable[Any], collectives: Container[str], first: int, backward: int) -> int:
+    """Adds control dependencies to a program that is complete, so that its heavy ops stay between their collectives.
+
+    They go along one order of all ops, and so never close a circle.
+
+    Args:
+        targets: the operations that the program runs.
+        collectives: names of those in which ranks meet, each of which waits for the one before.
+        first: how many ops the graph had before the program.
+        backward: how many it had before the backward pass.
+
+    Returns:
+        How many control dependencies were added.
+    """
+    live = _needed(targets, first)
+    before = {op: [source for source in _sources(op) if source in live] for op in live}
+    after: dict[Any, list[Any]] = {op: [] for op in live}
+    for op in live:
+        for source in before[op]:
+            after[source].append(op)
+    order = _in_order(live, before, after)
+    met: list[Any] = []
+    segment: dict[Any, int] = {}
+    for op in order:
+        segment[op] = len(met)
+        if op.name in collectives:
+            met.append(op)
+    index_of = {op: index for index, op in enumerate(met)}
+    # The last collective before an op that it waits for anyway, and the first one after it that waits for the op.
+    last: dict[Any, int] = {}
+    for op in order:
+        last[op] = index_of.get(op, max((last[source] for source in before[op]), default=-1))
+    following: dict[Any, int] = {}
+    for op in reversed(order):
+        following[op] = index_of.get(op, min((following[other] for other in after[op]), default=len(met)))
+    added = 0
+    for op in order:
+        if live[op] < backward or op.type not in _HEAVY:
+            continue
+        if any(
+            reader not in index_of and reader.type not in _READERS for out in op.outputs for reader in out.consumers()
+        ):
+            continue
+        own = segment[op]
+        if own < len(met) and following[op] > own:
+            met[own]._add_control_input(op)
+            added += 1
+        if own > 0 and last[op] < own - 1:
+            op._add_control_input(met[own - 1])
+            added += 1
+    return added
+
+
+def _needed(targets: Iterable[Any], first: int) -> dict[Any, int]:
+    """The ops of a program that its targets need, with their numbers in the graph."""
+    pending = list(targets)
+    number = {op: index for index, op in enumerate(pending[0].graph.get_operations())} if pending else {}
+    found: dict[Any, int] = {}
+    while pending:
+        op = pending.pop()
+        if op not in found and number[op] >= first:
+            found[op] = number[op]
+            pending += _sources(op)
+    return found
+
+
+def _in_order(live: dict[Any, int], before: dict[Any, list[Any]], after: dict[Any, list[Any]]) -> list[Any]:
+    """All ops, each after those that it waits for, otherwise as they were made.
+
+    What was made late but is waited for by what was made early, such as an update of a variable, comes before that.
+    """
+    waiting = {op: len(set(before[op])) for op in live}
+    wanted: dict[Any, int] = {}
+    for op in reversed(_topological(live, before)):
+        wanted[op] = min((live[op], *(wanted[other] for other in after[op])))
+    ready = [(wanted[op], live[op], op) for op in live if not waiting[op]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        op = heapq.heappop(ready)[2]
+        order.append(op)
+        for other in dict.fromkeys(after[op]):
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, (wanted[other], live[other], other))
+    return order
+
+
+def _topological(live: dict[Any, int], before: dict[Any, list[Any]]) -> list[Any]:
+    """All ops, each after those that it waits for, in no particular order."""
+    done: dict[Any, None] = {}
+    pending = [(op, False) for op in live]
+    while pending:
+        op, ready = pending.pop()
+        if ready:
+            done.setdefault(op)
+        elif op not in done:
+            pending.append((op, True))
+            pending += [(source, False) for source in before[op] if source not in done]
+    return list(done)
+
+
+def _sources(op: Any) -> list[Any]:
+    return [*(tensor.op for tensor in op.inputs), *op.control_inputs]

@@ -1,0 +1,39 @@
+"""The benchmark of simulated against measured steps: what it sums up, and what blocks devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.accuracy_simulated import BlockingBreakdown
+from benchmarks.simulated import compared
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.mcmc import simulate
+from tensoropt.search.space import SearchSpace
+from tests.plan.small_graphs import mlp
+
+pytestmark = pytest.mark.pure
+
+
+def test_predictions_are_compared_with_what_was_measured() -> None:
+    strategies = [
+        {"time_s": [1.1, 1.0], "simulated_s": [0.9, 1.0]},
+        {"time_s": [2.0, 2.0], "simulated_s": [1.0, 2.0]},
+        {"time_s": [2.4, 3.0], "simulated_s": [0.6, 3.0]},
+    ]
+    found = compared({"model": "some", "ranks": 2, "strategies": strategies})
+    assert found["errors"] == pytest.approx({"sum": 0.1, "simulated": 0.467, "blocking": 0.0}, abs=1e-3)
+    assert found["bias"]["sum"] == pytest.approx(-0.1 / 3)
+    assert found["spearman"] == pytest.approx({"sum": 1.0, "simulated": -0.5, "blocking": 1.0})
+    assert found["steps_s"]["measured"] == [1.0, 2.0, 3.0]
+
+
+def test_collectives_that_keep_devices_busy_leave_nothing_to_overlap() -> None:
+    space = SearchSpace(mlp(), AnalyticCost(cpu(4)))
+    network = BlockingBreakdown(space).network()
+    last = [len(space.choices(op.name)) - 1 for op in space.operators]
+    blocking = simulate(space, last, network=network)
+    assert {task.resource.kind for task in blocking.tasks} == {0}
+    # All devices do the same, one after another: the sum of what their tasks take.
+    assert blocking.makespan_s == pytest.approx(sum(task.end_s - task.start_s for task in blocking.on_device(0)))
+    assert blocking.makespan_s >= simulate(space, last).makespan_s

@@ -71,7 +71,7 @@ def search_whole_space(
     *,
     slots: Mapping[str, int] | None = None,
     memory_bytes: float = math.inf,
-    moves: int = 2000,
+    moves: int = 500,
     proposals: int = 20_000,
     seed: int = 0,
 ) -> WholeSpaceResult:
@@ -80,14 +80,15 @@ def search_whole_space(
     A chain that changes one operator at a time hardly ever places a layer: its activations would stay where they were,
     and be sent there and back. So a first chain moves an operator that decides (a product, a convolution, a lookup, or
     what joins several tensors), or all of those of a branch between a fan-out and the next join, with everything that
-    follows them. A second one, of single operators, begins where the first was best.
+    follows them. Before that, the branches of each fan-out are tried side by side, in as equal shares as they come. A
+    second chain (`tensoropt.mcmc.search_strategy`) begins where the first was best.
 
     Args:
         space: as :func:`whole_space` gives it.
         first: strategies, of which those that the space has count. The first chain begins at the fastest.
         slots: of the model's variables.
         memory_bytes: what the fullest device may hold; what does not fit is no result.
-        moves: of the first chain.
+        moves: of the first chain, at random.
         proposals: of the second one, at most.
         seed: of both.
 
@@ -112,9 +113,12 @@ def search_whole_space(
     current_s, current = known[0]
     mover.take(current)
     beta, taken = _BETA / current_s, 0
-    for _ in range(moves):
-        drawn = mover.propose()
-        slack_s = -math.log1p(-mover.random.random()) / beta
+    pairs = [(module, axis) for module in modules_of(space) for axis in range(len(space.mesh.axes))]
+    for number in range(len(pairs) + moves):
+        if number < len(pairs):  # nothing that is slower is taken before the best of all modules is known
+            drawn, slack_s = mover.moved(mover.apart(*pairs[number])), 0.0
+        else:
+            drawn, slack_s = mover.propose(), -math.log1p(-mover.random.random()) / beta
         if drawn is None or not network.allows(np.array(drawn)):
             continue
         simulator.reset(drawn)
@@ -266,6 +270,23 @@ class Mover:
             for branch, place in zip(module, places, strict=True)
             for name, actions in self.at(branch, axis, place).items()
         }
+
+    def apart(self, module: Sequence[Sequence[str]], axis: int) -> dict[str, Actions]:
+        """Decisions by which the branches of a fan-out are at places along a mesh axis, all with the same work.
+
+        Branches are dealt out one by one, the one of most work first, each to the place of least work.
+        """
+        loads = [0.0] * self.space.mesh.shape[axis]
+        result: dict[str, Actions] = {}
+        works = [sum(self._seconds(name) for name in branch) for branch in module]
+        for number in sorted(range(len(module)), key=lambda number: (-works[number], number)):
+            place = loads.index(min(loads))
+            loads[place] += works[number]
+            result |= self.at(module[number], axis, place)
+        return result
+
+    def _seconds(self, name: str) -> float:
+        return self.space.node_costs(name, self._current[self._place[name]])[0]
 
     def at(self, names: Sequence[str], axis: int, place: int) -> dict[str, Actions]:
         """Decisions by which some operators do what they do, but at one place along a mesh axis."""

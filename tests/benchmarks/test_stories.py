@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tensoropt.api.whole_space import Mover, modules_of, whole_space
+from tensoropt.baselines.following import Actions
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
+from tensoropt.mcmc import Simulator, network_of
 from tensoropt.pase import fastest_point
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
@@ -82,3 +87,55 @@ def test_nmt_splits_its_softmax_by_words_and_never_synchronises_its_embeddings()
     assert table.output_layouts(space.rules["logits/kernel"], 0).value.dims == ((), space.mesh.axes)
     for language in ("source", "target"):
         assert "i0" not in _pieces(space, plan, f"{language}_embedding/Gather")  # which is the sentences
+
+
+def _whole(space: SearchSpace, plan: Plan) -> tuple[Mover, Callable[[Mapping[str, Actions]], float]]:
+    """Moves from a plan in the whole space, and how many times as long as the plan a step takes then."""
+    mover = Mover(whole_space(space), np.random.default_rng(0))
+    current = mover.lifted({op.name: plan.configuration(op.name) for op in space.operators})
+    assert current is not None
+    mover.take(current)
+    network = network_of(mover.space)
+    simulator = Simulator(network, current)
+    before_s = simulator.makespan_s
+
+    def ratio(decisions: Mapping[str, Actions]) -> float:
+        moved = mover.moved(decisions)
+        if moved is None or not network.allows(np.array(moved)):
+            return np.inf
+        simulator.reset(moved)
+        return simulator.makespan_s / before_s
+
+    return mover, ratio
+
+
+def test_side_by_side_branches_of_inception_pay_only_where_they_are_alike_and_few() -> None:
+    """FlexFlow section 8.4 tells of branches side by side.
+
+    On 16 P100 with 64 images each, all costs are proportional to the work, so that half of the devices take twice as
+    long: a module's branches on halves of the devices cost more than they save of synchronisation. Those of row and
+    column in the last module, of equal work, cost nearly nothing between two neighbours.
+    """
+    space, plan = _fastest("inception3", "p100", 16, 1024, modules=[("a", 32), ("e", 0)])
+    mover, ratio = _whole(space, plan)
+    last = len(space.mesh.axes) - 1
+    modules = modules_of(mover.space)
+    found = {module[0][0]: ratio(mover.apart(module, last)) for module in modules}
+    assert found["module_a_1/branch1_1/Conv2D"] > 1.01
+    assert found["module_e_2/branch2_1/Conv2D"] > 1.01
+    assert found["module_e_2/branch2_row/Conv2D"] < 1.002
+    across_hosts = ratio(mover.apart(modules[-1], 0))
+    assert across_hosts > 1.02
+
+
+def test_nmts_embedding_on_few_devices_is_faster_than_on_all_but_not_than_in_columns() -> None:
+    """FlexFlow section 8.4: "a small number of GPUs for embedding layers", since they have little to compute."""
+    space, plan = _fastest("nmt", "p100", 4, 256, steps=4)
+    mover, ratio = _whole(space, plan)
+    found = {
+        configuration: ratio({"source_embedding/Gather": configuration.actions})
+        for configuration in mover.space.choices("source_embedding/Gather")
+    }
+    few = min(time for configuration, time in found.items() if configuration.at)
+    columns = min(time for configuration, time in found.items() if "p1" in configuration.actions)
+    assert columns <= few < 1

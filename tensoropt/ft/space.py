@@ -56,8 +56,8 @@ class SpaceTracker:
             ProblemError: an option is out of range.
             InfeasibleError: no strategy has a finite cost.
         """
-        if self.contraction.restricts:
-            epsilon = max(epsilon, _DEEP_EPSILON)
+        if self.contraction.restricts and 0.0 <= epsilon < _DEEP_EPSILON:
+            epsilon = _DEEP_EPSILON
         return track_frontier(self.rounded, method=method, epsilon=epsilon, threads=self.threads, progress=progress)
 
     @cached_property

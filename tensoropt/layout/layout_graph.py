@@ -22,7 +22,6 @@ _NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 # Up to this many mesh axes a dimension may pass through layouts whose axes are not ascending; beyond it their
 # number (axes! per dimension) would outgrow what they save.
 _ALL_ORDERS_UP_TO_AXES = 3
-# What leads back; a permute is undone by another.
 # Source, target, number of the kind, axes as bits, of each step.
 _Links = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 

@@ -51,9 +51,12 @@ def contracted(space: SearchSpace) -> Contraction:
     """The problem of a space over the operators that decide, repeated cells as one, and layers of very deep models."""
     leaders, index = follow(space, small_bytes=Resolution.of(space.problem).memory_bytes / 2)
     contraction = Contraction(space.problem, repeated_cells(space)[leaders], index)
-    if contraction.problem.nodes <= _DEEP:
+    problem = contraction.problem
+    if problem.nodes <= _DEEP:
         return contraction
-    return contraction.further(repeated_layers(contraction.problem))
+    deciding = repeated_layers(problem)
+    free = problem.nodes if problem.groups is None else len(np.unique(problem.groups))
+    return contraction if len(np.unique(deciding)) == free else contraction.further(deciding)
 
 
 class _Follower:

@@ -38,11 +38,9 @@ def repeated_layers(problem: Problem, *, most_nodes: int = MOST_NODES) -> IntArr
         most_nodes: how many.
     """
     alike = [nodes for nodes in _alike(problem) if len(nodes) > _LEAST_RUNS]
-    if not alike:
-        return np.arange(problem.nodes)
     free = problem.nodes - sum(map(len, alike))
-    runs = _LEAST_RUNS
-    while runs < len(alike[0]) and free + sum(min(len(nodes), _TURNS * (runs + 1)) for nodes in alike) <= most_nodes:
+    runs, most_runs = _LEAST_RUNS, len(alike[0]) if alike else 0
+    while runs < most_runs and free + sum(min(len(nodes), _TURNS * (runs + 1)) for nodes in alike) <= most_nodes:
         runs += 1
     # Where one run ends and the next begins. It is the same place for all nodes of a stack, or they would change in
     # different layers.

@@ -164,7 +164,7 @@ class _Step:
         self._always: dict[str, float] = {}
         self._values: dict[TensorId, _Buffer] = {}
         self._arrived: dict[Edge, _Buffer] = {}
-        self._incoming: dict[TensorId, list[_Buffer]] = {}
+        self._incoming: dict[TensorId, _Buffer] = {}
         self._kept: dict[str, _Buffer] = {}
 
     # ---------------------------------------------------------------------------------------------------- forward
@@ -216,7 +216,7 @@ class _Step:
 
     def backward(self, op: Operator) -> None:
         """An operator of the backward pass, with what makes its inputs again, and what takes its gradients back."""
-        incoming = [self._sum(op, TensorId(op.name, index)) for index in range(max(1, len(op.outputs)))]
+        incoming = [self._incoming.pop(TensorId(op.name, index), None) for index in range(max(1, len(op.outputs)))]
         arrived = [buffer for buffer in incoming if buffer is not None]
         if op.type in _SOURCES:
             if arrived:
@@ -237,18 +237,17 @@ class _Step:
             if self._is_weight(edge) and self._graph[edge.tensor.op].type == "Variable":
                 self._moment(edge.tensor.op, True, [moved])  # the update
             else:
-                self._incoming.setdefault(edge.tensor, []).append(moved)
+                self._arrive(edge.tensor, moved)
 
-    def _sum(self, op: Operator, tensor: TensorId) -> _Buffer | None:
-        """The gradient of an output; those of several readers are summed in place of the first."""
-        parts = self._incoming.pop(tensor, [])
-        if len(parts) > 1:
-            total = _Buffer(parts[0].size_bytes, parts[0].kind)
-            moment = self._moment(op.name, True, parts)
-            moment.made.append(total)
-            moment.replaced.append(parts[0])
-            return total
-        return parts[0] if parts else None
+    def _arrive(self, tensor: TensorId, gradient: _Buffer) -> None:
+        """A gradient from one of a tensor's readers is added to the sum of those before it, in place."""
+        before = self._incoming.get(tensor)
+        if before is not None:
+            moment = self._moment(tensor.op, True, [before, gradient])
+            gradient = _Buffer(before.size_bytes, before.kind)
+            moment.made.append(gradient)
+            moment.replaced.append(before)
+        self._incoming[tensor] = gradient
 
     def _passed(
         self, op: Operator, wanted: Sequence[Edge], arrived: Sequence[_Buffer]

@@ -254,10 +254,10 @@ class Problem:
             change: takes the time and memory of a node or an edge, and how many of their axes are configurations (1
                 for a node, 2 for an edge); gives others.
         """
-        memo: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
+        memo: dict[tuple[int, int, int], tuple[FloatArray, FloatArray]] = {}
 
         def changed(time_s: FloatArray, memory_bytes: FloatArray, axes: int) -> tuple[FloatArray, FloatArray]:
-            key = (id(time_s), id(memory_bytes))
+            key = (id(time_s), id(memory_bytes), axes)
             if key not in memo:
                 memo[key] = change(time_s, memory_bytes, axes)
             return memo[key]

@@ -84,15 +84,18 @@ def deep(layers: int, batch: int = 8, width: int = 8) -> Graph:
     return _graph(operators, ("x",))
 
 
-def tied(batch: int = 8, width: int = 4) -> Graph:
-    """One square weight that two products read, through a fan-out."""
+def tied(batch: int = 8, width: int = 4, more: int = 0) -> Graph:
+    """One square weight that two products read, or some more, through a fan-out."""
+    between = [f"h{i}" for i in range(more)]
+    reads = zip(between, ["h", *between], strict=False)
     return _graph(
         [
             operator("x", "Placeholder", (), (batch, width)),
             operator("w", "Variable", (), (width, width)),
             operator("w/fanout0", "Fanout", ("w",), (width, width)),
             operator("h", "MatMul", ("x", "w/fanout0"), (batch, width), _PLAIN),
-            operator("y", "MatMul", ("h", "w/fanout0"), (batch, width), _PLAIN),
+            *(operator(one, "MatMul", (before, "w/fanout0"), (batch, width), _PLAIN) for one, before in reads),
+            operator("y", "MatMul", (["h", *between][-1], "w/fanout0"), (batch, width), _PLAIN),
             operator("loss", "Mean", ("y",), (), {"keep_dims": False}, static={1: (0, 1)}),
             operator("loss:0/sink", "Sink", ("loss",), ()),
         ],

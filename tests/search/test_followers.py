@@ -117,3 +117,8 @@ def test_equal_layers_of_a_deep_model_decide_as_one(monkeypatch: pytest.MonkeyPa
     assert found.time_s[-1] == pytest.approx(best.time_s[-1], rel=0.01)
     for point in (0, len(found) - 1):
         space.plan(found.assignments[point], "deep", alternatives=found.alternatives[point]).check(space.graph)
+
+
+def test_a_model_without_equal_layers_is_searched_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "_DEEP", 1)
+    assert not contracted(_space(mlp(256, 256, 256))).restricts

@@ -52,6 +52,12 @@ def test_what_is_not_repeated_decides_for_itself() -> None:
     assert repeated_layers(problem, most_nodes=1).tolist() == [*range(problem.nodes)]
 
 
+def test_groups_are_kept_where_nothing_is_repeated() -> None:
+    table = np.arange(3.0)
+    problem = Problem(["a", "b", "c"], [table, table + 1, table + 2], [table] * 3, groups=[0, 1, 0])
+    assert repeated_layers(problem).tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_frontiers_are_those_of_strategies_with_equal_layers_in_a_run(seed: int) -> None:
     problem = _stack(6, seed)

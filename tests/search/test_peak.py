@@ -81,7 +81,7 @@ def test_a_gathered_weight_is_a_copy_and_is_packed_where_its_pieces_are_strided(
     assert rows.parts["moved"] == columns.parts["moved"] == size
 
 
-def test_gradients_of_all_readers_are_there_before_they_are_summed() -> None:
+def test_gradients_of_two_readers_are_there_before_they_are_summed() -> None:
     graph = tied()
     peak = _peak(graph, _plan(graph, {}))
     weight, image = 4 * 4 * 4, 8 * 4 * 4
@@ -91,6 +91,12 @@ def test_gradients_of_all_readers_are_there_before_they_are_summed() -> None:
     small = tied(batch=1, width=8)
     peak = _peak(small, _plan(small, {}))
     assert peak.operator == "h" and peak.parts["variable_gradients"] == 2 * 8 * 8 * 4
+
+
+def test_gradients_of_many_readers_are_added_up_one_after_the_other() -> None:
+    for more in (1, 8):
+        peak = _peak(tied(more=more), _plan(tied(more=more), {}))
+        assert peak.parts["variable_gradients"] == 2 * 4 * 4 * 4
 
 
 def test_rows_of_a_table_are_less_than_the_table() -> None:

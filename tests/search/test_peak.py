@@ -95,8 +95,8 @@ def test_gradients_of_two_readers_are_there_before_they_are_summed() -> None:
 
 def test_gradients_of_many_readers_are_added_up_one_after_the_other() -> None:
     for more in (1, 8):
-        peak = _peak(tied(more=more), _plan(tied(more=more), {}))
-        assert peak.parts["variable_gradients"] == 2 * 4 * 4 * 4
+        graph = tied(1, 8, more)
+        assert _peak(graph, _plan(graph, {})).parts["variable_gradients"] == 2 * 8 * 8 * 4
 
 
 def test_rows_of_a_table_are_less_than_the_table() -> None:

@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=sorted(_SIZES), default=sorted(_SIZES))
     parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--partial", type=int, default=50_000_000, help="partial strategies at most")
+    parser.add_argument("--partial", type=int, default=20_000_000, help="partial strategies at most")
     parser.add_argument("--json", type=Path, metavar="FILE")
     flags = parser.parse_args()
     report = {model: _compare(model, flags.chains, flags.partial) for model in flags.model}

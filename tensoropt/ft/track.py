@@ -51,6 +51,10 @@ ROUNDS = ((16, 1),)
 """How often bounds are worked out, each time on what the last ones left: pairs of weights, and configurations per
 variable and pair of weights that the narrow pass takes."""
 
+ROUNDS_OF_ONE_COST = ((2, 1), (2, 4), (2, 16))
+"""The same where there is time alone, or memory alone. Frontiers are single points then, narrow passes take little, and
+often only a wider one finds what makes the exact search short."""
+
 LONGEST = 500_000_000
 """Candidates after which the exact search is given up where heuristics are allowed: some ten seconds."""
 
@@ -229,7 +233,8 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         return _eliminate_all(graph, order, kind, options)
     epsilon = math.expm1(math.log1p(options.epsilon) / 2)
     known: list[Factor] = []
-    for weights, near in ROUNDS:
+    one_cost = any(not any(costs(f).any() for f in graph.factors.values()) for costs in (_times, _memories))
+    for weights, near in ROUNDS_OF_ONE_COST if one_cost else ROUNDS:
         bounds = Bounds.of(graph, epsilon, weights, options.steps)
         if bounds is None:
             break
@@ -250,7 +255,8 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             return known[0]
         before = sum(graph.sizes.values())
         graph = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
-        if sum(graph.sizes.values()) > before * 0.9 or sum(graph.work(v) for v in graph.sizes) < BOUND_FROM:
+        helped = one_cost or sum(graph.sizes.values()) <= before * 0.9
+        if not helped or sum(graph.work(v) for v in graph.sizes) < BOUND_FROM:
             break
     longest = options.longest if options.heuristics else math.inf
     whole = graph if known else graph.copy()
@@ -269,6 +275,14 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             return choice(known)
     # What only equals a known strategy may be missing.
     return choice([result, *known])
+
+
+def _times(factor: Factor) -> FloatArray:
+    return factor.table.time_s
+
+
+def _memories(factor: Factor) -> FloatArray:
+    return factor.table.memory_bytes
 
 
 def _steps_between(table: FrontierTable, steps: tuple[float, float]) -> float:

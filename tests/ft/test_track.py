@@ -14,6 +14,7 @@ import tensoropt.search.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
 from tensoropt.search import Frontier, Problem, Search, brute_force, get_search
+from tensoropt.search.single_cost import single_cost
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
 pytestmark = pytest.mark.pure
@@ -107,6 +108,20 @@ def test_what_does_not_beat_known_strategies_by_a_step_is_not_looked_for(
             assert found.exact
             assert found.time_s.tolist() == expected.time_s.tolist()
             assert found.memory_bytes.tolist() == expected.memory_bytes.tolist()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_least_of_one_cost_equals_brute_force(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    force_bounds(monkeypatch)
+    for seed in range(160, 190):
+        problem = random_problem(shape, seed)
+        expected = solve_or_none(brute_force, problem)
+        if expected is not None:
+            found = track_frontier(single_cost(problem, "time"), threads=1)
+            assert found.exact
+            assert len(found) == 1
+            best = problem.costs(found.assignments, found.alternatives)[0]
+            assert best[0] == pytest.approx(expected.time_s[-1], rel=1e-8)
 
 
 def test_bounds_drop_points_of_long_chains_and_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:

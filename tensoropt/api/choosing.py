@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 from tensoropt.api.planning import Planner
 from tensoropt.api.remedies import remedies
@@ -14,7 +15,7 @@ from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
 from tensoropt.search.registry import search_names
-from tensoropt.search.result import FrontierPoint
+from tensoropt.search.result import Frontier, FrontierPoint
 
 __all__ = [
     "DATA_PARALLEL",
@@ -28,6 +29,7 @@ __all__ = [
     "plan_of_point",
 ]
 
+_log = logging.getLogger("tensoropt")
 DATA_PARALLEL = "data_parallel"
 FT = "ft"
 MINI_TIME = "mini_time"
@@ -125,7 +127,37 @@ def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: f
         point = choose(frontier, option, limit.limit_bytes)
     except InfeasibleError as error:
         raise _nothing_fits(planner, topology, limit, option, float(frontier.memory_bytes[0])) from error
-    return planner.plan(topology, point, option, limit)
+    return _plan_that_holds(planner, topology, frontier, point, option, limit)
+
+
+def _plan_that_holds(
+    planner: Planner, topology: Topology, frontier: Frontier, point: FrontierPoint, option: str, limit: MemoryLimit
+) -> Plan:
+    """The plan of a point, or of the largest smaller one whose peak, buffer by buffer, the device holds.
+
+    Searches add up what operators keep; temporaries may come on top of that, more than the reserve for them.
+    """
+    plan = planner.plan(topology, point, option, limit)
+    held = topology.device.memory_bytes
+    if plan.peak_bytes <= held:
+        return plan
+    low, high, holds = 0, point.index, None
+    while low < high:
+        middle = (low + high) // 2
+        smaller = planner.plan(topology, frontier.point(middle), option, limit)
+        if smaller.peak_bytes <= held:
+            low, holds = middle + 1, smaller
+        else:
+            high = middle
+    if holds is None:
+        _log.warning(
+            "%s: the plan's peak is predicted to be %s bytes, the device holds %s. It may run out of memory: use more "
+            "devices, or a smaller batch",
+            _subject(option, topology),
+            f"{plan.peak_bytes:,.0f}",
+            f"{held:,.0f}",
+        )
+    return holds or plan
 
 
 def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, search: str) -> Plan:
@@ -197,7 +229,9 @@ def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) 
             # Where a graph is too large for exact searches, the two may differ.
             least = float(planner.frontier(part).memory_bytes[0])
         if least <= limit.limit_bytes:
-            plan = planner.plan(part, planner.frontier(part).best(limit.limit_bytes), MINI_PARALLELISM, limit)
+            frontier = planner.frontier(part)
+            best = frontier.best(limit.limit_bytes)
+            plan = _plan_that_holds(planner, part, frontier, best, MINI_PARALLELISM, limit)
             notes = {**plan.notes, "fewer_devices": passed_by, "devices_of_job": topology.device_count}
             return dataclasses.replace(plan, notes=notes)
         passed_by[str(count)] = f"the least that any strategy takes is {least:,.0f} bytes per device"

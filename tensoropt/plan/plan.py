@@ -77,7 +77,7 @@ class Plan:
         operators: by name.
         edges: reshards by edge; an edge that needs none is left out.
         time_s: predicted seconds per training step.
-        memory_bytes: predicted peak bytes per device.
+        memory_bytes: predicted bytes per device, as searches add them up.
         notes: what else is worth keeping, such as whether the search was exact.
     """
 
@@ -89,6 +89,12 @@ class Plan:
     time_s: float
     memory_bytes: float
     notes: Mapping[str, Any]
+
+    @property
+    def peak_bytes(self) -> float:
+        """Predicted peak bytes per device, with temporaries where they were noted."""
+        noted = self.notes.get("peak_memory")
+        return float(noted["memory_bytes"]) if noted else self.memory_bytes
 
     def configuration(self, name: str) -> Configuration:
         """The configuration of an operator."""

@@ -378,6 +378,39 @@ def test_more_devices_than_samples_need_a_larger_batch() -> None:
     assert "More devices need a larger batch, or feed='global'" in text and "4 % 8 != 0" in text
 
 
+@pytest.mark.parametrize(
+    ("peaks", "chosen"), [([1, 2, 3, 4], 3), ([3, 4, 6, 9], 1), ([1, 6, 7, 9], 0), ([6, 7, 8, 9], 3)]
+)
+def test_plans_whose_temporaries_do_not_fit_give_way_to_smaller_ones(
+    peaks: list[int], chosen: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tensoropt.api.choosing import find_plan
+    from tensoropt.ft import track_frontier
+    from tensoropt.layout import Mesh
+    from tensoropt.plan.plan import Plan
+    from tensoropt.search.problem import Problem
+
+    memory = [1.0, 2.0, 3.0, 4.0]
+    frontier = track_frontier(Problem(["a"], [memory[::-1]], [memory]))
+
+    class Planned:
+        """A planner whose plans have the peaks given."""
+
+        def frontier(self, _: Any) -> Any:
+            return frontier
+
+        def plan(self, _: Any, point: Any, option: str, limit: Any) -> Plan:
+            noted = {"peak_memory": {"memory_bytes": peaks[point.index]}, "index": point.index}
+            return Plan(Mesh((4,)), "", option, {}, {}, point.time_s, point.memory_bytes, noted)
+
+    topology = cpu(4)
+    small = dataclasses.replace(topology, device=dataclasses.replace(topology.device, memory_bytes=5.0))
+    with caplog.at_level("WARNING", "tensoropt"):
+        plan = find_plan(Planned(), small, "mini_time", 4.0)  # type: ignore[arg-type]
+    assert plan.notes["index"] == chosen
+    assert ("the plan's peak is predicted to be 9 bytes, the device holds 5" in caplog.text) == (min(peaks) > 5)
+
+
 def test_data_parallelism_that_does_not_fit_points_to_strategies_that_do() -> None:
     build()
     text = failure("data_parallel", topology=cpu(4), memory_bytes=least(4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import string
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -100,20 +101,23 @@ def _summed(ctx: Lowering, *inputs: Any) -> list[Any]:
         for term, tensor in zip(terms, inputs, strict=True)
     ]
     shapes = [shape for shape in hidden if shape is not None]
-    if all(shape == shapes[0] for shape in shapes):
+    if not shapes:
         return ctx.emit(inputs)
     common = functools.reduce(tf.broadcast_static_shape, shapes)
+    # With labels of their own, what some inputs lack is no batch that the kernel would have to broadcast.
+    labels = "".join([label for label in string.ascii_letters if label not in left + right][: common.rank])
     made = []
     for place, (term, tensor, shape) in enumerate(zip(terms, inputs, hidden, strict=True)):
-        if shape is not None and shape.rank == 0:
-            terms[place] = term.replace("...", "")
-        elif shape is not None and shape != common:
+        if shape is not None:
+            terms[place] = term.replace("...", labels if shape.rank else "")
+        if shape is not None and shape.rank and shape != common:
             at = term.index("...")
             own = tensor.shape.as_list()
             full = [*own[:at], *[1] * (common.rank - shape.rank), *own[at:]]
             whole = [*own[:at], *common.as_list(), *own[at + shape.rank :]]
             tensor = tf.broadcast_to(tf.reshape(tensor, full), whole)
         made.append(tensor)
+    right = right.replace("...", labels)
     return ctx.emit(made, attrs={"equation": f"{','.join(terms)}->{right}"})
 
 

@@ -12,7 +12,6 @@ from benchmarks.paper.setting import Options, Report, planner
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft.space import SpaceTracker
-from tensoropt.search.resolution import Resolution
 
 __all__ = ["METHODS", "run"]
 
@@ -30,8 +29,7 @@ def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = M
             wall, cpu = time.perf_counter(), time.process_time()
             space = plans.space(scaled(v100(), devices))
             tracker = SpaceTracker(space)
-            problem = tracker.rounded
-            resolution = Resolution.of(tracker.contraction.problem)
+            problem, resolution = tracker.rounded, tracker.resolution
             row: Report = {
                 "devices": devices,
                 "sizes": dict(options.sizes.get(model, {})),

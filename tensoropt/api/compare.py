@@ -67,8 +67,7 @@ def compare(
     its reason.
 
     Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated, with tasks of
-    devices and links side by side (FlexFlow section 5), by which ``mcmc`` and
-    ``mcmc_soap`` choose.
+    devices and links side by side (FlexFlow section 5), by which ``mcmc`` and ``mcmc_soap`` choose.
 
     Args:
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
@@ -162,10 +161,9 @@ class _Simulation:
         """
         first = [*self._placed, *(_configurations(self.space, known) for _, known in sorted({*self._known}))]
         first = first or [_configurations(self.space, self.space.assignment(data_parallel(self.space)))]
-        found = search_whole_space(
-            whole_space(self.space, slots), first, slots=slots, memory_bytes=limit.limit_bytes, proposals=_PROPOSALS
-        )
-        where = only(whole_space(self.space, slots), found.configurations, slots)
+        whole = whole_space(self.space, slots)
+        found = search_whole_space(whole, first, slots=slots, memory_bytes=limit.limit_bytes, proposals=_PROPOSALS)
+        where = only(whole, found.configurations, slots)
         assignment = np.zeros(len(where.operators), np.int64)
         return where, frontier_of(where.problem, assignment, exact=False, eliminations=(), seconds=found.seconds)
 

@@ -42,10 +42,14 @@ class SpaceTracker:
         return contracted(self.space)
 
     @cached_property
+    def resolution(self) -> Resolution:
+        """The steps in which its costs are told apart."""
+        return Resolution.of(self.contraction.problem)
+
+    @cached_property
     def rounded(self) -> Problem:
         """The same with costs in steps."""
-        problem = self.contraction.problem
-        return Resolution.of(problem).rounded(problem)
+        return self.resolution.rounded(self.contraction.problem)
 
     def between(
         self, *, method: str = "ldp", epsilon: float = 0.0, progress: Callable[[int, int], None] | None = None

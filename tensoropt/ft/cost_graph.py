@@ -75,7 +75,7 @@ class TooLongError(Exception):
 _MOST_AXES = 60
 
 
-PRUNE_FROM = 100000
+PRUNE_FROM = 100_000
 """Candidates of a product from which its points are tested by bounds. Smaller ones of repeated layers are equal as long
 as they are not, and made once."""
 
@@ -176,7 +176,7 @@ class Workshop:
             if prune is None:
                 self.joined[key] = known
         made = known[2]
-        if made.table.points == 0 and prune is None and not self.conflict:
+        if made.table.points == 0 and limits is None and not self.conflict:
             self.conflict = tuple(sorted(axes))
         return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right), reach)
 

@@ -45,7 +45,15 @@ EDGES = 0
     BACK_FROM,
     BACK_TO,
     LAYOUTS,
-) = range(1, 25)
+    AFTER_FIRST,
+    BEFORE_FIRST,
+    SOURCE,
+    TARGET,
+    SOURCE_ENTRY,
+    TARGET_ENTRY,
+    AFTER_ALL,
+    BEFORE_ALL,
+) = range(1, 33)
 
 # Of a frame: how many classes, then arrays by class and signature; see tensoropt.mcmc.network.Frame.
 CLASSES = 0
@@ -137,7 +145,9 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     SHIFT_BY,
     SHIFT_NEW,
     SHIFT_OLD,
-) = range(23, 78)
+    AFTER,
+    BEFORE,
+) = range(23, 80)
 
 # All that is known of a task is side by side, so many numbers a task; those that have not begun there begin after it.
 WIDTH = 8

@@ -73,7 +73,7 @@ def _next_proposal(
         if limit >= 0:
             state[LIMIT], state[MORE] = limit, more
             return int(number)
-        restore(work, assignment, path)
+        restore(net, work, assignment, path)
     return -1
 
 
@@ -126,7 +126,7 @@ def run_delta(
             return True
         cost = change(net, frame, pool, path, work, stages, rows, routes, assignment, state[LIMIT])
         if cost < 0:
-            restore(work, assignment, path)
+            restore(net, work, assignment, path)
             continue
         commit(pool, path, work, stages)
         _take(memory, state, offset + number, cost, assignment, best)
@@ -163,7 +163,7 @@ def run_full(
         find_paths(net, rows, routes, assignment, path)
         cost = simulate(net, frame, pool, path, work, stages) if path.min() >= 0 else -1
         if cost < 0 or cost > state[LIMIT]:
-            restore(work, assignment, path)
+            restore(net, work, assignment, path)
             work[TASKS] = tasks
             continue
         _take(memory, state, offset + number, cost, assignment, best)

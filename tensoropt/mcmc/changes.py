@@ -44,13 +44,14 @@ from tensoropt.mcmc.blob import (
     WAY_BACK_SLOT,
     WAY_SLOT,
 )
+from tensoropt.mcmc.links import link
 from tensoropt.mcmc.relations import lane_of, route
 
 __all__ = ["find_changes", "mark_changes"]
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _touch(path: Any, work: Any, slot: int, new: int) -> bool:
+def _touch(net: Any, path: Any, work: Any, slot: int, new: int) -> bool:
     """Gives a slot another path; whether it may."""
     old = path[slot]
     if new < 0:
@@ -61,6 +62,8 @@ def _touch(path: Any, work: Any, slot: int, new: int) -> bool:
     work[work[CHANGED_SLOT] + count], work[work[CHANGED_PATH] + count] = slot, old
     work[CHANGED] = count + 1
     path[slot] = new
+    if (old == 0) != (new == 0):
+        link(net, work, slot, new == 0)
     return True
 
 
@@ -124,8 +127,8 @@ def find_changes(
     for number in range(work[MOVED]):
         op = work[work[MOVED_OP] + number]
         place = net[net[OP_BASE] + op] + assignment[op]
-        _touch(path, work, net[net[FORWARD_SLOT] + op], net[net[OP_FORWARD] + place])
-        _touch(path, work, net[net[BACKWARD_SLOT] + op], net[net[OP_BACKWARD] + place])
+        _touch(net, path, work, net[net[FORWARD_SLOT] + op], net[net[OP_FORWARD] + place])
+        _touch(net, path, work, net[net[BACKWARD_SLOT] + op], net[net[OP_BACKWARD] + place])
         for some in range(net[net[IN_FIRST] + op], net[net[IN_FIRST] + op + 1]):
             edge = net[net[IN_EDGE] + some]
             if work[work[EDGE_SEEN] + edge] != tried:
@@ -154,8 +157,8 @@ def _touch_edge(net: Any, path: Any, work: Any, rows: Any, routes: Any, assignme
     ahead = route(net, rows, routes, edge, False, start, end)
     back = route(net, rows, routes, edge, True, start, end)
     return bool(
-        _touch(path, work, net[net[WAY_SLOT] + edge], ahead)
-        and _touch(path, work, net[net[WAY_BACK_SLOT] + edge], back)
+        _touch(net, path, work, net[net[WAY_SLOT] + edge], ahead)
+        and _touch(net, path, work, net[net[WAY_BACK_SLOT] + edge], back)
     )
 
 

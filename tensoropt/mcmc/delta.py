@@ -67,9 +67,10 @@ from tensoropt.mcmc.blob import (
 )
 from tensoropt.mcmc.changes import find_changes, mark_changes
 from tensoropt.mcmc.heap import pop
+from tensoropt.mcmc.links import tasks_after
 from tensoropt.mcmc.marks import forget_tails, leave_marks, leave_tails
 from tensoropt.mcmc.regions import consider, find_shift, next_change, note, skip
-from tensoropt.mcmc.relations import lane_of, successors
+from tensoropt.mcmc.relations import lane_of
 
 __all__ = ["change", "commit"]
 
@@ -184,7 +185,7 @@ def change(
                 work[FRESH_OLD] = max(work[FRESH_OLD], work[work[LINE_END] + place])
         else:
             work[FRESH_NEW] = max(work[FRESH_NEW], end)
-        for number in range(successors(net, frame, pool, path, stages, task, work, work[BUFFER_AFTER])):
+        for number in range(tasks_after(net, frame, pool, path, work, stages, task, work[BUFFER_AFTER])):
             size = consider(net, frame, pool, path, work, stages, base, work[work[BUFFER_AFTER] + number], task, size)
     if size < 0:
         return -1

@@ -32,7 +32,7 @@ from tensoropt.mcmc.blob import (
     TRIED,
     WIDTH,
 )
-from tensoropt.mcmc.relations import successors
+from tensoropt.mcmc.links import tasks_after
 
 __all__ = ["forget_tails", "leave_marks", "leave_tails", "look_back"]
 
@@ -125,7 +125,7 @@ def leave_tails(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: i
     for place in range(work[TASKS] - 1, -1, -1):
         task = work[work[LINE_TASK] + place]
         tail = 0
-        for number in range(successors(net, frame, pool, path, stages, task, work, buffer)):
+        for number in range(tasks_after(net, frame, pool, path, work, stages, task, buffer)):
             after = work[buffer + number]
             spent = pool[path[after // stages] + 1 + 2 * (after % stages)]
             tail = max(tail, spent + work[work[TAIL] + WIDTH * after])

@@ -23,6 +23,7 @@ from tensoropt.mcmc.blob import (
     MOVED_FROM,
     MOVED_OP,
 )
+from tensoropt.mcmc.links import link
 from tensoropt.mcmc.memory import more_memory
 from tensoropt.mcmc.network import Network
 from tensoropt.search.problem import FloatArray
@@ -193,9 +194,12 @@ def apply(net: Any, moves: Any, memory: Any, assignment: Any, work: Any, number:
 
 
 @njit(cache=True, nogil=True)
-def restore(work: Any, assignment: Any, path: Any) -> None:
+def restore(net: Any, work: Any, assignment: Any, path: Any) -> None:
     """Takes a change back that is not wanted."""
     for number in range(work[CHANGED] - 1, -1, -1):
-        path[work[work[CHANGED_SLOT] + number]] = work[work[CHANGED_PATH] + number]
+        slot, old = work[work[CHANGED_SLOT] + number], work[work[CHANGED_PATH] + number]
+        if (path[slot] == 0) != (old == 0):
+            link(net, work, slot, old == 0)
+        path[slot] = old
     for number in range(work[MOVED]):
         assignment[work[work[MOVED_OP] + number]] = work[work[MOVED_FROM] + number]

@@ -398,6 +398,29 @@ class Network:
         columns = np.array(way, np.int64).reshape(-1, 3)
         back_columns = np.array(back_ways, np.int64).reshape(-1, 3)
         ends = np.array(tables.edges, np.int64).reshape(-1, 2)
+        # Who waits for whom: an entry per operator whose backward work follows its forward work, and per way.
+        count = len(kinds)
+        source, target = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+        after: list[list[int]] = [[] for _ in range(count)]
+        before: list[list[int]] = [[] for _ in range(count)]
+        source_place, target_place = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        for op in range(operators):
+            if tables.backward[op] is not None:
+                after[forward_slot[op]].append(int(backward_slot[op]))
+                before[backward_slot[op]].append(int(forward_slot[op]))
+        for edge, (start, end) in enumerate(tables.edges):
+            legs = [(way_slot[edge], forward_slot[start], forward_slot[end])]
+            if tables.returns[edge]:
+                legs.append((way_back_slot[edge], backward_slot[end], backward_slot[start]))
+            for way_of, one, other in legs:
+                source[way_of], target[way_of] = one, other
+                source_place[way_of], target_place[way_of] = len(after[one]), len(before[other])
+                after[one].append(int(way_of))
+                before[other].append(int(way_of))
+        for way_of in np.flatnonzero(source >= 0).tolist():
+            after[way_of].append(int(target[way_of]))
+            before[way_of].append(int(source[way_of]))
+        after_first, before_first = (np.cumsum([0, *map(len, some)]).astype(np.int64) for some in (after, before))
         return {
             blob.EDGE_FROM: ends[:, 0].copy(),
             blob.EDGE_TO: ends[:, 1].copy(),
@@ -423,4 +446,12 @@ class Network:
             blob.BACK_FROM: back_columns[:, 1].copy(),
             blob.BACK_TO: back_columns[:, 2].copy(),
             blob.LAYOUTS: np.concatenate(layouts) if layouts else np.zeros(0, np.int64),
+            blob.AFTER_FIRST: after_first,
+            blob.BEFORE_FIRST: before_first,
+            blob.SOURCE: source,
+            blob.TARGET: target,
+            blob.SOURCE_ENTRY: after_first[source] + source_place,
+            blob.TARGET_ENTRY: before_first[target] + target_place,
+            blob.AFTER_ALL: np.array([other for some in after for other in some], np.int64),
+            blob.BEFORE_ALL: np.array([other for some in before for other in some], np.int64),
         }

@@ -60,7 +60,7 @@ from tensoropt.mcmc.blob import (
 )
 from tensoropt.mcmc.heap import push
 from tensoropt.mcmc.marks import look_back
-from tensoropt.mcmc.relations import predecessors
+from tensoropt.mcmc.links import tasks_before
 
 __all__ = ["consider", "find_shift", "next_change", "note", "skip"]
 
@@ -135,7 +135,7 @@ def consider(
     if work[work[STAMP] + record] == epoch or work[work[WAITING] + record] == epoch:
         return size
     if work[work[OPEN] + record] < phase:
-        count = predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])
+        count = tasks_before(net, frame, pool, path, work, stages, task, work[BUFFER_BEFORE])
         left, ready = 0, 0
         enabler, latest = by, -1
         for number in range(count):
@@ -188,7 +188,7 @@ def next_change(
             continue
         # It becomes ready with the last task that it waits for; if that is one of these, it is not near.
         last = base
-        for some in range(predecessors(net, frame, pool, path, stages, task, work, work[BUFFER_BEFORE])):
+        for some in range(tasks_before(net, frame, pool, path, work, stages, task, work[BUFFER_BEFORE])):
             before = work[work[BUFFER_BEFORE] + some]
             if _is_done(work, base, before):
                 continue

@@ -8,6 +8,7 @@ import numpy as np
 
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import blob, delta, kernels
+from tensoropt.mcmc.links import link_all
 from tensoropt.mcmc.marks import leave_marks, leave_tails
 from tensoropt.mcmc.memory import no_memory
 from tensoropt.mcmc.moves import Moves, apply, restore
@@ -131,7 +132,7 @@ class Simulator:
 
     def reject(self) -> None:
         """Takes the last change back."""
-        restore(self.work, self.assignment, self.path)
+        restore(self.network.arrays.net, self.work, self.assignment, self.path)
 
     def compiled(self) -> tuple[Ints, Ints, Ints, Ints, Ints, int, Ints, Ints]:
         """What compiled loops take first."""
@@ -238,11 +239,13 @@ class Simulator:
             (marks, (blob.MARK_PEAK,)),
             ((most + 2) * classes, (blob.BUFFER_BEFORE, blob.BUFFER_AFTER)),
             (blob.SHIFTS_AT_ONCE, (blob.SHIFT_BY, blob.SHIFT_NEW, blob.SHIFT_OLD)),
+            (len(network.field(blob.AFTER_ALL)), (blob.AFTER, blob.BEFORE)),
         ]
         sizes = {field: size for size, fields in of_size for field in fields}
         self.work = blob.pack({blob.LANES: lanes, blob.BLOCK: block}, sizes)
         for number, field in enumerate(blob.OF_TASK):
             self.work[field] = self.work[blob.LINE_POSITION] + number
         self.makespan = int(kernels.simulate(*self.compiled()[:-2]))
+        link_all(arrays.net, self.path, self.work)
         leave_marks(self.work)
         leave_tails(*self.compiled()[:-2])

@@ -114,7 +114,7 @@ def test_memory_of_a_set_is_that_of_its_changes(space: SearchSpace) -> None:
         given = network.arrays.net, moves.blob, memory, held, simulator.work, number
         more = apply(*given, int(rng.integers(moves.choices[number])))
         assert memory_of(memory, held) - before == more
-        restore(simulator.work, held, simulator.path)
+        restore(simulator.network.arrays.net, simulator.work, held, simulator.path)
         assert np.array_equal(held, strategy)
     assert no_memory().limit == -1
 

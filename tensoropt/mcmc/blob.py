@@ -12,11 +12,9 @@ import numpy as np
 
 from tensoropt.search.stages import Ints
 
-__all__ = ["HEADER", "SHIFTS_AT_ONCE", "pack"]
+__all__ = ["HEADER", "pack"]
 
 HEADER = 96
-# So many different shifts are told apart at once; with more, no part is skipped until they are over.
-SHIFTS_AT_ONCE = 32
 
 # Of a network: how many edges, then arrays by operator, edge, slot and configuration.
 EDGES = 0
@@ -83,11 +81,10 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     LOST,
     DRIFT,
     LAST,
-    SHIFTS,
     LATEST,
     FRESH_NEW,
     FRESH_OLD,
-) = range(23)
+) = range(22)
 # … and arrays: the timeline, room for another, and what a change needs.
 (
     LINE_POSITION,
@@ -145,9 +142,11 @@ MEMBER_FIRST, MEMBER_OP, MEMBER_TABLE, MEMBER_CHOICE = range(4)
     SHIFT_BY,
     SHIFT_NEW,
     SHIFT_OLD,
+    OTHER_NEW,
+    OTHER_OLD,
     AFTER,
     BEFORE,
-) = range(23, 80)
+) = range(22, 81)
 
 # All that is known of a task is side by side, so many numbers a task; those that have not begun there begin after it.
 WIDTH = 8

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from tensoropt.mcmc.blob import MOVED, TASKS
+from tensoropt.mcmc.compiled import compiled
 from tensoropt.mcmc.delta import change, commit
 from tensoropt.mcmc.kernels import find_paths, simulate
 from tensoropt.mcmc.moves import apply, restore
@@ -20,7 +19,7 @@ _LEAST_SHARE = 1000
 _ANY = 2**62
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _limit(memory: Any, state: Any, more: int, slack: int) -> int:
     """The cost up to which a proposal is taken, -1 if it is not, whatever it costs.
 
@@ -34,7 +33,7 @@ def _limit(memory: Any, state: Any, more: int, slack: int) -> int:
     return int(state[COST] + slack)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _take(memory: Any, state: Any, number: int, cost: int, assignment: Any, best: Any) -> None:
     state[COST] = cost
     state[MEMORY] += state[MORE]
@@ -43,10 +42,11 @@ def _take(memory: Any, state: Any, number: int, cost: int, assignment: Any, best
         if not state[FEASIBLE] or cost < state[MARK] - state[MARK] // _LEAST_SHARE:
             state[BEST_AT], state[MARK] = number, cost
         state[BEST], state[FEASIBLE] = cost, 1
-        best[:] = assignment
+        for op in range(len(assignment)):
+            best[op] = assignment[op]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _next_proposal(
     net: Any,
     moves: Any,
@@ -77,7 +77,7 @@ def _next_proposal(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_delta(
     net: Any,
     frame: Any,
@@ -133,7 +133,7 @@ def run_delta(
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def run_full(
     net: Any,
     frame: Any,
@@ -160,8 +160,8 @@ def run_full(
         if number < 0:
             return True
         tasks = work[TASKS]
-        find_paths(net, rows, routes, assignment, path)
-        cost = simulate(net, frame, pool, path, work, stages) if path.min() >= 0 else -1
+        possible = find_paths(net, rows, routes, assignment, path)
+        cost = simulate(net, frame, pool, path, work, stages) if possible else -1
         if cost < 0 or cost > state[LIMIT]:
             restore(net, work, assignment, path)
             work[TASKS] = tasks

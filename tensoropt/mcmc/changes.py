@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from tensoropt.mcmc.blob import (
     BACKWARD_SLOT,
     CHANGED,
@@ -44,13 +42,14 @@ from tensoropt.mcmc.blob import (
     WAY_BACK_SLOT,
     WAY_SLOT,
 )
+from tensoropt.mcmc.compiled import compiled, inlined
 from tensoropt.mcmc.links import link
 from tensoropt.mcmc.relations import lane_of, route
 
 __all__ = ["find_changes", "mark_changes"]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _touch(net: Any, path: Any, work: Any, slot: int, new: int) -> bool:
     """Gives a slot another path; whether it may."""
     old = path[slot]
@@ -67,7 +66,7 @@ def _touch(net: Any, path: Any, work: Any, slot: int, new: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _mark(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, slot: int, old: int) -> None:
     """Notes the tasks of a slot as dirty: those that it has, and those that it had under the path ``old``."""
     epoch = work[EPOCH]
@@ -91,7 +90,7 @@ def _mark(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, sl
                 work[DIRTY] += 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _load(frame: Any, pool: Any, work: Any, path: int, sign: int) -> int:
     """Adds the ticks of all tasks of a path to what their lanes have left to do, or takes them away.
 
@@ -110,7 +109,7 @@ def _load(frame: Any, pool: Any, work: Any, path: int, sign: int) -> int:
     return int(total)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def find_changes(
     net: Any, frame: Any, pool: Any, path: Any, work: Any, rows: Any, routes: Any, assignment: Any
 ) -> bool:
@@ -151,7 +150,7 @@ def find_changes(
     return True
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _touch_edge(net: Any, path: Any, work: Any, rows: Any, routes: Any, assignment: Any, edge: int) -> bool:
     start, end = assignment[net[net[EDGE_FROM] + edge]], assignment[net[net[EDGE_TO] + edge]]
     ahead = route(net, rows, routes, edge, False, start, end)
@@ -162,7 +161,7 @@ def _touch_edge(net: Any, path: Any, work: Any, rows: Any, routes: Any, assignme
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def mark_changes(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int) -> None:
     """Notes what may differ from the timeline: tasks of slots that changed, and those that wait for them."""
     work[EPOCH] += 1

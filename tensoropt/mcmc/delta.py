@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from tensoropt.mcmc.blob import (
     BUFFER_AFTER,
     CHANGED,
@@ -66,8 +64,9 @@ from tensoropt.mcmc.blob import (
     WIDTH,
 )
 from tensoropt.mcmc.changes import find_changes, mark_changes
-from tensoropt.mcmc.heap import pop
-from tensoropt.mcmc.links import tasks_after
+from tensoropt.mcmc.compiled import compiled
+from tensoropt.mcmc.heap import pop, push
+from tensoropt.mcmc.links import tasks_after, waits_for_one
 from tensoropt.mcmc.marks import forget_tails, leave_marks, leave_tails
 from tensoropt.mcmc.regions import consider, find_shift, next_change, note, skip
 from tensoropt.mcmc.relations import lane_of
@@ -80,7 +79,7 @@ _LEAST_GAIN = 12
 _TRIES = 4
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def change(
     net: Any,
     frame: Any,
@@ -179,14 +178,20 @@ def change(
             work[LAST] = max(work[LAST], place)
             work[LATEST] = max(work[LATEST], work[work[LINE_END] + place])
             if work[work[LINE_LANE] + place] == lane:
-                note(work, end - work[work[LINE_END] + place], end, work[work[LINE_END] + place])
+                note(work, lane, end - work[work[LINE_END] + place], end, work[work[LINE_END] + place])
             else:
                 work[FRESH_NEW] = max(work[FRESH_NEW], end)
                 work[FRESH_OLD] = max(work[FRESH_OLD], work[work[LINE_END] + place])
         else:
             work[FRESH_NEW] = max(work[FRESH_NEW], end)
         for number in range(tasks_after(net, frame, pool, path, work, stages, task, work[BUFFER_AFTER])):
-            size = consider(net, frame, pool, path, work, stages, base, work[work[BUFFER_AFTER] + number], task, size)
+            after = work[work[BUFFER_AFTER] + number]
+            if waits_for_one(net, frame, stages, after):
+                work[work[WAITING] + WIDTH * after], work[work[ENABLER] + WIDTH * after] = epoch, task
+                push(work, work[HEAP_READY], work[HEAP_TASK], size, end, after)
+                size += 1
+            else:
+                size = consider(net, frame, pool, path, work, stages, base, after, task, size)
     if size < 0:
         return -1
     makespan = 0
@@ -195,7 +200,7 @@ def change(
     return makespan if makespan <= limit else -1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def commit(pool: Any, path: Any, work: Any, stages: int) -> None:
     """Makes the timeline that of the change: it is written beside the old one, which then is room for the next."""
     if work[CHANGED] == 0:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from tensoropt.mcmc.compiled import compiled
 from tensoropt.mcmc.kernels import find_paths, simulate
 from tensoropt.mcmc.moves import apply
 
 __all__ = ["descend"]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _bound(terms: Any, ticks: Any, chosen: Any, so_far: Any, depth: int, choice: int, means: int, best: float) -> bool:
     """Whether a choice may still lead to less than ``best``; writes what all choices so far take for the next one."""
     first = terms[depth]

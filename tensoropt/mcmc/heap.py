@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from tensoropt.mcmc.compiled import inlined
 
 __all__ = ["pop", "push"]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def push(heap: Any, readies: int, tasks: int, size: int, ready: int, task: int) -> None:
     """Adds to a heap of ``size`` entries, ordered by ready time, then by number.
 
@@ -31,7 +31,7 @@ def push(heap: Any, readies: int, tasks: int, size: int, ready: int, task: int) 
     heap[readies + place], heap[tasks + place] = ready, task
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def pop(heap: Any, readies: int, tasks: int, size: int) -> None:
     """Removes the first of ``size`` entries; see :func:`push`."""
     size -= 1

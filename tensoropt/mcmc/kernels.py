@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numba import njit
-
 from tensoropt.mcmc.blob import (
     BACK_FROM,
     BACK_TABLE,
@@ -20,6 +17,8 @@ from tensoropt.mcmc.blob import (
     EDGE_FROM,
     EDGE_TO,
     EDGES,
+    ENABLER,
+    END,
     FORWARD_SLOT,
     HEAP_READY,
     HEAP_TASK,
@@ -41,6 +40,7 @@ from tensoropt.mcmc.blob import (
     OP_BACKWARD,
     OP_BASE,
     OP_FORWARD,
+    OPEN,
     OUT_EDGE,
     OUT_FIRST,
     PRESENT,
@@ -51,13 +51,14 @@ from tensoropt.mcmc.blob import (
     WAY_TABLE,
     WIDTH,
 )
+from tensoropt.mcmc.compiled import compiled
 from tensoropt.mcmc.heap import pop, push
 from tensoropt.mcmc.relations import lane_of, predecessors, route, successors
 
 __all__ = ["count_tasks", "find_paths", "missing_rows", "simulate"]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def missing_rows(net: Any, rows: Any, moves: Any, sets: Any, choices: Any, out: Any, flags: Any) -> int:
     """Rows that changes of sets need and that are not known.
 
@@ -97,19 +98,23 @@ def missing_rows(net: Any, rows: Any, moves: Any, sets: Any, choices: Any, out: 
     return count
 
 
-@njit(cache=True, nogil=True)
-def find_paths(net: Any, rows: Any, routes: Any, assignment: Any, path: Any) -> None:
-    """Each slot's path under a strategy, all rows of which are known."""
+@compiled
+def find_paths(net: Any, rows: Any, routes: Any, assignment: Any, path: Any) -> bool:
+    """Each slot's path under a strategy, all rows of which are known; whether there are such paths."""
+    possible = True
     for op in range(len(assignment)):
         path[net[net[FORWARD_SLOT] + op]] = net[net[OP_FORWARD] + net[net[OP_BASE] + op] + assignment[op]]
         path[net[net[BACKWARD_SLOT] + op]] = net[net[OP_BACKWARD] + net[net[OP_BASE] + op] + assignment[op]]
     for edge in range(net[EDGES]):
         start, end = assignment[net[net[EDGE_FROM] + edge]], assignment[net[net[EDGE_TO] + edge]]
-        path[net[net[WAY_SLOT] + edge]] = route(net, rows, routes, edge, False, start, end)
-        path[net[net[WAY_BACK_SLOT] + edge]] = route(net, rows, routes, edge, True, start, end)
+        ahead = route(net, rows, routes, edge, False, start, end)
+        back = route(net, rows, routes, edge, True, start, end)
+        path[net[net[WAY_SLOT] + edge]], path[net[net[WAY_BACK_SLOT] + edge]] = ahead, back
+        possible = possible and ahead >= 0 and back >= 0
+    return possible
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def count_tasks(frame: Any, pool: Any, path: Any) -> int:
     """How many tasks all slots have."""
     total = 0
@@ -120,7 +125,7 @@ def count_tasks(frame: Any, pool: Any, path: Any) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def simulate(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int) -> int:
     """The timeline of a strategy from nothing (FlexFlow Algorithm 1).
 
@@ -137,9 +142,7 @@ def simulate(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int)
     """
     classes = frame[CLASSES]
     numbers = len(path) * stages * classes
-    waiting = np.zeros(numbers, np.int32)
-    ready = np.zeros(numbers, np.int64)
-    enabler = np.full(numbers, -1, np.int64)
+    waiting, ready, enabler = work[OPEN], work[END], work[ENABLER]
     total = 0
     position, buffer = work[LINE_POSITION], work[BUFFER_BEFORE]
     lane_end = work[LANE_END]
@@ -157,8 +160,10 @@ def simulate(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int)
                 if frame[frame[PRESENT] + sign * classes + klass]:
                     task = (slot * stages + stage) * classes + klass
                     total += 1
-                    waiting[task] = predecessors(net, frame, pool, path, stages, task, work, buffer)
-                    if waiting[task] == 0:
+                    count = predecessors(net, frame, pool, path, stages, task, work, buffer)
+                    work[waiting + WIDTH * task], work[ready + WIDTH * task] = count, 0
+                    work[enabler + WIDTH * task] = -1
+                    if count == 0:
                         push(work, readies, tasks, size, 0, task)
                         size += 1
     done = 0
@@ -179,16 +184,16 @@ def simulate(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int)
         work[work[LINE_READY] + done] = at
         work[work[LINE_END] + done] = end
         work[work[LINE_LANE] + done] = lane
-        work[work[LINE_ENABLER] + done] = enabler[task]
+        work[work[LINE_ENABLER] + done] = work[enabler + WIDTH * task]
         done += 1
         makespan = max(makespan, end)
         for number in range(successors(net, frame, pool, path, stages, task, work, buffer)):
             after = work[buffer + number]
-            ready[after] = max(ready[after], end)
-            waiting[after] -= 1
-            if waiting[after] == 0:
-                enabler[after] = task
-                push(work, readies, tasks, size, ready[after], after)
+            work[ready + WIDTH * after] = max(work[ready + WIDTH * after], end)
+            work[waiting + WIDTH * after] -= 1
+            if work[waiting + WIDTH * after] == 0:
+                work[enabler + WIDTH * after] = task
+                push(work, readies, tasks, size, work[ready + WIDTH * after], after)
                 size += 1
     work[TASKS] = total
     return makespan

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from tensoropt.mcmc.blob import (
     AFTER,
     AFTER_ALL,
@@ -23,12 +21,13 @@ from tensoropt.mcmc.blob import (
     TARGET,
     TARGET_ENTRY,
 )
+from tensoropt.mcmc.compiled import compiled, inlined
 from tensoropt.mcmc.relations import predecessors, successors
 
-__all__ = ["link", "link_all", "tasks_after", "tasks_before"]
+__all__ = ["link", "link_all", "tasks_after", "tasks_before", "waits_for_one"]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def link(net: Any, work: Any, slot: int, empty: bool) -> None:
     """Notes whether a way is empty: then its ends wait for one another directly."""
     if net[net[SOURCE] + slot] >= 0:
@@ -37,7 +36,7 @@ def link(net: Any, work: Any, slot: int, empty: bool) -> None:
         work[work[BEFORE] + net[net[TARGET_ENTRY] + slot]] = source if empty else slot
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def link_all(net: Any, path: Any, work: Any) -> None:
     """Makes the lists of a strategy."""
     slots = len(path)
@@ -49,7 +48,7 @@ def link_all(net: Any, path: Any, work: Any) -> None:
             link(net, work, slot, True)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def tasks_after(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, task: int, at: int) -> int:
     """The tasks that wait for a task: how many are written to ``work`` from ``at`` on."""
     if frame[CLASSES] > 1:
@@ -64,7 +63,7 @@ def tasks_after(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: i
     return last - first
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def tasks_before(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, task: int, at: int) -> int:
     """The tasks that a task waits for: how many are written to ``work`` from ``at`` on."""
     if frame[CLASSES] > 1:
@@ -78,3 +77,13 @@ def tasks_before(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: 
         before = work[work[BEFORE] + entry]
         work[at + entry - first] = before * stages + pool[path[before]] - 1
     return last - first
+
+
+@inlined
+def waits_for_one(net: Any, frame: Any, stages: int, task: int) -> bool:
+    """Whether a task, where all devices do the same, waits for a single other one."""
+    slot = task // stages
+    return bool(
+        frame[CLASSES] == 1
+        and (task > slot * stages or net[net[BEFORE_FIRST] + slot + 1] - net[net[BEFORE_FIRST] + slot] == 1)
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from tensoropt.mcmc.blob import (
     BLOCK,
     BUFFER_AFTER,
@@ -32,6 +30,7 @@ from tensoropt.mcmc.blob import (
     TRIED,
     WIDTH,
 )
+from tensoropt.mcmc.compiled import compiled
 from tensoropt.mcmc.links import tasks_after
 
 __all__ = ["forget_tails", "leave_marks", "leave_tails", "look_back"]
@@ -39,7 +38,7 @@ __all__ = ["forget_tails", "leave_marks", "leave_tails", "look_back"]
 _MUCH = 2**61
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def leave_marks(work: Any) -> None:
     """Goes once through a timeline and notes, every so many tasks, how far each lane is.
 
@@ -71,7 +70,7 @@ def leave_marks(work: Any) -> None:
     work[MAKESPAN] = peak
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def look_back(work: Any, stop: int, last: int, busy: int) -> int:
     """How far each lane is after the first ``stop`` tasks of a timeline.
 
@@ -110,7 +109,7 @@ def look_back(work: Any, stop: int, last: int, busy: int) -> int:
     return int(peak)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def leave_tails(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int) -> None:
     """Notes for each task of a timeline how long the longest chain of tasks that wait for it takes.
 
@@ -132,7 +131,7 @@ def leave_tails(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: i
         work[work[TAIL] + WIDTH * task] = tail
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def forget_tails(pool: Any, path: Any, work: Any, stages: int) -> None:
     """Keeps what was noted true after a change: chains may be shorter by what it has made tasks shorter."""
     work[STALE] += 1

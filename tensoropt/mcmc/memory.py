@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.mcmc.blob import EDGE_FROM, EDGE_TO, IN_EDGE, IN_FIRST, OUT_EDGE, OUT_FIRST
+from tensoropt.mcmc.compiled import compiled
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.stages import Ints
 
@@ -99,7 +99,7 @@ def limited_memory(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def memory_of(memory: Any, assignment: Any) -> int:
     """Bytes of a strategy."""
     total = 0
@@ -110,12 +110,12 @@ def memory_of(memory: Any, assignment: Any) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _edge_bytes(memory: Any, edge: int, start: int, end: int) -> int:
     return int(memory.edge[memory.edge_base[edge] + start * memory.width[edge] + end])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def more_memory(net: Any, memory: Any, assignment: Any, op: int, choice: int) -> int:
     """By how many bytes another configuration of one operator makes a strategy larger."""
     now = assignment[op]

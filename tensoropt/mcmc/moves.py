@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import blob
@@ -23,6 +22,7 @@ from tensoropt.mcmc.blob import (
     MOVED_FROM,
     MOVED_OP,
 )
+from tensoropt.mcmc.compiled import compiled
 from tensoropt.mcmc.links import link
 from tensoropt.mcmc.memory import more_memory
 from tensoropt.mcmc.network import Network
@@ -161,7 +161,7 @@ class Moves:
         return sets, (second * self.choices[sets]).astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def apply(net: Any, moves: Any, memory: Any, assignment: Any, work: Any, number: int, choice: int) -> int:
     """Gives the operators of a set configurations, in ``assignment``; :func:`restore` undoes it.
 
@@ -193,7 +193,7 @@ def apply(net: Any, moves: Any, memory: Any, assignment: Any, work: Any, number:
     return int(more)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def restore(net: Any, work: Any, assignment: Any, path: Any) -> None:
     """Takes a change back that is not wanted."""
     for number in range(work[CHANGED] - 1, -1, -1):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from tensoropt.mcmc.blob import (
     BUFFER_BEFORE,
     CLASSES,
@@ -35,6 +33,8 @@ from tensoropt.mcmc.blob import (
     LINE_TASK,
     LOGGED,
     OPEN,
+    OTHER_NEW,
+    OTHER_OLD,
     PHASE,
     REGION_FIRST,
     REGION_LAST,
@@ -45,8 +45,6 @@ from tensoropt.mcmc.blob import (
     SHIFT_BY,
     SHIFT_NEW,
     SHIFT_OLD,
-    SHIFTS,
-    SHIFTS_AT_ONCE,
     SLOT_DIRTY,
     SPARE_READY,
     SPARE_TASK,
@@ -58,14 +56,15 @@ from tensoropt.mcmc.blob import (
     WAITING,
     WIDTH,
 )
+from tensoropt.mcmc.compiled import compiled, inlined
 from tensoropt.mcmc.heap import push
-from tensoropt.mcmc.marks import look_back
 from tensoropt.mcmc.links import tasks_before
+from tensoropt.mcmc.marks import look_back
 
 __all__ = ["consider", "find_shift", "next_change", "note", "skip"]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _is_done(work: Any, base: int, task: int) -> bool:
     """Whether a task has been taken: simulated, or in a part that was skipped."""
     if work[work[STAMP] + WIDTH * task] == work[EPOCH]:
@@ -74,7 +73,7 @@ def _is_done(work: Any, base: int, task: int) -> bool:
     return 0 <= place < base
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _end_of(work: Any, task: int) -> int:
     """When a task that has been taken ends."""
     if work[work[STAMP] + WIDTH * task] == work[EPOCH]:
@@ -86,7 +85,7 @@ def _end_of(work: Any, task: int) -> int:
     return int(work[work[LINE_END] + place])
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _turn(work: Any, task: int) -> int:
     """Orders the tasks that have been taken: parts that were skipped lie between those that were simulated."""
     if work[work[STAMP] + WIDTH * task] == work[EPOCH]:
@@ -98,7 +97,7 @@ def _turn(work: Any, task: int) -> int:
     return int(((2 * work[work[REGION_LOGGED] + region]) << 32) + place)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def consider(
     net: Any,
     frame: Any,
@@ -161,7 +160,7 @@ def consider(
     return size + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def next_change(
     net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, base: int, total: int, least: int
 ) -> int:
@@ -204,7 +203,7 @@ def next_change(
     return int(result)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def find_shift(work: Any, base: int, size: int) -> Any:
     """Whether all that is going on is as in the old timeline, only later by one time.
 
@@ -242,9 +241,11 @@ def find_shift(work: Any, base: int, size: int) -> Any:
             return -1, 0
     if work[FRESH_NEW] > now or work[FRESH_OLD] > then:
         return -1, 0
-    for number in range(work[SHIFTS]):
-        if work[work[SHIFT_BY] + number] != shift and (
-            work[work[SHIFT_NEW] + number] > now or work[work[SHIFT_OLD] + number] > then
+    for place_of in range(work[LANES] + 1):
+        if work[work[OTHER_NEW] + place_of] > now or work[work[OTHER_OLD] + place_of] > then:
+            return -1, 0
+        if work[work[SHIFT_BY] + place_of] != shift and (
+            work[work[SHIFT_NEW] + place_of] > now or work[work[SHIFT_OLD] + place_of] > then
         ):
             return -1, 0
     for number in range(size):
@@ -255,24 +256,25 @@ def find_shift(work: Any, base: int, size: int) -> Any:
     return place, shift
 
 
-@njit(cache=True, nogil=True, inline="always")
-def note(work: Any, by: int, new: int, old: int) -> None:
-    """Notes by how much a task's end differs, and when it ends."""
-    for number in range(work[SHIFTS]):
-        if work[work[SHIFT_BY] + number] == by:
-            work[work[SHIFT_NEW] + number] = max(work[work[SHIFT_NEW] + number], new)
-            work[work[SHIFT_OLD] + number] = max(work[work[SHIFT_OLD] + number], old)
-            return
-    if work[SHIFTS] == SHIFTS_AT_ONCE:
-        work[FRESH_NEW] = max(work[FRESH_NEW], new)
-        work[FRESH_OLD] = max(work[FRESH_OLD], old)
+@inlined
+def note(work: Any, lane: int, by: int, new: int, old: int) -> None:
+    """Notes by how much the end of a lane's task differs, and when it ends.
+
+    A lane's tasks end one after the other, so those that differ by the same time as the last one are told apart from
+    all before. Tasks of no lane share one.
+    """
+    place = work[LANES] if lane < 0 else lane
+    if work[work[SHIFT_BY] + place] != by:
+        work[work[OTHER_NEW] + place] = max(work[work[OTHER_NEW] + place], work[work[SHIFT_NEW] + place])
+        work[work[OTHER_OLD] + place] = max(work[work[OTHER_OLD] + place], work[work[SHIFT_OLD] + place])
+        work[work[SHIFT_BY] + place] = by
+        work[work[SHIFT_NEW] + place], work[work[SHIFT_OLD] + place] = new, old
         return
-    number = work[SHIFTS]
-    work[work[SHIFT_BY] + number], work[work[SHIFT_NEW] + number], work[work[SHIFT_OLD] + number] = by, new, old
-    work[SHIFTS] += 1
+    work[work[SHIFT_NEW] + place] = max(work[work[SHIFT_NEW] + place], new)
+    work[work[SHIFT_OLD] + place] = max(work[work[SHIFT_OLD] + place], old)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def skip(
     net: Any,
     frame: Any,
@@ -336,9 +338,11 @@ def skip(
         place += 1
     work[PHASE] += 1
     # From here on only what still runs matters: it ends no later than its lane is free.
-    work[LAST], work[SHIFTS], work[LATEST] = stop - 1, 0, latest
+    work[LAST], work[LATEST] = stop - 1, latest
     work[FRESH_NEW] = work[FRESH_OLD] = -1
-    note(work, shift, latest + shift, latest)
+    for place in range(work[LANES] + 1):
+        work[work[SHIFT_BY] + place], work[work[SHIFT_NEW] + place] = shift, latest + shift
+        work[work[SHIFT_OLD] + place], work[work[OTHER_NEW] + place], work[work[OTHER_OLD] + place] = latest, -1, -1
     work[SHARED] = 0
     for number in range(work[DIRTY]):
         if work[work[DIRTY_STATE] + number] & 2:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from tensoropt.mcmc.blob import (
     BACK_FROM,
     BACK_TABLE,
@@ -37,6 +35,7 @@ from tensoropt.mcmc.blob import (
     WAY_TO,
     ZEROED,
 )
+from tensoropt.mcmc.compiled import compiled, inlined
 
 __all__ = ["lane_of", "predecessors", "route", "successors"]
 
@@ -44,7 +43,7 @@ __all__ = ["lane_of", "predecessors", "route", "successors"]
 _WAY, _FORWARD, _BACKWARD, _WAY_BACK = 0, 1, 2, 3
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def route(net: Any, rows: Any, routes: Any, edge: int, back: bool, start: int, end: int) -> int:
     """The path of an edge between configurations of its producer and consumer; -1 if its row is not known."""
     if back:
@@ -57,7 +56,7 @@ def route(net: Any, rows: Any, routes: Any, edge: int, back: bool, start: int, e
     return -1 if row < 0 else routes[row + net[net[LAYOUTS] + net[net[WAY_TO] + edge] + end]]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _collect(
     frame: Any,
     pool: Any,
@@ -76,7 +75,7 @@ def _collect(
     return _collect_stage(frame, pool, path, stages, slot, stage, sign, klass, out, at, count)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _collect_stage(
     frame: Any,
     pool: Any,
@@ -106,12 +105,12 @@ def _collect_stage(
     return count
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _some(path: Any, slot: int) -> bool:
     return bool(path[slot] != 0)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def predecessors(net: Any, frame: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
     """The tasks that a task waits for: how many are written to ``out`` from ``at`` on."""
     classes = frame[CLASSES]
@@ -147,7 +146,7 @@ def predecessors(net: Any, frame: Any, pool: Any, path: Any, stages: int, task: 
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def successors(net: Any, frame: Any, pool: Any, path: Any, stages: int, task: int, out: Any, at: int) -> int:
     """The tasks that wait for a task, as :func:`predecessors` gives those that it waits for."""
     classes = frame[CLASSES]
@@ -186,7 +185,7 @@ def successors(net: Any, frame: Any, pool: Any, path: Any, stages: int, task: in
     return count
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def lane_of(frame: Any, sign: int, klass: int) -> int:
     """The resource of a task, -1 for none: devices first, then the links of each level."""
     kind = frame[frame[KINDS] + sign]

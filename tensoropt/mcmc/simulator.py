@@ -238,7 +238,7 @@ class Simulator:
             (marks * lanes, (blob.MARK_LAST, blob.MARK_BUSY)),
             (marks, (blob.MARK_PEAK,)),
             ((most + 2) * classes, (blob.BUFFER_BEFORE, blob.BUFFER_AFTER)),
-            (blob.SHIFTS_AT_ONCE, (blob.SHIFT_BY, blob.SHIFT_NEW, blob.SHIFT_OLD)),
+            (lanes + 1, tuple(range(blob.SHIFT_BY, blob.OTHER_OLD + 1))),
             (len(network.field(blob.AFTER_ALL)), (blob.AFTER, blob.BEFORE)),
         ]
         sizes = {field: size for size, fields in of_size for field in fields}

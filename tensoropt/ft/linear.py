@@ -1,15 +1,13 @@
-"""Which variable to eliminate next: the marked linear graph of section 3.2, and least tables where it
-ends."""
+"""Which variables to eliminate one by one: those beside the marked linear graph of section 3.2."""
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable
 
 from tensoropt.ft.cost_graph import CostGraph
 
-__all__ = ["LinearGraph", "eliminate_simple", "first_operator", "least_table_order", "topological_rank"]
+__all__ = ["LinearGraph", "eliminate_simple", "first_operator", "topological_rank"]
 
 
 def topological_rank(count: int, edges: list[tuple[int, int]]) -> tuple[int, ...]:
@@ -109,38 +107,3 @@ def eliminate_simple(graph: CostGraph, marked: Callable[[], list[int]], longest:
         for w in graph.eliminate(v, "node"):
             if (k := key(w)) is not None:
                 heapq.heappush(heap, k)
-
-
-def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
-    """An order of elimination, each time the variable that makes the least table.
-
-    Returns:
-        the order of all variables, and the largest number of joint configurations that any step looks at.
-    """
-    rank = graph.workshop.rank
-    near = {v: set(graph.neighbours(v)) for v in graph.sizes}
-    sizes = dict(graph.sizes)
-
-    def key(v: int) -> tuple[int, int, int, int, int]:
-        # Neighbours with one configuration left cost nothing now, but a table of them all would be in the way later.
-        result = math.prod(sizes[w] for w in near[v])
-        return (result * sizes[v], result, len(near[v]), rank[v], v)
-
-    heap = [key(v) for v in sorted(sizes)]
-    heapq.heapify(heap)
-    order: list[int] = []
-    largest = 0
-    while heap:
-        entry = heapq.heappop(heap)
-        v = entry[4]
-        if v not in near or entry != key(v):
-            continue
-        largest = max(largest, entry[0])
-        order.append(v)
-        around = near.pop(v)
-        for w in around:  # the result is over all of them, so they become neighbours
-            near[w] |= around
-            near[w] -= {v, w}
-        for w in sorted(around):
-            heapq.heappush(heap, key(w))
-    return order, largest

@@ -16,13 +16,8 @@ import numpy as np
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
 from tensoropt.ft.cost_graph import CostGraph, Factor, TooLongError, Workshop, build_cost_graph, choice, nothing, unit
-from tensoropt.ft.linear import (
-    LinearGraph,
-    eliminate_simple,
-    first_operator,
-    least_table_order,
-    topological_rank,
-)
+from tensoropt.ft.linear import LinearGraph, eliminate_simple, first_operator, topological_rank
+from tensoropt.ft.order import fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.search.grid import coarsest_grid
@@ -98,7 +93,7 @@ def track_frontier(
 
     Initialization, elimination until the marked linear graph is left, LDP on it, unrolling. Where node and
     edge elimination end before the graph is linear, variables are merged with their neighbours in the order
-    of least tables (branch elimination). If that would make too large a table, the variable with the most
+    of fewest points (branch elimination). If that would make too large a table, the variable with the most
     neighbours is fixed (heuristic elimination, the result is not exact) or, with ``heuristics=False``,
     conditioned on: the rest is solved for each of its configurations, which is exact on any graph.
 
@@ -223,7 +218,7 @@ def _solve_part(graph: CostGraph, options: _Options) -> Factor:
 
 
 def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor:
-    """Eliminates all variables, in the given order or that of least tables.
+    """Eliminates all variables, in the given order or that of fewest points.
 
     If that takes long, bounds are worked out: a narrow pass finds strategies, then the exact one goes on without
     what those beat.
@@ -317,7 +312,7 @@ def _narrow(
     workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=NARROW_LONGEST)
     quick = graph.restricted(near, workshop, bounds.relaxed(epsilon).restricted(near))
     try:
-        for v in least_table_order(quick)[0] if order is None else order:
+        for v in fewest_points_order(quick)[0] if order is None else order:
             quick.eliminate(v, kind)
     except TooLongError:
         return None
@@ -326,7 +321,9 @@ def _narrow(
 
 def _eliminate_all(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor:
     if order is None:
-        order, largest = least_table_order(graph)
+        order, largest = fewest_points_order(graph)
+        if largest > options.limit:
+            order, largest = least_table_order(graph)
         if largest > options.limit:
             if graph.workshop.left < math.inf:
                 raise TooLongError(largest)

@@ -1,0 +1,176 @@
+"""In which order a graph's variables are eliminated at once: that of fewest points, or that of least tables."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tensoropt.ft.cost_graph import CostGraph
+
+__all__ = ["fewest_points_order", "least_table_order"]
+
+Scope = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What a table will be.
+
+    Attributes:
+        content: a number that tables share which are sure to be equal.
+        length: points of a cell, on average.
+    """
+
+    content: int
+    length: float
+
+
+class _Step(NamedTuple):
+    """What eliminating a variable would do."""
+
+    content: int
+    near: tuple[int, ...]
+    joint: int
+    length: float
+
+
+class _Eliminations:
+    """A graph whose eliminations are only counted.
+
+    Cells of a sum of frontiers have about as many points as those of both together (as many as that, for convex ones),
+    and products are made once for all layers whose tables are equal.
+    """
+
+    def __init__(self, graph: CostGraph) -> None:
+        self._sizes = graph.sizes
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._tables: dict[Scope, _Expected] = {}
+        self._of: dict[int, set[Scope]] = {v: set() for v in graph.sizes}
+        for scope, factor in graph.factors.items():
+            if scope:
+                table = factor.table
+                length = max(1.0, table.points / max(1, table.cells))
+                self._put(scope, _Expected(self._number("table", id(table)), length))
+        self.steps = {v: self._look(v) for v in sorted(graph.sizes)}
+        self._equals: dict[int, int] = {}
+        for step in self.steps.values():
+            self._equals[step.content] = self._equals.get(step.content, 0) + 1
+
+    def points(self, variable: int) -> float:
+        """Points that its elimination will make, shared among all eliminations that do the same."""
+        step = self.steps[variable]
+        return step.joint // self._sizes[variable] * step.length / self._equals[step.content]
+
+    def eliminate(self, variable: int) -> Scope:
+        """Returns the neighbours, whose steps are others now."""
+        step = self.steps.pop(variable)
+        for scope in sorted(self._of[variable]):
+            del self._tables[scope]
+            for v in scope:
+                self._of[v].discard(scope)
+        if step.near:
+            made = _Expected(self._number("made", step.content), step.length)
+            known = self._tables.get(step.near)
+            if known is not None:
+                number = self._number("sum", known.content, made.content)
+                made = _Expected(number, known.length + made.length - 1.0)
+            self._put(step.near, made)
+        for v in step.near:
+            # A variable that went still counts among those that it was equal to: they share what was made for it.
+            before, now = self.steps[v].content, self._look(v)
+            self.steps[v] = now
+            self._equals[before] -= 1
+            self._equals[now.content] = self._equals.get(now.content, 0) + 1
+        return step.near
+
+    def _put(self, scope: Scope, table: _Expected) -> None:
+        self._tables[scope] = table
+        for v in scope:
+            self._of[v].add(scope)
+
+    def _look(self, variable: int) -> _Step:
+        sizes = self._sizes
+        scopes = sorted(self._of[variable], key=lambda s: (math.prod([sizes[v] for v in s]), s))
+        axes = sorted({v for scope in scopes for v in scope} | {variable})
+        place = {v: axis for axis, v in enumerate(axes)}
+        parts = [(self._tables[scope].content, *[place[v] for v in scope]) for scope in scopes]
+        length = 1.0 + sum([self._tables[scope].length - 1.0 for scope in scopes])
+        near = tuple(v for v in axes if v != variable)
+        joint = math.prod([sizes[v] for v in axes])
+        return _Step(self._number("product", place[variable], sizes[variable], *parts), near, joint, length)
+
+    def _number(self, *key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def fewest_points_order(graph: CostGraph) -> tuple[list[int], int]:
+    """An order of elimination, each time the variable whose elimination makes the fewest points.
+
+    Equal layers share what is made for one of them, so what lies within a layer goes before layers meet, where
+    frontiers have added up.
+
+    Returns:
+        the order of all variables, and the largest number of joint configurations that any step looks at.
+    """
+    rank = graph.workshop.rank
+    left = _Eliminations(graph)
+
+    def key(v: int) -> tuple[float, int, int, int, int]:
+        step = left.steps[v]
+        return (left.points(v), step.joint, len(step.near), rank[v], v)
+
+    heap = [key(v) for v in sorted(graph.sizes)]
+    heapq.heapify(heap)
+    order: list[int] = []
+    largest = 0
+    while heap:
+        entry = heapq.heappop(heap)
+        v = entry[4]
+        if v not in left.steps:
+            continue
+        now = key(v)
+        if now != entry:
+            heapq.heappush(heap, now)
+            continue
+        largest = max(largest, left.steps[v].joint)
+        order.append(v)
+        for w in left.eliminate(v):
+            heapq.heappush(heap, key(w))
+    return order, largest
+
+
+def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
+    """An order of elimination, each time the variable with the fewest joint configurations.
+
+    Returns:
+        the order of all variables, and the largest number of joint configurations that any step looks at.
+    """
+    rank = graph.workshop.rank
+    near = {v: set(graph.neighbours(v)) for v in graph.sizes}
+    sizes = dict(graph.sizes)
+
+    def key(v: int) -> tuple[int, int, int, int, int]:
+        # Neighbours with one configuration left cost nothing now, but a table of them all would be in the way later.
+        result = math.prod(sizes[w] for w in near[v])
+        return (result * sizes[v], result, len(near[v]), rank[v], v)
+
+    heap = [key(v) for v in sorted(sizes)]
+    heapq.heapify(heap)
+    order: list[int] = []
+    largest = 0
+    while heap:
+        entry = heapq.heappop(heap)
+        v = entry[4]
+        if v not in near or entry != key(v):
+            continue
+        largest = max(largest, entry[0])
+        order.append(v)
+        around = near.pop(v)
+        for w in around:  # the result is over all of them, so they become neighbours
+            near[w] |= around
+            near[w] -= {v, w}
+        for w in sorted(around):
+            heapq.heappush(heap, key(w))
+    return order, largest

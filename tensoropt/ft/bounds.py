@@ -186,27 +186,12 @@ class Bounds:
         Args:
             graph: what the bounds are for.
         """
-        place = {v: i for i, v in enumerate(sorted(graph.sizes))}
-        factors = [graph.factors[scope] for scope in sorted(graph.factors)]
-        time, memory = np.zeros(len(self._weighted)), np.zeros(len(self._weighted))
-        chosen = np.empty((len(factors), len(self._weighted)), np.int64)
-        for number, factor in enumerate(factors):
-            table = factor.table
-            for w, weighted in enumerate(self._weighted):
-                cell = 0
-                for v, size in zip(factor.scope, table.shape, strict=True):
-                    cell = cell * size + int(weighted.labels[place[v]])
-                points = slice(int(table.offsets[cell]), int(table.offsets[cell + 1]))
-                cost = table.time_s[points] * weighted.time_weight + table.memory_bytes[points] * weighted.memory_weight
-                chosen[number, w] = points.start + int(cost.argmin())
-            time += table.time_s[chosen[number]]
-            memory += table.memory_bytes[chosen[number]]
+        time = np.array([w.time_s for w in self._weighted])
+        memory = np.array([w.memory_bytes for w in self._weighted])
         kept, offsets = reduce_segments(np.array([0, len(time)]), time, memory)
-        return Factor(
-            (),
-            FrontierTable((), offsets, time[kept], memory[kept]),
-            Sum(tuple(factor.origin for factor in factors), tuple(points[kept] for points in chosen)),
-        )
+        chosen = np.array([self._weighted[w].points for w in kept]).T
+        origins = tuple(factor.origin for factor in graph.factors())
+        return Factor((), FrontierTable((), offsets, time[kept], memory[kept]), Sum(origins, tuple(chosen)))
 
     def relaxed(self, epsilon: float) -> Bounds:
         """The same bounds for points that may be slower than those on the frontier."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tensoropt.ft.origin import Choice, Join, Leaf, Origin, Select
+from tensoropt.ft.origin import Choice, Join, Leaf, Origin, Select, Sum
 from tensoropt.ft.reduction import Reduced
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray, Problem
@@ -37,7 +37,8 @@ class Reach:
 
     def plus(self, other: Reach) -> Reach:
         """That of a product."""
-        taken = {v: a + other.taken[v] if v in other.taken else a for v, a in self.taken.items()}
+        with np.errstate(invalid="ignore"):  # of impossible configurations, which tests leave out
+            taken = {v: a + other.taken[v] if v in other.taken else a for v, a in self.taken.items()}
         taken.update((v, a) for v, a in other.taken.items() if v not in self.taken)
         return Reach(taken, self.decided + other.decided)
 
@@ -96,6 +97,7 @@ class Workshop:
         progress: is told (variables decided, variables).
         decided: variables eliminated or fixed so far; of those decided several times, the first.
         joined: results by what was joined. Repeated layers have equal tables, so their joins are made once.
+        merged: the same of whole merges.
     """
 
     names: tuple[tuple[str, ...], ...]
@@ -109,6 +111,9 @@ class Workshop:
     progress: Callable[[int, int], None] | None = None
     decided: int = 0
     joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(default_factory=dict)
+    merged: dict[tuple[int, ...], tuple[list[FrontierTable], FrontierTable, tuple[IntArray, ...]]] = field(
+        default_factory=dict
+    )
 
     @contextmanager
     def within(self, ratio: float, candidates: float) -> Iterator[None]:
@@ -157,36 +162,84 @@ class Workshop:
         place = {v: axis for axis, v in enumerate(axes)}
         lengths = tuple(sizes[v] for v in axes)
         left_axes, right_axes = (tuple(place[v] for v in f.scope) for f in (left, right))
-        key = (id(left.table), left_axes, id(right.table), right_axes, lengths, len(scope), ratio)
-        known = self.joined.get(key) if prune is None else None
-        if known is None:
-            made = join(
-                left.table,
-                left_axes,
-                right.table,
-                right_axes,
-                lengths,
-                len(scope),
-                ratio=ratio,
-                prune=prune,
-                box=box,
-                pool=self.pool,
-            )
-            known = (left.table, right.table, made)  # holds the tables, so that their ids stay theirs
-            if prune is None:
-                self.joined[key] = known
-        made = known[2]
+        made = self._product(left.table, left_axes, right.table, right_axes, lengths, len(scope), ratio, prune, box)
         if made.table.points == 0 and limits is None and not self.conflict:
             self.conflict = tuple(sorted(axes))
         return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right), reach)
 
+    def merge(self, factors: list[Factor], sizes: dict[int, int], limits: Limits | None = None) -> Factor:
+        """The product of factors over the same variables (edge elimination, Eq. 5)."""
+        scope = factors[0].scope
+        if len(scope) > 1:
+            for _ in factors[1:]:
+                self.record("edge", scope, scope)
+        if limits is not None and all(factor.reach is not None for factor in factors):
+            whole = factors[0]
+            for factor in factors[1:]:
+                whole = self.join(whole, factor, scope, (), sizes, limits=limits)
+            return whole
+        table, points = self.merge_tables([factor.table for factor in factors])
+        if table.points == 0 and limits is None and not self.conflict:
+            self.conflict = scope
+        return Factor(scope, table, Sum(tuple(factor.origin for factor in factors), points))
+
+    def merge_tables(self, tables: list[FrontierTable]) -> tuple[FrontierTable, tuple[IntArray, ...]]:
+        """The product of tables of one shape, and which point of each is in each of its points.
+
+        Two by two, and equal ones first, so that most of many equal ones are made once.
+        """
+        key = tuple(map(id, tables))
+        if key not in self.merged:
+            first: dict[int, int] = {}
+            for table in tables:
+                first.setdefault(id(table), len(first))
+            order = sorted(range(len(tables)), key=lambda i: first[id(tables[i])])
+            left = [(tables[i], [(i, np.arange(tables[i].points))]) for i in order]
+            while len(left) > 1:
+                made = []
+                for (one, of_one), (two, of_two) in zip(left[::2], left[1::2], strict=False):
+                    axes = tuple(range(len(one.shape)))
+                    both = self._product(one, axes, two, axes, one.shape, len(axes), 0.0, None, None)
+                    parts = [(i, points[both.left]) for i, points in of_one]
+                    made.append((both.table, [*parts, *((i, points[both.right]) for i, points in of_two)]))
+                left = [*made, *left[2 * len(made) :]]
+            whole, chosen = left[0]
+            self.merged[key] = tables, whole, tuple(points for _, points in sorted(chosen, key=lambda part: part[0]))
+        return self.merged[key][1:]
+
+    def _product(
+        self,
+        left: FrontierTable,
+        left_axes: tuple[int, ...],
+        right: FrontierTable,
+        right_axes: tuple[int, ...],
+        lengths: tuple[int, ...],
+        keep: int,
+        ratio: float,
+        prune: Prune | None,
+        box: Box | None,
+    ) -> Joined:
+        """`tensoropt.search.tables.join`, once for the same tables if nothing is pruned."""
+        key = (id(left), left_axes, id(right), right_axes, lengths, keep, ratio)
+        known = self.joined.get(key) if prune is None else None
+        if known is None:
+            made = join(
+                left, left_axes, right, right_axes, lengths, keep, ratio=ratio, prune=prune, box=box, pool=self.pool
+            )
+            known = (left, right, made)  # holds the tables, so that their ids stay theirs
+            if prune is None:
+                self.joined[key] = known
+        return known[2]
+
 
 class CostGraph:
-    """Variables that are undecided, and at most one factor per scope.
+    """Variables that are undecided, and factors over them.
+
+    Factors over the same variables are merged (edge elimination, Eq. 5) only once they are needed: bounds are worked out
+    without, and leave less to merge.
 
     Attributes:
         sizes: the number of configurations of each variable.
-        factors: by scope. The empty scope holds what is fully decided.
         workshop: what all eliminations share.
         limits: what every new table's points are tested by, or None.
     """
@@ -194,42 +247,50 @@ class CostGraph:
     def __init__(self, sizes: dict[int, int], workshop: Workshop, limits: Limits | None = None) -> None:
         self.sizes = dict(sizes)
         self.limits = limits
-        self.factors: dict[tuple[int, ...], Factor] = {}
         self.workshop = workshop
+        self._factors: dict[tuple[int, ...], list[Factor]] = {}
         self._of: dict[int, set[tuple[int, ...]]] = {v: set() for v in sizes}
 
     def add(self, factor: Factor) -> None:
-        """Adds a factor. One over the same variables is merged with it: edge elimination, Eq. 5."""
-        known = self.factors.get(factor.scope)
-        if known is not None:
-            factor = self.workshop.join(known, factor, factor.scope, (), self.sizes, limits=self.limits)
-            if len(factor.scope) > 1:
-                self.workshop.record("edge", factor.scope, factor.scope)
-        self.factors[factor.scope] = factor
+        """Adds a factor."""
+        self._factors.setdefault(factor.scope, []).append(factor)
         for v in factor.scope:
             self._of[v].add(factor.scope)
 
+    def factors(self) -> Iterator[Factor]:
+        """All factors as they are, by scope. The empty scope has what is fully decided."""
+        for scope in sorted(self._factors):
+            yield from self._factors[scope]
+
+    def merged(self, scope: tuple[int, ...]) -> Factor:
+        """The one factor over ``scope``, of which there must be any."""
+        several = self._factors[scope]
+        if len(several) > 1:
+            self._factors[scope] = [self.workshop.merge(several, self.sizes, self.limits)]
+        return self._factors[scope][0]
+
     def around(self, variable: int) -> list[Factor]:
         """The factors over ``variable``, smallest first."""
-        return sorted((self.factors[scope] for scope in self._of[variable]), key=lambda f: (f.table.cells, f.scope))
+        found = [self.merged(scope) for scope in sorted(self._of[variable])]
+        return sorted(found, key=lambda f: (f.table.cells, f.scope))
 
     def neighbours(self, variable: int) -> tuple[int, ...]:
         """The variables that share a factor with ``variable``, ascending."""
         return tuple(sorted({v for scope in self._of[variable] for v in scope} - {variable}))
 
-    def _remove(self, scope: tuple[int, ...]) -> Factor:
+    def _remove(self, scope: tuple[int, ...]) -> None:
         for v in scope:
             self._of[v].discard(scope)
-        return self.factors.pop(scope)
+        del self._factors[scope]
 
-    def eliminate(self, variable: int, kind: str) -> tuple[int, ...]:
+    def eliminate(self, variable: int, kind: str) -> Factor:
         """Decides ``variable`` for every joint configuration of its neighbours, and removes it.
 
         With two neighbours this is node elimination (Eq. 4), with one a step of LDP (Algorithm 3, line 6),
         with more the compound of branch elimination (Eq. 6), reduced over the merged node at once.
 
         Returns:
-            the neighbours.
+            the factor over its neighbours that it left.
         """
         factors = self.around(variable)
         for factor in factors:
@@ -247,14 +308,15 @@ class CostGraph:
         )
         del self.sizes[variable], self._of[variable]
         self.add(result)
-        return scope
+        return result
 
     def work(self, variable: int) -> float:
         """About how many candidates eliminating ``variable`` makes: mean frontier lengths times joint
         cells."""
-        factors = self.around(variable)
-        cells = math.prod(self.sizes[v] for v in (variable, *self.neighbours(variable)))
-        return cells * math.prod(f.table.points / max(1, f.table.cells) for f in factors)
+        candidates = float(math.prod([self.sizes[v] for v in (variable, *self.neighbours(variable))]))
+        for scope in self._of[variable]:
+            candidates *= 1.0 + sum([f.table.points / max(1, f.table.cells) - 1.0 for f in self._factors[scope]])
+        return candidates
 
     def copy(self) -> CostGraph:
         """The same graph, to be changed apart."""
@@ -263,18 +325,23 @@ class CostGraph:
     def restricted(self, chosen: dict[int, IntArray], workshop: Workshop, limits: Limits | None) -> CostGraph:
         """The graph with only some configurations of each variable."""
         graph = CostGraph({v: len(chosen[v]) for v in self.sizes}, workshop, limits)
-        made: dict[tuple[object, ...], tuple[FrontierTable, IntArray]] = {}
-        for scope in sorted(self.factors):
-            factor = self.factors[scope]
-            table, origin = factor.table, factor.origin
+        made: dict[tuple[object, ...], tuple[list[FrontierTable], list[IntArray]]] = {}
+        for scope, factors in sorted(self._factors.items()):
+            left = factors
             if any(len(chosen[v]) < self.sizes[v] for v in scope):
-                key = (id(table), *(chosen[v].tobytes() for v in scope))
+                key = (*(id(f.table) for f in factors), *(chosen[v].tobytes() for v in scope))
                 if key not in made:
-                    cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), table.shape)
-                    made[key] = table.take(cells.reshape(-1), cells.shape)
-                table, points = made[key]
-                origin = Select(origin, points)
-            graph.add(Factor(scope, table, origin, None if limits is None else limits.reach(scope)))
+                    cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), factors[0].table.shape)
+                    taken = {id(f.table): f.table.take(cells.reshape(-1), cells.shape) for f in factors}
+                    made[key] = tuple(map(list, zip(*(taken[id(f.table)] for f in factors), strict=True)))
+                parts = zip(factors, *made[key], strict=True)
+                left = [Factor(scope, table, Select(f.origin, points)) for f, table, points in parts]
+            if limits is not None:
+                # What a scope takes is known of its factors together only.
+                whole = left[0] if len(left) == 1 else workshop.merge(left, graph.sizes)
+                left = [Factor(scope, whole.table, whole.origin, limits.reach(scope))]
+            for factor in left:
+                graph.add(factor)
         return graph
 
     def components(self) -> list[list[int]]:
@@ -300,21 +367,20 @@ class CostGraph:
         """The graph of some variables that share no factor with others."""
         chosen = set(variables)
         graph = CostGraph({v: self.sizes[v] for v in variables}, self.workshop)
-        for scope in sorted(self.factors):
-            if scope and scope[0] in chosen:
-                graph.add(self.factors[scope])
+        for factor in self.factors():
+            if factor.scope and factor.scope[0] in chosen:
+                graph.add(factor)
         return graph
 
     def fixed(self, variable: int, configuration: int) -> CostGraph:
         """The graph after ``variable`` took one configuration (Eq. 7)."""
         graph = CostGraph({v: k for v, k in self.sizes.items() if v != variable}, self.workshop)
-        for scope in sorted(self.factors):
-            factor = self.factors[scope]
-            if variable in scope:
-                axis = scope.index(variable)
+        for factor in self.factors():
+            if variable in factor.scope:
+                axis = factor.scope.index(variable)
                 cells = np.arange(factor.table.cells).reshape(factor.table.shape).take(configuration, axis=axis)
                 table, points = factor.table.take(cells.reshape(-1), cells.shape)
-                scope = tuple(v for v in scope if v != variable)
+                scope = tuple(v for v in factor.scope if v != variable)
                 factor = Factor(scope, table, Select(factor.origin, points))
             graph.add(factor)
         return graph
@@ -378,13 +444,14 @@ def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> 
             whole.add(Factor(term.scope, table, Leaf(term.term, configuration, alternative)))
     graph = CostGraph({v: int(c.max()) + 1 for v, c in enumerate(reduced.classes)}, workshop)
     for v, classes in enumerate(reduced.classes):
-        factor = whole.factors[(v,)]
+        factor = whole.merged((v,))
         if graph.sizes[v] < sizes[v]:
             factor = _merge_classes(factor, classes, made)
         graph.add(factor)
+    representatives = [reduced.representatives(v) for v in range(len(reduced.members))]
     for term in reduced.terms:
         if len(term.scope) == 2:
-            ends = [reduced.representatives(v) for v in term.scope]
+            ends = [representatives[v] for v in term.scope]
             table, source = leaf_table(term.costs, term.costs.time_s, term.costs.memory_bytes, ends)
             several = term.costs.time_s.shape[-1]
             alternative = source % several if several > 1 else None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["possible_points", "price", "sweep", "weigh", "worst"]
+__all__ = ["add", "possible_points", "price", "sweep", "weigh", "worst"]
 
 _I = types.Array(types.int64, 1, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
@@ -26,6 +26,25 @@ def weigh(offsets: Any, time: Any, memory: Any, time_weight: float, memory_weigh
         for point in range(offsets[cell], offsets[cell + 1]):
             least = min(least, time[point] * time_weight + memory[point] * memory_weight)
         out[cell] = least
+
+
+@njit(types.void(_I, _I, _I, _F, _OUT_F), cache=True, nogil=True)
+def add(starts: Any, part_starts: Any, parts: Any, tables: Any, out: Any) -> None:
+    """Adds up tables.
+
+    Args:
+        starts: where each sum starts in ``out``, then where the last one ends.
+        part_starts: where the parts of each sum start in ``parts``, then where the last one's end.
+        parts: where each part starts in ``tables``.
+        tables: one after another.
+        out: zeros, to which the parts are added.
+    """
+    for number in range(len(starts) - 1):
+        first, length = starts[number], starts[number + 1] - starts[number]
+        for part in range(part_starts[number], part_starts[number + 1]):
+            at = parts[part]
+            for i in range(length):
+                out[first + i] += tables[at + i]
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -168,35 +187,35 @@ def sweep(
 
 
 @njit(
-    types.UniTuple(_NUMBER, 2)(_II, _II, _I, _I, _I, _F, _F, _I, _NUMBER, _NUMBER),
+    types.UniTuple(_NUMBER, 2)(_II, _II, _I, _I, _F, _F, _I, _NUMBER, _NUMBER, _OUT_I),
     cache=True,
     nogil=True,
 )
 def price(
     scopes: Any,
     strides: Any,
-    offset_start: Any,
-    point_start: Any,
+    table_cell: Any,
     offsets: Any,
     time: Any,
     memory: Any,
     labels: Any,
     time_weight: float,
     memory_weight: float,
+    points: Any,
 ) -> Any:
     """Time and memory of a strategy, of each table the point of least weighted cost; +inf if impossible.
 
     Args:
         scopes: ``(tables, 2)`` variables, -1 for none.
         strides: ``(tables, 2)``.
-        offset_start: where the offsets of each table's cells start.
-        point_start: where its points start.
-        offsets: of all cells, within their tables.
+        table_cell: the first cell of each table.
+        offsets: of all cells of distinct tables, one after another.
         time: of all points.
         memory: of all points.
         labels: the configuration of each variable.
         time_weight: per second.
         memory_weight: per byte.
+        points: ``(tables,)``, is set to the point taken of each.
     """
     total_time = total_memory = 0.0
     for f in range(len(scopes)):
@@ -204,15 +223,15 @@ def price(
         for axis in range(2):
             if scopes[f, axis] >= 0:
                 cell += labels[scopes[f, axis]] * strides[f, axis]
-        at = offset_start[f] + cell
+        at = table_cell[f] + cell
         least, best = np.inf, -1
         for point in range(offsets[at], offsets[at + 1]):
-            where = point_start[f] + point
-            value = time[where] * time_weight + memory[where] * memory_weight
+            value = time[point] * time_weight + memory[point] * memory_weight
             if value < least:
-                least, best = value, where
+                least, best = value, point
         if best < 0:
             return np.inf, np.inf
+        points[f] = best - offsets[table_cell[f]]
         total_time += time[best]
         total_memory += memory[best]
     return total_time, total_memory

@@ -104,6 +104,6 @@ def eliminate_simple(graph: CostGraph, marked: Callable[[], list[int]], longest:
             if now is not None:
                 heapq.heappush(heap, now)
             continue
-        for w in graph.eliminate(v, "node"):
+        for w in graph.eliminate(v, "node").scope:
             if (k := key(w)) is not None:
                 heapq.heappush(heap, k)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.ft.cost_graph import CostGraph
+from tensoropt.ft.cost_graph import CostGraph, Factor
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.tables import FrontierTable
 
@@ -43,6 +43,7 @@ class Weighted:
         time_s: of the best strategy that was found.
         memory_bytes: of the same.
         labels: its configurations.
+        points: the point that it takes of each factor's table.
         least_with: what strategies with each configuration cost at least.
         left: per configuration, the part of the least cost that belongs to the variable, unary cost included.
         shares: per end of each edge and configuration there, the part that belongs to the edge.
@@ -56,6 +57,7 @@ class Weighted:
     time_s: float
     memory_bytes: float
     labels: IntArray
+    points: IntArray
     least_with: FloatArray
     left: FloatArray
     shares: FloatArray
@@ -84,18 +86,21 @@ class Messages:
         from tensoropt.ft import kernels
 
         self._weigh: Callable[..., None] = kernels.weigh
+        self._add: Callable[..., None] = kernels.add
         self._sweep: Callable[..., float] = kernels.sweep
         self._price: Callable[..., tuple[float, float]] = kernels.price
         self.variables = sorted(graph.sizes)
         place = {v: i for i, v in enumerate(self.variables)}
         self.sizes = np.array([graph.sizes[v] for v in self.variables], np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.sizes)])
-        self.edges = [scope for scope in sorted(graph.factors) if len(scope) == 2]
+        factors = list(graph.factors())
+        which = self._lay_tables(factors, place)
+        self.edges = sorted({factor.scope for factor in factors if len(factor.scope) == 2})
         self._ends = np.array([[place[v] for v in scope] for scope in self.edges], np.int64).reshape(-1, 2)
         lengths = self.sizes[self._ends]
         self.message_start = (np.cumsum(lengths.reshape(-1)) - lengths.reshape(-1)).reshape(-1, 2)
         self._message_length = int(lengths.sum())
-        self._lay_tables(graph, place)
+        self._lay_sums(factors, which)
         edges_at: list[list[int]] = [[] for _ in self.variables]
         for edge, (u, v) in enumerate(self._ends.tolist()):
             edges_at[u].append(edge)
@@ -106,33 +111,54 @@ class Messages:
         self._orders = [np.array(order, np.int64) for order in (forth, forth[::-1])]
         self._ranks = [np.argsort(order) for order in self._orders]
 
-    def _lay_tables(self, graph: CostGraph, place: dict[int, int]) -> None:
-        scopes, strides, which = [], [], []
+    def _lay_tables(self, factors: list[Factor], place: dict[int, int]) -> list[int]:
+        """Lays distinct tables one after another; returns the number of each factor's."""
         distinct: list[FrontierTable] = []
         number: dict[int, int] = {}
-        for scope in sorted(graph.factors):
-            table = graph.factors[scope].table
+        which, scopes, strides = [], [], []
+        for factor in factors:
+            table = factor.table
             if id(table) not in number:
                 number[id(table)] = len(distinct)
                 distinct.append(table)
             which.append(number[id(table)])
-            scopes.append([*(place[v] for v in scope), -1, -1][:2])
-            strides.append([[0, 0], [1, 0], [table.shape[-1], 1]][len(scope)])
-        cells = np.cumsum([0, *(t.cells for t in distinct)])
+            scopes.append([*(place[v] for v in factor.scope), -1, -1][:2])
+            strides.append([[0, 0], [1, 0], [table.shape[-1], 1]][len(factor.scope)])
+        self._cells = np.cumsum([0, *(t.cells for t in distinct)])
         points = np.cumsum([0, *(t.points for t in distinct)])
-        self._tables = distinct
-        self._cells = cells
         self._scopes = np.array(scopes, np.int64).reshape(-1, 2)
         self._strides = np.array(strides, np.int64).reshape(-1, 2)
-        table_of = np.array(which, np.int64)
-        self._offset_start = cells[table_of] + table_of
-        self._point_start = points[table_of]
-        self._offsets = np.concatenate([t.offsets for t in distinct])
+        self._table_cell = self._cells[np.array(which, np.int64)]
+        self._offsets = np.concatenate(
+            [*(t.offsets[:-1] + at for t, at in zip(distinct, points, strict=False)), points[-1:]]
+        )
         self._time = np.concatenate([t.time_s for t in distinct])
         self._memory = np.concatenate([t.memory_bytes for t in distinct])
-        self._edge_table = cells[table_of[self._scopes[:, 1] >= 0]]
-        single = np.flatnonzero((self._scopes[:, 1] < 0) & (self._scopes[:, 0] >= 0))
-        self._unary_tables = [(int(self._scopes[f, 0]), int(cells[table_of[f]])) for f in single]
+        return which
+
+    def _lay_sums(self, factors: list[Factor], which: list[int]) -> None:
+        """Tables over the same variables are weighed together: first those of single variables, then edges'.
+
+        Equal sums of edges are made once.
+        """
+        of: dict[tuple[int, ...], list[int]] = {}
+        for factor, number in zip(factors, which, strict=True):
+            of.setdefault(factor.scope, []).append(int(self._cells[number]))
+        parts = [of.get((v,), []) for v in self.variables]
+        known: dict[tuple[int, ...], int] = {}
+        edge_sums = []
+        lengths = self.sizes.tolist()
+        for scope, ends in zip(self.edges, self._ends.tolist(), strict=True):
+            tables = tuple(sorted(of[scope]))
+            if tables not in known:
+                known[tables] = len(parts)
+                parts.append(list(tables))
+                lengths.append(math.prod(self.sizes[ends].tolist()))
+            edge_sums.append(known[tables])
+        self._sum_start = np.cumsum([0, *lengths])
+        self._part_start = np.cumsum([0, *map(len, parts)])
+        self._parts = np.array([at for tables in parts for at in tables], np.int64)
+        self._edge_sum = self._sum_start[np.array(edge_sums, np.int64)]
 
     def run(self, time_weight: float, memory_weight: float, start: FloatArray | None = None) -> Weighted | None:
         """Bounds for one pair of weights; None if no possible strategy was found.
@@ -143,20 +169,18 @@ class Messages:
             start: messages to start from. Any will do; those for similar weights save passes.
         """
         tables = np.empty(int(self._cells[-1]))
-        for number, table in enumerate(self._tables):
-            out = tables[self._cells[number] : self._cells[number + 1]]
-            self._weigh(table.offsets, table.time_s, table.memory_bytes, time_weight, memory_weight, out)
+        self._weigh(self._offsets, self._time, self._memory, time_weight, memory_weight, tables)
+        sums = np.zeros(int(self._sum_start[-1]))
+        self._add(self._sum_start, self._part_start, self._parts, tables, sums)
         total = int(self.starts[-1])
-        unary = np.zeros(total)
-        for v, at in self._unary_tables:
-            size = int(self.sizes[v])
-            unary[self.starts[v] : self.starts[v] + size] = tables[at : at + size]
+        unary = sums[:total]
         messages = np.zeros(self._message_length) if start is None else start.copy()
         shares, left = np.zeros(self._message_length), np.zeros(total)
         least_with = np.full(total, -np.inf)
         labels = np.zeros(len(self.sizes), np.int64)
         bound, before = -math.inf, -math.inf
-        best: tuple[float, float, float, Any] = (math.inf, math.inf, math.inf, labels)
+        points = np.zeros(len(self._scopes), np.int64)
+        best: tuple[float, float, float, Any, Any] = (math.inf, math.inf, math.inf, labels, points)
         reached = (-math.inf, math.inf)
         for number in range(2 * _PASSES):
             before = self._sweep(
@@ -165,8 +189,8 @@ class Messages:
                 self._around_start,
                 self._around,
                 self._ends,
-                self._edge_table,
-                tables,
+                self._edge_sum,
+                sums,
                 self.starts,
                 unary,
                 self.message_start,
@@ -182,18 +206,18 @@ class Messages:
             time, memory = self._price(
                 self._scopes,
                 self._strides,
-                self._offset_start,
-                self._point_start,
+                self._table_cell,
                 self._offsets,
                 self._time,
                 self._memory,
                 labels,
                 time_weight,
                 memory_weight,
+                points,
             )
             value = time * time_weight + memory * memory_weight
             if value < best[0]:
-                best = (value, time, memory, labels.copy())
+                best = (value, time, memory, labels.copy(), points.copy())
             if number > 0 and bound >= best[0] * (1.0 - _CLOSE):
                 break
             if number % 2:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tensoropt.ft.cost_graph import CostGraph
 
-__all__ = ["fewest_points_order", "least_table_order"]
+__all__ = ["Order", "fewest_points_order", "least_table_order"]
 
 Scope = tuple[int, ...]
 
@@ -28,12 +28,21 @@ class _Expected:
 
 
 class _Step(NamedTuple):
-    """What eliminating a variable would do."""
+    """What eliminating a variable would do.
+
+    Attributes:
+        content: a number that steps share which make equal tables of equal ones.
+        near: the neighbours.
+        joint: joint configurations of all of them.
+        length: points of a cell of the result, on average.
+        candidates: points that are looked at.
+    """
 
     content: int
     near: tuple[int, ...]
     joint: int
     length: float
+    candidates: float
 
 
 class _Eliminations:
@@ -48,11 +57,11 @@ class _Eliminations:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._tables: dict[Scope, _Expected] = {}
         self._of: dict[int, set[Scope]] = {v: set() for v in graph.sizes}
-        for scope, factor in graph.factors.items():
-            if scope:
+        for factor in graph.factors():
+            if factor.scope:
                 table = factor.table
                 length = max(1.0, table.points / max(1, table.cells))
-                self._put(scope, _Expected(self._number("table", id(table)), length))
+                self._put(factor.scope, _Expected(self._number("table", id(table)), length))
         self.steps = {v: self._look(v) for v in sorted(graph.sizes)}
         self._equals: dict[int, int] = {}
         for step in self.steps.values():
@@ -71,12 +80,7 @@ class _Eliminations:
             for v in scope:
                 self._of[v].discard(scope)
         if step.near:
-            made = _Expected(self._number("made", step.content), step.length)
-            known = self._tables.get(step.near)
-            if known is not None:
-                number = self._number("sum", known.content, made.content)
-                made = _Expected(number, known.length + made.length - 1.0)
-            self._put(step.near, made)
+            self._put(step.near, _Expected(self._number("made", step.content), step.length))
         for v in step.near:
             # A variable that went still counts among those that it was equal to: they share what was made for it.
             before, now = self.steps[v].content, self._look(v)
@@ -86,6 +90,9 @@ class _Eliminations:
         return step.near
 
     def _put(self, scope: Scope, table: _Expected) -> None:
+        known = self._tables.get(scope)
+        if known is not None:
+            table = _Expected(self._number("sum", known.content, table.content), known.length + table.length - 1.0)
         self._tables[scope] = table
         for v in scope:
             self._of[v].add(scope)
@@ -96,23 +103,35 @@ class _Eliminations:
         axes = sorted({v for scope in scopes for v in scope} | {variable})
         place = {v: axis for axis, v in enumerate(axes)}
         parts = [(self._tables[scope].content, *[place[v] for v in scope]) for scope in scopes]
-        length = 1.0 + sum([self._tables[scope].length - 1.0 for scope in scopes])
+        lengths = [self._tables[scope].length for scope in scopes]
         near = tuple(v for v in axes if v != variable)
         joint = math.prod([sizes[v] for v in axes])
-        return _Step(self._number("product", place[variable], sizes[variable], *parts), near, joint, length)
+        content = self._number("product", place[variable], sizes[variable], *parts)
+        return _Step(content, near, joint, 1.0 + sum(lengths) - len(lengths), joint * math.prod(lengths))
 
     def _number(self, *key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
 
-def fewest_points_order(graph: CostGraph) -> tuple[list[int], int]:
+class Order(NamedTuple):
+    """An order of elimination.
+
+    Attributes:
+        variables: all of them.
+        largest: the largest number of joint configurations that any step looks at.
+        candidates: about how many points all steps look at, those that are equal once.
+    """
+
+    variables: list[int]
+    largest: int
+    candidates: float
+
+
+def fewest_points_order(graph: CostGraph) -> Order:
     """An order of elimination, each time the variable whose elimination makes the fewest points.
 
     Equal layers share what is made for one of them, so what lies within a layer goes before layers meet, where
     frontiers have added up.
-
-    Returns:
-        the order of all variables, and the largest number of joint configurations that any step looks at.
     """
     rank = graph.workshop.rank
     left = _Eliminations(graph)
@@ -124,7 +143,7 @@ def fewest_points_order(graph: CostGraph) -> tuple[list[int], int]:
     heap = [key(v) for v in sorted(graph.sizes)]
     heapq.heapify(heap)
     order: list[int] = []
-    largest = 0
+    largest, candidates = 0, {}
     while heap:
         entry = heapq.heappop(heap)
         v = entry[4]
@@ -134,11 +153,13 @@ def fewest_points_order(graph: CostGraph) -> tuple[list[int], int]:
         if now != entry:
             heapq.heappush(heap, now)
             continue
-        largest = max(largest, left.steps[v].joint)
+        step = left.steps[v]
+        largest = max(largest, step.joint)
+        candidates[step.content] = step.candidates
         order.append(v)
         for w in left.eliminate(v):
             heapq.heappush(heap, key(w))
-    return order, largest
+    return Order(order, largest, sum(candidates.values()))
 
 
 def least_table_order(graph: CostGraph) -> tuple[list[int], int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.search.grid import Grid, on_grid, problem_grids
@@ -140,6 +141,11 @@ def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form:
     return Costs(np.ascontiguousarray(time), np.ascontiguousarray(memory), free)
 
 
+def _other(term: Term, variable: int) -> int | None:
+    """The variable at the other end of an edge."""
+    return None if len(term.scope) == 1 else term.scope[1 if term.scope[0] == variable else 0]
+
+
 def _side(term: Term, variable: int) -> tuple[FloatArray, FloatArray, int | None]:
     """The term's (time, memory) with ``variable``'s axis first, and the other variable."""
     time, memory = term.costs.time_s, term.costs.memory_bytes
@@ -207,6 +213,7 @@ def _drop_dominated(alive: list[IntArray], of: list[list[Term]]) -> None:
     from tensoropt.ft.kernels import worst
 
     done: dict[tuple[object, ...], IntArray] = {}
+    seen: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}
     queue = deque(range(len(alive)))
     waiting, visits = [True] * len(alive), [0] * len(alive)
     while queue:
@@ -216,16 +223,17 @@ def _drop_dominated(alive: list[IntArray], of: list[list[Term]]) -> None:
         rows = alive[v]
         if len(rows) == 1:
             continue
-        parts = []
-        key: list[object] = [rows.tobytes()]
+        sides: dict[tuple[object, ...], tuple[_Side, int]] = {}
         for term in of[v]:
-            time, memory, other = _side(term, v)
-            columns = slice(None) if other is None else alive[other]
-            parts.append((time, memory, columns, term.costs.free_memory))
-            key += [id(term.costs), term.scope[0] == v, b"" if other is None else alive[other].tobytes()]
-        known = done.get(tuple(key))
+            other = _other(term, v)
+            columns = None if other is None else alive[other]
+            key = (id(term.costs), term.scope[0] == v, b"" if columns is None else columns.tobytes())
+            side, count = sides.get(key) or (_Side(term.costs, term.scope[0] == v, columns), 0)
+            sides[key] = side, count + 1
+        what = (rows.tobytes(), *((key, count) for key, (_, count) in sides.items()))
+        known = done.get(what)
         if known is None:
-            known = done[tuple(key)] = _undominated(rows, parts, worst)
+            known = done[what] = _undominated(rows, sides, seen, worst)
         if len(known) < len(rows):
             alive[v] = known
             for term in of[v]:
@@ -235,30 +243,77 @@ def _drop_dominated(alive: list[IntArray], of: list[list[Term]]) -> None:
                         queue.append(w)
 
 
-_Part = tuple[FloatArray, FloatArray, "slice | IntArray", bool]
-"""Time and memory with the variable's axis first, the other variable's configurations, whether memory is free."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """One variable's side of a table.
+
+    Attributes:
+        costs: the table.
+        first: whether the variable is its first axis.
+        columns: the other variable's configurations; None if there is none.
+    """
+
+    costs: Costs
+    first: bool
+    columns: IntArray | None
+
+    def tables(self, rows: IntArray | slice) -> list[FloatArray]:
+        """Time, and memory unless it is free, of some configurations."""
+        found = []
+        for table in (self.costs.time_s, self.costs.memory_bytes)[: 1 if self.costs.free_memory else 2]:
+            turned = table if self.first else table.swapaxes(0, 1)
+            part = turned[rows] if self.columns is None else turned[rows][:, self.columns]
+            found.append(np.ascontiguousarray(part.reshape(len(part), -1)))
+        return found
 
 
-def _undominated(rows: IntArray, parts: list[_Part], worst: Callable[..., None]) -> IntArray:
-    """The configurations among ``rows`` that none of the others can stand in for."""
-    whole: list[list[FloatArray]] = [[], []]
-    for time, memory, columns, free_memory in parts:
-        for which, table in enumerate((time, memory)):
-            if which == 0 or not free_memory:
-                part = table[rows] if isinstance(columns, slice) else table[np.ix_(rows, columns)]
-                whole[which].append(np.ascontiguousarray(part.reshape(len(rows), -1)))
-    wanted = ~np.eye(len(rows), dtype=bool)
-    # A few columns rule most pairs out; only the others are compared in all of them.
-    for columns_seen in (_SAMPLE, 1 << 62):
-        for which in (0, 1):
-            total = np.zeros((len(rows), len(rows)))
-            for table in whole[which]:
-                worst(table, wanted, columns_seen, total)
-            wanted &= total <= 0.0
+def _undominated(
+    rows: IntArray,
+    sides: dict[tuple[object, ...], tuple[_Side, int]],
+    seen: dict[tuple[object, ...], tuple[FloatArray, FloatArray]],
+    worst: Callable[..., None],
+) -> IntArray:
+    """The configurations among ``rows`` that none of the others can stand in for.
+
+    A few columns rule most pairs out, and are compared once per table (``seen``); the other pairs are compared in all.
+
+    Args:
+        rows: configurations.
+        sides: the tables around, and how often each is there, by what makes them equal.
+        seen: is added to.
+        worst: the compiled loop.
+    """
+    totals = [np.zeros((len(rows), len(rows))) for _ in range(2)]
+    for key, (side, count) in sides.items():
+        if key not in seen:
+            seen[key] = _compared(side.tables(slice(None)), None, _SAMPLE, worst)
+        for total, difference in zip(totals, seen[key], strict=True):
+            total += count * (difference if len(difference) == len(rows) else difference[np.ix_(rows, rows)])
+    wanted = (totals[0] <= 0.0) & (totals[1] <= 0.0)
+    np.fill_diagonal(wanted, False)
+    if not wanted.any():
+        return rows
+    whole = [np.zeros((len(rows), len(rows))) for _ in range(2)]
+    for side, count in sides.values():
+        for total, difference in zip(whole, _compared(side.tables(rows), wanted, 1 << 62, worst), strict=True):
+            total += count * difference
+    wanted &= (whole[0] <= 0.0) & (whole[1] <= 0.0)
     index = np.arange(len(rows))
     gone = (wanted & (~wanted.T | (index[:, None] < index))).any(axis=0)
     kept: IntArray = rows[~gone]
     return kept
+
+
+def _compared(
+    tables: list[FloatArray], wanted: npt.NDArray[np.bool_] | None, columns: int, worst: Callable[..., None]
+) -> tuple[FloatArray, FloatArray]:
+    """By how much each row exceeds each other at most, in time and in memory; 0.0 where it is not wanted."""
+    count = len(tables[0])
+    pairs = np.ones((count, count), bool) if wanted is None else wanted
+    found = [np.zeros((count, count)) for _ in range(2)]
+    for total, table in zip(found, tables, strict=False):
+        worst(table, pairs, columns, total)
+    return found[0], found[1]
 
 
 def _classes(

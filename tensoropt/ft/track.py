@@ -181,14 +181,13 @@ def _check(method: str, epsilon: float, threads: int | None, limit: int) -> None
 
 def _solve(graph: CostGraph, options: _Options) -> Factor:
     """The frontier of a graph, part by part."""
-    decided = [graph.factors[()]] if () in graph.factors else []
     parts = graph.components()
-    for variables in parts:
-        decided.append(_solve_part(graph.part(variables), options))
+    solved = [_solve_part(graph.part(variables), options) for variables in parts]
+    decided = [factor for factor in graph.factors() if not factor.scope]
     # Small ones first, so that the long products come last.
-    decided.sort(key=lambda f: f.table.points)
-    result = decided[0] if decided else unit()
-    for factor in decided[1:]:
+    first, *others = sorted([*decided, *solved], key=lambda f: f.table.points) or [unit()]
+    result = first
+    for factor in others:
         result = graph.workshop.join(result, factor, (), (), {})
     if len(parts) > 1:
         graph.workshop.record("product", [variables[0] for variables in parts])
@@ -223,12 +222,11 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     If that takes long, bounds are worked out: a narrow pass finds strategies, then the exact one goes on without
     what those beat.
     """
-    estimate = sum(graph.work(v) for v in graph.sizes)
-    if estimate < BOUND_FROM or len(graph.sizes) < 2 or any(len(scope) > 2 for scope in graph.factors):
+    if not _is_long(graph):
         return _eliminate_all(graph, order, kind, options)
     epsilon = math.expm1(math.log1p(options.epsilon) / 2)
     known: list[Factor] = []
-    one_cost = any(not any(costs(f).any() for f in graph.factors.values()) for costs in (_times, _memories))
+    one_cost = any(not any(costs(f).any() for f in graph.factors()) for costs in (_times, _memories))
     for weights, near in ROUNDS_OF_ONE_COST if one_cost else ROUNDS:
         bounds = Bounds.of(graph, epsilon, weights, options.steps)
         if bounds is None:
@@ -236,7 +234,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         # The narrow pass thins, so the fastest and the smallest strategy come from message passing itself.
         known.append(bounds.hull(graph))
         thin = 0.0 if _steps_between(known[-1].table, options.steps) < FEW_STEPS else NARROW_EPSILON
-        narrow = _narrow_enough(graph, bounds, order, kind, near, thin)
+        narrow = _narrow_enough(graph, bounds, order, near, thin)
         if narrow is not None:
             known.append(narrow)
         known = [choice(known)]
@@ -251,7 +249,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         before = sum(graph.sizes.values())
         graph = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
         helped = one_cost or sum(graph.sizes.values()) <= before * 0.9
-        if not helped or sum(graph.work(v) for v in graph.sizes) < BOUND_FROM:
+        if not helped or not _is_long(graph):
             break
     longest = options.longest if options.heuristics else math.inf
     whole = graph if known else graph.copy()
@@ -272,6 +270,15 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     return choice([result, *known])
 
 
+def _is_long(graph: CostGraph) -> bool:
+    """Whether bounds are worth their while."""
+    if len(graph.sizes) < 2 or any(len(f.scope) > 2 for f in graph.factors()):
+        return False
+    # Every point is looked at once at least.
+    read = sum(factor.table.points for factor in graph.factors())
+    return read >= BOUND_FROM or fewest_points_order(graph).candidates >= BOUND_FROM
+
+
 def _times(factor: Factor) -> FloatArray:
     return factor.table.time_s
 
@@ -286,42 +293,40 @@ def _steps_between(table: FrontierTable, steps: tuple[float, float]) -> float:
     return min(float(length / step) if step > 0.0 else math.inf for length, step in zip(apart, steps, strict=True))
 
 
-def _narrow_enough(
-    graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, count: int, thin: float
-) -> Factor | None:
+def _narrow_enough(graph: CostGraph, bounds: Bounds, order: list[int] | None, count: int, thin: float) -> Factor | None:
     """Strategies near the frontier; None if even the narrowest search is too long."""
     first = bounds.near(count)
     tries = [(first, thin), *([(first, NARROW_EPSILON)] if thin < NARROW_EPSILON else [])]
     for near, epsilon in (*tries, *((bounds.near(0, slice(several)), NARROW_EPSILON) for several in NARROWER)):
-        found = _narrow(graph, bounds, order, kind, near, epsilon)
+        found = _narrow(graph, bounds, order, near, epsilon)
         if found is not None:
             return found
     singles = []
     for number in range(bounds.strategies):
-        found = _narrow(graph, bounds, order, kind, bounds.near(0, slice(number, number + 1)), NARROW_EPSILON)
+        found = _narrow(graph, bounds, order, bounds.near(0, slice(number, number + 1)), NARROW_EPSILON)
         if found is not None:
             singles.append(found)
     return choice(singles) if singles else None
 
 
 def _narrow(
-    graph: CostGraph, bounds: Bounds, order: list[int] | None, kind: str, near: dict[int, IntArray], epsilon: float
+    graph: CostGraph, bounds: Bounds, order: list[int] | None, near: dict[int, IntArray], epsilon: float
 ) -> Factor | None:
     """Strategies of some configurations, thinned; None if that is too long."""
     ratio = math.expm1(math.log1p(epsilon) / len(graph.sizes))
     workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=NARROW_LONGEST)
-    quick = graph.restricted(near, workshop, bounds.relaxed(epsilon).restricted(near))
     try:
-        for v in fewest_points_order(quick)[0] if order is None else order:
-            quick.eliminate(v, kind)
+        quick = graph.restricted(near, workshop, bounds.relaxed(epsilon).restricted(near))
+        for v in fewest_points_order(quick).variables if order is None else order:
+            quick.eliminate(v, "narrow")
     except TooLongError:
         return None
-    return quick.factors[()]
+    return quick.merged(())
 
 
 def _eliminate_all(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor:
     if order is None:
-        order, largest = fewest_points_order(graph)
+        order, largest, _ = fewest_points_order(graph)
         if largest > options.limit:
             order, largest = least_table_order(graph)
         if largest > options.limit:
@@ -329,10 +334,10 @@ def _eliminate_all(graph: CostGraph, order: list[int] | None, kind: str, options
                 raise TooLongError(largest)
             return _fix(graph, options)
     for v in order:
-        scope = graph.eliminate(v, _kind(graph, v, kind))
-        if graph.limits is not None and graph.factors[scope].table.points == 0:
+        made = graph.eliminate(v, _kind(graph, v, kind))
+        if graph.limits is not None and made.table.points == 0:
             return nothing()  # that beats what is known
-    return graph.factors[()]
+    return graph.merged(())
 
 
 def _kind(graph: CostGraph, variable: int, kind: str) -> str:

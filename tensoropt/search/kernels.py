@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["join_cells", "join_single_points"]
+__all__ = ["cell_numbers", "join_cells", "join_single_points"]
 
 # Read-only arrays are what problems hold; others are accepted as such.
 _I = types.Array(types.int64, 1, "C", readonly=True)
@@ -18,6 +18,23 @@ _F = types.Array(types.float64, 1, "C", readonly=True)
 _FF = types.Array(types.float64, 2, "C", readonly=True)
 _OUT_I, _OUT_F = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
 _CELL, _RATIO = types.int64, types.float64
+
+
+@njit(_OUT_I(_I, _I), cache=True, nogil=True)
+def cell_numbers(sizes: Any, strides: Any) -> Any:
+    """For every joint cell (C order over ``sizes``) the sum of its coordinates times ``strides``."""
+    total = 1
+    for size in sizes:
+        total *= size
+    out = np.zeros(total, np.int64)
+    done = 1
+    for axis in range(len(sizes) - 1, -1, -1):
+        # The cells of the axes after this one, once for each coordinate.
+        for k in range(1, sizes[axis] if total > 0 else 0):
+            for i in range(done):
+                out[k * done + i] = out[i] + k * strides[axis]
+        done *= sizes[axis]
+    return out
 
 
 @njit(cache=True, nogil=True, inline="always")

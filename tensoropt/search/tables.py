@@ -63,7 +63,7 @@ class FrontierTable:
     @property
     def is_single(self) -> bool:
         """Whether every cell has one point."""
-        return self.points == self.cells and bool((np.diff(self.offsets) == 1).all())
+        return self.points == self.cells and bool((self.offsets[1:] > self.offsets[:-1]).all())
 
     @property
     def counts(self) -> IntArray:
@@ -132,18 +132,14 @@ class Joined:
     right: IntArray
 
 
-def _cell_index(sizes: Sequence[int], axes: Sequence[int], shape: Sequence[int]) -> IntArray:
-    """For every joint cell (C order over ``sizes``) its share of the cell number in a table that has
-    ``axes``."""
-    total = np.zeros((1,) * len(sizes), np.int64)
+def _strides(axes: Sequence[int], shape: Sequence[int], count: int) -> IntArray:
+    """By how much a table's cell number grows along each of ``count`` joint axes."""
+    strides = [0] * count
     stride = 1
     for axis, size in zip(reversed(axes), reversed(shape), strict=True):
-        if 0 <= axis < len(sizes):
-            along = [1] * len(sizes)
-            along[axis] = size
-            total = total + (np.arange(size) * stride).reshape(along)
+        strides[axis] = stride
         stride *= size
-    return np.ascontiguousarray(np.broadcast_to(total, tuple(sizes))).reshape(-1)
+    return np.array(strides, np.int64)
 
 
 def join(
@@ -189,11 +185,10 @@ def join(
     shape, gone = tuple(sizes[:keep]), math.prod(sizes[keep:])
     cells = math.prod(shape)
     # A joint cell's number in a table is a sum: a part from the axes that stay, and one from those that go.
-    stay = [_cell_index(shape, axes, table.shape) for table, axes in ((left, left_axes), (right, right_axes))]
-    rest = [
-        _cell_index(sizes[keep:], [axis - keep for axis in axes], table.shape)
-        for table, axes in ((left, left_axes), (right, right_axes))
-    ]
+    lengths = np.array(sizes, np.int64)
+    along = [_strides(axes, table.shape, len(sizes)) for table, axes in ((left, left_axes), (right, right_axes))]
+    stay = [kernels.cell_numbers(lengths[:keep], strides[:keep]) for strides in along]
+    rest = [kernels.cell_numbers(lengths[keep:], strides[keep:]) for strides in along]
     bounds = _NO_BOUNDS if box is None else box
     if left.is_single and right.is_single:
         rows, sides = [], []

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from tensoropt.ft.cost_graph import CostGraph, Factor, Reach
+from tensoropt.ft.cost_graph import CostGraph
 from tensoropt.ft.messages import Messages, Weighted
 from tensoropt.ft.origin import Sum
+from tensoropt.ft.workshop import Factor, Reach
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.tables import Box, FrontierTable, Prune

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.ft.cost_graph import CostGraph, Factor
+from tensoropt.ft.cost_graph import CostGraph
+from tensoropt.ft.workshop import Factor
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.tables import FrontierTable
 

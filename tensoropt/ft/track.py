@@ -15,11 +15,12 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
-from tensoropt.ft.cost_graph import CostGraph, Factor, TooLongError, Workshop, build_cost_graph, choice, nothing, unit
+from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
 from tensoropt.ft.linear import LinearGraph, eliminate_simple, first_operator, topological_rank
 from tensoropt.ft.order import fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
+from tensoropt.ft.workshop import Factor, TooLongError, Workshop, choice, nothing, unit
 from tensoropt.search.grid import coarsest_grid
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.registry import register_search

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tensoropt.ft.cost_graph as cost_graph
+import tensoropt.ft.workshop as workshop
 import tensoropt.ft.track as track
 import tensoropt.search.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
@@ -57,7 +57,7 @@ def force_bounds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(track, "BOUND_FROM", 0)
     patch.setattr(track, "LEAVE_FROM", 12)
     patch.setattr(track, "ROUNDS", ((3, 1), (5, 2)))
-    patch.setattr(cost_graph, "PRUNE_FROM", 0)
+    patch.setattr(workshop, "PRUNE_FROM", 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -134,8 +134,8 @@ def test_bounds_drop_points_of_long_chains_and_lose_none(monkeypatch: pytest.Mon
         made.append(joined.table.points)
         return joined
 
-    monkeypatch.setattr(cost_graph, "join", counting)
-    monkeypatch.setattr(cost_graph, "PRUNE_FROM", 0)
+    monkeypatch.setattr(workshop, "join", counting)
+    monkeypatch.setattr(workshop, "PRUNE_FROM", 0)
     monkeypatch.setattr(track, "BOUND_FROM", float("inf"))
     free = track_frontier(problem)
     largest_free = max(made)

@@ -1,0 +1,262 @@
+"""What eliminations do to tables: products, each made once for tables that are equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from tensoropt.ft.origin import Choice, Join, Origin, Sum
+from tensoropt.search.frontier import reduce_segments
+from tensoropt.search.problem import FloatArray, IntArray
+from tensoropt.search.result import Elimination
+from tensoropt.search.tables import Box, FrontierTable, Joined, Prune, join
+
+__all__ = ["Factor", "Limits", "Reach", "TooLongError", "Workshop", "choice", "nothing", "unit"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """What a table takes of the least cost of all, under several pairs of weights.
+
+    Attributes:
+        taken: per variable of its scope ``(weights, configurations)``.
+        decided: ``(weights,)``, of the variables that were decided in it.
+    """
+
+    taken: dict[int, FloatArray]
+    decided: FloatArray
+
+    def plus(self, other: Reach) -> Reach:
+        """That of a product."""
+        with np.errstate(invalid="ignore"):  # of impossible configurations, which tests leave out
+            taken = {v: a + other.taken[v] if v in other.taken else a for v, a in self.taken.items()}
+        taken.update((v, a) for v, a in other.taken.items() if v not in self.taken)
+        return Reach(taken, self.decided + other.decided)
+
+
+class Limits(Protocol):
+    """Tests of what can still end on the frontier; see `tensoropt.ft.bounds`."""
+
+    def reach(self, scope: tuple[int, ...]) -> Reach:
+        """What one table of the graph takes."""
+
+    def without(self, reach: Reach, gone: Sequence[int]) -> Reach:
+        """The same after some variables were decided."""
+
+    def tests(self, reach: Reach, scope: tuple[int, ...]) -> tuple[Prune, Box]:
+        """The tests for the points of a table."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factor:
+    """A frontier for every joint configuration of ``scope``'s variables (ascending), with its back-pointers.
+
+    ``reach`` is there while limits are.
+    """
+
+    scope: tuple[int, ...]
+    table: FrontierTable
+    origin: Origin
+    reach: Reach | None = None
+
+
+class TooLongError(Exception):
+    """Products have more candidates than is allowed; whoever set the limit does something else then."""
+
+
+_MOST_AXES = 60
+
+
+PRUNE_FROM = 100_000
+"""Candidates of a product from which its points are tested by bounds. Smaller ones of repeated layers are equal as long
+as they are not, and made once."""
+
+
+@dataclass(slots=True, eq=False)
+class Workshop:
+    """What all eliminations of one search share.
+
+    Attributes:
+        names: per variable, the names of its nodes.
+        rank: per variable, its place in topological order.
+        ratio: thinning per elimination, see `tensoropt.search.tables.join`; 0.0 for exact.
+        pool: threads, or None.
+        left: candidates that products may still have before they are refused.
+        steps: what was done, in order.
+        exact: false once something was decided by a heuristic, or thinned.
+        conflict: variables of the first table that turned out to have no finite cost.
+        progress: is told (variables decided, variables).
+        decided: variables eliminated or fixed so far; of those decided several times, the first.
+        joined: results by what was joined. Repeated layers have equal tables, so their joins are made once.
+        merged: the same of whole merges.
+    """
+
+    names: tuple[tuple[str, ...], ...]
+    rank: tuple[int, ...]
+    ratio: float
+    pool: ThreadPoolExecutor | None
+    left: float = math.inf
+    steps: list[Elimination] = field(default_factory=list)
+    exact: bool = True
+    conflict: tuple[int, ...] = ()
+    progress: Callable[[int, int], None] | None = None
+    decided: int = 0
+    joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(default_factory=dict)
+    merged: dict[tuple[int, ...], tuple[list[FrontierTable], FrontierTable, tuple[IntArray, ...]]] = field(
+        default_factory=dict
+    )
+
+    @contextmanager
+    def within(self, ratio: float, candidates: float) -> Iterator[None]:
+        """While it lasts, eliminations thin their results, and all products together are limited."""
+        before = self.ratio, self.left
+        self.ratio, self.left = ratio, candidates
+        try:
+            yield
+        finally:
+            self.ratio, self.left = before
+
+    def record(
+        self, kind: str, variables: Iterable[int], into: Iterable[int] = (), configuration: int | None = None
+    ) -> None:
+        """Notes a step."""
+        nodes = tuple(name for v in variables for name in self.names[v])
+        self.steps.append(Elimination(kind, nodes, tuple(self.names[v][0] for v in into), configuration))
+        if self.progress is not None and kind not in ("edge", "product"):
+            self.decided = min(self.decided + 1, len(self.names))
+            self.progress(self.decided, len(self.names))
+
+    def join(
+        self,
+        left: Factor,
+        right: Factor,
+        scope: tuple[int, ...],
+        gone: tuple[int, ...],
+        sizes: dict[int, int],
+        ratio: float = 0.0,
+        limits: Limits | None = None,
+    ) -> Factor:
+        """Product of two factors, then union over ``gone``; the result is over ``scope``."""
+        axes = (*scope, *gone)
+        candidates = math.prod(sizes[v] for v in axes) * math.prod(
+            max(1.0, f.table.points / max(1, f.table.cells)) for f in (left, right)
+        )
+        reach, prune, box = None, None, None
+        if limits is not None and left.reach is not None and right.reach is not None:
+            reach = limits.without(left.reach.plus(right.reach), gone)
+            if candidates > PRUNE_FROM:
+                prune, box = limits.tests(reach, scope)
+        self.left -= candidates
+        # NumPy has no tables of more than 64 axes, and a variable beside so many others is better fixed.
+        if self.left < 0.0 or (self.left < math.inf and len(axes) > _MOST_AXES):
+            raise TooLongError(candidates)
+        place = {v: axis for axis, v in enumerate(axes)}
+        lengths = tuple(sizes[v] for v in axes)
+        left_axes, right_axes = (tuple(place[v] for v in f.scope) for f in (left, right))
+        made = self._product(left.table, left_axes, right.table, right_axes, lengths, len(scope), ratio, prune, box)
+        if made.table.points == 0 and limits is None and not self.conflict:
+            self.conflict = tuple(sorted(axes))
+        return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right), reach)
+
+    def merge(self, factors: list[Factor], sizes: dict[int, int], limits: Limits | None = None) -> Factor:
+        """The product of factors over the same variables (edge elimination, Eq. 5)."""
+        scope = factors[0].scope
+        if len(scope) > 1:
+            for _ in factors[1:]:
+                self.record("edge", scope, scope)
+        if limits is not None and all(factor.reach is not None for factor in factors):
+            whole = factors[0]
+            for factor in factors[1:]:
+                whole = self.join(whole, factor, scope, (), sizes, limits=limits)
+            return whole
+        table, points = self.merge_tables([factor.table for factor in factors])
+        if table.points == 0 and limits is None and not self.conflict:
+            self.conflict = scope
+        return Factor(scope, table, Sum(tuple(factor.origin for factor in factors), points))
+
+    def merge_tables(self, tables: list[FrontierTable]) -> tuple[FrontierTable, tuple[IntArray, ...]]:
+        """The product of tables of one shape, and which point of each is in each of its points.
+
+        Two by two, and equal ones first, so that most of many equal ones are made once.
+        """
+        key = tuple(map(id, tables))
+        if key not in self.merged:
+            first: dict[int, int] = {}
+            for table in tables:
+                first.setdefault(id(table), len(first))
+            order = sorted(range(len(tables)), key=lambda i: first[id(tables[i])])
+            left = [(tables[i], [(i, np.arange(tables[i].points))]) for i in order]
+            while len(left) > 1:
+                made = []
+                for (one, of_one), (two, of_two) in zip(left[::2], left[1::2], strict=False):
+                    axes = tuple(range(len(one.shape)))
+                    both = self._product(one, axes, two, axes, one.shape, len(axes), 0.0, None, None)
+                    parts = [(i, points[both.left]) for i, points in of_one]
+                    made.append((both.table, [*parts, *((i, points[both.right]) for i, points in of_two)]))
+                left = [*made, *left[2 * len(made) :]]
+            whole, chosen = left[0]
+            self.merged[key] = tables, whole, tuple(points for _, points in sorted(chosen, key=lambda part: part[0]))
+        return self.merged[key][1:]
+
+    def _product(
+        self,
+        left: FrontierTable,
+        left_axes: tuple[int, ...],
+        right: FrontierTable,
+        right_axes: tuple[int, ...],
+        lengths: tuple[int, ...],
+        keep: int,
+        ratio: float,
+        prune: Prune | None,
+        box: Box | None,
+    ) -> Joined:
+        """`tensoropt.search.tables.join`, once for the same tables if nothing is pruned."""
+        key = (id(left), left_axes, id(right), right_axes, lengths, keep, ratio)
+        known = self.joined.get(key) if prune is None else None
+        if known is None:
+            made = join(
+                left, left_axes, right, right_axes, lengths, keep, ratio=ratio, prune=prune, box=box, pool=self.pool
+            )
+            known = (left, right, made)  # holds the tables, so that their ids stay theirs
+            if prune is None:
+                self.joined[key] = known
+        return known[2]
+
+
+_UNIT = Factor(
+    (),
+    FrontierTable((), np.array([0, 1]), np.zeros(1), np.zeros(1)),
+    Choice((), np.zeros(1, np.int64), np.zeros(1, np.int64)),
+)
+
+
+def unit() -> Factor:
+    """The factor over nothing that costs nothing: the one of product."""
+    return _UNIT
+
+
+def nothing() -> Factor:
+    """The factor over nothing that has no strategy: the zero of union."""
+    empty = np.zeros(0, np.int64)
+    return Factor((), FrontierTable((), np.array([0, 0]), np.zeros(0), np.zeros(0)), Choice((), empty, empty))
+
+
+def choice(factors: list[Factor]) -> Factor:
+    """Union of fully decided factors."""
+    tables = [f.table for f in factors]
+    time = np.concatenate([t.time_s for t in tables])
+    memory = np.concatenate([t.memory_bytes for t in tables])
+    child = np.repeat(np.arange(len(tables)), [t.points for t in tables])
+    points = np.concatenate([np.arange(t.points) for t in tables])
+    kept, offsets = reduce_segments(np.array([0, len(time)]), time, memory)
+    return Factor(
+        (),
+        FrontierTable((), offsets, time[kept], memory[kept]),
+        Choice(tuple(f.origin for f in factors), child[kept], points[kept]),
+    )

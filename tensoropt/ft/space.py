@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from tensoropt.ft.track import track_frontier
+from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.contraction import Contraction
 from tensoropt.search.followers import contracted
@@ -21,6 +21,9 @@ _SMALL = 200
 """Operators up to which the least memory is searched over all of them, in a second or two."""
 
 _DEEP_EPSILON = 0.001
+
+_DEEP_JOINT_CONFIGURATIONS = 1 << 22
+"""The largest elimination that is worth its while where the result is not exact anyway."""
 
 
 class SpaceTracker:
@@ -60,9 +63,18 @@ class SpaceTracker:
             ProblemError: an option is out of range.
             InfeasibleError: no strategy has a finite cost.
         """
-        if self.contraction.restricts and 0.0 <= epsilon < _DEEP_EPSILON:
-            epsilon = _DEEP_EPSILON
-        return track_frontier(self.rounded, method=method, epsilon=epsilon, threads=self.threads, progress=progress)
+        largest = MAX_JOINT_CONFIGURATIONS
+        if self.contraction.restricts:
+            epsilon = max(epsilon, _DEEP_EPSILON) if epsilon >= 0.0 else epsilon
+            largest = _DEEP_JOINT_CONFIGURATIONS
+        return track_frontier(
+            self.rounded,
+            method=method,
+            epsilon=epsilon,
+            threads=self.threads,
+            progress=progress,
+            max_joint_configurations=largest,
+        )
 
     @cached_property
     def smallest(self) -> Frontier:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tensoropt.ft.workshop as workshop
 import tensoropt.ft.track as track
+import tensoropt.ft.workshop as workshop
 import tensoropt.search.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier

@@ -59,7 +59,7 @@ def compared(problem: Problem, threads: int | None = None) -> Report:
     """
     timed = single_cost(problem, "time")
     began = time.process_time()
-    best = find_best_strategy(timed)
+    best = find_best_strategy(timed, parts=True)
     pase_cpu_s = time.process_time() - began
     began = time.process_time()
     frontier = track_frontier(timed, threads=threads)
@@ -70,7 +70,7 @@ def compared(problem: Problem, threads: int | None = None) -> Report:
         began = time.process_time()
         frontier = track_frontier(timed, threads=threads, heuristics=False)
         ft_cpu_s += time.process_time() - began
-    plain = find_best_strategy(problem)
+    plain = find_best_strategy(problem, parts=True)
     fastest_s = float(frontier.time_s[-1])
     return {
         "nodes": problem.nodes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensoropt.pase.best import BestStrategy as BestStrategy
 from tensoropt.pase.order import VertexOrder as VertexOrder
 from tensoropt.pase.order import breadth_first as breadth_first
+from tensoropt.pase.order import connected_parts as connected_parts
 from tensoropt.pase.order import generate_seq as generate_seq
 from tensoropt.pase.search import ORDERS as ORDERS
 from tensoropt.pase.search import fastest_point as fastest_point
@@ -19,6 +20,7 @@ __all__ = [
     "TimeTables",
     "VertexOrder",
     "breadth_first",
+    "connected_parts",
     "fastest_point",
     "find_best_strategy",
     "generate_seq",

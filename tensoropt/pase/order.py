@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tensoropt.errors import ProblemError
 
-__all__ = ["VertexOrder", "breadth_first", "generate_seq"]
+__all__ = ["VertexOrder", "breadth_first", "connected_parts", "generate_seq"]
 
 Neighbours = Sequence[frozenset[int]]
 """Per vertex the others that it shares an edge with; edges have no direction here."""
@@ -118,9 +118,18 @@ def breadth_first(neighbours: Neighbours) -> VertexOrder:
     Raises:
         ProblemError: the neighbours are those of no graph.
     """
+    return VertexOrder.of(neighbours, [v for part in connected_parts(neighbours) for v in part])
+
+
+def connected_parts(neighbours: Neighbours) -> list[list[int]]:
+    """The parts of a graph that nothing joins, by their first vertices, each breadth first from there.
+
+    Raises:
+        ProblemError: the neighbours are those of no graph.
+    """
     _sets(neighbours)
     reached = [False] * len(neighbours)
-    vertices: list[int] = []
+    parts: list[list[int]] = []
     for first in range(len(neighbours)):
         if reached[first]:
             continue
@@ -131,8 +140,8 @@ def breadth_first(neighbours: Neighbours) -> VertexOrder:
                 if not reached[w]:
                     reached[w] = True
                     queue.append(w)
-        vertices += queue
-    return VertexOrder.of(neighbours, vertices)
+        parts.append(queue)
+    return parts
 
 
 def _sets(neighbours: Neighbours) -> list[set[int]]:

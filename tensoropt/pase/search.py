@@ -12,7 +12,7 @@ import numpy as np
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.pase.best import BestStrategy
 from tensoropt.pase.bounds import Bounds
-from tensoropt.pase.order import VertexOrder, breadth_first, generate_seq
+from tensoropt.pase.order import VertexOrder, breadth_first, connected_parts, generate_seq
 from tensoropt.pase.tables import Decision, TimeTables
 from tensoropt.search.problem import IntArray, Problem
 from tensoropt.search.registry import register_search
@@ -45,12 +45,15 @@ half of `QUICK`."""
 PASSES = 40
 """Messages are passed at most so often."""
 
+_NAMED = 3
+"""So many parts of a graph, and nodes of each, an error names."""
+
 GAIN = 0.02
 """A pass that closes less than this share of the gap between bound and best strategy is the last."""
 
 
 def find_best_strategy(
-    problem: Problem, *, order: str | Sequence[int] = "generate_seq", prune: bool = True
+    problem: Problem, *, order: str | Sequence[int] = "generate_seq", prune: bool = True, parts: bool = False
 ) -> BestStrategy:
     """The strategy of least time (PaSE, section III-B): exact; memory does not count.
 
@@ -66,17 +69,21 @@ def find_best_strategy(
         order: ``generate_seq`` for the paper's order, ``breadth_first`` for the one that it compares with, or all nodes
             in an order of your own; a group stands where its first node does.
         prune: whether configurations may be left out. Without it the recurrence runs as it is written.
+        parts: whether the graph may be in parts that nothing joins, each of which is then solved by itself: their
+            times add up. The paper's graphs are connected, and in most that are not an edge was forgotten.
 
     Returns:
         the strategy. Of several of least time it is one, always the same.
 
     Raises:
-        ProblemError: the order is unknown or does not have every node once, or a table would have more than
-            `MAX_TABLE_ENTRIES`.
+        ProblemError: the order is unknown or does not have every node once, the graph is not connected, or a table
+            would have more than `MAX_TABLE_ENTRIES`.
         InfeasibleError: no strategy has a finite time.
     """
     began = time.perf_counter()
     tables, variable = TimeTables.of(problem)
+    if not parts:
+        _check_connected(tables)
     sequence = _sequence(order, tables, variable)
     chosen = _solve(tables, sequence, prune)
     assignment = np.array([chosen[v] for v in variable], np.int64)
@@ -96,12 +103,29 @@ def find_best_strategy(
 def fastest_point(problem: Problem, *, order: str | Sequence[int] = "generate_seq") -> Frontier:
     """`find_best_strategy` as a search: a frontier of one point, its fastest end. It says nothing of less memory.
 
+    A problem may be in parts that nothing joins: a model of several towers with a loss each is.
+
     Raises:
-        ProblemError: as `find_best_strategy`.
+        ProblemError: as `find_best_strategy`, but for that.
         InfeasibleError: the same.
     """
-    best = find_best_strategy(problem, order=order)
+    best = find_best_strategy(problem, order=order, parts=True)
     return frontier_of(problem, best.assignment, best.alternatives, exact=False, eliminations=(), seconds=best.seconds)
+
+
+def _check_connected(tables: TimeTables) -> None:
+    parts = connected_parts(tables.neighbours())
+    if len(parts) > 1:
+        named = []
+        for part in parts[:_NAMED]:
+            names = [name for v in part for name in tables.names[v]]
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            named.append(f"{', '.join(map(repr, names[:_NAMED]))}{more}")
+        rest = f"; and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+        raise ProblemError(
+            f"find_best_strategy: the graph must be connected, but nothing joins its {len(parts)} parts: "
+            f"{'; '.join(named)}{rest}. Add the edges that are missing, or give parts=True to solve each by itself."
+        )
 
 
 def _sequence(order: str | Sequence[int], tables: TimeTables, variable: Sequence[int]) -> VertexOrder:

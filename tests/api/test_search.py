@@ -37,6 +37,18 @@ def test_pase_finds_a_strategy_as_fast_as_the_frontiers_fastest() -> None:
     assert find(search="ft", memory_bytes=1e12).to_json() == fastest.to_json()
 
 
+def test_pase_solves_towers_that_nothing_joins_one_after_another() -> None:
+    import tensoropt
+
+    for tower in ("left", "right"):
+        with tensoropt.variable_scope(tower):
+            x = tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
+            loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [8, 64])))
+            tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss)
+    plan, fastest = find(search="pase"), find(memory_bytes=1e12)
+    assert plan.time_s == pytest.approx(fastest.time_s, rel=1e-12)
+
+
 def test_every_baseline_that_applies_gives_its_plan() -> None:
     import tensoropt
     from tensoropt.baselines import BASELINES

@@ -23,7 +23,7 @@ SEEDS = 84
 
 def solve_or_none(problem: Problem, order: str | Sequence[int] = "generate_seq", prune: bool = True) -> float | None:
     try:
-        best = find_best_strategy(problem, order=order, prune=prune)
+        best = find_best_strategy(problem, order=order, prune=prune, parts=True)
     except InfeasibleError:
         return None
     assert_cost_is_exact(problem, best)
@@ -135,10 +135,30 @@ def test_alternatives_are_the_fastest_that_exist() -> None:
     assert best.cost == 11.0
 
 
-def test_parts_that_nothing_joins_are_solved_each() -> None:
+def test_parts_that_nothing_joins_are_solved_each_if_that_is_asked_for() -> None:
     problem = Problem("abc", [[2.0, 1.0], [3.0, 4.0], [5.0]], [[0.0, 0.0], [0.0, 0.0], [0.0]])
-    best = find_best_strategy(problem)
+    best = find_best_strategy(problem, parts=True)
     assert (best.assignment, best.cost, best.dependent_set_sizes) == ((1, 0, 0), 9.0, (0, 0, 0))
+
+
+def test_graph_that_is_not_connected_is_refused_with_its_parts() -> None:
+    edges = [(0, 1), (1, 2), (2, 3), (4, 5)]
+    problem = Problem("abcdef", [[1.0, 2.0]] * 6, [[0.0, 0.0]] * 6, edges, [np.ones((2, 2))] * 4)
+    with pytest.raises(
+        ProblemError,
+        match=r"must be connected, but nothing joins its 2 parts: 'a', 'b', 'c' and 1 more; 'e', 'f'\. "
+        r"Add the edges that are missing, or give parts=True",
+    ):
+        find_best_strategy(problem)
+    with pytest.raises(ProblemError, match=r"nothing joins its 5 parts: 'a'; 'b'; 'c'; and 2 more\. Add"):
+        find_best_strategy(Problem("abcde", [[1.0]] * 5, [[0.0]] * 5), order="breadth_first")
+    assert find_best_strategy(problem, parts=True).cost == 10.0
+    assert get_search("pase")(problem).time_s[0] == 10.0
+
+
+def test_nodes_of_one_group_join_what_no_edge_does() -> None:
+    problem = Problem("abc", [[1.0, 2.0]] * 3, [[0.0, 0.0]] * 3, [(0, 1)], [np.ones((2, 2))], groups=[0, 1, 0])
+    assert find_best_strategy(problem).cost == 4.0
 
 
 def test_registered_search_is_the_fast_end_of_a_frontier() -> None:
@@ -219,7 +239,7 @@ def test_impossible_problem_names_a_node_and_its_neighbours() -> None:
         find_best_strategy(problem)
     alone = Problem("ab", [[1.0], [inf]], [[0.0], [0.0]])
     with pytest.raises(InfeasibleError, match=r"node 'b': .* beside those of the nodes before it"):
-        find_best_strategy(alone)
+        find_best_strategy(alone, parts=True)
 
 
 def test_impossible_problem_is_told_by_bounds_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,14 @@ class Contraction:
             seconds=sum(one.seconds for one in (*found, *beside)),
         )
 
+    def deciding(self, assignment: Sequence[int]) -> tuple[int, ...]:
+        """What nodes that decide have in a strategy of the whole problem, as a strategy of `problem`."""
+        chosen = dict(zip(self.whole.names, assignment, strict=True))
+        problem = self.problem
+        groups = range(problem.nodes) if problem.groups is None else problem.groups.tolist()
+        # A group is numbered by the node that decides; the others of it are tables that could not be added.
+        return tuple(int(chosen[problem.names[group]]) for group in groups)
+
     def _assignments(self, assignments: IntArray) -> IntArray:
         chosen = assignments[:, self._place]
         for node, by in enumerate(self._index):

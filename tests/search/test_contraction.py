@@ -58,8 +58,11 @@ def test_the_frontier_is_that_of_all_strategies_in_which_followers_follow(shape:
         if not best:
             continue
         for search in (brute_force, track_frontier):
-            found = contraction.expand(search(contraction.problem))
+            inside = search(contraction.problem)
+            found = contraction.expand(inside)
             assert sorted(zip(found.time_s.tolist(), found.memory_bytes.tolist(), strict=True)) == best
+            deciding = {contraction.deciding(row) for row in found.assignments.tolist()}
+            assert deciding == set(map(tuple, inside.assignments.tolist()))
         solved += 1
     assert solved > 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import Any
 
 import numpy as np
 
@@ -190,16 +191,16 @@ class Planner:
             InfeasibleError: the search keeps to the memory, and found nothing that fits.
         """
         space = self.space(topology)
-        if search == "mcmc":
-            # Chains start somewhere: at data parallelism, and at a strategy drawn at random.
-            first = space.assignment(data_parallel(space))
-            options = {"initial": (first, "random"), "memory_bytes": None if limit is None else limit.limit_bytes}
-            return space, get_search(search)(space.problem, **options)
         if search == "ft":
             return space, self.frontier(topology)
         if search not in BASELINES:
             contraction = self._tracking(topology).contraction
-            return space, contraction.expand(get_search(search)(contraction.problem))
+            options: dict[str, Any] = {}
+            if search == "mcmc":
+                # Chains start somewhere: near data parallelism, and at a strategy drawn at random.
+                first = contraction.deciding(space.assignment(data_parallel(space)))
+                options = {"initial": (first, "random"), "memory_bytes": None if limit is None else limit.limit_bytes}
+            return space, contraction.expand(get_search(search)(contraction.problem, **options))
         if search in PLACED:
             # The space of this strategy only: with all that place operators there are too many to price.
             chosen = {name: (configuration,) for name, configuration in PLACED[search](space).items()}

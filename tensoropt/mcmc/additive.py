@@ -8,9 +8,11 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
+from tensoropt.mcmc.moves import Moves
+from tensoropt.mcmc.neighbours import find_regions
 from tensoropt.mcmc.network import Network
 from tensoropt.search.problem import FloatArray, Problem
-from tensoropt.search.stages import TICKS_PER_S, Ints, Route, Signature, Tables, Way, Work
+from tensoropt.search.stages import TICKS_PER_S, Ints, Signature, Tables, Way, Work
 
 __all__ = ["AdditiveProblem"]
 
@@ -19,17 +21,21 @@ __all__ = ["AdditiveProblem"]
 class AdditiveProblem:
     """A problem whose strategies' simulated time is the sum of their costs, to a tick for each.
 
-    Where tables have alternatives, each entry has its fastest one.
+    Where tables have alternatives, each entry has its fastest one. Nodes of one group are one operator.
 
     Attributes:
         problem: the tables.
+        reduced_problem: seconds and bytes of operators and edges, by configurations that are not impossible.
         network: of tasks: one per operator, and one per edge, all on one device.
+        operator: ``(N,)``, for each node its operator.
         possible: for each operator the indices of its configurations that are not impossible, which are the network's.
-        picks: for each operator and edge the fastest alternative of each of its entries.
+        picks: for each node and edge the fastest alternative of each of its entries.
     """
 
     problem: Problem
+    reduced_problem: Problem
     network: Network
+    operator: Ints
     possible: tuple[Ints, ...]
     picks: tuple[Ints, ...]
 
@@ -38,77 +44,70 @@ class AdditiveProblem:
         """Makes the tasks of a problem.
 
         Raises:
-            ProblemError: the problem ties operators to one another, which change one at a time.
             InfeasibleError: an operator has no possible configuration.
         """
-        if problem.groups is not None and len(np.unique(problem.groups)) < problem.nodes:
-            raise ProblemError(
-                f"MCMC: changes one operator at a time, and this problem ties {problem.nodes} of them into "
-                f"{len(np.unique(problem.groups))} groups. Use another search, or a problem without groups."
-            )
+        groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
+        firsts, operator = np.unique(groups, return_inverse=True)
+        names = [problem.names[int(np.argmax(operator == number))] for number in range(len(firsts))]
         nodes = [problem.node_tables(node) for node in range(problem.nodes)]
         tables = [problem.edge_tables(edge) for edge in range(len(problem.edges))]
         # What takes infinite memory does not exist either.
         whole = [np.where(np.isinf(memory), np.inf, time) for time, memory in (*nodes, *tables)]
         picks = tuple(np.argmin(time, axis=-1) for time in whole)
         times = [_picked(time, pick) for time, pick in zip(whole, picks, strict=True)]
+        memories = [_picked(memory, pick) for (_, memory), pick in zip((*nodes, *tables), picks, strict=True)]
+        merged_times, ends, edge_times = _merged(problem, operator, times)
+        merged_memories, _, edge_memories = _merged(problem, operator, memories)
         possible = []
-        for name, time in zip(problem.names, times[: problem.nodes], strict=True):
+        for name, time in zip(names, merged_times, strict=True):
             possible.append(np.flatnonzero(np.isfinite(time)))
             if not len(possible[-1]):
                 raise InfeasibleError(
                     f"MCMC: each of the {len(time)} configurations of operator '{name}' has an infinite cost. "
                     "Allow it others."
                 )
+        between = [np.ix_(possible[one], possible[other]) for one, other in ends]
+        reduced = Problem(
+            names,
+            [time[some] for time, some in zip(merged_times, possible, strict=True)],
+            [memory[some] for memory, some in zip(merged_memories, possible, strict=True)],
+            np.array(ends, np.int64).reshape(-1, 2),
+            [table[some] for table, some in zip(edge_times, between, strict=True)],
+            [table[some] for table, some in zip(edge_memories, between, strict=True)],
+        )
         here = Signature(0)
-        forward: list[list[Route]] = [
-            [(Work(float(time[index]), here),) for index in some.tolist()]
-            for time, some in zip(times, possible, strict=False)
-        ]
-        rows = [times[problem.nodes + edge] for edge in range(len(problem.edges))]
-        # Which way an edge goes does not matter: nothing is ever idle.
-        ends = [tuple(sorted(pair)) for pair in problem.edges.tolist()]
-        ways = []
-        for edge, (source, target) in enumerate(problem.edges.tolist()):
-            if source > target:
-                rows[edge] = rows[edge].T
-            ways.append(Way(edge, *(possible[node] for node in ends[edge])))
         network = Network(
             Tables(
-                forward,
-                [None] * problem.nodes,
-                [(one, other) for one, other in ends],
-                ways,
+                [[(Work(seconds, here),) for seconds in time.tolist()] for time in reduced.node_time_s],
+                [None] * reduced.nodes,
+                ends,
+                [Way(edge, *(np.arange(len(possible[end])) for end in pair)) for edge, pair in enumerate(ends)],
                 [None] * len(ends),
                 [False] * len(ends),
-                [max(table.shape) for table in rows],
+                [max(table.shape) for table in reduced.edge_time_s],
             ),
-            _Rows(rows),
+            _Rows(list(reduced.edge_time_s)),
             (),
             (),
         )
-        return cls(problem, network, tuple(possible), picks)
+        return cls(problem, reduced, network, operator.astype(np.int64), tuple(possible), picks)
+
+    def moves(self) -> Moves:
+        """What proposals change: an operator, or several near one another."""
+        count = self.network.operators
+        own: list[Ints | None] = [None] * count
+        return Moves.of(self.network, np.arange(count), own, find_regions(self.reduced_problem, np.arange(count), own))
 
     def memory(self, limit_bytes: float | None) -> Memory:
         """The limit, with the memory of the fastest alternatives."""
         if limit_bytes is None:
             return no_memory()
-        problem = self.problem
-        nodes = [
-            _picked(problem.node_tables(node)[1], self.picks[node])[self.possible[node]]
-            for node in range(problem.nodes)
-        ]
-        edges = []
-        for edge, (source, target) in enumerate(problem.edges.tolist()):
-            table = _picked(problem.edge_tables(edge)[1], self.picks[problem.nodes + edge])
-            edges.append(table[np.ix_(self.possible[source], self.possible[target])])
-            if source > target:
-                edges[-1] = edges[-1].T
-        return limited_memory(problem.names, nodes, np.sort(problem.edges, axis=1), edges, limit_bytes)
+        held = self.reduced_problem
+        return limited_memory(held.names, held.node_memory_bytes, held.edges, held.edge_memory_bytes, limit_bytes)
 
     def original(self, assignment: tuple[int, ...]) -> tuple[tuple[int, ...], Ints]:
         """A strategy of the network as configuration indices of the problem, and its alternatives."""
-        chosen = tuple(int(some[index]) for some, index in zip(self.possible, assignment, strict=True))
+        chosen = tuple(int(self.possible[number][assignment[number]]) for number in self.operator.tolist())
         nodes = self.problem.nodes
         alternatives = [int(self.picks[node][chosen[node]]) for node in range(nodes)]
         for edge, (source, target) in enumerate(self.problem.edges.tolist()):
@@ -119,23 +118,50 @@ class AdditiveProblem:
         """A strategy of the problem as one of the network.
 
         Raises:
-            ProblemError: a configuration is not possible.
+            ProblemError: a configuration is not possible, or those of one group are not the same.
         """
-        if len(assignment) != len(self.possible):
+        if len(assignment) != self.problem.nodes:
             raise ProblemError(
-                f"MCMC: the initial strategy must have a configuration for each of {len(self.possible)} operators, got "
+                f"MCMC: the initial strategy must have a configuration for each of {self.problem.nodes} operators, got "
                 f"{len(assignment)}. Give the indices in the order of names."
             )
-        result = []
-        for node, (index, some) in enumerate(zip(assignment, self.possible, strict=True)):
+        result = [-1] * len(self.possible)
+        for node, (index, number) in enumerate(zip(assignment, self.operator.tolist(), strict=True)):
+            some = self.possible[number]
             place = int(np.searchsorted(some, index))
             if place == len(some) or some[place] != index:
                 raise ProblemError(
                     f"MCMC: the initial strategy has configuration {index} of operator '{self.problem.names[node]}', "
                     f"which is not one of its {len(some)} possible ones. Choose one of {some[:8].tolist()} …."
                 )
-            result.append(place)
+            if result[number] not in (-1, place):
+                raise ProblemError(
+                    f"MCMC: the initial strategy has configuration {index} of operator '{self.problem.names[node]}', "
+                    f"and {some[result[number]]} of another one of its group. Nodes of a group take the same."
+                )
+            result[number] = place
         return tuple(result)
+
+
+def _merged(
+    problem: Problem, operator: Ints, tables: list[FloatArray]
+) -> tuple[list[FloatArray], list[tuple[int, int]], list[FloatArray]]:
+    """Tables of nodes and edges added up by operator; an edge goes from the operator of the lower number."""
+    owns: dict[int, FloatArray] = {}
+    for number, table in zip(operator.tolist(), tables, strict=False):
+        owns[number] = owns[number] + table if number in owns else table
+    between: dict[tuple[int, int], FloatArray] = {}
+    for edge, (source, target) in enumerate(problem.edges.tolist()):
+        table = tables[problem.nodes + edge]
+        one, other = int(operator[source]), int(operator[target])
+        if one == other:
+            owns[one] = owns[one] + np.diagonal(table)
+            continue
+        # Which way an edge goes does not matter: nothing is ever idle.
+        if one > other:
+            one, other, table = other, one, table.T
+        between[one, other] = between[one, other] + table if (one, other) in between else table
+    return [owns[number] for number in range(len(owns))], list(between), list(between.values())
 
 
 class _Rows:

@@ -146,7 +146,7 @@ def search_strategy(
         network: of the space, for simulated time, if it is at hand.
         every: whether every operator is drawn by itself. By default those are that decide, and proposals change them
             with their followers; initial strategies stay as they are until then. Variables decide for themselves if
-            there is a memory limit. The additive cost always has every operator drawn.
+            there is a memory limit. By the additive cost every operator decides.
 
     Raises:
         ProblemError: an argument is out of range.
@@ -213,8 +213,9 @@ def _search_additive(
     additive = AdditiveProblem.of(problem)
     firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
     memory = additive.memory(memory_bytes)
-    each = Moves.of_each(additive.network)
-    results, seconds = _run(additive.network, each, memory, stop, beta, seed, firsts, chains, processes, progress)
+    results, seconds = _run(
+        additive.network, additive.moves(), memory, stop, beta, seed, firsts, chains, processes, progress
+    )
     costs = []
     originals = []
     for result in results:

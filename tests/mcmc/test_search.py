@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from tensoropt.mcmc import Chain, Stop, mcmc, network_of, search_strategy, simul
 from tensoropt.mcmc.chain import Report
 from tensoropt.search import Problem, brute_force, get_search
 from tensoropt.search.space import SearchSpace
+from tests.ft.random_problems import random_problem
 from tests.plan.small_graphs import mlp
 
 pytestmark = pytest.mark.pure
@@ -176,9 +178,9 @@ def test_wrong_arguments_are_refused(space: SearchSpace, wrong: dict[str, object
 
 
 def test_problems_that_cannot_be_searched_are_refused() -> None:
-    tied = Problem(["a", "b"], [[1.0], [1.0]], [[0.0], [0.0]], groups=[0, 0])
-    with pytest.raises(ProblemError, match="ties 2 of them into 1 groups"):
-        mcmc(tied, iterations=1)
+    tied = Problem(["a", "b"], [[1.0, 2.0]] * 2, [[0.0, 0.0]] * 2, groups=[0, 0])
+    with pytest.raises(ProblemError, match=r"configuration 0 of operator 'b', and 1 of another one of its group"):
+        mcmc(tied, iterations=1, initial=[[1, 0]])
     impossible = Problem(["a"], [[np.inf]], [[np.inf]])
     with pytest.raises(InfeasibleError, match="each of the 1 configurations of operator 'a' has an infinite cost"):
         mcmc(impossible, iterations=1)
@@ -186,6 +188,27 @@ def test_problems_that_cannot_be_searched_are_refused() -> None:
         mcmc(Problem(["a"], [[1.0]], [[0.0]]), iterations=1, initial=[[0, 0]])
     with pytest.raises(ProblemError, match="configuration 1 of operator 'a'"):
         mcmc(Problem(["a"], [[1.0, np.inf]], [[0.0, np.inf]]), iterations=1, initial=[[1]])
+
+
+def test_nodes_of_a_group_move_as_one() -> None:
+    reached = 0
+    for seed in range(20):
+        # A hub, a chain, pairs that repeat, with edges within groups and groups that are tied by several.
+        problem = random_problem("hub" if seed % 2 else "series_parallel", seed, nodes=5)
+        groups = np.arange(problem.nodes)
+        for node in range(1, problem.nodes):
+            if problem.configurations(node) == problem.configurations(0):
+                groups[node] = 0
+        problem = dataclasses.replace(problem, groups=groups)
+        try:
+            best = brute_force(problem).best()
+        except InfeasibleError:
+            continue
+        found = mcmc(problem, iterations=2000, seed=seed, beta=3.0)
+        assert len({found.assignments[0, node] for node in np.flatnonzero(groups == 0)}) == 1
+        assert found.time_s[0] >= best.time_s * (1 - 1e-9)
+        reached += bool(found.time_s[0] <= best.time_s * (1 + 1e-9))
+    assert reached >= 12
 
 
 def test_what_takes_infinite_memory_is_not_chosen() -> None:

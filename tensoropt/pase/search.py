@@ -82,9 +82,9 @@ def find_best_strategy(
     """
     began = time.perf_counter()
     tables, variable = TimeTables.of(problem)
+    sequence = _sequence(order, tables, variable)
     if not parts:
         _check_connected(tables)
-    sequence = _sequence(order, tables, variable)
     chosen = _solve(tables, sequence, prune)
     assignment = np.array([chosen[v] for v in variable], np.int64)
     alternatives = _alternatives(problem, assignment)

@@ -50,7 +50,7 @@ def run(options: Options, plot: Path | None = None, methods: tuple[str, ...] = M
 
 def _compile() -> None:
     """Loads compiled loops, or compiles them the first time that a machine runs them, before anything is timed."""
-    for kernels in ("tensoropt.ft.kernels", "tensoropt.search.kernels"):
+    for kernels in ("tensoropt.ft.kernels", "tensoropt.ft.message_kernels", "tensoropt.search.kernels"):
         importlib.import_module(kernels)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -84,12 +83,9 @@ class Messages:
     def __init__(self, graph: CostGraph) -> None:
         """Lays the tables flat, equal ones once; every scope has at most two variables."""
         # Imported here because it takes Numba.
-        from tensoropt.ft import kernels
+        from tensoropt.ft.message_kernels import pass_messages
 
-        self._weigh: Callable[..., None] = kernels.weigh
-        self._add: Callable[..., None] = kernels.add
-        self._sweep: Callable[..., float] = kernels.sweep
-        self._price: Callable[..., tuple[float, float]] = kernels.price
+        self._pass: Callable[..., tuple[float, float, float]] = pass_messages
         self.variables = sorted(graph.sizes)
         place = {v: i for i, v in enumerate(self.variables)}
         self.sizes = np.array([graph.sizes[v] for v in self.variables], np.int64)
@@ -109,8 +105,8 @@ class Messages:
         self._around = np.array([edge for at in edges_at for edge in at], np.int64)
         self._around_start = np.cumsum([0, *map(len, edges_at)])
         forth = sorted(range(len(self.variables)), key=lambda i: graph.workshop.rank[self.variables[i]])
-        self._orders = [np.array(order, np.int64) for order in (forth, forth[::-1])]
-        self._ranks = [np.argsort(order) for order in self._orders]
+        self._orders = np.array([forth, forth[::-1]], np.int64)
+        self._ranks = np.argsort(self._orders, axis=1)
 
     def _lay_tables(self, factors: list[Factor], place: dict[int, int]) -> list[int]:
         """Lays distinct tables one after another; returns the number of each factor's."""
@@ -169,66 +165,28 @@ class Messages:
             memory_weight: per byte, >= 0.
             start: messages to start from. Any will do; those for similar weights save passes.
         """
-        tables = np.empty(int(self._cells[-1]))
-        self._weigh(self._offsets, self._time, self._memory, time_weight, memory_weight, tables)
-        sums = np.zeros(int(self._sum_start[-1]))
-        self._add(self._sum_start, self._part_start, self._parts, tables, sums)
         total = int(self.starts[-1])
-        unary = sums[:total]
         messages = np.zeros(self._message_length) if start is None else start.copy()
-        shares, left = np.zeros(self._message_length), np.zeros(total)
+        shares, left, unary = np.zeros(self._message_length), np.zeros(total), np.zeros(total)
         least_with = np.full(total, -np.inf)
-        labels = np.zeros(len(self.sizes), np.int64)
-        bound, before = -math.inf, -math.inf
-        points = np.zeros(len(self._scopes), np.int64)
-        best: tuple[float, float, float, Any, Any] = (math.inf, math.inf, math.inf, labels, points)
-        reached = (-math.inf, math.inf)
-        for number in range(2 * _PASSES):
-            before = self._sweep(
-                self._orders[number % 2],
-                self.sizes,
-                self._around_start,
-                self._around,
-                self._ends,
-                self._edge_sum,
-                sums,
-                self.starts,
-                unary,
-                self.message_start,
-                messages,
-                shares,
-                before,
-                left,
-                least_with,
-                self._ranks[number % 2],
-                labels,
-            )
-            bound = max(bound, before)
-            time, memory = self._price(
-                self._scopes,
-                self._strides,
-                self._table_cell,
-                self._offsets,
-                self._time,
-                self._memory,
-                labels,
-                time_weight,
-                memory_weight,
-                points,
-            )
-            value = time * time_weight + memory * memory_weight
-            if value < best[0]:
-                best = (value, time, memory, labels.copy(), points.copy())
-            if number > 0 and bound >= best[0] * (1.0 - _CLOSE):
-                break
-            if number % 2:
-                if bound - reached[0] < _GAIN * abs(bound) and best[0] >= reached[1]:
-                    break
-                reached = (bound, best[0])
-        if not math.isfinite(best[0]):
+        labels, points = np.zeros(len(self.sizes), np.int64), np.zeros(len(self._scopes), np.int64)
+        bound, time, memory = self._pass(
+            time_weight,
+            memory_weight,
+            *(self._offsets, self._time, self._memory),
+            *(self._sum_start, self._part_start, self._parts),
+            *(self._orders, self._ranks, self.sizes, self._around_start, self._around),
+            *(self._ends, self._edge_sum, self.starts, self.message_start),
+            *(self._scopes, self._strides, self._table_cell),
+            *(2 * _PASSES, _CLOSE, _GAIN),
+            *(messages, shares, left, least_with, unary, labels, points),
+        )
+        if not math.isfinite(time):
             return None
         # What is left must be of the last pass, like the shares.
-        return Weighted(time_weight, memory_weight, bound, *best[1:], least_with, left, shares, unary, messages)
+        return Weighted(
+            time_weight, memory_weight, bound, time, memory, labels, points, least_with, left, shares, unary, messages
+        )
 
     def mix(self, parts: Sequence[tuple[float, Weighted]]) -> FloatArray:
         """Messages to start from where weights are combinations of others."""

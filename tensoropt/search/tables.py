@@ -83,38 +83,19 @@ class FrontierTable:
         return FrontierTable(shape, offsets_of(counts), self.time_s[points], self.memory_bytes[points]), points
 
 
-def table_from_costs(
-    time_s: FloatArray,
-    memory_bytes: FloatArray,
-    segment: IntArray | None = None,
-    shape: tuple[int, ...] | None = None,
-) -> tuple[FrontierTable, IntArray]:
+def table_from_costs(time_s: FloatArray, memory_bytes: FloatArray) -> tuple[FrontierTable, IntArray]:
     """The table of cost arrays whose last axis is alternatives.
 
     Args:
         time_s: shape ``(*cells, P)``; +inf where nothing exists.
         memory_bytes: the same shape.
-        segment: ``(K,)``, only for arrays of shape ``(K, P)``: the cell into which each configuration goes,
-            when several share one (union). Cells are ``0..max(segment)``.
-        shape: the table's shape; by default that of the arrays without alternatives.
 
     Returns:
         the table, and the flat index into the cost arrays of each of its points.
     """
-    alternatives = time_s.shape[-1]
-    flat_time, flat_memory = time_s.reshape(-1), memory_bytes.reshape(-1)
-    if segment is None:
-        order = np.arange(flat_time.size)
-        offsets = np.arange(0, flat_time.size + 1, alternatives)
-        shape = time_s.shape[:-1] if shape is None else shape
-    else:
-        order = (np.argsort(segment, kind="stable")[:, None] * alternatives + np.arange(alternatives)).reshape(-1)
-        counts = np.bincount(segment) * alternatives
-        offsets = offsets_of(counts)
-        shape = (len(counts),) if shape is None else shape
-    kept, offsets = reduce_segments(offsets, flat_time[order], flat_memory[order])
-    source = order[kept]
-    return FrontierTable(shape, offsets, flat_time[source], flat_memory[source]), source
+    time, memory = time_s.reshape(-1), memory_bytes.reshape(-1)
+    kept, offsets = reduce_segments(np.arange(0, time.size + 1, time_s.shape[-1]), time, memory)
+    return FrontierTable(time_s.shape[:-1], offsets, time[kept], memory[kept]), kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -141,13 +141,6 @@ def test_points_that_end_beyond_every_corner_go(longest: int) -> None:
     assert gone > 0
 
 
-def test_table_of_merged_configurations_is_their_union() -> None:
-    time, memory = np.array([[1.0], [2.0], [3.0]]), np.array([[3.0], [2.0], [2.0]])
-    table, source = table_from_costs(time, memory, segment=np.array([0, 1, 0]))
-    assert table.shape == (2,) and table.offsets.tolist() == [0, 2, 3]
-    assert source.tolist() == [2, 0, 1]
-
-
 def test_sums_on_the_grid_are_exact_in_any_order() -> None:
     rng = np.random.default_rng(5)
     problem = Problem([str(i) for i in range(200)], rng.random((200, 4)) * 1e-3, rng.random((200, 4)) * 1e9)

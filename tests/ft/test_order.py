@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +46,9 @@ def layered(layers: int, seed: int = 0) -> Problem:
 
 @pytest.mark.parametrize("order_of", [fewest_points_order, least_table_order])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_variable_goes_once_and_joint_configurations_are_counted(shape: str, order_of) -> None:
+def test_every_variable_goes_once_and_joint_configurations_are_counted(
+    shape: str, order_of: Callable[[CostGraph], Any]
+) -> None:
     for seed in range(20):
         try:
             graph = graph_of(random_problem(shape, seed))

@@ -17,15 +17,18 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 import tensoropt
+from benchmarks.accuracy_machine import Others, Reference
 from benchmarks.accuracy_memory import memory_parts
 from benchmarks.accuracy_models import MODELS, batch
 from benchmarks.accuracy_sample import sample_strategies
 from benchmarks.accuracy_simulated import BlockingBreakdown
+from tensoropt.api import costs
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
 from tensoropt.api.machine import Machine
 from tensoropt.cost import packing_of
 from tensoropt.exec import resharding
+from tensoropt.exec.engines.launch import start_mpi
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.op_profiler import kernel_seconds
 from tensoropt.mcmc import Network, network_of, simulate
@@ -48,7 +51,9 @@ class _Run:
         kernels: seconds by name, traced.
         memory: bytes by what they are.
         steps_s: seconds of each step without a trace.
-        journals: when each collective of these steps began and ended, in seconds.
+        processor_s: processor time of each of them.
+        journals: when each collective of these steps began and ended, and its processor time, in seconds.
+        drifts: how many times longer the reference took then than during the profile.
     """
 
     kind: str
@@ -58,17 +63,31 @@ class _Run:
     kernels: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     steps_s: list[float] = field(default_factory=list)
+    processor_s: list[float] = field(default_factory=list)
     journals: list[NDArray[np.float64]] = field(default_factory=list)
+    drifts: list[float] = field(default_factory=list)
 
-    def step(self, job: Any, step: Callable[[], Any]) -> None:
-        """One step, measured."""
+    def steps(self, job: Any, step: Callable[[], Any]) -> list[tuple[float, float, NDArray[np.float64]]]:
+        """A turn of steps, measured, after one that is not: seconds, processor time, and the journal of each."""
         engine: Any = self.executor.engine
-        job.comm.Barrier()
-        engine.start_journal(_MOST_COLLECTIVES)
-        start_s = time.perf_counter()
         step()
-        self.steps_s.append(time.perf_counter() - start_s)
-        self.journals.append(1e-9 * np.array(engine.read_journal(), np.float64).reshape(-1, 2))
+        result = []
+        for _ in range(_TURN):
+            job.comm.Barrier()
+            engine.start_journal(_MOST_COLLECTIVES)
+            processor_s, start_s = time.process_time(), time.perf_counter()
+            step()
+            took = time.perf_counter() - start_s, time.process_time() - processor_s
+            result.append((*took, 1e-9 * np.array(engine.read_journal(), np.float64).reshape(-1, 3)))
+        return result
+
+    def keep(self, steps: list[tuple[float, float, NDArray[np.float64]]], drift: float) -> None:
+        """Adds a turn's steps to what was measured."""
+        for took_s, processor_s, journal in steps:
+            self.steps_s.append(took_s)
+            self.processor_s.append(processor_s)
+            self.journals.append(journal)
+            self.drifts.append(drift)
 
 
 def main() -> None:
@@ -81,13 +100,16 @@ def main() -> None:
     parser.add_argument("--costs", default="measured")
     parser.add_argument("--least", action="store_true", help="the least instead of the median, on a busy machine")
     parser.add_argument("--operators", action="store_true", help="write what each operator took and was to take")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds to spend on waiting for other programs")
     parser.add_argument("--out", type=Path, required=True)
     flags = parser.parse_args()
     _name_moves()
     reduce = np.min if flags.least else np.median
     tracer = _Tracer(reduce)
     started = time.perf_counter()
-    topology = tensoropt.init()
+    others = Others(start_mpi(), flags.patience)
+    others.wait()
+    topology = others.undisturbed(lambda: tensoropt.init(refresh=others.repeated > 0))
     tensoropt.set_random_seed(7)
     from examples import models
 
@@ -96,7 +118,10 @@ def main() -> None:
     job = current_job()
     imported = job.import_model()
     planner = job.planner("data_parallel")
+    reference = Reference(job.comm)
+    profiled_s = _watch_profile(reference, others)
     settle_costs(job, planner, topology, flags.costs)
+    profiled_s.append(reference.seconds())
     measured_s = time.perf_counter() - started
     space = planner.space(topology)
     train_op = imported.steps[0]
@@ -120,17 +145,19 @@ def main() -> None:
         run.kernels, run.memory = tracer.trace(step, run.executor.tf_graph)
         runs.append(run)
         job.executor = None  # kept open
+    before_s = reference.seconds()
     for _ in range(-(-flags.steps // _TURN)):
         for run in runs:
             job.executor = run.executor
-            step()
-            for _ in range(_TURN):
-                run.step(job, step)
+            steps = others.undisturbed(functools.partial(run.steps, job, step))
+            after_s = reference.seconds()
+            run.keep(steps, (before_s + after_s) / 2 / float(np.mean(profiled_s)))
+            before_s = after_s
     crowding = Machine.of(job.comm).crowding
     networks = (network_of(space), BlockingBreakdown(space).network()) if job.rank == 0 else ()
     entries = []
     for number, run in enumerate(runs):
-        entry = _entry(job, space, run, crowding, reduce)
+        entry = _entry(job, space, run, crowding, reduce, flags.operators)
         if job.rank == 0:
             entry["simulated_s"] = [_simulated(space, run.assignment, network) for network in networks]
             if flags.operators:
@@ -143,6 +170,9 @@ def main() -> None:
             "model": flags.model,
             "ranks": job.size,
             "profile_seconds": measured_s,
+            "reference_s": profiled_s,
+            "repeated": others.repeated,
+            "disturbed": others.disturbed,
             "seconds": time.perf_counter() - started,
             "strategies": entries,
         }
@@ -153,7 +183,20 @@ def _simulated(space: Any, assignment: tuple[int, ...], network: Network) -> flo
     return float(simulate(space, assignment, network=network).makespan_s)
 
 
-def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..., Any]) -> dict[str, Any]:
+def _watch_profile(reference: Reference, others: Others) -> list[float]:
+    """Times the reference whenever operators are measured, from now on."""
+    profiled_s: list[float] = []
+    run_probes = costs.run_probes
+
+    def watched(*arguments: Any) -> Any:
+        profiled_s.append(reference.seconds())
+        return others.undisturbed(lambda: run_probes(*arguments))
+
+    setattr(costs, "run_probes", watched)  # noqa: B010
+    return profiled_s
+
+
+def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..., Any], full: bool) -> dict[str, Any]:
     """Measured and predicted figures of one strategy; what ranks measured is combined. Collective."""
     kernels = run.kernels.items()
     packing_s = sum(took for name, took in kernels if _SCOPE in name and not _is_collective(name))
@@ -162,12 +205,14 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
     steps_s = np.max(job.comm.allgather(run.steps_s), axis=0)
     took_s = float(reduce(steps_s))
     journal = np.array(job.comm.allgather(run.journals))
+    processor_s = np.array(job.comm.allgather(run.processor_s))
     parts = max(job.comm.allgather(run.memory), key=lambda of_rank: sum(of_rank.values()))
     if job.rank:
         return {}
     inside_s = journal[..., 1] - journal[..., 0]  # of each rank, step and collective
     # The rank that comes last to a collective waits for nobody: its time is the network's.
     transfer_s = inside_s.min(axis=0)
+    busy_s = processor_s - journal[..., 2].sum(axis=2)
     collectives_s = float(reduce(transfer_s.sum(axis=1)))
     waiting_s = float(reduce((inside_s - transfer_s).sum(axis=2).mean(axis=0)))
     if crowding > 1:
@@ -195,6 +240,12 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
         "measured_parts": parts,
         "predicted_at": f"{peak['operator']}, {'backward' if peak['backward'] else 'forward'}",
         "steps_s": steps_s.tolist(),
+        "drifts": run.drifts,
+        "busy_s": busy_s.tolist(),
+        "inside_s": np.median(inside_s, axis=1).tolist() if full else [],
+        "inside_mean_s": np.mean(inside_s, axis=1).tolist() if full else [],
+        "last_s": np.median(journal[..., 1].mean(axis=0) - journal[..., 0].max(axis=0), axis=0).tolist() if full else [],
+        "first_s": np.median(transfer_s, axis=0).tolist() if full else [],
     }
 
 

@@ -41,6 +41,8 @@ _ALIASES = frozenset(
 _PASSING = _ALIASES | frozenset("Add AddV2 AddN BiasAdd Sub".split())
 # Of these, the gradient of an input does not read that input.
 _MULTILINEAR = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D Conv3D Mul".split())
+# Kernels of their own make the gradients of their inputs, the one of the weights first.
+_APART = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 # They have a tensor of the input's shape as output, but not in its place.
 _NOT_IN_PLACE = ("FusedBatchNorm", "Conv", "Pool", "LRN", "Cumsum", "Reverse", "Roll", "Random", "MatMul", "Einsum")
 
@@ -164,7 +166,7 @@ class _Step:
         self._always: dict[str, float] = {}
         self._values: dict[TensorId, _Buffer] = {}
         self._arrived: dict[Edge, _Buffer] = {}
-        self._incoming: dict[TensorId, _Buffer] = {}
+        self._incoming: dict[TensorId, list[_Buffer]] = {}
         self._kept: dict[str, _Buffer] = {}
 
     # ---------------------------------------------------------------------------------------------------- forward
@@ -216,7 +218,7 @@ class _Step:
 
     def backward(self, op: Operator) -> None:
         """An operator of the backward pass, with what makes its inputs again, and what takes its gradients back."""
-        incoming = [self._incoming.pop(TensorId(op.name, index), None) for index in range(max(1, len(op.outputs)))]
+        incoming = [self._summed(TensorId(op.name, index)) for index in range(max(1, len(op.outputs)))]
         arrived = [buffer for buffer in incoming if buffer is not None]
         if op.type in _SOURCES:
             if arrived:
@@ -226,28 +228,38 @@ class _Step:
         wanted = [edge for edge in edges if edge in self._graph.differentiable]
         if not wanted:
             return
-        gradients = self._passed(op, wanted, arrived)
-        if gradients is None:
-            gradients = self._computed(op, edges, wanted, arrived)
-        # Weights first: their gradients wait for nobody.
-        for edge, gradient in sorted(gradients, key=lambda item: not self._is_weight(item[0])):
-            entry, spec = self._plan.edge(edge), self._graph.spec(edge.tensor)
-            kind = gradient.kind
-            moved = self._move(spec, gradient, self._wanted_gradient(edge), entry.backward, op.name, True, kind)
-            if self._is_weight(edge) and self._graph[edge.tensor.op].type == "Variable":
-                self._moment(edge.tensor.op, True, [moved])  # the update
-            else:
-                self._arrive(edge.tensor, moved)
+        # Weights first: their gradients wait for nobody, but their updates for all that read them.
+        wanted.sort(key=lambda edge: not self._is_weight(edge))
+        passed = self._passed(op, wanted, arrived)
+        updates: list[tuple[str, _Buffer]] = []
+        for part in [[edge] for edge in wanted] if op.type in _APART else [wanted]:
+            for edge, gradient in self._computed(op, edges, part, arrived) if passed is None else passed:
+                entry, spec = self._plan.edge(edge), self._graph.spec(edge.tensor)
+                if not self._is_weight(edge):
+                    self._update(updates)
+                kind = gradient.kind
+                moved = self._move(spec, gradient, self._wanted_gradient(edge), entry.backward, op.name, True, kind)
+                if self._is_weight(edge) and self._graph[edge.tensor.op].type == "Variable":
+                    updates.append((edge.tensor.op, moved))
+                else:
+                    self._incoming.setdefault(edge.tensor, []).append(moved)
+        self._update(updates)
 
-    def _arrive(self, tensor: TensorId, gradient: _Buffer) -> None:
-        """A gradient from one of a tensor's readers is added to the sum of those before it, in place."""
-        before = self._incoming.get(tensor)
-        if before is not None:
-            moment = self._moment(tensor.op, True, [before, gradient])
-            gradient = _Buffer(before.size_bytes, before.kind)
-            moment.made.append(gradient)
-            moment.replaced.append(before)
-        self._incoming[tensor] = gradient
+    def _update(self, updates: list[tuple[str, _Buffer]]) -> None:
+        """Updates variables; none are left."""
+        for variable, gradient in updates:
+            self._moment(variable, True, [gradient])
+        updates.clear()
+
+    def _summed(self, tensor: TensorId) -> _Buffer | None:
+        """The sum of the gradients from a tensor's readers, once all are there, in place of the first one."""
+        parts = self._incoming.pop(tensor, [])
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        moment = self._moment(tensor.op, True, parts)
+        moment.made.append(_Buffer(parts[0].size_bytes, parts[0].kind))
+        moment.replaced.append(parts[0])
+        return moment.made[0]
 
     def _passed(
         self, op: Operator, wanted: Sequence[Edge], arrived: Sequence[_Buffer]

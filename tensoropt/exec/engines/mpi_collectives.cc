@@ -15,6 +15,7 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -49,6 +50,13 @@ int64_t NowNanoseconds() {
       .count();
 }
 
+// The processor time of this thread: a rank that waits for a core takes none.
+int64_t ProcessorNanoseconds() {
+  timespec now{};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0) return 0;
+  return int64_t{1000000000} * now.tv_sec + now.tv_nsec;
+}
+
 // What one engine has moved, and what it is doing now; read from Python while a kernel runs.
 class Meter {
  public:
@@ -66,23 +74,26 @@ class Meter {
     std::lock_guard<std::mutex> lock(mutex_);
     current_.assign(name);  // keeps its capacity: no allocation after the first few
     since_ns_ = NowNanoseconds();
+    if (journal_.capacity() > 0) processor_since_ns_ = ProcessorNanoseconds();
     ++entered_;
   }
 
   void Leave() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (journal_.size() + 2 <= journal_.capacity()) {
+    if (journal_.size() + 3 <= journal_.capacity()) {
       journal_.push_back(since_ns_);
       journal_.push_back(NowNanoseconds());
+      journal_.push_back(ProcessorNanoseconds() - processor_since_ns_);
     }
     since_ns_ = 0;
   }
 
-  // Forgets what was noted, and notes when each of so many collectives begins and ends from now on.
+  // Forgets what was noted, and notes when each of so many collectives begins and ends from now on, and its processor
+  // time.
   void StartJournal(int64_t collectives) {
     std::lock_guard<std::mutex> lock(mutex_);
     journal_ = std::vector<int64_t>();
-    journal_.reserve(2 * collectives);
+    journal_.reserve(3 * collectives);
   }
 
   // Copies what was noted into `times` unless it is null; returns how many numbers that are.
@@ -109,6 +120,7 @@ class Meter {
   std::mutex mutex_;
   std::string current_;
   int64_t since_ns_ = 0;
+  int64_t processor_since_ns_ = 0;
   int64_t entered_ = 0;
   std::vector<int64_t> journal_;
 };

@@ -64,10 +64,12 @@ class MpiEngine(CollectiveEngine):
         """Note when each of so many collectives begins and ends from now on; forget what was noted before."""
         self._library.start_journal(self._meter, collectives)
 
-    def read_journal(self) -> list[tuple[int, int]]:
-        """Return begin and end of each collective since :meth:`start_journal`, in nanoseconds of the host's clock.
+    def read_journal(self) -> list[tuple[int, int, int]]:
+        """Return begin, end and processor time of each collective since :meth:`start_journal`, in nanoseconds.
 
-        Ranks of one host share that clock. Nothing is noted before the first :meth:`start_journal`.
+        Begin and end are on the host's clock, which its ranks share. The processor time is that of the thread that runs
+        the collective: a rank that waits for a core takes none. Nothing is noted before the first
+        :meth:`start_journal`.
         """
         return self._library.read_journal(self._meter)
 

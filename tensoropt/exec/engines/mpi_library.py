@@ -192,11 +192,11 @@ class MpiLibrary:
         """Note when each of so many collectives begins and ends from now on; forget what was noted before."""
         self._functions.tensoropt_meter_start_journal(meter, collectives)
 
-    def read_journal(self, meter: int) -> list[tuple[int, int]]:
-        """Return begin and end of each collective since :meth:`start_journal`, in nanoseconds of the host's clock."""
+    def read_journal(self, meter: int) -> list[tuple[int, int, int]]:
+        """Return begin, end and processor time of each collective since :meth:`start_journal`, in nanoseconds."""
         values = (ctypes.c_int64 * self._functions.tensoropt_meter_read_journal(meter, None))()
         self._functions.tensoropt_meter_read_journal(meter, values)
-        return list(zip(values[::2], values[1::2], strict=True))
+        return list(zip(values[::3], values[1::3], values[2::3], strict=True))
 
     def set_max_count(self, count: int) -> None:
         """Set the largest count for one MPI call; more is done in parts. For tests of the parts."""

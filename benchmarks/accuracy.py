@@ -39,6 +39,7 @@ from benchmarks.accuracy_models import MODELS
 from benchmarks.launch import launch
 
 _QUANTITIES = ("time_s", "network_s", "memory_bytes")
+_STEADY = "steady_time_s"
 _PARTS = ("compute_s", "packing_s", "collectives_s")
 # TensorOpt table 2, mean errors of time, network time and memory.
 _PAPER = {
@@ -63,34 +64,56 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="3 strategies of 2 models")
     parser.add_argument("--least", action="store_true", help="the least of the steps instead of the median")
     parser.add_argument("--profile-seconds", type=float, default=60.0, help="budget (default %(default)s)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        help="seconds to wait for other programs (default %(default)s)",
+    )
+    parser.add_argument("--resume", action="store_true", help="keep the results that the file of --json has")
     parser.add_argument("--cache", type=Path, help="keep measured costs here; by default all is measured anew")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
     if flags.quick:
         flags.models, flags.strategies = ["rnn", "vgg16"], 3
     started = time.perf_counter()
-    results = []
+    results = _known(flags.json) if flags.resume else []
+    done = {(result["model"], result["ranks"]) for result in results}
     with tempfile.TemporaryDirectory() as folder:
         cache = flags.cache or Path(folder) / "cache"
         for ranks in flags.ranks:
             for model in flags.models:
+                if (model, ranks) in done:
+                    continue
                 results.append(_run(flags, model, ranks, Path(folder) / f"{model}{ranks}.json", cache))
                 _show([results[-1]], Console(stderr=True, width=_WIDTH))
+                _write(flags, results, time.perf_counter() - started)
+    _show(results, Console(width=_WIDTH))
+
+
+def _known(path: Path | None) -> list[dict[str, Any]]:
+    """The results in a file of an earlier run, if there is one."""
+    if path is None or not path.exists():
+        return []
+    return list(json.loads(path.read_text(encoding="utf-8"))["results"])
+
+
+def _write(flags: argparse.Namespace, results: list[dict[str, Any]], seconds: float) -> None:
+    if flags.json is None:
+        return
     report = {
         "machine": {"cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()},
         "costs": flags.costs,
-        "seconds": time.perf_counter() - started,
+        "seconds": seconds,
         "paper_table_2": {model: dict(zip(_QUANTITIES, errors, strict=True)) for model, errors in _PAPER.items()},
         "results": results,
     }
-    _show(results, Console(width=_WIDTH))
-    if flags.json is not None:
-        flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def _run(flags: argparse.Namespace, model: str, ranks: int, path: Path, cache: Path) -> dict[str, Any]:
     arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
-    arguments += ["--seed", str(flags.seed), "--costs", flags.costs]
+    arguments += ["--seed", str(flags.seed), "--costs", flags.costs, "--patience", str(flags.patience)]
     result = measured(arguments + ["--least"] * flags.least, ranks, path, cache, flags.profile_seconds)
     return {**result, **summary(result["strategies"])}
 
@@ -110,7 +133,9 @@ def measured(arguments: list[str], ranks: int, path: Path, cache: Path, profile_
 def summary(strategies: list[dict[str, Any]]) -> dict[str, Any]:
     """Errors and rank correlation of the strategies of one model."""
     figures: dict[str, Any] = {"errors": {}, "bias": {}}
-    for quantity in _QUANTITIES:
+    for quantity in (*_QUANTITIES, _STEADY):
+        if any(quantity not in entry for entry in strategies):
+            continue
         pairs = np.array([entry[quantity] for entry in strategies if _counts(entry, quantity)]).reshape(-1, 2)
         relative = (pairs[:, 0] - pairs[:, 1]) / pairs[:, 1]
         figures["errors"][quantity] = float(np.mean(np.abs(relative))) if len(pairs) else None
@@ -135,12 +160,12 @@ def _counts(entry: dict[str, Any], quantity: str) -> bool:
 
 def _show(results: list[dict[str, Any]], console: Console) -> None:
     table = Table(title="mean error of predicted costs (signed mean)")
-    for header in ("model", "ranks", "strategies", "time", "network", "memory", "Spearman", "profiling s", "all s"):
+    for header in ("model", "ranks", "strategies", "time", "network", "memory", "steady time", "Spearman", "all s"):
         table.add_column(header, justify="left" if header == "model" else "right")
     for result in results:
         errors = [
             "-" if error is None else f"{100 * error:.1f} % ({100 * result['bias'][quantity]:+.1f})"
-            for quantity, error in result["errors"].items()
+            for quantity, error in ((each, result["errors"].get(each)) for each in (*_QUANTITIES, _STEADY))
         ]
         spearman = "-" if result["spearman"] is None else f"{result['spearman']:.3f}"
         table.add_row(
@@ -149,7 +174,6 @@ def _show(results: list[dict[str, Any]], console: Console) -> None:
             str(len(result["strategies"])),
             *errors,
             spearman,
-            f"{result['profile_seconds']:.0f}",
             f"{result['seconds']:.0f}",
         )
     console.print(table)

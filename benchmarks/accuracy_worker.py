@@ -23,7 +23,6 @@ from benchmarks.accuracy_models import MODELS, batch
 from benchmarks.accuracy_sample import sample_strategies
 from benchmarks.accuracy_simulated import BlockingBreakdown
 from tensoropt.api import costs
-from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
 from tensoropt.api.machine import Machine
 from tensoropt.cost import packing_of
@@ -120,7 +119,7 @@ def main() -> None:
     planner = job.planner("data_parallel")
     reference = Reference(job.comm)
     profiled_s = _watch_profile(reference, others)
-    settle_costs(job, planner, topology, flags.costs)
+    costs.settle_costs(job, planner, topology, flags.costs)
     profiled_s.append(reference.seconds())
     measured_s = time.perf_counter() - started
     space = planner.space(topology)
@@ -157,12 +156,13 @@ def main() -> None:
     networks = (network_of(space), BlockingBreakdown(space).network()) if job.rank == 0 else ()
     entries = []
     for number, run in enumerate(runs):
-        entry = _entry(job, space, run, crowding, reduce, flags.operators)
+        entry = _entry(job, space, run, crowding, reduce)
         if job.rank == 0:
             entry["simulated_s"] = [_simulated(space, run.assignment, network) for network in networks]
             if flags.operators:
                 entry["operators"] = _by_operator(run.plan, run.kernels)
                 entry["kernels_by_name"] = run.kernels
+                entry["moves"] = _by_collective(run, entry.pop("transfers_s"))
             entries.append(entry)
             _say(flags.model, job.size, number, entry)
     if job.rank == 0:
@@ -183,6 +183,13 @@ def _simulated(space: Any, assignment: tuple[int, ...], network: Network) -> flo
     return float(simulate(space, assignment, network=network).makespan_s)
 
 
+def _by_collective(run: _Run, transfers_s: list[float]) -> list[tuple[str, int, float]]:
+    """Kind, input bytes and seconds of each collective; they run in the order in which they were made."""
+    ops = [op for op in run.executor.tf_graph.get_operations() if op.name in run.kernels and _is_collective(op.name)]
+    sizes = [int(op.inputs[0].shape.num_elements()) * int(op.inputs[0].dtype.size) for op in ops]
+    return [(op.type, size, took) for op, size, took in zip(ops, sizes, transfers_s, strict=True)]
+
+
 def _watch_profile(reference: Reference, others: Others) -> list[float]:
     """Times the reference whenever operators are measured, from now on."""
     profiled_s: list[float] = []
@@ -196,7 +203,7 @@ def _watch_profile(reference: Reference, others: Others) -> list[float]:
     return profiled_s
 
 
-def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..., Any], full: bool) -> dict[str, Any]:
+def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..., Any]) -> dict[str, Any]:
     """Measured and predicted figures of one strategy; what ranks measured is combined. Collective."""
     kernels = run.kernels.items()
     packing_s = sum(took for name, took in kernels if _SCOPE in name and not _is_collective(name))
@@ -216,15 +223,18 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
     collectives_s = float(reduce(transfer_s.sum(axis=1)))
     waiting_s = float(reduce((inside_s - transfer_s).sum(axis=2).mean(axis=0)))
     if crowding > 1:
-        # A rank that waits leaves its core to another one, and one that does not may wait for a core.
+        # A rank that waits leaves its core to another one, and one that does not may wait for a core. What a step takes
+        # longer than the ranks' own work, by the processor's clock, is the network's.
         packing_s, waiting_s = packing_s * crowding, 0.0
-        collectives_s = max(took_s - compute_s * crowding - packing_s, 0.0)
+        collectives_s = max(float(reduce(steps_s - busy_s.mean(axis=0) * crowding)), 0.0)
     plan = run.plan
     network_s, to_pack_s = float(space.network_seconds(run.assignment)[0]), packing_seconds(space, plan)
     peak: Any = plan.notes["peak_memory"]
     return {
         "kind": run.kind,
         "time_s": [float(plan.time_s), took_s],
+        # The same, if the machine had stayed as fast as when operators were profiled.
+        "steady_time_s": [float(plan.time_s), float(reduce(steps_s / run.drifts))],
         "network_s": [network_s, collectives_s + packing_s],
         "memory_bytes": [float(peak["memory_bytes"]), float(sum(parts.values()))],
         # What the times are made of; operators take what is left, with what TensorFlow takes between kernels.
@@ -241,11 +251,7 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
         "predicted_at": f"{peak['operator']}, {'backward' if peak['backward'] else 'forward'}",
         "steps_s": steps_s.tolist(),
         "drifts": run.drifts,
-        "busy_s": busy_s.tolist(),
-        "inside_s": np.median(inside_s, axis=1).tolist() if full else [],
-        "inside_mean_s": np.mean(inside_s, axis=1).tolist() if full else [],
-        "last_s": np.median(journal[..., 1].mean(axis=0) - journal[..., 0].max(axis=0), axis=0).tolist() if full else [],
-        "first_s": np.median(transfer_s, axis=0).tolist() if full else [],
+        "transfers_s": np.median(transfer_s, axis=0).tolist(),
     }
 
 

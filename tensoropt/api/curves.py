@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -90,26 +91,36 @@ def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]],
 
 def measure_curves(machine: Machine, comm: Any, optimizers: Sequence[OptimizerSpec]) -> dict[str, Curve]:
     """See ``OpProfile.curves``."""
-    kinds: dict[str, Callable[[int], Probe]] = {
+    kinds: dict[str, Callable[[int], FunctionProbe]] = {
         "sum": lambda size: FunctionProbe((_vector(size), _vector(size)), lambda x, y: [tf.add_n([x, y])]),
-        "slice": lambda size: FunctionProbe(
-            (_matrix(size),), lambda x: [tf.slice(x, [0, 0], [-1, _ROW_ELEMENTS // 2])]
-        ),
+        "slice": lambda size: FunctionProbe((_matrix(size),), _half_of_each_row),
         "transpose": lambda size: FunctionProbe((_matrix(size),), _cut_and_stacked),
         "mask": lambda size: FunctionProbe((_vector(size),), lambda x: [tf.where(False, x, tf.zeros_like(x))]),
     }
-    probes: list[Probe] = [make(size) for make in kinds.values() for size in _CURVE_BYTES]
+    # What is moved was made just now (an activation) or long ago (a weight): half of the probes are cold.
+    probes: list[Probe] = [
+        dataclasses.replace(make(size), is_cold=is_cold)
+        for make in kinds.values()
+        for size in _CURVE_BYTES
+        for is_cold in (False, True)
+    ]
     for spec in optimizers:
         probes += [FunctionProbe((_vector(size),), _update_builder(spec, size)) for size in _CURVE_BYTES]
     measured = iter(run_probes(machine, comm, probes))
     curves = {}
     for name in kinds:
-        curves[name] = _curve(_CURVE_BYTES, [next(measured) for _ in _CURVE_BYTES])
+        curves[name] = _curve(_CURVE_BYTES, [_mean(next(measured), next(measured)) for _ in _CURVE_BYTES])
     for spec in optimizers:
         sizes = tuple(size * (2 + spec.slot_count) for size in _CURVE_BYTES)
         curves[f"update {optimizer_key(spec)}"] = _curve(sizes, [next(measured) for _ in sizes])
     curves["feed"] = _feed_curve(machine, comm)
     return curves
+
+
+def _mean(*measured: Any) -> tuple[float] | None:
+    """Forward seconds on average over the probes that could be measured."""
+    seconds = [entry[0] for entry in measured if entry is not None]
+    return (float(np.mean(seconds)),) if seconds else None
 
 
 def _curve(sizes: Sequence[int], measured: Sequence[Any]) -> Curve:

@@ -32,6 +32,8 @@ __all__ = ["BatchTimes", "FunctionProbe", "Measured", "OperatorProbe", "Probe", 
 
 _SCOPE = re.compile(r"\b(in|f|g|b)([0-9]+)/")
 _NANOSECOND_S = 1e-9
+# Written before a cold probe: several times what a core's own cache holds.
+_WORK_BYTES = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,11 @@ class Probe(Protocol):
         """Positions of the outputs that its backward pass reads."""
         ...
 
+    @property
+    def is_cold(self) -> bool:
+        """Whether other work comes between what makes its inputs and itself, so that no cache has them."""
+        ...
+
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """Shapes and dtypes of this device's inputs."""
         ...
@@ -122,6 +129,11 @@ class OperatorProbe:
     def saved_outputs(self) -> tuple[int, ...]:
         """See :class:`Probe`."""
         return self.rule.saved_outputs if self.wanted else ()
+
+    @property
+    def is_cold(self) -> bool:
+        """See :class:`Probe`."""
+        return False
 
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """See :class:`Probe`."""
@@ -162,6 +174,7 @@ class FunctionProbe:
     wanted: tuple[int, ...] = ()
     outgoing: tuple[int, ...] = ()
     saved_outputs: tuple[int, ...] = ()
+    is_cold: bool = False
 
     def local_inputs(self) -> tuple[TensorSpec, ...]:
         """See :class:`Probe`."""
@@ -400,7 +413,9 @@ class _Batch:
         try:
             with tf.control_dependencies([self.target]), tf.name_scope(f"in{number}"):
                 inputs = [self._made_up(spec, probe.highest_integer()) for spec in probe.local_inputs()]
-            with tf.control_dependencies([self.target, *inputs]), tf.name_scope(f"f{number}"):
+                with tf.control_dependencies(inputs):
+                    between = [tf.fill([_WORK_BYTES // 4], self.value)] if probe.is_cold else []
+            with tf.control_dependencies([self.target, *inputs, *between]), tf.name_scope(f"f{number}"):
                 outputs = probe.forward(inputs, talk)
         except Exception as error:  # an op that cannot stand alone is priced without a measurement
             self.failures[number] = f"{type(error).__name__}: {error}"

@@ -14,7 +14,7 @@ from tensoropt.exec.engines.group import partition
 __all__ = ["METHOD", "EngineMeasurement"]
 
 # What times mean; those that were measured in another way are not comparable.
-METHOD = "with work in between"
+METHOD = "with work in between, every other buffer made before it"
 _STACKED = ("reduce_scatter", "all_to_all")
 # A run has one of these numbers of collectives.
 _CHAINS = (2, 4, 8)
@@ -29,9 +29,11 @@ class EngineMeasurement:
 
     In a step, a collective meets cold caches and ranks that come at different times. Back to back on the same buffer,
     a small one takes a fifth of what it takes there. So work that every rank does for itself comes before each
-    collective. Of each the rank counts that came last, since the others wait in it: what waiting costs is a matter of
-    the operators before. Where ranks share cores, a rank that waits leaves its core to others, and the last one may
-    have to wait for a core; there it counts by how much the run is longer than one of the same work.
+    collective. What a step moves was made just now (an activation's gradient) or long ago (a weight): the work comes in
+    turn before and after what makes the buffer. Of each the rank counts that came last, since the others wait in it:
+    what waiting costs is a matter of the operators before. Where ranks share cores, a rank that waits leaves its core
+    to others, and the last one may have to wait for a core; there it counts by how much the run is longer than one of
+    the same work.
     """
 
     def __init__(self, engine: CollectiveEngine, *, crowded: bool = False) -> None:
@@ -99,7 +101,7 @@ class _Chain:
         count = max((known for known in _CHAINS if known <= calls), default=_CHAINS[0])
         results = [run(extent, 1.0) for run in self._runs[count]]
         if len(results) == 1:
-            return float(np.median(results[0]))
+            return float(np.mean([np.median(results[0][first::2]) for first in (0, 1)]))
         work_s, all_s = results
         return max(float(all_s - work_s) / (count - 1), 0.0)
 
@@ -109,7 +111,7 @@ class _Chain:
         end_s = None
         with self._engine.program():
             for number in range(count):
-                buffer = self._worked([] if end_s is None else [end_s], extent, value)
+                buffer = self._worked([] if end_s is None else [end_s], extent, value, number)
                 start_s, end_s = self._timed(buffer, number)
                 took.append(tf.cast(end_s - start_s, tf.float32))
             # The root of a broadcast need not wait for anybody.
@@ -122,18 +124,25 @@ class _Chain:
             first_s = last_s = tf.timestamp()
         with self._engine.program():
             for number in range(count):
-                last_s = buffer = self._worked([last_s], extent, value)
+                last_s = buffer = self._worked([last_s], extent, value, 0)
                 if number == count - 1 or not of_work:
                     _, last_s = self._timed(buffer, number)
             return self._engine.all_reduce(last_s - first_s, self._axes) / self._size
 
-    def _worked(self, before: Sequence[Any], extent: Any, value: Any) -> Any:
-        """A buffer that is made after some work."""
+    def _worked(self, before: Sequence[Any], extent: Any, value: Any, number: int) -> Any:
+        """A buffer that is made after some work, or before it where ``number`` is odd.
+
+        Where ranks share cores, other ranks' work comes in between anyway.
+        """
         shape, static = ([self._size, extent], [self._size, None]) if self._stacked else ([extent], [None])
+        pieces = [lambda: tf.fill([self._work_bytes // 4], value), lambda: tf.fill(tf.stack(shape), value)]
+        is_cold = number % 2 == 1
         with tf.control_dependencies(before):
-            work = tf.fill([self._work_bytes // 4], value)
-        with tf.control_dependencies([work]):
-            return tf.ensure_shape(tf.fill(tf.stack(shape), value), static)
+            first = pieces[is_cold]()
+        with tf.control_dependencies([first]):
+            second = pieces[not is_cold]()
+        with tf.control_dependencies([second]):
+            return tf.ensure_shape(first if is_cold else second, static)
 
     def _timed(self, buffer: Any, number: int) -> tuple[Any, Any]:
         """When a collective begins, and when it ends."""

@@ -14,6 +14,7 @@
 #include <climits>
 #include <complex>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <deque>
@@ -343,6 +344,11 @@ char* Data(const Tensor& tensor) { return static_cast<char*>(tensor.data()); }
 
 int64_t Bytes(const Tensor& tensor) { return tensor.NumElements() * tensorflow::DataTypeSize(tensor.dtype()); }
 
+bool HasOneThread() {
+  const char* threads = std::getenv("TF_NUM_INTEROP_THREADS");
+  return threads != nullptr && std::strcmp(threads, "1") == 0;
+}
+
 class Collective : public OpKernel {
  public:
   Collective(OpKernelConstruction* context, Kind kind) : OpKernel(context), kind_(kind) {
@@ -357,8 +363,11 @@ class Collective : public OpKernel {
     OP_REQUIRES_OK(context, FromMpi("MPI_Comm_rank", MPI_Comm_rank(communicator_, &rank_)));
   }
 
-  // It blocks: the executor must not run it inline before other ready work.
-  bool IsExpensive() override { return true; }
+  // TensorFlow puts off kernels that it takes to be expensive, and learns which are from how long they took: long on a
+  // rank that waited in them, short on the one that it waited for. Then ranks do other work before one and the same
+  // collective, and wait again. So with one thread, which can do nothing else meanwhile, none is put off. With several,
+  // other ready work goes to them first.
+  bool IsExpensive() final { return !HasOneThread(); }
 
   void Compute(OpKernelContext* context) final {
     MeterScope scope(meter_, name());

@@ -9,7 +9,7 @@ For each model and number of ranks, one job plans by measured costs and executes
 - *time* of a step: the median of several, the slowest rank's. Strategies take turns, a few steps at a time;
 - *network*: what collectives take in these steps, and, from TensorFlow's trace, what packs and unpacks their buffers.
   Of each collective the rank counts that came last, since the others wait in it for the slowest. Where ranks share
-  cores: what the step takes longer than its kernels, times how many ranks share a core;
+  cores: what the step takes longer than the ranks' own work, by the processor's clock, with that packing;
 - *memory*: the most that is held at any time of a step, in bytes that tensors and kernels asked for (what the allocator
   adds to them depends on what was free before), with the model's variables. Predicted is the peak that the plan notes.
 
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--costs", choices=("measured", "analytic"), default="measured")
     parser.add_argument("--quick", action="store_true", help="3 strategies of 2 models")
     parser.add_argument("--least", action="store_true", help="the least of the steps instead of the median")
-    parser.add_argument("--profile-seconds", type=float, default=60.0, help="budget (default %(default)s)")
+    parser.add_argument("--profile-seconds", type=float, default=90.0, help="budget (default %(default)s)")
     parser.add_argument(
         "--patience",
         type=float,
@@ -77,7 +77,7 @@ def main() -> None:
     if flags.quick:
         flags.models, flags.strategies = ["rnn", "vgg16"], 3
     started = time.perf_counter()
-    results = _known(flags.json) if flags.resume else []
+    results = known_results(flags.json) if flags.resume else []
     done = {(result["model"], result["ranks"]) for result in results}
     with tempfile.TemporaryDirectory() as folder:
         cache = flags.cache or Path(folder) / "cache"
@@ -91,7 +91,7 @@ def main() -> None:
     _show(results, Console(width=_WIDTH))
 
 
-def _known(path: Path | None) -> list[dict[str, Any]]:
+def known_results(path: Path | None) -> list[dict[str, Any]]:
     """The results in a file of an earlier run, if there is one."""
     if path is None or not path.exists():
         return []
@@ -123,6 +123,7 @@ def measured(arguments: list[str], ranks: int, path: Path, cache: Path, profile_
     extra = {
         "TENSOROPT_CACHE_DIR": str(cache),
         "TENSOROPT_PROFILE_SECONDS": str(profile_seconds),
+        "TENSOROPT_PROFILE_ROUNDS": "3",  # the machine's speed changes from second to second
         "TENSOROPT_COLLECTIVES": "mpi",  # the engine that keeps a journal
         "TENSOROPT_STALL_SECONDS": "0",  # no thread that looks after each of many engines
     }

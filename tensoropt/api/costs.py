@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tensoropt.api.curves import (
     CURVES,
     iteration_seconds,
@@ -39,6 +41,7 @@ COSTS = ("measured", "analytic")
 _VARIABLE = "TENSOROPT_COSTS"
 _BUDGET_VARIABLE = "TENSOROPT_PROFILE_SECONDS"
 _BUDGET_S = 30.0
+_ROUNDS_VARIABLE = "TENSOROPT_PROFILE_ROUNDS"
 # To build a probe and its gradient, and to read its part of the traces; an estimate, for the progress bar.
 _PROBE_S = 0.02
 _BATCH_BYTES = 2**29
@@ -133,7 +136,9 @@ def measure_profile_of(
         space: whose operators and configurations are to be known.
         optimizers: whose updates are.
         refresh: measure even what the cache has.
-        budget_s: seconds for measuring; the environment variable TENSOROPT_PROFILE_SECONDS, or 30, by default.
+        budget_s: seconds for measuring; the environment variable TENSOROPT_PROFILE_SECONDS, or 30, by default. If there
+            is time, all is measured as often as TENSOROPT_PROFILE_ROUNDS says, which is once by default, and medians
+            count: a machine may be slow for some seconds.
 
     Raises:
         CollectiveError: if measuring fails on another rank.
@@ -144,7 +149,7 @@ def measure_profile_of(
     try:
         with guard.waiting(what):
             budget_s = _budget_s() if budget_s is None else budget_s
-            return _measure(job, topology, space, optimizers, refresh, budget_s)
+            return _measure(job, topology, space, optimizers, refresh, budget_s, _rounds())
     except Exception as error:
         # The others may wait for this rank's turn.
         guard.meet(what, error, patience_s=FAILURE_PATIENCE_S)
@@ -158,6 +163,7 @@ def _measure(
     optimizers: Sequence[OptimizerSpec],
     refresh: bool,
     budget_s: float,
+    rounds: int,
 ) -> OpProfile:
     comm = job.comm
     machine = Machine.of(comm)
@@ -172,16 +178,18 @@ def _measure(
     expected_s = min(budget_s, machine.turns * _PROBE_S * len(chosen)) + (_SHOWN_FROM_S if curves else 0.0)
     order = {key: position for position, key in enumerate(candidates)}
     batches = _batches([(key, candidates[key]) for key in chosen])
+    rounds = comm.bcast(rounds, root=0)
+    seconds: dict[str, list[tuple[float, float]]] = {}
     times: dict[str, OpTime] = {}
     refused: set[str] = set()
     lines: dict[str, Curve] = {}
     iteration_s = 0.0
-    with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, len(batches) + bool(curves)) as advance:
+    with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, rounds * len(batches) + bool(curves)) as advance:
         if curves:
             iteration_s = iteration_seconds(comm, job.guard)
             lines = measure_curves(machine, comm, optimizers)
             advance()
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(rounds * batches):
             spent_s = time.perf_counter() - start
             if not comm.bcast(spent_s * (number + 1) <= budget_s * max(number, 1), root=0):
                 break  # another batch would take as long as those before, and more than there is
@@ -192,6 +200,8 @@ def _measure(
                     refused.add(key)
                     continue
                 forward_s, backward_s, alone = entry
+                seconds.setdefault(key, []).append((forward_s, backward_s))
+                forward_s, backward_s = np.median(seconds[key], axis=0).tolist()
                 times[key] = OpTime(
                     candidate.probe.op.type,
                     forward_s,
@@ -286,6 +296,13 @@ def _budget_s() -> float:
     if not value >= 0:
         raise PlanError(f"{_BUDGET_VARIABLE}: must be a number of seconds from 0, got {text!r}. Leave it unset for 30.")
     return value
+
+
+def _rounds() -> int:
+    text = os.environ.get(_ROUNDS_VARIABLE, "") or "1"
+    if not text.isdecimal() or int(text) < 1:
+        raise PlanError(f"{_ROUNDS_VARIABLE}: must be a whole number from 1, got {text!r}. Leave it unset for 1.")
+    return int(text)
 
 
 @contextlib.contextmanager

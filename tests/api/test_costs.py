@@ -82,5 +82,7 @@ def test_operators_are_measured_once_per_machine_by_what_will_run(tmp_path: Path
     assert result["again_s"] == result["measured_s"][0] != result["analytic_s"]
     assert not result["measures_again"] and not result["measures_with_a_known_profile"]
     assert result["measures_when_refreshed"]
-    assert "TENSOROPT_PROFILE_SECONDS: must be a number of seconds from 0, got 'soon'" in result["budget"]
+    budget, rounds = result["refusals"]
+    assert "TENSOROPT_PROFILE_SECONDS: must be a number of seconds from 0, got 'soon'" in budget
+    assert "TENSOROPT_PROFILE_ROUNDS: must be a whole number from 1, got '0'" in rounds
     assert result["losses"][-1] < result["losses"][0]

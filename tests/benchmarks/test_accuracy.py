@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.accuracy import summary
+from benchmarks.accuracy import known_results, summary
 from benchmarks.accuracy_models import MODELS, batch
 from benchmarks.accuracy_sample import sample_strategies
 from tensoropt.cluster.presets import cpu
@@ -46,6 +48,19 @@ def test_errors_are_relative_to_what_was_measured() -> None:
     assert found["errors"]["network_s"] == pytest.approx(0.5) and found["bias"]["network_s"] == pytest.approx(0.0)
     assert found["errors"]["memory_bytes"] == pytest.approx(0.1 / 3)
     assert found["spearman"] == pytest.approx(1.0)
+
+
+def test_steady_times_are_summed_up_where_they_were_measured() -> None:
+    entry = _strategy((1.1, 1.0), (0.3, 0.2), (90, 100))
+    assert "steady_time_s" not in summary([entry])["errors"]
+    assert summary([entry | {"steady_time_s": (1.1, 1.1)}])["errors"]["steady_time_s"] == pytest.approx(0.0)
+
+
+def test_an_earlier_run_is_resumed_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    assert known_results(None) == known_results(path) == []
+    path.write_text('{"results": [{"model": "rnn", "ranks": 2}]}', encoding="utf-8")
+    assert known_results(path) == [{"model": "rnn", "ranks": 2}]
 
 
 def test_rank_correlation_sees_order_only() -> None:

@@ -10,7 +10,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["assigning", "deep", "embedding", "mlp", "operator", "tied", "two_lookups"]
+__all__ = ["assigning", "convolutions", "deep", "embedding", "mlp", "operator", "tied", "two_lookups"]
 
 
 def operator(
@@ -82,6 +82,30 @@ def deep(layers: int, batch: int = 8, width: int = 8) -> Graph:
         operator("loss:0/sink", "Sink", ("loss",), ()),
     ]
     return _graph(operators, ("x",))
+
+
+def convolutions(batch: int = 2, channels: int = 4) -> Graph:
+    """Two convolutions of small images, one after the other."""
+    shape, filters = (batch, 4, 4, channels), (3, 3, channels, channels)
+    attrs = {
+        "strides": [1, 1, 1, 1],
+        "padding": "SAME",
+        "data_format": "NHWC",
+        "dilations": [1, 1, 1, 1],
+        "explicit_paddings": [],
+    }
+    return _graph(
+        [
+            operator("x", "Placeholder", (), shape),
+            operator("w1", "Variable", (), filters),
+            operator("h", "Conv2D", ("x", "w1"), shape, attrs),
+            operator("w2", "Variable", (), filters),
+            operator("y", "Conv2D", ("h", "w2"), shape, attrs),
+            operator("loss", "Mean", ("y",), (), {"keep_dims": False}, static={1: (0, 1, 2, 3)}),
+            operator("loss:0/sink", "Sink", ("loss",), ()),
+        ],
+        ("x",),
+    )
 
 
 def tied(batch: int = 8, width: int = 4, more: int = 0) -> Graph:

@@ -62,18 +62,23 @@ def main() -> None:
     result["measures_again"] = _written_anew(lambda: plans.append(_plan("measured")))
     result["again_s"] = plans[0].time_s
     result["analytic_s"] = _plan("analytic").time_s
+    os.environ["TENSOROPT_PROFILE_ROUNDS"] = "2"
     result["measures_when_refreshed"] = _written_anew(_refreshed)
+    del os.environ["TENSOROPT_PROFILE_ROUNDS"]
 
     # What the budget has no time for is left to the model.
     result["measures_with_a_known_profile"] = _written_anew(_plan)
 
     # A failure on one rank ends planning on all.
-    os.environ["TENSOROPT_PROFILE_SECONDS"] = "soon"
-    try:
-        _plan()
-    except PlanError as error:
-        result["budget"] = str(error)
-    del os.environ["TENSOROPT_PROFILE_SECONDS"]
+    refusals = []
+    for name, value in (("SECONDS", "soon"), ("ROUNDS", "0")):
+        os.environ[f"TENSOROPT_PROFILE_{name}"] = value
+        try:
+            _plan()
+        except PlanError as error:
+            refusals.append(str(error))
+        del os.environ[f"TENSOROPT_PROFILE_{name}"]
+    result["refusals"] = refusals
 
     tensoropt.build_execution_graph(plan=plan)
     rng = np.random.default_rng(1)

@@ -16,7 +16,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.search.peak import PeakMemory, peak_memory
 from tensoropt.search.space import SearchSpace
-from tests.plan.small_graphs import embedding, mlp, tied
+from tests.plan.small_graphs import convolutions, embedding, mlp, tied
 
 pytestmark = pytest.mark.pure
 
@@ -93,10 +93,21 @@ def test_gradients_of_two_readers_are_there_before_they_are_summed() -> None:
     assert peak.operator == "h" and peak.parts["variable_gradients"] == 2 * 8 * 8 * 4
 
 
-def test_gradients_of_many_readers_are_added_up_one_after_the_other() -> None:
+def test_gradients_of_many_readers_are_all_there_before_they_are_summed() -> None:
     for more in (1, 8):
         graph = tied(1, 8, more)
-        assert _peak(graph, _plan(graph, {})).parts["variable_gradients"] == 2 * 8 * 8 * 4
+        assert _peak(graph, _plan(graph, {})).parts["variable_gradients"] == (2 + more) * 8 * 8 * 4
+
+
+def test_the_gradient_of_a_filter_is_packed_before_that_of_the_image_is_made() -> None:
+    graph = convolutions()
+    image, filters = 8 * 4 * 4 * 4 * 4, 3 * 3 * 4 * 4 * 4
+    outputs = next(axis for axis in SearchSpace(graph, AnalyticCost(cpu(2))).rules["w2"].split if axis == "d3")
+    peak = _peak(graph, _plan(graph, {"w2": (outputs,)}))
+    assert (peak.operator, peak.backward) == ("y", True)
+    # The gathered filters are held for the gradient of the image, beside their own gradient and its packed copy.
+    assert peak.parts["moved"] == filters and peak.parts["variable_gradients"] == 2 * filters
+    assert peak.parts["gradients"] == image
 
 
 def test_rows_of_a_table_are_less_than_the_table() -> None:

@@ -18,6 +18,10 @@ stands Spearman's rank correlation of predicted and measured time. A second tabl
 packing of collectives' buffers, collectives, and what ranks wait for one another in them, which predicted times of
 operators include; and says how far the memory is off that searches add up. ``benchmarks.simulated`` has the simulator's
 times of the same steps.
+
+What other programs disturb is measured again (``--patience``). The machine's speed may have changed since operators
+were profiled: a fixed reference is timed before and after each turn of steps, and *steady time* compares with steps
+that are divided by how much longer it took then than during the profile.
 """
 
 from __future__ import annotations

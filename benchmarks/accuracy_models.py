@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MODELS", "batch"]
+__all__ = ["CROWDED_SAMPLES", "MODELS", "batch", "sizes"]
 
 # Per model: its name in examples.models, its arguments, and a bound of the integers in each input.
 MODELS: Mapping[str, tuple[str, dict[str, Any], dict[str, int]]] = MappingProxyType(
@@ -41,6 +41,23 @@ MODELS: Mapping[str, tuple[str, dict[str, Any], dict[str, int]]] = MappingProxyT
         ),
     }
 )
+
+# How many times more samples where ranks share cores: a rank that waits for another one then waits for a core, too,
+# which is not to be most of a step.
+CROWDED_SAMPLES = 4
+
+
+def sizes(name: str, *, crowded: bool) -> dict[str, Any]:
+    """Arguments of a model.
+
+    Args:
+        name: in :data:`MODELS`.
+        crowded: whether ranks share cores.
+    """
+    arguments = dict(MODELS[name][1])
+    if crowded:
+        arguments["batch_size"] *= CROWDED_SAMPLES
+    return arguments
 
 
 def batch(name: str, inputs: Mapping[str, tuple[tuple[int, ...], str]], seed: int) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import tensoropt
 from benchmarks.accuracy_machine import Others, Reference
 from benchmarks.accuracy_memory import memory_parts
-from benchmarks.accuracy_models import MODELS, batch
+from benchmarks.accuracy_models import MODELS, batch, sizes
 from benchmarks.accuracy_sample import sample_strategies
 from benchmarks.accuracy_simulated import BlockingBreakdown
 from tensoropt.api import costs
@@ -112,9 +112,10 @@ def main() -> None:
     tensoropt.set_random_seed(7)
     from examples import models
 
-    function, arguments, _ = MODELS[flags.model]
-    models.MODELS[function](**arguments)
     job = current_job()
+    crowding = Machine.of(job.comm).crowding
+    arguments = sizes(flags.model, crowded=crowding > 1)
+    models.MODELS[MODELS[flags.model][0]](**arguments)
     imported = job.import_model()
     planner = job.planner("data_parallel")
     reference = Reference(job.comm)
@@ -152,7 +153,6 @@ def main() -> None:
             after_s = reference.seconds()
             run.keep(steps, (before_s + after_s) / 2 / float(np.mean(profiled_s)))
             before_s = after_s
-    crowding = Machine.of(job.comm).crowding
     networks = (network_of(space), BlockingBreakdown(space).network()) if job.rank == 0 else ()
     entries = []
     for number, run in enumerate(runs):
@@ -169,6 +169,8 @@ def main() -> None:
         report = {
             "model": flags.model,
             "ranks": job.size,
+            "sizes": arguments,
+            "crowding": crowding,
             "profile_seconds": measured_s,
             "reference_s": profiled_s,
             "repeated": others.repeated,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy import known_results, summary
-from benchmarks.accuracy_models import MODELS, batch
+from benchmarks.accuracy_models import MODELS, batch, sizes
 from benchmarks.accuracy_sample import sample_strategies
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
@@ -73,6 +73,11 @@ def test_inputs_have_their_shapes_and_integers_their_bounds() -> None:
     made = batch("transformer", inputs, 1)
     assert {name: (array.shape, str(array.dtype)) for name, array in made.items()} == inputs
     assert 0 <= made["source"].min() and made["source"].max() < MODELS["transformer"][2]["source"]
+
+
+def test_ranks_that_share_cores_have_more_samples_each() -> None:
+    assert sizes("rnn", crowded=False) == MODELS["rnn"][1]
+    assert sizes("rnn", crowded=True) == {**MODELS["rnn"][1], "batch_size": 256}
 
 
 def test_times_are_taken_apart_in_means_and_the_additive_memory_is_compared() -> None:

@@ -182,17 +182,19 @@ def _measure(
     seconds: dict[str, list[tuple[float, float]]] = {}
     times: dict[str, OpTime] = {}
     refused: set[str] = set()
-    lines: dict[str, Curve] = {}
+    lines: list[dict[str, Curve]] = []
     iteration_s = 0.0
     with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, rounds * len(batches) + bool(curves)) as advance:
         if curves:
             iteration_s = iteration_seconds(comm, job.guard)
-            lines = measure_curves(machine, comm, optimizers)
+            lines.append(measure_curves(machine, comm, optimizers))
             advance()
         for number, batch in enumerate(rounds * batches):
             spent_s = time.perf_counter() - start
             if not comm.bcast(spent_s * (number + 1) <= budget_s * max(number, 1), root=0):
                 break  # another batch would take as long as those before, and more than there is
+            if lines and number and number % len(batches) == 0:
+                lines.append(measure_curves(machine, comm, optimizers))
             batch.sort(key=lambda item: order[item[0]])  # runs are like steps then
             measured = run_probes(machine, comm, [candidate.probe for _, candidate in batch])
             for (key, candidate), entry in zip(batch, measured, strict=True):
@@ -212,7 +214,7 @@ def _measure(
                     alone.scratch_bytes,
                 )
             advance()
-    profile = known.with_more(OpProfile(times, lines, iteration_s, frozenset(refused)))
+    profile = known.with_more(OpProfile(times, _medians(lines), iteration_s, frozenset(refused)))
     if comm.rank == 0:
         store_document("ops", machine.key, profile.to_json())
         _log.info(
@@ -296,6 +298,17 @@ def _budget_s() -> float:
     if not value >= 0:
         raise PlanError(f"{_BUDGET_VARIABLE}: must be a number of seconds from 0, got {text!r}. Leave it unset for 30.")
     return value
+
+
+def _medians(rounds: Sequence[Mapping[str, Curve]]) -> dict[str, Curve]:
+    """Curves that were measured in several rounds."""
+    if not rounds:
+        return {}
+    every = {name: [curves[name] for curves in rounds] for name in rounds[0]}
+    return {
+        name: Curve(found[0].sizes_bytes, tuple(np.median([curve.seconds for curve in found], axis=0).tolist()))
+        for name, found in every.items()
+    }
 
 
 def _rounds() -> int:

@@ -27,6 +27,8 @@ CURVES = ("sum", "slice", "transpose", "mask", "feed")
 _CURVE_BYTES = tuple(2**exponent for exponent in (10, 14, 17, 19, 20, 21, 22, 24))
 _ROW_ELEMENTS = 128
 _ITERATIONS = 60
+# What is smaller and was made some operators ago is still in a core's own cache.
+_WARM_BYTES = 2**17
 # Between iterations, as a step's kernels would: this leaves caches with nothing that an iteration needs.
 _WORK_BYTES = 2**23
 # By how much less or more a batch may take without a trace, lest a disturbance decide on all of its operators.
@@ -97,19 +99,20 @@ def measure_curves(machine: Machine, comm: Any, optimizers: Sequence[OptimizerSp
         "transpose": lambda size: FunctionProbe((_matrix(size),), _cut_and_stacked),
         "mask": lambda size: FunctionProbe((_vector(size),), lambda x: [tf.where(False, x, tf.zeros_like(x))]),
     }
-    # What is moved was made just now (an activation) or long ago (a weight): half of the probes are cold.
+    # What is moved was made just now (an activation) or long ago (a weight): half of the probes are cold, of those that
+    # are too large for a cache to keep meanwhile.
     probes: list[Probe] = [
         dataclasses.replace(make(size), is_cold=is_cold)
         for make in kinds.values()
         for size in _CURVE_BYTES
-        for is_cold in (False, True)
+        for is_cold in _coldness(size)
     ]
     for spec in optimizers:
         probes += [FunctionProbe((_vector(size),), _update_builder(spec, size)) for size in _CURVE_BYTES]
     measured = iter(run_probes(machine, comm, probes))
     curves = {}
     for name in kinds:
-        curves[name] = _curve(_CURVE_BYTES, [_mean(next(measured), next(measured)) for _ in _CURVE_BYTES])
+        curves[name] = _curve(_CURVE_BYTES, [_mean([next(measured) for _ in _coldness(size)]) for size in _CURVE_BYTES])
     for spec in optimizers:
         sizes = tuple(size * (2 + spec.slot_count) for size in _CURVE_BYTES)
         curves[f"update {optimizer_key(spec)}"] = _curve(sizes, [next(measured) for _ in sizes])
@@ -117,7 +120,11 @@ def measure_curves(machine: Machine, comm: Any, optimizers: Sequence[OptimizerSp
     return curves
 
 
-def _mean(*measured: Any) -> tuple[float] | None:
+def _coldness(size_bytes: int) -> tuple[bool, ...]:
+    return (False,) if size_bytes < _WARM_BYTES else (False, True)
+
+
+def _mean(measured: Sequence[Any]) -> tuple[float] | None:
     """Forward seconds on average over the probes that could be measured."""
     seconds = [entry[0] for entry in measured if entry is not None]
     return (float(np.mean(seconds)),) if seconds else None

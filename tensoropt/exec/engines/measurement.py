@@ -14,10 +14,12 @@ from tensoropt.exec.engines.group import partition
 __all__ = ["METHOD", "EngineMeasurement"]
 
 # What times mean; those that were measured in another way are not comparable.
-METHOD = "with work in between, every other buffer made before it"
+METHOD = "with work in between, every other large buffer made before it, less the clocks"
 _STACKED = ("reduce_scatter", "all_to_all")
 # A run has one of these numbers of collectives.
 _CHAINS = (2, 4, 8)
+# A smaller buffer that was made some operators ago is still in a core's own cache.
+_WARM_BYTES = 2**17
 # Written between two collectives: several times what a core's own cache holds, as between those of a step.
 _WORK_BYTES = 2**23
 # The same where ranks share cores: what another rank still has to do is then a part of how long a collective takes.
@@ -30,10 +32,10 @@ class EngineMeasurement:
     In a step, a collective meets cold caches and ranks that come at different times. Back to back on the same buffer,
     a small one takes a fifth of what it takes there. So work that every rank does for itself comes before each
     collective. What a step moves was made just now (an activation's gradient) or long ago (a weight): the work comes in
-    turn before and after what makes the buffer. Of each the rank counts that came last, since the others wait in it:
-    what waiting costs is a matter of the operators before. Where ranks share cores, a rank that waits leaves its core
-    to others, and the last one may have to wait for a core; there it counts by how much the run is longer than one of
-    the same work.
+    turn before and after what makes a large buffer. Of each the rank counts that came last, since the others wait in
+    it: what waiting costs is a matter of the operators before. Where ranks share cores, a rank that waits leaves its
+    core to others, and the last one may have to wait for a core; there it counts by how much the run is longer than
+    one of the same work.
     """
 
     def __init__(self, engine: CollectiveEngine, *, crowded: bool = False) -> None:
@@ -101,7 +103,8 @@ class _Chain:
         count = max((known for known in _CHAINS if known <= calls), default=_CHAINS[0])
         results = [run(extent, 1.0) for run in self._runs[count]]
         if len(results) == 1:
-            return float(np.mean([np.median(results[0][first::2]) for first in (0, 1)]))
+            parts = (0,) if elements * 4 < _WARM_BYTES else (0, 1)
+            return float(np.mean([np.median(results[0][first::2]) for first in parts]))
         work_s, all_s = results
         return max(float(all_s - work_s) / (count - 1), 0.0)
 
@@ -113,7 +116,9 @@ class _Chain:
             for number in range(count):
                 buffer = self._worked([] if end_s is None else [end_s], extent, value, number)
                 start_s, end_s = self._timed(buffer, number)
-                took.append(tf.cast(end_s - start_s, tf.float32))
+                nothing_s, last_s = self._clocked(end_s)
+                took.append(tf.cast(tf.maximum(end_s - start_s - (last_s - nothing_s), 0.0), tf.float32))
+                end_s = last_s
             # The root of a broadcast need not wait for anybody.
             op = "max" if self._kind == "broadcast" else "min"
             return self._engine.all_reduce(tf.stack(took), self._axes, op=op)
@@ -151,6 +156,15 @@ class _Chain:
         with tf.control_dependencies([start_s]):
             result = _collective(self._engine, self._kind, tf.identity(buffer), self._axes, self._members, number)
         with tf.control_dependencies([result]):
+            return start_s, tf.timestamp()
+
+    def _clocked(self, before: Any) -> tuple[Any, Any]:
+        """Two clocks with nothing in between, as those of :meth:`_timed` have a collective."""
+        with tf.control_dependencies([before]):
+            start_s = tf.timestamp()
+        with tf.control_dependencies([start_s]):
+            nothing = tf.identity(before)
+        with tf.control_dependencies([nothing]):
             return start_s, tf.timestamp()
 
 

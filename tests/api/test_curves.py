@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensoropt.api.curves import _pace
+from tensoropt.api.costs import _medians
+from tensoropt.api.curves import _mean, _pace
+from tensoropt.cost import Curve
 
 pytestmark = pytest.mark.tf
 
@@ -24,3 +26,14 @@ def test_a_disturbance_has_bounds_and_without_kernels_there_is_no_pace() -> None
     assert _pace([(2.0, (20.0,), passes)], False) == 1.5
     assert _pace([(2.0, (0.1,), passes)], False) == 0.8
     assert _pace([(0.0, (), np.zeros((0, 0)))], True) == 1.0
+
+
+def test_a_curve_is_the_median_of_its_rounds() -> None:
+    rounds = [{"sum": Curve((1, 2), seconds)} for seconds in ((1.0, 4.0), (2.0, 3.0), (9.0, 9.0))]
+    assert _medians(rounds) == {"sum": Curve((1, 2), (2.0, 4.0))}
+    assert _medians([]) == {}
+
+
+def test_probes_that_cannot_be_measured_do_not_count() -> None:
+    assert _mean([(1.0, 0.0), None, (3.0, 0.0)]) == (2.0,)
+    assert _mean([None]) is None

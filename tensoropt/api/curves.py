@@ -28,7 +28,7 @@ _CURVE_BYTES = tuple(2**exponent for exponent in (10, 14, 17, 19, 20, 21, 22, 24
 _ROW_ELEMENTS = 128
 _ITERATIONS = 60
 # What is smaller and was made some operators ago is still in a core's own cache.
-_WARM_BYTES = 2**17
+_WARM_BYTES = 2**18
 # Between iterations, as a step's kernels would: this leaves caches with nothing that an iteration needs.
 _WORK_BYTES = 2**23
 # By how much less or more a batch may take without a trace, lest a disturbance decide on all of its operators.

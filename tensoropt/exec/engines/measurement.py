@@ -19,7 +19,7 @@ _STACKED = ("reduce_scatter", "all_to_all")
 # A run has one of these numbers of collectives.
 _CHAINS = (2, 4, 8)
 # A smaller buffer that was made some operators ago is still in a core's own cache.
-_WARM_BYTES = 2**17
+_WARM_BYTES = 2**18
 # Written between two collectives: several times what a core's own cache holds, as between those of a step.
 _WORK_BYTES = 2**23
 # The same where ranks share cores: what another rank still has to do is then a part of how long a collective takes.

@@ -1,4 +1,4 @@
-"""Runs an experiment of the papers: TensorOpt's section 5, FlexFlow's table 5, PaSE's table I.
+"""Runs an experiment of the papers: TensorOpt's section 5, FlexFlow's table 5, PaSE's table I and figure 6.
 
     python -m benchmarks.paper figure6 --json figure6.json --plot .
     python -m benchmarks.paper table3 --model transformer --devices 16 64 --size layers=50
@@ -23,7 +23,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arguments import size_argument
-from benchmarks.paper import figure6, figure7, figure8, flexflow_table5, pase_equals_ft, pase_table1, table1, table3
+from benchmarks.paper import (
+    figure6,
+    figure7,
+    figure8,
+    flexflow_table5,
+    pase_equals_ft,
+    pase_figure6,
+    pase_table1,
+    table1,
+    table3,
+)
 from benchmarks.paper.setting import Options, Report
 from examples.models import MODELS
 
@@ -33,6 +43,7 @@ _EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "figure8": figure8.run,
     "flexflow_table5": flexflow_table5.run,
     "pase_equals_ft": pase_equals_ft.run,
+    "pase_figure6": pase_figure6.run,
     "pase_table1": pase_table1.run,
     "table1": table1.run,
     "table3": table3.run,

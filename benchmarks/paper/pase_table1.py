@@ -24,9 +24,9 @@ from tensoropt.search import Problem
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["run"]
+__all__ = ["MODELS", "run"]
 
-_MODELS: dict[str, dict[str, Any]] = {
+MODELS: dict[str, dict[str, Any]] = {
     "alexnet": {"batch_size": 128},
     "inception3": {"batch_size": 128},
     "rnnlm": {"batch_size": 64, "vocabulary": 793_472},
@@ -43,8 +43,8 @@ def run(options: Options, plot: Path | None = None) -> Report:
     # Compiled loops are loaded (at the very first time, compiled) before anything is measured.
     importlib.import_module("tensoropt.pase.kernels")
     rows: Report = {}
-    for model in options.models or tuple(_MODELS):
-        sizes = {**_MODELS.get(model, {}), **options.sizes.get(model, {})}
+    for model in options.models or tuple(MODELS):
+        sizes = {**MODELS.get(model, {}), **options.sizes.get(model, {})}
         imported = planner(model, dataclasses.replace(options, sizes={model: sizes})).imported
         for devices in options.devices or _DEVICES:
             wall, cpu = time.perf_counter(), time.process_time()

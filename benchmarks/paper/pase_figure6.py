@@ -1,0 +1,121 @@
+"""PaSE's figure 6: speed-ups over data parallelism of its strategies, experts' and FlexFlow's, on two clusters.
+
+The paper ran them; here they are predicted, by the same costs for all. Times are simulated, with computation and
+communication side by side, as the paper let its runs overlap them; the added ones, by which PaSE chooses, are reported
+beside. Its second cluster has less bandwidth for its flops, so that strategies differ more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.paper.drawing import BASELINE_STYLES, save_figure
+from benchmarks.paper.pase_table1 import MODELS
+from benchmarks.paper.setting import Options, Report, planner
+from tensoropt.api.planning import Planner
+from tensoropt.baselines.data_parallel import data_parallel
+from tensoropt.cluster import Topology
+from tensoropt.cluster.presets import gtx1080ti, rtx2080ti
+from tensoropt.cluster.scaling import scaled
+from tensoropt.errors import TensorOptError
+from tensoropt.mcmc import RANDOM, search_strategy, simulate
+from tensoropt.viz.canvas import COLORS, INK, new_figure, tidy
+
+__all__ = ["run"]
+
+_CLUSTERS: Mapping[str, Callable[[], Topology]] = {"1080Ti": gtx1080ti, "2080Ti": rtx2080ti}
+_DEVICES = (4, 8, 16, 32, 64)
+_EXPERTS = {
+    "alexnet": "one_weird_trick",
+    "inception3": "one_weird_trick",
+    "rnnlm": "gnmt",
+    "transformer": "mesh_tensorflow_hybrid",
+}
+_PROPOSALS = 20_000
+"""Of each of FlexFlow's chains, which begin at data parallelism and at a random strategy (its section 8.1)."""
+
+
+def run(options: Options, plot: Path | None = None, proposals: int = _PROPOSALS) -> Report:
+    """Finds the strategies, prices them and draws; the picture is ``pase_figure6.png``.
+
+    Args:
+        options: what to run.
+        plot: directory of the picture.
+        proposals: of each of FlexFlow's chains.
+    """
+    report: Report = {"figure": "PaSE 6", "clusters": {}}
+    for cluster, make in _CLUSTERS.items():
+        models: Report = {}
+        for model in options.models or tuple(_EXPERTS):
+            sizes = {**MODELS.get(model, {}), **options.sizes.get(model, {})}
+            plans = planner(model, dataclasses.replace(options, sizes={model: sizes}))
+            models[model] = {
+                str(devices): _row(plans, scaled(make(), devices), _EXPERTS.get(model), proposals)
+                for devices in options.devices or _DEVICES
+            }
+        report["clusters"][cluster] = models
+    if plot is not None:
+        _draw(report, plot / "pase_figure6.png")
+    return report
+
+
+def _row(plans: Planner, topology: Topology, expert: str | None, proposals: int) -> Report:
+    """Seconds, added and simulated, of each strategy, and its speed-up; or why there is none."""
+    row: Report = {}
+    named = {"data_parallel": "data_parallel", "pase": "pase", **({} if expert is None else {"expert": expert})}
+    for name, search in named.items():
+        try:
+            space, found = plans.found_by(topology, search)
+        except TensorOptError as error:
+            row[name] = {"search": search, "reason": str(error)}
+            continue
+        point = found.point(int(np.argmin(found.time_s)))
+        made = simulate(space, point.assignment)
+        row[name] = {"search": search, "time_s": point.time_s, "simulated_s": made.makespan_s}
+    space = plans.space(topology)
+    first = space.assignment(data_parallel(space))
+    chains = search_strategy(space, initial=(first, RANDOM), iterations=proposals)
+    added = float(space.problem.costs(np.array(chains.assignment))[0][0])
+    row["flexflow"] = {"search": "mcmc", "time_s": added, "simulated_s": chains.time_s}
+    base = row["data_parallel"]
+    for entry in row.values():
+        if "time_s" in entry:
+            entry["speedup"] = base["simulated_s"] / entry["simulated_s"]
+            entry["added_speedup"] = base["time_s"] / entry["time_s"]
+    return row
+
+
+_LABELS = {"pase": "PaSE (ours)", "expert": "expert", "flexflow": "FlexFlow"}
+_NAMES = {"alexnet": "AlexNet", "inception3": "Inception-v3", "rnnlm": "RNNLM", "transformer": "Transformer"}
+
+
+def _draw(report: Report, path: Path) -> None:
+    clusters: dict[str, Any] = report["clusters"]
+    models = list(next(iter(clusters.values())))
+    figure = new_figure(4.2 * len(models), 3.8 * len(clusters))
+    figure.suptitle("Predicted speed-up over data parallelism")
+    styles = {"pase": ("o", COLORS[0]), "expert": BASELINE_STYLES["tofu"], "flexflow": BASELINE_STYLES["optcnn"]}
+    for row, (cluster, found) in enumerate(clusters.items()):
+        for column, model in enumerate(models):
+            axes = figure.add_subplot(len(clusters), len(models), row * len(models) + column + 1)
+            counts = [int(count) for count in found[model]]
+            for name, (marker, color) in styles.items():
+                rows = {int(count): one.get(name, {}) for count, one in found[model].items()}
+                known = [(count, one["speedup"]) for count, one in rows.items() if "speedup" in one]
+                if known:
+                    x, y = zip(*known, strict=True)
+                    axes.plot(x, y, marker=marker, color=color, markeredgecolor=INK, label=_LABELS[name])
+            axes.axhline(1.0, color=INK, linewidth=1.0, linestyle=":")
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(counts, [str(count) for count in counts])
+            axes.minorticks_off()
+            axes.set_ylim(bottom=0)
+            axes.set_title(f"{_NAMES.get(model, model)}, {cluster}")
+            tidy(axes, "devices", "times data parallelism")
+            axes.legend(fontsize=8)
+    save_figure(figure, path)

@@ -1,0 +1,51 @@
+"""The story of PaSE's figure 6, on a small part of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(autouse=True)
+def eager_afterwards() -> Iterator[None]:
+    """A thread that is back in eager mode after each test."""
+    from tensoropt.api.model import leave_graph
+
+    yield
+    leave_graph()
+
+
+def test_our_strategies_are_ahead_of_experts_and_more_so_where_links_are_slow(tmp_path: Path) -> None:
+    from benchmarks.paper.pase_figure6 import run
+    from benchmarks.paper.setting import Options
+
+    report = run(Options(models=("alexnet",), devices=(4,)), tmp_path, proposals=200)
+    assert (tmp_path / "pase_figure6.png").stat().st_size > 10_000
+    assert json.loads(json.dumps(report)) == report
+    speedups = {}
+    for cluster, models in report["clusters"].items():
+        for devices, row in models["alexnet"].items():
+            assert row["data_parallel"]["speedup"] == row["data_parallel"]["added_speedup"] == 1.0
+            # It is the optimum of the added time over operators that decide.
+            assert row["pase"]["added_speedup"] >= row["expert"]["added_speedup"] > 1.0
+            assert row["pase"]["speedup"] > 1.0
+            assert row["flexflow"]["simulated_s"] <= row["data_parallel"]["simulated_s"]
+            speedups[cluster, devices] = row["pase"]["added_speedup"]
+    assert speedups["2080Ti", "4"] > speedups["1080Ti", "4"]
+
+
+def test_an_expert_that_does_not_apply_is_in_the_report_with_its_reason() -> None:
+    from benchmarks.paper.pase_figure6 import _row
+    from benchmarks.paper.setting import Options, planner
+    from tensoropt.cluster.presets import gtx1080ti
+    from tensoropt.cluster.scaling import scaled
+
+    plans = planner("lenet", Options(sizes={"lenet": {"batch_size": 8}}))
+    row = _row(plans, scaled(gtx1080ti(), 2), "megatron", 50)
+    assert "does not apply because" in row["expert"]["reason"]
+    assert "speedup" not in row["expert"]

@@ -135,7 +135,7 @@ def change(
         if tries <= 0:
             start, shift = find_shift(work, base, size)
             tries = pause
-            pause = min(2 * pause, 64)
+            pause = min(2 * pause, 256)  # looking costs as much as simulating several tasks
             if start >= 0:
                 stop = next_change(net, frame, pool, path, work, stages, start, total, _LEAST_GAIN)
                 if stop - start >= _LEAST_GAIN:

@@ -173,17 +173,18 @@ def next_change(
     for number in range(work[DIRTY]):
         if work[work[DIRTY_STATE] + number] & 1:
             place = work[work[LINE_POSITION] + WIDTH * work[work[DIRTY_TASKS] + number]]
-            if base <= place < result:
+            if place < base:
+                work[work[DIRTY_STATE] + number] -= 1  # it is over for good
+            elif place < result:
                 result = place
     for number in range(work[DIRTY]):
         if result - base < least:
             return int(result)
+        if not work[work[DIRTY_STATE] + number] & 2:
+            continue
         task = work[work[DIRTY_TASKS] + number]
-        if (
-            not work[work[DIRTY_STATE] + number] & 2
-            or work[work[STAMP] + WIDTH * task] == epoch
-            or work[work[WAITING] + WIDTH * task] == epoch
-        ):
+        if work[work[STAMP] + WIDTH * task] == epoch or work[work[WAITING] + WIDTH * task] == epoch:
+            work[work[DIRTY_STATE] + number] -= 2
             continue
         # It becomes ready with the last task that it waits for; if that is one of these, it is not near.
         last = base

@@ -4,7 +4,8 @@
 
 For LeNet and a 2-step RNNLM on 4 devices, branch and bound goes through every strategy. So that it can, an operator
 does one thing with all devices: it splits one of its axes by four, or it replicates; of RNNLM, only operators that
-decide are chosen. What cannot be gone through in so many steps has a lower bound of all strategies instead.
+decide are chosen, which takes a minute or two. What cannot be gone through in so many steps has a lower bound of all
+strategies instead.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=sorted(_SIZES), default=sorted(_SIZES))
     parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--partial", type=int, default=20_000_000, help="partial strategies at most")
+    parser.add_argument("--partial", type=int, default=400_000_000, help="partial strategies at most")
     parser.add_argument("--json", type=Path, metavar="FILE")
     flags = parser.parse_args()
     report = {model: _compare(model, flags.chains, flags.partial) for model in flags.model}

@@ -82,7 +82,8 @@ def find_strategy(
             bring it where it is needed; ``global``: every rank has the whole batch.
         costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
             measured where the job's own devices are planned for. The environment variable ``TENSOROPT_COSTS`` wins.
-        search: what finds strategies, all by the same costs; ``ft`` and ``pase`` over the operators that decide:
+        search: what finds strategies, all by the same costs; ``ft``, ``pase`` and ``mcmc`` over the operators that
+            decide:
 
             - ``ft``, frontier tracking, which every option chooses from;
             - ``pase``, the fastest strategy whatever memory it takes, found sooner (option ``mini_time``);

@@ -239,10 +239,10 @@ class Bounds:
 
         box = []
         for which in (0, 1):
-            total = np.full((1,) * len(scope), base[which])
-            for axis, (_, size, rest) in enumerate(reversed(parts)):
-                total = total + rest[which].reshape([size if other == axis else 1 for other in range(len(scope))])
-            box.append(np.ascontiguousarray(total).reshape(-1))
+            total = base[which : which + 1]
+            for _, _, rest in reversed(parts):
+                total = (total[:, None] + rest[which]).reshape(-1)
+            box.append(total)
         return keep, (box[0], box[1], self._corner_time, self._corner_memory)
 
     def _possible(

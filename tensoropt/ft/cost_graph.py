@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -101,8 +100,10 @@ class CostGraph:
     def work(self, variable: int) -> float:
         """About how many candidates eliminating ``variable`` makes: mean frontier lengths times joint
         cells."""
-        candidates = float(math.prod([self.sizes[v] for v in (variable, *self.neighbours(variable))]))
-        for scope in self._of[variable]:
+        candidates = 1.0
+        for v in (variable, *self.neighbours(variable)):
+            candidates *= self.sizes[v]
+        for scope in sorted(self._of[variable]):
             candidates *= 1.0 + sum([f.table.points / max(1, f.table.cells) - 1.0 for f in self._factors[scope]])
         return candidates
 
@@ -126,7 +127,7 @@ class CostGraph:
                 left = [Factor(scope, table, Select(f.origin, points)) for f, (table, points) in parts]
             if limits is not None:
                 # What a scope takes is known of its factors together only.
-                whole = left[0] if len(left) == 1 else workshop.merge(left, graph.sizes)
+                whole = left[0] if len(left) == 1 else workshop.merge(left, graph.sizes, limits)
                 left = [Factor(scope, whole.table, whole.origin, limits.reach(scope))]
             for factor in left:
                 graph.add(factor)

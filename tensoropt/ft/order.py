@@ -70,7 +70,7 @@ class _Eliminations:
     def points(self, variable: int) -> float:
         """Points that its elimination will make, shared among all eliminations that do the same."""
         step = self.steps[variable]
-        return step.joint // self._sizes[variable] * step.length / self._equals[step.content]
+        return _number_of(step.joint // self._sizes[variable]) * step.length / self._equals[step.content]
 
     def eliminate(self, variable: int) -> Scope:
         """Returns the neighbours, whose steps are others now."""
@@ -107,10 +107,15 @@ class _Eliminations:
         near = tuple(v for v in axes if v != variable)
         joint = math.prod([sizes[v] for v in axes])
         content = self._number("product", place[variable], sizes[variable], *parts)
-        return _Step(content, near, joint, 1.0 + sum(lengths) - len(lengths), joint * math.prod(lengths))
+        return _Step(content, near, joint, 1.0 + sum(lengths) - len(lengths), _number_of(joint) * math.prod(lengths))
 
     def _number(self, *key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
+
+
+def _number_of(joint: int) -> float:
+    """Joint configurations, of which a node beside hundreds has more than floats go to."""
+    return float(joint) if joint < 1 << 1000 else math.inf
 
 
 class Order(NamedTuple):

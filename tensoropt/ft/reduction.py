@@ -28,6 +28,9 @@ little."""
 _SAMPLE = 5
 """Columns in which configurations are compared at first."""
 
+_SEEN_ROWS = 128
+"""Tables of more configurations are compared again each time, rather than that all comparisons are held."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
@@ -146,7 +149,7 @@ def _other(term: Term, variable: int) -> int | None:
     return None if len(term.scope) == 1 else term.scope[1 if term.scope[0] == variable else 0]
 
 
-def _side(term: Term, variable: int) -> tuple[FloatArray, FloatArray, int | None]:
+def _turned(term: Term, variable: int) -> tuple[FloatArray, FloatArray, int | None]:
     """The term's (time, memory) with ``variable``'s axis first, and the other variable."""
     time, memory = term.costs.time_s, term.costs.memory_bytes
     if len(term.scope) == 1:
@@ -285,10 +288,12 @@ def _undominated(
     """
     totals = [np.zeros((len(rows), len(rows))) for _ in range(2)]
     for key, (side, count) in sides.items():
-        if key not in seen:
-            seen[key] = _compared(side.tables(slice(None)), None, _SAMPLE, worst)
-        for total, difference in zip(totals, seen[key], strict=True):
-            total += count * (difference if len(difference) == len(rows) else difference[np.ix_(rows, rows)])
+        found = seen.get(key) or _compared(side.tables(slice(None)), None, _SAMPLE, worst)
+        if len(found[0]) <= _SEEN_ROWS:
+            seen[key] = found
+        for total, difference in zip(totals, found, strict=True):
+            with np.errstate(invalid="ignore"):  # of impossible ones, whose sums rule pairs out
+                total += count * (difference if len(difference) == len(rows) else difference[np.ix_(rows, rows)])
     wanted = (totals[0] <= 0.0) & (totals[1] <= 0.0)
     np.fill_diagonal(wanted, False)
     if not wanted.any():
@@ -296,7 +301,8 @@ def _undominated(
     whole = [np.zeros((len(rows), len(rows))) for _ in range(2)]
     for side, count in sides.values():
         for total, difference in zip(whole, _compared(side.tables(rows), wanted, 1 << 62, worst), strict=True):
-            total += count * difference
+            with np.errstate(invalid="ignore"):
+                total += count * difference
     wanted &= (whole[0] <= 0.0) & (whole[1] <= 0.0)
     index = np.arange(len(rows))
     gone = (wanted & (~wanted.T | (index[:, None] < index))).any(axis=0)
@@ -326,7 +332,7 @@ def _classes(
     rows = alive[variable]
     classes = np.zeros(len(rows), np.int64)
     for term in terms:
-        time, memory, other = _side(term, variable)
+        time, memory, other = _turned(term, variable)
         if other is None:
             continue
         key = (id(term.costs), term.scope[0] == variable, rows.tobytes(), alive[other].tobytes())

@@ -40,6 +40,9 @@ configurations are just below."""
 BOUND_FROM = 1_000_000
 """Candidates of what is left to do, as tables are now, from which bounds are worked out."""
 
+SHORT = 20_000_000
+"""Candidates after which what seemed short is begun again with bounds."""
+
 LEAVE_FROM = 200_000
 """Candidates of one elimination from which it waits for the bounds."""
 
@@ -92,10 +95,10 @@ def track_frontier(
 ) -> Frontier:
     """All strategies of which none beats another in both time and memory (Algorithm 2).
 
-    Initialization, elimination until the marked linear graph is left, LDP on it, unrolling. Where node and
-    edge elimination end before the graph is linear, variables are merged with their neighbours in the order
-    of fewest points (branch elimination). If that would make too large a table, the variable with the most
-    neighbours is fixed (heuristic elimination, the result is not exact) or, with ``heuristics=False``,
+    Initialization, elimination until the marked linear graph is left, LDP on it, unrolling. Where node and edge
+    elimination end before the graph is linear, variables are merged with their neighbours in the order of fewest points
+    (branch elimination), or in that of least tables where that would make too large a one. If both do, the variable
+    with the most neighbours is fixed (heuristic elimination, the result is not exact) or, with ``heuristics=False``,
     conditioned on: the rest is solved for each of its configurations, which is exact on any graph.
 
     Where much is left to do, bounds from message passing say which configurations and partial points can still end
@@ -224,7 +227,9 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     what those beat.
     """
     if not _is_long(graph):
-        return _eliminate_all(graph, order, kind, options)
+        short = _try_short(graph, order, kind, options)
+        if short is not None:
+            return short
     epsilon = math.expm1(math.log1p(options.epsilon) / 2)
     known: list[Factor] = []
     one_cost = any(not any(costs(f).any() for f in graph.factors()) for costs in (_times, _memories))
@@ -269,6 +274,21 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             return choice(known)
     # What only equals a known strategy may be missing.
     return choice([result, *known])
+
+
+def _try_short(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor | None:
+    """The frontier without bounds; None if it takes longer than it seemed. Then products that were made are kept."""
+    if len(graph.sizes) < 2 or any(len(f.scope) > 2 for f in graph.factors()):
+        return _eliminate_all(graph, order, kind, options)
+    workshop = graph.workshop
+    steps, exact = len(workshop.steps), workshop.exact
+    try:
+        with workshop.within(workshop.ratio, SHORT):
+            return _eliminate_all(graph.copy(), order, kind, options, fix=True)
+    except TooLongError:
+        del workshop.steps[steps:]
+        workshop.exact = exact
+        return None
 
 
 def _is_long(graph: CostGraph) -> bool:
@@ -325,15 +345,18 @@ def _narrow(
     return quick.merged(())
 
 
-def _eliminate_all(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor:
+def _eliminate_all(
+    graph: CostGraph, order: list[int] | None, kind: str, options: _Options, *, fix: bool = False
+) -> Factor:
     if order is None:
         order, largest, _ = fewest_points_order(graph)
         if largest > options.limit:
             order, largest = least_table_order(graph)
         if largest > options.limit:
-            if graph.workshop.left < math.inf:
+            if graph.workshop.left < math.inf and not fix:
                 raise TooLongError(largest)
-            return _fix(graph, options)
+            with graph.workshop.within(0.0, graph.workshop.left):
+                return _fix(graph, options)
     for v in order:
         made = graph.eliminate(v, _kind(graph, v, kind))
         if graph.limits is not None and made.table.points == 0:

@@ -70,9 +70,6 @@ class TooLongError(Exception):
     """Products have more candidates than is allowed; whoever set the limit does something else then."""
 
 
-_MOST_AXES = 60
-
-
 PRUNE_FROM = 100_000
 """Candidates of a product from which its points are tested by bounds. Smaller ones of repeated layers are equal as long
 as they are not, and made once."""
@@ -152,10 +149,7 @@ class Workshop:
             reach = limits.without(left.reach.plus(right.reach), gone)
             if candidates > PRUNE_FROM:
                 prune, box = limits.tests(reach, scope)
-        self.left -= candidates
-        # NumPy has no tables of more than 64 axes, and a variable beside so many others is better fixed.
-        if self.left < 0.0 or (self.left < math.inf and len(axes) > _MOST_AXES):
-            raise TooLongError(candidates)
+        self._spend(candidates)
         place = {v: axis for axis, v in enumerate(axes)}
         lengths = tuple(sizes[v] for v in axes)
         left_axes, right_axes = (tuple(place[v] for v in f.scope) for f in (left, right))
@@ -163,6 +157,11 @@ class Workshop:
         if made.table.points == 0 and limits is None and not self.conflict:
             self.conflict = tuple(sorted(axes))
         return Factor(scope, made.table, Join(left.origin, right.origin, made.left, made.right), reach)
+
+    def _spend(self, candidates: float) -> None:
+        self.left -= candidates
+        if self.left < 0.0:
+            raise TooLongError(candidates)
 
     def merge(self, factors: list[Factor], sizes: dict[int, int], limits: Limits | None = None) -> Factor:
         """The product of factors over the same variables (edge elimination, Eq. 5)."""
@@ -196,6 +195,8 @@ class Workshop:
                 made = []
                 for (one, of_one), (two, of_two) in zip(left[::2], left[1::2], strict=False):
                     axes = tuple(range(len(one.shape)))
+                    cells = max(1, one.cells)
+                    self._spend(cells * max(1.0, one.points / cells) * max(1.0, two.points / cells))
                     both = self._product(one, axes, two, axes, one.shape, len(axes), 0.0, None, None)
                     parts = [(i, points[both.left]) for i, points in of_one]
                     made.append((both.table, [*parts, *((i, points[both.right]) for i, points in of_two)]))

@@ -14,6 +14,7 @@ import tensoropt.search.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
 from tensoropt.search import Frontier, Problem, Search, brute_force, get_search
+from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.single_cost import single_cost
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
@@ -428,3 +429,46 @@ def test_configurations_impossible_together_are_an_error_naming_the_nodes() -> N
 def test_option_out_of_range_is_an_error(options: dict, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         track_frontier(random_problem("chain", 0), **options)
+
+
+def beside_hubs(layers: int, configurations: int, hubs: int, single: bool = False) -> Problem:
+    """A chain all of whose nodes are beside all hubs; equal tables are one array."""
+    rng = np.random.default_rng(0)
+    sizes = [1 if single else configurations] * layers + [configurations] * hubs
+    edges = [(i, i + 1) for i in range(layers - 1)] + [(layers + h, i) for h in range(hubs) for i in range(layers)]
+    made = {(a, b): 5.0 * rng.random((a, b)) for a in sorted({*sizes}) for b in sorted({*sizes})}
+    times = [made[sizes[u], sizes[v]] for u, v in edges]
+    names = [f"n{i}" for i in range(len(sizes))]
+    return Problem(names, [rng.random(k) for k in sizes], [rng.random(k) for k in sizes], edges, times)
+
+
+@pytest.mark.parametrize("bounds", [False, True])
+def test_more_neighbours_than_numpy_has_axes(bounds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bounds:
+        force_bounds(monkeypatch)
+    problem = beside_hubs(80, 3, 3, single=True)
+    found = track_frontier(problem, threads=1)
+    hubs = np.stack(np.unravel_index(np.arange(27), (3, 3, 3)), axis=1)
+    time, memory = problem.costs(np.concatenate([np.zeros((27, 80), np.int64), hubs], axis=1))
+    kept, _ = reduce_segments(np.array([0, 27]), time, memory)
+    assert found.exact
+    np.testing.assert_allclose(found.time_s, time[kept], rtol=1e-13)
+    np.testing.assert_allclose(found.memory_bytes, memory[kept], rtol=1e-13)
+
+
+def test_more_joint_configurations_than_floats_go_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "LONGEST", 100_000)
+    monkeypatch.setattr(track, "NARROW_LONGEST", 100_000)
+    problem = beside_hubs(240, 20, 1)
+    found = track_frontier(problem, threads=1)
+    assert_costs_are_exact(problem, found)
+
+
+def test_what_takes_longer_than_it_seemed_is_begun_again_with_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = layered_problem(5, 9, seed=7)
+    expected = track_frontier(problem, threads=1)
+    monkeypatch.setattr(track, "BOUND_FROM", float("inf"))
+    monkeypatch.setattr(track, "SHORT", 3_000)
+    found = track_frontier(problem, threads=1)
+    assert found.exact
+    assert_same_points(found, expected)

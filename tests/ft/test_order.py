@@ -69,3 +69,14 @@ def test_every_variable_goes_once_and_joint_configurations_are_counted(
 def test_equal_layers_are_counted_once() -> None:
     few, many = (fewest_points_order(graph_of(layered(layers))) for layers in (8, 32))
     assert few.candidates < many.candidates < 1.5 * few.candidates
+
+
+def test_node_beside_more_than_floats_can_count() -> None:
+    count, table = 400, np.random.default_rng(0).random((8, 8))
+    node = np.arange(8.0)
+    edges = [(i, i + 1) for i in range(count - 1)] + [(count, i) for i in range(count)]
+    names = [f"n{i}" for i in range(count + 1)]
+    graph = graph_of(Problem(names, [node] * len(names), [-node + 8] * len(names), edges, [table] * len(edges)))
+    order = fewest_points_order(graph)
+    assert sorted(order.variables) == sorted(graph.sizes) and order.candidates < math.inf
+    assert graph.work(count) == math.inf

@@ -456,14 +456,6 @@ def test_more_neighbours_than_numpy_has_axes(bounds: bool, monkeypatch: pytest.M
     np.testing.assert_allclose(found.memory_bytes, memory[kept], rtol=1e-13)
 
 
-def test_more_joint_configurations_than_floats_go_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(track, "LONGEST", 100_000)
-    monkeypatch.setattr(track, "NARROW_LONGEST", 100_000)
-    problem = beside_hubs(240, 20, 1)
-    found = track_frontier(problem, threads=1)
-    assert_costs_are_exact(problem, found)
-
-
 def test_what_takes_longer_than_it_seemed_is_begun_again_with_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layered_problem(5, 9, seed=7)
     expected = track_frontier(problem, threads=1)

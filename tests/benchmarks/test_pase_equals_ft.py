@@ -30,9 +30,10 @@ def test_a_difference_ends_the_program_with_an_error(monkeypatch: pytest.MonkeyP
     main(arguments)
     honest = check.find_best_strategy
 
-    def careless(problem: Any) -> Any:
+    def careless(problem: Any, **options: Any) -> Any:
         """The best strategy of tables that are dearer by a millionth."""
-        return honest(problem.with_tables(lambda time_s, memory, _: (np.multiply(time_s, 1 + 1e-6), memory)))
+        dearer = problem.with_tables(lambda time_s, memory, _: (np.multiply(time_s, 1 + 1e-6), memory))
+        return honest(dearer, **options)
 
     monkeypatch.setattr(check, "find_best_strategy", careless)
     with pytest.raises(SystemExit, match="pase_equals_ft: these differ: alexnet, 2 devices"):

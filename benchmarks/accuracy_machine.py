@@ -93,7 +93,6 @@ class Others:
 
     def wait(self) -> None:
         """Returns when nobody else works. Collective."""
-        request = None
         if self._comm.rank == 0:
             start_s = time.perf_counter()
             while time.perf_counter() - start_s < self._patience_s:
@@ -101,6 +100,7 @@ class Others:
                 time.sleep(_POLL_S)
                 if _busy_s() - busy_s - (time.process_time() - mine_s) <= 2 * _MOST_SHARE * _POLL_S * self._cores:
                     break
+        # The other ranks sleep meanwhile: in a blocking barrier they would spin, and look like others' work.
         request = self._comm.Ibarrier()
         while not request.Test():
             time.sleep(_POLL_S / 50)

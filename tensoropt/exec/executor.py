@@ -484,7 +484,8 @@ class _Builder:
         self._reuse.start_backward()
         built = len(executor.tf_graph.get_operations())
         self.backward = min(self.backward, built)
-        # Gradients of a weight that is read many times are added up one after the other, so that two are held at once.
+        # Gradients of a weight that is read many times are added up one after the other. Where TensorFlow's optimizer
+        # makes one sum of them again, they are all held at once; `tensoropt.search.peak` counts them so.
         gradients = tf.gradients(loss, reads, aggregation_method=tf.AggregationMethod.EXPERIMENTAL_TREE)
         pairs = []
         for name, gradient in zip(training.variables, gradients, strict=True):

@@ -104,7 +104,7 @@ class CostGraph:
         for v in (variable, *self.neighbours(variable)):
             candidates *= self.sizes[v]
         for scope in sorted(self._of[variable]):
-            candidates *= 1.0 + sum([f.table.points / max(1, f.table.cells) - 1.0 for f in self._factors[scope]])
+            candidates *= 1.0 + sum([f.table.mean_points - 1.0 for f in self._factors[scope]])
         return candidates
 
     def copy(self) -> CostGraph:

@@ -60,8 +60,7 @@ class _Eliminations:
         for factor in graph.factors():
             if factor.scope:
                 table = factor.table
-                length = max(1.0, table.points / max(1, table.cells))
-                self._put(factor.scope, _Expected(self._number("table", id(table)), length))
+                self._put(factor.scope, _Expected(self._number("table", id(table)), max(1.0, table.mean_points)))
         self.steps = {v: self._look(v) for v in sorted(graph.sizes)}
         self._equals: dict[int, int] = {}
         for step in self.steps.values():

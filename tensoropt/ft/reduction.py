@@ -149,16 +149,6 @@ def _other(term: Term, variable: int) -> int | None:
     return None if len(term.scope) == 1 else term.scope[1 if term.scope[0] == variable else 0]
 
 
-def _turned(term: Term, variable: int) -> tuple[FloatArray, FloatArray, int | None]:
-    """The term's (time, memory) with ``variable``'s axis first, and the other variable."""
-    time, memory = term.costs.time_s, term.costs.memory_bytes
-    if len(term.scope) == 1:
-        return time, memory, None
-    if term.scope[0] == variable:
-        return time, memory, term.scope[1]
-    return time.swapaxes(0, 1), memory.swapaxes(0, 1), term.scope[0]
-
-
 def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) -> list[IntArray]:
     """Configurations that some configuration of every neighbour can stand beside (arc consistency)."""
     masks = []
@@ -176,7 +166,8 @@ def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) 
         waiting[v] = False
         mask = masks[v].copy()
         for term in of[v]:
-            if len(term.scope) == 1:
+            other = _other(term, v)
+            if other is None:
                 continue
             key = id(term.costs)
             if key not in supports:
@@ -185,7 +176,6 @@ def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) 
             possible = supports[key]
             if possible is not None:
                 possible = possible if term.scope[0] == v else possible.T
-                other = term.scope[1] if term.scope[0] == v else term.scope[0]
                 mask &= possible[:, masks[other]].any(axis=1)
         if not mask.any():
             names = ", ".join(repr(problem.names[i]) for i in members[v])
@@ -332,15 +322,12 @@ def _classes(
     rows = alive[variable]
     classes = np.zeros(len(rows), np.int64)
     for term in terms:
-        time, memory, other = _turned(term, variable)
+        other = _other(term, variable)
         if other is None:
             continue
         key = (id(term.costs), term.scope[0] == variable, rows.tobytes(), alive[other].tobytes())
         if key not in done:
-            where = np.ix_(rows, alive[other])
-            parts = [time[where].reshape(len(rows), -1)]
-            if not term.costs.free_memory:
-                parts.append(memory[where].reshape(len(rows), -1))
+            parts = _Side(term.costs, term.scope[0] == variable, alive[other]).tables(rows)
             number: dict[bytes, int] = {}
             done[key] = np.array(
                 [number.setdefault(b"".join(row), len(number)) for row in zip(*map(_row_bytes, parts), strict=True)],

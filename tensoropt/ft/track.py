@@ -278,7 +278,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
 
 def _try_short(graph: CostGraph, order: list[int] | None, kind: str, options: _Options) -> Factor | None:
     """The frontier without bounds; None if it takes longer than it seemed. Then products that were made are kept."""
-    if len(graph.sizes) < 2 or any(len(f.scope) > 2 for f in graph.factors()):
+    if not _can_be_bounded(graph):
         return _eliminate_all(graph, order, kind, options)
     workshop = graph.workshop
     steps, exact = len(workshop.steps), workshop.exact
@@ -291,9 +291,14 @@ def _try_short(graph: CostGraph, order: list[int] | None, kind: str, options: _O
         return None
 
 
+def _can_be_bounded(graph: CostGraph) -> bool:
+    """Whether message passing can look at it: tables over one and two variables."""
+    return len(graph.sizes) >= 2 and all(len(f.scope) <= 2 for f in graph.factors())
+
+
 def _is_long(graph: CostGraph) -> bool:
     """Whether bounds are worth their while."""
-    if len(graph.sizes) < 2 or any(len(f.scope) > 2 for f in graph.factors()):
+    if not _can_be_bounded(graph):
         return False
     # Every point is looked at once at least.
     read = sum(factor.table.points for factor in graph.factors())

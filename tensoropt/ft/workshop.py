@@ -141,9 +141,7 @@ class Workshop:
     ) -> Factor:
         """Product of two factors, then union over ``gone``; the result is over ``scope``."""
         axes = (*scope, *gone)
-        candidates = math.prod(sizes[v] for v in axes) * math.prod(
-            max(1.0, f.table.points / max(1, f.table.cells)) for f in (left, right)
-        )
+        candidates = math.prod(sizes[v] for v in axes) * math.prod(max(1.0, f.table.mean_points) for f in (left, right))
         reach, prune, box = None, None, None
         if limits is not None and left.reach is not None and right.reach is not None:
             reach = limits.without(left.reach.plus(right.reach), gone)
@@ -195,8 +193,7 @@ class Workshop:
                 made = []
                 for (one, of_one), (two, of_two) in zip(left[::2], left[1::2], strict=False):
                     axes = tuple(range(len(one.shape)))
-                    cells = max(1, one.cells)
-                    self._spend(cells * max(1.0, one.points / cells) * max(1.0, two.points / cells))
+                    self._spend(max(1, one.cells) * max(1.0, one.mean_points) * max(1.0, two.mean_points))
                     both = self._product(one, axes, two, axes, one.shape, len(axes), 0.0, None, None)
                     parts = [(i, points[both.left]) for i, points in of_one]
                     made.append((both.table, [*parts, *((i, points[both.right]) for i, points in of_two)]))

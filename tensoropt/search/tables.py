@@ -61,6 +61,11 @@ class FrontierTable:
         return len(self.time_s)
 
     @property
+    def mean_points(self) -> float:
+        """Points of a cell, on average; below 1.0 where cells are empty."""
+        return self.points / max(1, self.cells)
+
+    @property
     def is_single(self) -> bool:
         """Whether every cell has one point."""
         return self.points == self.cells and bool((self.offsets[1:] > self.offsets[:-1]).all())
@@ -223,6 +228,6 @@ def _finish(first: int, last: int, part: _Part, prune: Prune | None) -> _Part:
 
 def _cuts(left: FrontierTable, right: FrontierTable, cells: int, gone: int) -> list[int]:
     """Cell numbers at which to cut the work, from estimates that do not depend on the number of threads."""
-    work = gone * max(1.0, left.points / max(1, left.cells)) * max(1.0, right.points / max(1, right.cells))
+    work = gone * max(1.0, left.mean_points) * max(1.0, right.mean_points)
     rows = max(1, int(_CHUNK / work))
     return [*range(0, cells, rows), cells] if cells else [0, 0]

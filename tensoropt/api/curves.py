@@ -13,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2
 
-from tensoropt.api.machine import Machine
+from tensoropt.api.machine import Machine, at_once
 from tensoropt.api.model import OptimizerSpec
 from tensoropt.cost import Curve
 from tensoropt.exec.engines.guard import Guard
@@ -33,6 +33,8 @@ _WARM_BYTES = 2**18
 _WORK_BYTES = 2**23
 # By how much less or more a batch may take without a trace, lest a disturbance decide on all of its operators.
 _LEAST_PACE, _MOST_PACE = 0.8, 1.5
+# The same by the processor's clock, which other programs disturb less than a trace.
+_LEAST_CROWDED_PACE = 0.4
 
 
 def optimizer_key(spec: OptimizerSpec) -> str:
@@ -55,6 +57,7 @@ def run_probes(machine: Machine, comm: Any, probes: Sequence[Probe]) -> list[tup
         probes,
         turn=lambda: machine.together(comm),
         spread=lambda mine: set().union(*comm.allgather(mine)),
+        crowd=(lambda: at_once(comm)) if machine.crowding > 1 else None,
     )
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)
@@ -72,11 +75,12 @@ def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]],
 
     Without a trace kernels take less, but there is what TensorFlow takes between them; and the slowest rank sets the
     pace, because ranks meet in collectives. They do so many times in a step, and wait now for one rank, then for
-    another one: as if they met after every operator. Where ranks share cores, others work while one waits.
+    another one: as if they met after every operator. Where ranks share cores, others work while one waits; and kernels
+    take longer than traced, in turns, since ranks that alternate on a core take its caches from one another.
 
     Args:
-        ranks: of each what was measured of a batch: traced seconds, seconds of runs without a trace, and seconds of
-            every pass of a probe in traced runs.
+        ranks: of each what was measured of a batch: traced seconds, seconds of runs without a trace (by the processor's
+            clock where ranks share cores), and seconds of every pass of a probe in traced runs.
         crowded: whether ranks share cores.
     """
     traced_s = float(np.mean([rank[0] for rank in ranks]))
@@ -85,7 +89,7 @@ def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]],
     if traced_s <= 0 or not plain_s.size or not passes_s.any():
         return 1.0
     if crowded:
-        return float(np.clip(np.median(plain_s, axis=1).mean() / traced_s, _LEAST_PACE, _MOST_PACE))
+        return float(np.clip(np.median(plain_s, axis=1).mean() / traced_s, _LEAST_CROWDED_PACE, _MOST_PACE))
     slowest = float(np.median(plain_s.max(axis=0))) / traced_s
     waiting = float(np.median(passes_s.max(axis=0).sum(axis=1)) / np.median(passes_s.sum(axis=2).max(axis=0)))
     return float(np.clip(slowest * waiting, _LEAST_PACE, _MOST_PACE))

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tensoropt.cluster import probe
 
-__all__ = ["Machine"]
+__all__ = ["Machine", "at_once"]
 
 _POLL_S = 2e-4
 
@@ -70,6 +70,14 @@ class Machine:
         yield
         for _ in range(self.turns - self.turn):
             _meet(comm)
+
+
+@contextlib.contextmanager
+def at_once(comm: Any) -> Iterator[None]:
+    """All ranks are in it at the same time, also those that share a core."""
+    _meet(comm)
+    yield
+    _meet(comm)
 
 
 def _meet(comm: Any) -> None:

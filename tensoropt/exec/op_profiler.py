@@ -3,7 +3,8 @@
 All probes of a batch are one graph that runs like a training step: forward one after another, then backward in reverse
 order, so that what the backward pass reads has left the caches as it would have. TensorFlow's own trace says how long
 each kernel took; runs without it say how long all of them take then, with what TensorFlow takes between them. All ranks
-run the same graph at once, so they contend for memory as they do when they train.
+run the same graph at once, so they contend for memory as they do when they train, and for caches where they share
+cores; there traces are taken in turns, since a kernel that waits for a core would look long.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class BatchTimes:
         probes: per probe; None for one that cannot be built or run by itself.
         failures: why a probe is None, by its number.
         traced_s: in all kernels of a traced run, those that make inputs included: the sum of their medians.
-        plain_s: of each run without a trace, less what a run takes in which no kernel runs.
+        plain_s: of each run without a trace, less what a run takes in which no kernel runs; processor time where ranks
+            share cores.
         passes_s: ``(traced runs, 2 * probes)``, in the kernels of each probe's forward and backward pass.
     """
 
@@ -195,6 +197,7 @@ def measure_batch(
     *,
     turn: Callable[[], AbstractContextManager[None]],
     spread: Callable[[set[int]], set[int]],
+    crowd: Callable[[], AbstractContextManager[None]] | None = None,
     config: Any = None,
     runs: int = 5,
 ) -> BatchTimes:
@@ -206,6 +209,8 @@ def measure_batch(
         probes: the same ones on every rank, in the same order.
         turn: a context in which this rank runs, entered and left by all ranks together.
         spread: the union over ranks of what failed.
+        crowd: where ranks share cores, a context in which all of them run at once. What takes a core's caches from a
+            rank in a step does so in runs without a trace, too; then their processor time counts.
         config: the session's ``tf.compat.v1.ConfigProto``.
         runs: how many under TensorFlow's trace, after one that is thrown away, and how many without it.
     """
@@ -229,7 +234,8 @@ def measure_batch(
                     stats = _trace(session, batch)
                 per_run.append(kernel_seconds(stats))
             held = held_by(stats, _pass_of, lambda name: (_pass_of(name) or ("", 0))[0] == "b")
-            plain_s = _plain_seconds(session, batch, turn, runs)
+            clock = time.perf_counter if crowd is None else time.process_time
+            plain_s = _plain_seconds(session, batch, crowd or turn, clock, runs)
         finally:
             session.close()
         return _times(batch, per_run, plain_s, held, failures)
@@ -252,16 +258,20 @@ def _pass_of(name: str) -> tuple[str, int] | None:
 
 
 def _plain_seconds(
-    session: Any, batch: _Batch, turn: Callable[[], AbstractContextManager[None]], runs: int
+    session: Any,
+    batch: _Batch,
+    turn: Callable[[], AbstractContextManager[None]],
+    clock: Callable[[], float],
+    runs: int,
 ) -> tuple[float, ...]:
     calls = [session.make_callable(end, [batch.value]) for end in (batch.nothing, batch.target)]
     result = []
     for _ in range(runs + 1):
         with turn():
-            times = [time.perf_counter()]
+            times = [clock()]
             for call in calls:
                 call(0.5)
-                times.append(time.perf_counter())
+                times.append(clock())
         nothing_s, all_s = np.diff(times).tolist()
         result.append(max(all_s - nothing_s, 0.0))
     return tuple(result[1:])

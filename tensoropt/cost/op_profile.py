@@ -20,7 +20,7 @@ from tensoropt.plan.configuration import Configuration
 
 __all__ = ["Curve", "OpProfile", "OpTime", "profile_key"]
 
-_SCHEMA = 3
+_SCHEMA = 4
 _SEEDS = ("seed", "seed2")
 
 

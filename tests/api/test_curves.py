@@ -25,6 +25,7 @@ def test_a_disturbance_has_bounds_and_without_kernels_there_is_no_pace() -> None
     passes = np.array([[1.0, 1.0]])
     assert _pace([(2.0, (20.0,), passes)], False) == 1.5
     assert _pace([(2.0, (0.1,), passes)], False) == 0.8
+    assert _pace([(2.0, (0.1,), passes)], True) == 0.4
     assert _pace([(0.0, (), np.zeros((0, 0)))], True) == 1.0
 
 

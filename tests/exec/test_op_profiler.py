@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -64,6 +65,27 @@ def test_operators_are_measured_forward_and_backward_at_local_shapes() -> None:
     assert batch.passes_s.shape == (2, 2)
     assert np.median(batch.passes_s, axis=0)[0] == pytest.approx(times.forward_s)
     assert times.forward_reduced_bytes == times.backward_reduced_bytes == ()
+
+
+def test_ranks_that_share_cores_run_at_once_without_a_trace_and_processor_time_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered = []
+
+    @contextlib.contextmanager
+    def entering(which: str) -> Iterator[None]:
+        entered.append(which)
+        yield
+
+    seconds = iter(range(100))
+    monkeypatch.setattr(op_profiler.time, "process_time", lambda: float(next(seconds) ** 2))
+    probe = FunctionProbe((TensorSpec((8,), "float32"),), lambda x: [tf.negative(x)])
+    times = measure_batch(
+        [probe], turn=lambda: entering("turn"), spread=lambda mine: mine, crowd=lambda: entering("crowd"), runs=2
+    )
+    assert entered == ["turn"] * 3 + ["crowd"] * 3
+    # Clocks at squares: the run of the probe takes two seconds more than the one before it, of nothing.
+    assert times.plain_s == (2.0, 2.0)
 
 
 def test_other_work_comes_between_the_inputs_of_a_cold_probe_and_itself() -> None:

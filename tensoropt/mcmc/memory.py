@@ -16,6 +16,8 @@ from tensoropt.search.stages import Ints
 
 __all__ = ["Memory", "limited_memory", "memory_of", "more_memory", "no_memory"]
 
+_MOST_BYTES = 2.0**60  # of a strategy, so that sums fit 64 bits
+
 
 class Memory(NamedTuple):
     """Bytes by configuration and by pair of configurations, whole ones rounded up, for compiled loops.
@@ -61,12 +63,12 @@ def limited_memory(
         nodes: for each operator ``(K,)`` bytes.
         ends: ``(E, 2)``, producer and consumer of each edge.
         edges: for each edge ``(K, L)`` bytes; tables that are the same array are held once.
-        limit_bytes: that a strategy's sum must not exceed.
+        limit_bytes: that a strategy's sum must not exceed; infinite for none.
 
     Raises:
         InfeasibleError: an operator has no configuration that alone fits.
     """
-    most = 2.0**60 / (len(nodes) + len(edges) + 1)
+    most = _MOST_BYTES / (len(nodes) + len(edges) + 1)
 
     def whole(table: FloatArray) -> Ints:
         return np.ceil(np.minimum(table, most)).astype(np.int64).reshape(-1)
@@ -88,7 +90,7 @@ def limited_memory(
             total += table.size
         base.append(held[id(table)][0])
     return Memory(
-        math.floor(limit_bytes),
+        math.floor(min(limit_bytes, 2 * _MOST_BYTES)),  # which no strategy exceeds
         np.concatenate(flat),
         np.cumsum([0, *map(len, flat)])[:-1].astype(np.int64),
         np.concatenate([part for _, part in held.values()] or [np.zeros(0, np.int64)]),

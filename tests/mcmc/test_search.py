@@ -121,6 +121,15 @@ def test_nothing_exceeds_a_memory_limit(space: SearchSpace) -> None:
     assert additive.memory_bytes <= limit
 
 
+@pytest.mark.parametrize("limit", [np.inf, 1e30, 2.0**70])
+def test_a_limit_that_nothing_exceeds_may_be_infinite(space: SearchSpace, limit: float) -> None:
+    wanted = search_strategy(space, iterations=300, memory_bytes=1e15)
+    found = search_strategy(space, iterations=300, memory_bytes=limit)
+    assert (found.assignment, found.memory_bytes) == (wanted.assignment, wanted.memory_bytes)
+    frontier = mcmc(_problem(0), iterations=300, memory_bytes=limit)
+    assert frontier.assignments.tolist() == mcmc(_problem(0), iterations=300, memory_bytes=1e15).assignments.tolist()
+
+
 def test_what_cannot_fit_is_refused(space: SearchSpace) -> None:
     with pytest.raises(InfeasibleError, match=r"operator '.*' has no configuration within 1 bytes per device"):
         search_strategy(space, iterations=10, memory_bytes=1)

@@ -2,6 +2,9 @@
 
     python -m benchmarks.compare --model inception3 --cluster p100x16 --json FILE
     python -m benchmarks.compare --model transformer --cluster v100 --methods ft megatron zero3 --size layers=2
+    python -m benchmarks.compare --model lenet --cluster p100x4 --show ft one_weird_trick
+
+The file has every method's strategy, as a plan; ``--show`` prints some of them operator by operator.
 
 A cluster is a preset, with ``x`` and a number of devices for another size than the paper's: ``p100x16`` are FlexFlow's
 4 hosts of 4 P100, ``p100x4`` is one of them.
@@ -43,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=sorted(MODELS), required=True)
     parser.add_argument("--cluster", default="p100x16", help=f"one of {', '.join(PRESETS)}, or with a size as p100x16")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table here")
+    parser.add_argument("--show", nargs="+", default=[], metavar="METHOD", help="print the strategies of these, too")
     parser.add_argument("--methods", nargs="+", help="some of the methods; all by default")
     parser.add_argument("--batch", type=int, help="samples per step; by default the paper's per device, or the model's")
     parser.add_argument("--memory-gib", type=float, help="limit per device; by default the device's less a reserve")
@@ -61,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.json is not None:
         flags.json.write_text(table.to_json() + "\n", encoding="utf-8")
     table.show()
+    for method in flags.show:
+        tensoropt.show_strategy(table.plan(method))
 
 
 if __name__ == "__main__":

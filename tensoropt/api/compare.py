@@ -80,7 +80,8 @@ def compare(
         slots: of a ``Graph``: for each trained variable, how many tensors of its shape its optimizer keeps.
 
     Returns:
-        The table: ``show()`` prints it, ``to_json()`` gives it as text.
+        The table: ``show()`` prints it, ``to_json()`` gives it as text, and ``plan("megatron")`` is the strategy of a
+        row, for :func:`show_strategy`, or for :func:`find_strategy` if it is one that executes.
 
     Raises:
         PlanError: an unknown method, a batch that devices do not divide, an unknown way to feed.
@@ -207,7 +208,7 @@ def _row(
         simulation.remember_placed(where, point)
     elif memory_bytes <= limit.limit_bytes:
         simulation.remember(simulated_s, point)
-    plan = where.plan(point.assignment, method, alternatives=point.alternatives)
+    plan = planner.plan_found(topology, where, found, point, method, limit)
     return ComparisonRow(
         method,
         kind,
@@ -220,6 +221,7 @@ def _row(
         fits=memory_bytes <= limit.limit_bytes,
         strategies=len(found),
         exact=found.exact if len(found) > 1 else None,
+        plan=plan,
     )
 
 

@@ -9,11 +9,12 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tensoropt.errors import ProblemError
+from tensoropt.errors import PlanError, ProblemError
+from tensoropt.plan.plan import Plan
 
 __all__ = ["Comparison", "ComparisonRow"]
 
-_SCHEMA = 1
+_SCHEMA = 2
 _HEADERS = (
     "method", "time, ms", "simulated, ms", "memory, MiB", "network, ms", "network, MiB", "search, s", "remark",
 )  # fmt: skip
@@ -36,6 +37,7 @@ class ComparisonRow:
         strategies: how many the method offers (a frontier's points).
         exact: of a frontier, whether it is exact (`Frontier.exact`); None of one strategy.
         reason: why there is no strategy; None where there is one.
+        plan: the strategy, with what was noted of it; None where there is none.
     """
 
     method: str
@@ -50,6 +52,23 @@ class ComparisonRow:
     strategies: int = 0
     exact: bool | None = None
     reason: str | None = None
+    plan: Plan | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "plan": None if self.plan is None else self.plan.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ComparisonRow:
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+            PlanError: its plan is none.
+            TypeError: a field is unknown or missing.
+        """
+        plan = data.get("plan")
+        return cls(**{**data, "plan": None if plan is None else Plan.from_json(plan)})
 
     def remark(self) -> str:
         """What a reader must know beside the numbers."""
@@ -93,6 +112,21 @@ class Comparison:
         names = ", ".join(repr(row.method) for row in self.rows)
         raise ProblemError(f"Comparison: {method!r} must be one of those compared, {names}.")
 
+    def plan(self, method: str) -> Plan:
+        """The strategy of a method's row: for ``show_strategy``, ``find_strategy``, or to save.
+
+        Raises:
+            ProblemError: it was not compared, or has no strategy; the message says why.
+        """
+        row = self.row(method)
+        if row.plan is None:
+            known = ", ".join(repr(other.method) for other in self.rows if other.plan is not None)
+            raise ProblemError(
+                f"Comparison: {method!r} has no strategy to take. {row.reason or 'Its plan was not kept.'} "
+                f"{f'Take one of {known}.' if known else 'Compare others.'}"
+            )
+        return row.plan
+
     def fastest(self, *, simulated: bool = False) -> ComparisonRow | None:
         """The row of least time of those that fit, of equal ones that of least memory; None where none fits.
 
@@ -109,7 +143,7 @@ class Comparison:
     def to_json(self) -> str:
         """JSON text; :meth:`from_json` gives the comparison back unchanged."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "rows"}
-        return json.dumps({"schema": _SCHEMA, **fields, "rows": [dataclasses.asdict(row) for row in self.rows]})
+        return json.dumps({"schema": _SCHEMA, **fields, "rows": [row.to_json() for row in self.rows]})
 
     @classmethod
     def from_json(cls, text: str) -> Comparison:
@@ -123,9 +157,9 @@ class Comparison:
             data = json.loads(text)
             if not isinstance(data, dict) or data.pop("schema", None) != _SCHEMA:
                 raise ProblemError(f"Comparison JSON: schema must be {_SCHEMA}, got {text[:40]!r}. {remedy}")
-            rows = tuple(ComparisonRow(**row) for row in data.pop("rows"))
+            rows = tuple(ComparisonRow.from_json(row) for row in data.pop("rows"))
             return cls(rows=rows, **data)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, PlanError) as error:
             raise ProblemError(
                 f"Comparison JSON: cannot be read ({type(error).__name__}: {error}). {remedy}"
             ) from error

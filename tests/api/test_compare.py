@@ -49,6 +49,15 @@ def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
     fastest = table.fastest()
     assert fastest is not None
     assert fastest.time_s == pytest.approx(plan.time_s)
+    for row in table.rows:
+        assert (row.plan is None) == (row.reason is not None)
+        if row.plan is not None:
+            assert (row.plan.option, row.plan.time_s) == (row.method, row.time_s)
+            assert tensoropt.strategy_rows(row.plan)
+    assert table.plan("ft").operators == plan.operators
+    # A strategy that executes is a plan to find again, after a way through a file too.
+    again = type(table).from_json(table.to_json()).plan("zero3")
+    assert tensoropt.find_strategy(again, topology=cpu(4)).to_json() == table.plan("zero3").to_json()
     # Chains begin at the best that others found in the space, and end no worse.
     others = [row for row in table.rows if row.reason is None and row.method not in (*PLACED, "mcmc_soap")]
     assert table.row("mcmc").simulated_time_s == min(row.simulated_time_s or 0.0 for row in others)

@@ -39,9 +39,28 @@ def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.Capture
     file = tmp_path / "table.json"
     sizes = [f"{name}={value}" for name, value in SMALL["alexnet"].items()]
     methods = ["ft", "one_weird_trick", "megatron"]
-    main(["--model", "alexnet", "--cluster", "p100x2", "--json", str(file), "--size", *sizes, "--methods", *methods])
+    main(
+        [
+            "--model",
+            "alexnet",
+            "--cluster",
+            "p100x2",
+            "--json",
+            str(file),
+            "--size",
+            *sizes,
+            "--methods",
+            *methods,
+            "--show",
+            "ft",
+        ]
+    )
     table = Comparison.from_json(file.read_text(encoding="utf-8"))
     assert [row.method for row in table.rows] == methods
     assert table.batch == 512  # 256 a device
     assert "is a convolution" in (table.row("megatron").reason or "")
-    assert "one_weird_trick" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "one_weird_trick" in printed
+    # The strategy of one of them, operator by operator.
+    assert "ft on 2 devices" in printed and "Conv2D" in printed
+    assert table.plan("ft").option == "ft"

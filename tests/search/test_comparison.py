@@ -8,6 +8,9 @@ import json
 import pytest
 
 from tensoropt.errors import ProblemError
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import OperatorPlan, Plan
 from tensoropt.search.comparison import Comparison, ComparisonRow
 
 pytestmark = pytest.mark.pure
@@ -16,8 +19,11 @@ _MIB = 2.0**20
 
 
 def _table() -> Comparison:
+    plan = Plan(
+        Mesh((2, 2)), "f", "ft", {"y": OperatorPlan(Configuration((None, "m")), 0.002, 4.0)}, {}, 0.002, 4.0, {}
+    )
     rows = (
-        ComparisonRow("ft", "search", 0.002, 0.0015, 3 * _MIB, 0.001, 5 * _MIB, 0.5, True, 9, True),
+        ComparisonRow("ft", "search", 0.002, 0.0015, 3 * _MIB, 0.001, 5 * _MIB, 0.5, True, 9, True, plan=plan),
         ComparisonRow("pase", "search", 0.001, 0.001, 8 * _MIB, 0.0005, _MIB, 0.25, False, 1, False),
         ComparisonRow("tofu", "baseline", 0.002, 0.003, 2 * _MIB, 0.0015, _MIB, 0.125, True, 1, False),
         ComparisonRow("zero1", "baseline", search_s=0.0, reason="does not apply because [it] cannot. Use 'zero2'."),
@@ -67,9 +73,28 @@ def test_json_gives_it_back() -> None:
     assert json.loads(table.to_json())["rows"][0]["network_bytes"] == 5 * _MIB
 
 
+def test_json_says_what_each_strategy_does_with_every_operator() -> None:
+    table = _table()
+    assert json.loads(table.to_json())["rows"][0]["plan"]["operators"]["y"]["actions"] == [None, "m"]
+    again = Comparison.from_json(table.to_json())
+    assert again.plan("ft").configuration("y") == table.plan("ft").configuration("y") == Configuration((None, "m"))
+    broken = table.to_json().replace('"schema_version": 1', '"schema_version": 0')
+    with pytest.raises(ProblemError, match=r"Comparison JSON: cannot be read \(PlanError: Plan: schema_version is 0"):
+        Comparison.from_json(broken)
+
+
+def test_a_method_without_a_strategy_has_no_plan() -> None:
+    with pytest.raises(
+        ProblemError, match=r"'zero1' has no strategy to take\. does not apply because .* Take one of 'ft'\."
+    ):
+        _table().plan("zero1")
+    with pytest.raises(ProblemError, match=r"'pase' has no strategy .* Its plan was not kept\. Compare others\."):
+        Comparison("x", 1, "1", None, 0.0, _table().rows[1:2]).plan("pase")
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("{", "cannot be read"), ('{"schema": 7}', "schema must be 1"), ('{"schema": 1}', "cannot be read")],
+    [("{", "cannot be read"), ('{"schema": 7}', "schema must be 2"), ('{"schema": 2}', "cannot be read")],
 )
 def test_bad_json_is_refused(text: str, what: str) -> None:
     with pytest.raises(ProblemError, match=f"Comparison JSON: {what}"):

@@ -7,8 +7,11 @@ configurations, ``groups`` (N,). Nothing is pickled.
 
 from __future__ import annotations
 
+import lzma
 import re
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,23 @@ from tensoropt.search.problem import Problem
 
 __all__ = ["load_problem", "save_problem"]
 
+# What reading a damaged archive, or an array of it, may raise. NotImplementedError (of a RuntimeError) is for a way to
+# compress that nothing knows, MemoryError for a shape that nothing holds.
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+)
 _INDEXED = re.compile(r"(node_time_s|node_memory_bytes|edge_time_s|edge_memory_bytes)_(0|[1-9][0-9]*)")
 
 
@@ -52,7 +72,13 @@ def load_problem(path: str | Path) -> Problem:
             f"Problem file {str(path)!r}: array 'names' must be one-dimensional text, got shape "
             f"{names.shape} of {names.dtype}. Save it as a NumPy array of strings."
         )
-    texts = [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    try:
+        texts = [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    except (UnicodeDecodeError, ValueError) as error:  # of bytes, or of text that is no text
+        raise ProblemError(
+            f"Problem file {str(path)!r}: array 'names' must be text or UTF-8, got what cannot be read ({error}). Save "
+            "it as a NumPy array of strings."
+        ) from error
     edges = need("edges", "shape (E, 2), which may be (0, 2)")
     n, e = len(texts), len(edges) if edges.ndim else 0
     for key in sorted(arrays):
@@ -77,21 +103,33 @@ def load_problem(path: str | Path) -> Problem:
 
 def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """All arrays of the file; equal ones are held once, since layers repeat."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
+    named = f"Problem file {str(path)!r}"
+    remedy = "Save it again with Problem.save or numpy.savez, without objects."
+    with open(path, "rb") as stream:  # that there is none is said by Python
+        try:
+            archive = np.load(stream, allow_pickle=False)
+        except _DAMAGE as error:
             raise ProblemError(
-                f"Problem file {str(path)!r}: must be an .npz archive, got a single array. Save it with numpy.savez."
-            )
+                f"{named}: must be an .npz archive of plain arrays, but reading it failed: {_cause(error)}. {remedy}"
+            ) from error
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ProblemError(f"{named}: must be an .npz archive, got a single array. Save it with numpy.savez.")
+        seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
+        arrays = {}
         with archive:
-            seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
-            arrays = {}
             for key in archive.files:
-                array = archive[key]
+                try:
+                    array = archive[key]
+                except _DAMAGE as error:
+                    raise ProblemError(
+                        f"{named}: must be an .npz archive of plain arrays, but reading array {key!r} failed: "
+                        f"{_cause(error)}. {remedy}"
+                    ) from error
+                if not isinstance(array, np.ndarray):
+                    raise ProblemError(f"{named}: {key!r} must be an array, got a file of another kind. {remedy}")
                 arrays[key] = seen.setdefault((array.tobytes(), str(array.dtype), array.shape), array)
-            return arrays
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise ProblemError(
-            f"Problem file {str(path)!r}: must be an .npz archive of plain arrays, but reading it failed: "
-            f"{error}. Save it again with Problem.save or numpy.savez, without objects."
-        ) from error
+        return arrays
+
+
+def _cause(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -22,7 +22,10 @@ IntArray = npt.NDArray[np.int64]
 def _cost_array(name: str, value: Any) -> FloatArray:
     """Checks one cost array: numbers, none negative or NaN. Returns a read-only float64 view."""
     try:
-        array = np.asarray(value, dtype=np.float64)
+        given = np.asarray(value)
+        if given.dtype.kind not in "biufO":  # NumPy would drop imaginary parts, and read numbers in text
+            raise TypeError(f"of dtype {given.dtype}")
+        array = given.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
         raise ProblemError(
             f"Problem {name}: costs must be real numbers, got {type(value).__name__} ({error}). "

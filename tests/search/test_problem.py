@@ -144,6 +144,8 @@ def test_alternatives_that_break_the_format_are_refused(alternatives: list[int],
         ),
         ({"node_memory_bytes": [[0.1, np.nan], [1.0] * 3]}, r"node_memory_bytes\[0\]: every cost.*got nan"),
         ({"node_time_s": [["fast", "slow"], [1.0] * 3]}, r"node_time_s\[0\]: costs must be real numbers"),
+        ({"node_time_s": [[1.0 + 2.0j, 1.0], [1.0] * 3]}, r"node_time_s\[0\]: costs .* \(of dtype complex128\)"),
+        ({"node_time_s": [["1", "2"], [1.0] * 3]}, r"node_time_s\[0\]: costs must be real .* \(of dtype <U1\)"),
         ({"edges": [[0, 1, 0]]}, r"edges: shape must be \(E, 2\), got \(1, 3\)"),
         ({"edges": [[0.0, 1.0]]}, "edges: indices must be integers, got dtype float64"),
         ({"edges": [[0, 1], [0, 2]]}, r"edges\[1\]: node indices must be in 0..1, got \(0, 2\)"),
@@ -237,6 +239,8 @@ def test_file_without_edges_loads(tmp_path: Path) -> None:
         ({"node_times_0": np.ones(2)}, r"array 'node_times_0' is unknown"),
         ({"names": np.array([1, 2])}, r"array 'names' must be one-dimensional text"),
         ({"node_time_s_0": np.ones(3)}, r"node_memory_bytes\[0\] \('a'\): shape must equal"),
+        ({"names": np.array([b"\xff", b"b"])}, r"array 'names' must be text or UTF-8, got what cannot be read"),
+        ({"node_time_s_0": np.array([1 + 2j, 3])}, r"node_time_s\[0\]: costs must be real .*of dtype complex128"),
         ({"names": np.array(["a", "b"], dtype=object)}, r"must be an .npz archive of plain arrays"),
     ],
 )
@@ -254,6 +258,35 @@ def test_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.ones(3))
     with pytest.raises(ProblemError, match=r"must be an .npz archive, got a single array"):
         Problem.load(tmp_path / "one.npy")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damage_anywhere_in_a_file_is_refused_if_it_is_seen(save: Any, tmp_path: Path) -> None:
+    path = tmp_path / "p.npz"
+    save(path, **arrays_of_another_program())
+    whole = path.read_bytes()
+    refused = set()
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        try:
+            Problem.load(path)
+        except ProblemError as error:  # anything else fails the test
+            refused.add(str(error).partition("failed: ")[2].partition(":")[0])
+    path.write_bytes(whole[:-30])
+    with pytest.raises(ProblemError, match=r"must be an .npz archive of plain arrays, but reading it failed: "):
+        Problem.load(path)
+    assert {"BadZipFile", "NotImplementedError"} <= refused
+    assert ("error" in refused) == (save is np.savez_compressed)  # zlib's
+
+
+def test_damage_names_the_array(tmp_path: Path) -> None:
+    path = tmp_path / "p.npz"
+    np.savez(path, **arrays_of_another_program())
+    whole = path.read_bytes()
+    place = whole.rindex(np.array([2.0, 1.0], dtype=np.float32).tobytes())
+    path.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
+    with pytest.raises(ProblemError, match=r"reading array 'node_memory_bytes_0' failed: BadZipFile: Bad CRC-32"):
+        Problem.load(path)
 
 
 def test_tables_that_are_shared_are_one_object_and_are_changed_once() -> None:

@@ -33,6 +33,7 @@ __all__ = ["FEEDS", "Planner"]
 
 _log = logging.getLogger("tensoropt")
 FEEDS = ("data_parallel", "global")
+_WHAT_EXECUTES = "without placement and halo splits, which do not execute yet"
 _PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
 _COST_TOLERANCE = 1e-9
@@ -235,7 +236,7 @@ class Planner:
         """
         space = self.space(topology)
         self._check_point(space, point)
-        notes = self._notes(topology, limit)
+        notes = self._notes(topology, limit, space)
         if self._frontier is not None and self._frontier[0] == topology.fingerprint():
             frontier = self._frontier[1]
             heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]
@@ -254,20 +255,22 @@ class Planner:
         limit: MemoryLimit,
     ) -> Plan:
         """The plan of a point of what :meth:`found_by` gave."""
-        notes = {**self._notes(topology, limit), "search_seconds": found.seconds}
+        notes = {**self._notes(topology, limit, space), "search_seconds": found.seconds}
         return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
 
     def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:
         """The plan by which every device holds all variables and computes its share of the batch."""
         space = self.space(topology)
-        return space.plan(space.assignment(data_parallel(space)), "data_parallel", self._notes(topology, limit))
+        return space.plan(space.assignment(data_parallel(space)), "data_parallel", self._notes(topology, limit, space))
 
-    def _notes(self, topology: Topology, limit: MemoryLimit) -> dict[str, object]:
+    def _notes(self, topology: Topology, limit: MemoryLimit, space: SearchSpace) -> dict[str, object]:
+        executes = not (space.halos or space.coarsening.placed_blocks)
         return {
             "feed": self.feed,
             "memory_limit_bytes": limit.limit_bytes,
             "memory_limit": str(limit),
             "topology": topology.fingerprint(),
+            **({"space": _WHAT_EXECUTES} if executes else {}),
         }
 
     def _check_point(self, space: SearchSpace, point: FrontierPoint) -> None:

@@ -83,7 +83,8 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
         return
     table = Table(
         title=f"{plan.option} on {plan.mesh.size} devices: {plan.time_s * 1e3:.3g} ms per step and "
-        f"{plan.memory_bytes / 2**20:.3g} MiB per device, predicted"
+        f"{plan.memory_bytes / 2**20:.3g} MiB per device, predicted",
+        caption=_caption(plan),
     )
     for header, justify in (("operator", "left"), ("mesh", "left"), ("splits", "left"), ("tensor maps", "left")):
         table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
@@ -104,6 +105,16 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
         )
     # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
     (console or Console(width=None if "COLUMNS" in os.environ else _WIDTH)).print(table)
+
+
+def _caption(plan: Plan) -> str | None:
+    """What the plan may do, and whether it executes."""
+    lacking = plan.notes.get("not_executed")
+    if lacking:
+        return (
+            f"Planned and compared only: {' and '.join(lacking)} {'do' if len(lacking) > 1 else 'does'} not execute yet"
+        )
+    return f"Space: {plan.notes['space']}" if "space" in plan.notes else None
 
 
 def _action(action: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The table of a plan: what it says of tensors of which one copy is kept."""
+"""The table of a plan: what it says of tensors of which one copy is kept, and of what was searched."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tensoropt.cluster.presets import cpu
+from tensoropt.plan.plan import Plan
 
 pytestmark = pytest.mark.tf
 
@@ -59,3 +60,26 @@ def test_a_plan_that_places_an_operator_is_shown_though_it_cannot_run() -> None:
     assert row["communication"]["forward"].count("drop{0} to 1") == 2  # of its input and its weight
     with pytest.raises(PlanError, match=r"MatMul 'y' .* needs placement: planned and compared, but not exec"):
         tensoropt.find_strategy(plan, topology=cpu(4))
+
+
+def test_a_plan_that_runs_says_what_was_left_out_of_the_search_and_one_that_does_not_says_why() -> None:
+    import tensoropt
+
+    def shown(plan: Plan) -> str:
+        out = io.StringIO()
+        tensoropt.show_strategy(plan, Console(file=out, width=160))
+        return out.getvalue()
+
+    tensoropt.reset_default_graph()
+    x = tensoropt.placeholder(tensoropt.float32, [8, 64], name="x")
+    hidden = tensoropt.matmul(x, tensoropt.get_variable("w1", [64, 16]))
+    loss = tensoropt.reduce_mean(tensoropt.matmul(hidden, tensoropt.get_variable("w2", [16, 16])))
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+    left_out = "without placement and halo splits, which do not execute yet"
+    for search in ("ft", "pase", "mcmc", "zero3"):
+        plan = tensoropt.find_strategy(topology=cpu(2), search=search)
+        assert plan.notes["space"] == left_out
+        assert f"Space: {left_out}" in shown(plan)
+    placed = tensoropt.find_strategy(topology=cpu(2), search="model_parallel")
+    assert "space" not in placed.notes
+    assert "Planned and compared only: placement does not execute yet" in shown(placed)

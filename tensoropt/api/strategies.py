@@ -73,7 +73,8 @@ def find_strategy(
               and returned; :func:`profile_strategies` takes a range and a price;
             - ``data_parallel``;
             - a point of :func:`find_frontier`'s frontier, for the cluster that it was found for;
-            - a plan, or the path of a saved one, which is checked against the model.
+            - a plan, or the path of a saved one, which is checked against the model; with ``topology`` it may be one
+              that is planned and compared, but not executed yet.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan (16 GB
             hold a plan of 14.5).
         topology: plan for this cluster; by default for the one that ``init`` collected.
@@ -113,7 +114,8 @@ def find_strategy(
         check_search(search, None if given else option, runs=topology is None)
         imported = job.import_model(batch_size)
         if given:
-            return load_plan(option, imported.graph, where.device_count)  # type: ignore[arg-type]
+            runs = topology is None
+            return load_plan(option, imported.graph, where.device_count, runs=runs)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
             feed, costs = _check_point(option, where, feed, costs)
         else:

@@ -91,15 +91,21 @@ def import_model(
     return ImportedModel(graph, tf_graph, slots, tuple(step.op for step in steps))
 
 
-def load_plan(source: Plan | str | os.PathLike[str], graph: Graph, devices: int) -> Plan:
+def load_plan(source: Plan | str | os.PathLike[str], graph: Graph, devices: int, *, runs: bool = True) -> Plan:
     """A plan that was made before, checked against the graph and the number of devices.
 
+    Args:
+        source: the plan, or the path of its file.
+        graph: the logical graph.
+        devices: how many there are.
+        runs: whether it must be one that executes, and not for planning alone.
+
     Raises:
-        PlanError: if it is for another graph or another number of devices.
+        PlanError: if it is for another graph or another number of devices, or does not execute.
     """
     plan = source if isinstance(source, Plan) else _read_plan(source)
     check_device_count(plan, devices)
-    plan.check(graph)
+    plan.check(graph, runs=runs)
     return plan
 
 

@@ -42,6 +42,7 @@ def test_kept_copies_are_shown_only_where_a_plan_chooses_among_them() -> None:
 def test_a_plan_that_places_an_operator_is_shown_though_it_cannot_run() -> None:
     import tensoropt
     from tensoropt.api.job import current_job
+    from tensoropt.api.strategy import load_plan
     from tensoropt.cost import AnalyticCost
     from tensoropt.errors import PlanError
     from tensoropt.plan.configuration import Configuration, at
@@ -59,7 +60,7 @@ def test_a_plan_that_places_an_operator_is_shown_though_it_cannot_run() -> None:
     assert row["splits"] == ["at 1", "split m"]
     assert row["communication"]["forward"].count("drop{0} to 1") == 2  # of its input and its weight
     with pytest.raises(PlanError, match=r"MatMul 'y' .* needs placement: planned and compared, but not exec"):
-        tensoropt.find_strategy(plan, topology=cpu(4))
+        load_plan(plan, current_job().imported_model().graph, 4)
 
 
 def test_a_plan_that_runs_says_what_was_left_out_of_the_search_and_one_that_does_not_says_why() -> None:

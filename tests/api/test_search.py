@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,13 +131,15 @@ def test_points_are_found_already() -> None:
         tensoropt.find_strategy(point, search="pase")
 
 
-def test_baselines_that_place_layers_are_for_planning_only() -> None:
+def test_baselines_that_place_layers_are_for_planning_only(tmp_path: Path) -> None:
     import tensoropt
     from tensoropt.api.choosing import check_search
 
     build()
     plan = find(search="model_parallel", devices=2)
     assert plan.option == "model_parallel" and plan.mesh.size == 2
+    plan.save(tmp_path / "plan.json")
+    assert find(tmp_path / "plan.json", devices=2).to_json() == find(plan, devices=2).to_json() == plan.to_json()
     # The limit is for the device that holds most, which is above the mean over devices.
     with pytest.raises(tensoropt.errors.InfeasibleError, match=r"search='model_parallel'\) on 2 devices of .* missing"):
         find(search="model_parallel", devices=2, memory_bytes=1000)

@@ -143,6 +143,7 @@ class Chain:
 
         Raises:
             InfeasibleError: no strategy that was seen fits the memory.
+            KeyboardInterrupt: Ctrl-C, before one was seen that does.
         """
         least = max(_LEAST_PROPOSALS, _LEAST_PER_LEADER * self._moves.singles)
         began = time.perf_counter()
@@ -165,6 +166,8 @@ class Chain:
                     report(self._made, int(self._state[kernels.ACCEPTED]), self.best_s)
         except KeyboardInterrupt:
             pass
+        if not self._state[kernels.FEASIBLE] and why == "interrupt":
+            raise KeyboardInterrupt
         if not self._state[kernels.FEASIBLE]:
             raise InfeasibleError(
                 f"MCMC: none of the strategies that {self._made} proposals led to fits {self._memory.limit} bytes per "

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc.additive import AdditiveProblem
-from tensoropt.mcmc.chain import Chain, ChainResult, Report, Stop
+from tensoropt.mcmc.chain import ChainResult, Stop
+from tensoropt.mcmc.chains import Shared, Start, run_chains
 from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.neighbours import find_regions
@@ -127,7 +125,8 @@ def search_strategy(
 
     A chain ends after its iterations or its seconds, or when the last half of its proposals brought nothing better by a
     thousandth (`Stop`).
-    Without ``budget_seconds`` what is found depends on the arguments alone, and repeats itself byte for byte.
+    Without ``budget_seconds`` what is found depends on the arguments alone, and repeats itself byte for byte; only the
+    seconds that it took do not. Ctrl-C ends all chains, and the best so far counts.
 
     Args:
         space: of strategies.
@@ -293,7 +292,7 @@ def _run(
             f"{processes}. Leave chains out for one per initial strategy."
         )
     seeds = np.random.SeedSequence(seed).spawn(count)
-    works = []
+    starts: list[Start] = []
     for number in range(count):
         first_seed, chain_seed = seeds[number].spawn(2)
         first = initial[number % len(initial)]
@@ -304,70 +303,10 @@ def _run(
                     "Give the indices of a baseline's strategy."
                 )
             first = random_strategy(network, np.random.default_rng(first_seed), moves)
-        works.append((tuple(int(index) for index in first), chain_seed))
+        starts.append((tuple(int(index) for index in first), chain_seed))
     began = time.perf_counter()
-    if processes == 1 or count == 1:
-        results = _that_fit([partial(_alone, network, moves, memory, stop, beta, *work, progress) for work in works])
-    else:
-        whole = network.detached()
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(processes, count), mp_context=context) as pool:
-            futures = [pool.submit(_alone, whole, moves, memory, stop, beta, *work, False) for work in works]
-            results = _that_fit([partial(_patient, future) for future in futures])
+    results = run_chains(Shared(network, moves, memory, stop, beta), starts, processes=processes, progress=progress)
     return results, time.perf_counter() - began
-
-
-def _that_fit(chains: Sequence[Callable[[], ChainResult]]) -> list[ChainResult]:
-    """What the chains found; those that saw nothing that fits are left out, unless all are.
-
-    Raises:
-        InfeasibleError: no chain saw anything that fits.
-    """
-    results, failures = [], []
-    for chain in chains:
-        try:
-            results.append(chain())
-        except InfeasibleError as error:
-            failures.append(error)
-    if not results:
-        raise failures[0]
-    return results
-
-
-def _patient(future: Future[ChainResult]) -> ChainResult:
-    """A chain's result; Ctrl-C reaches the chain itself, which then ends with its best."""
-    while True:
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            continue
-
-
-def _alone(
-    network: Network,
-    moves: Moves,
-    memory: Memory,
-    stop: Stop,
-    beta: float | None,
-    first: tuple[int, ...],
-    seed: np.random.SeedSequence,
-    progress: bool,
-) -> ChainResult:
-    chain = Chain(network, first, beta=beta, seed=seed, moves=moves, memory=memory)
-    if not progress:
-        return chain.run(stop)
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("MCMC"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
-    with Progress(*columns, transient=True) as bar:
-        task = bar.add_task("", total=stop.iterations, figures="")
-
-        def report(made: int, taken: int, best_s: float) -> None:
-            figures = f"best {best_s * 1e3:.4g} ms, {made} proposals, {100 * taken / made:.0f} % taken"
-            bar.update(task, completed=made if stop.iterations else None, figures=figures)
-
-        shown: Report = report
-        return chain.run(stop, shown)
 
 
 def random_strategy(network: Network, rng: np.random.Generator, moves: Moves | None = None) -> tuple[int, ...]:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+import rich.console
+import rich.progress
 
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.mcmc import Chain, Stop, mcmc, network_of, search_strategy, simulate
+from tensoropt.mcmc import Chain, Stop, chains, mcmc, network_of, search_strategy, simulate
 from tensoropt.mcmc.chain import Report
 from tensoropt.search import Problem, brute_force, get_search
 from tensoropt.search.space import SearchSpace
@@ -163,8 +173,59 @@ def test_an_interrupt_keeps_the_best_so_far(space: SearchSpace) -> None:
     assert result.cost_ticks < Chain(network, first).simulator.makespan
 
 
-def test_progress_is_shown(space: SearchSpace) -> None:
-    assert search_strategy(space, iterations=600, progress=True).time_s == search_strategy(space, iterations=600).time_s
+@pytest.mark.parametrize(("processes", "begun"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize("at_terminal", [False, True])
+def test_ctrl_c_ends_all_chains_and_begins_no_others(
+    space: SearchSpace, monkeypatch: pytest.MonkeyPatch, processes: int, begun: int, at_terminal: bool
+) -> None:
+    def interrupt(board: chains.Board) -> None:
+        if not board[0] and sum(made > 0 for made in board[1::3]) == begun:
+            # A terminal sends it to all processes of its group.
+            others = [child.pid for child in multiprocessing.active_children()] if at_terminal else []
+            for process in (*others, os.getpid()):
+                os.kill(process or 0, signal.SIGINT)
+
+    monkeypatch.setattr(chains, "_show_nothing", interrupt)
+    result = search_strategy(space, budget_seconds=20.0, patience=1.0, chains=3, processes=processes)
+    assert [chain.stopped_by for chain in result.chains] == ["interrupt"] * begun
+
+
+def test_ctrl_c_before_anything_fits_is_passed_on(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(board: chains.Board) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(chains, "_show_nothing", interrupt)
+    largest = max(float(np.min(table)) for table in space.problem.node_memory_bytes)
+    with pytest.raises(KeyboardInterrupt):
+        search_strategy(space, memory_bytes=largest, chains=2, patience=1.0)
+
+
+def test_processes_of_a_script_that_cannot_be_imported_are_explained(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from tensoropt.mcmc import mcmc\n"
+        "from tensoropt.search import Problem\n"
+        "mcmc(Problem(['a'], [[1.0]], [[0.0]]), iterations=1, chains=2, processes=2)\n"
+    )
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 1
+    assert "ProblemError: MCMC: each of 2 processes must import the script that started it" in run.stderr
+    assert '`if __name__ == "__main__":`' in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_progress_of_all_chains_is_shown_and_changes_nothing(
+    space: SearchSpace, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    written = io.StringIO()
+    console = rich.console.Console(file=written, force_terminal=True, width=200)
+    monkeypatch.setattr(rich.progress, "get_console", lambda: console)
+    shown, quiet = (
+        search_strategy(space, iterations=6000, chains=2, patience=1.0, processes=processes, progress=progress)
+        for progress in (True, False)
+    )
+    assert shown.time_s == quiet.time_s
+    assert re.search(r"best [\d.]+ ms, \d+ proposals, \d+ % taken", written.getvalue())
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class Bounds:
         """Per variable, so many configurations that promise most under each pair of weights, and strategies' own."""
         result = {}
         for i, (v, least) in enumerate(sorted(self._least_with.items())):
-            first = np.argsort(least, axis=1, kind="stable")[:, :count]
+            first = least.argmin(axis=1)[:, None] if count == 1 else least.argsort(axis=1, kind="stable")[:, :count]
             known = [w.labels[i] for w in self._weighted[strategies]]
             result[v] = np.unique(np.concatenate([first.reshape(-1), known]))
         return result

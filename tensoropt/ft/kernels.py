@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["possible_points", "worst"]
+__all__ = ["possible_points", "worst_costs", "worst_points"]
 
 _I = types.Array(types.int64, 1, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
 _II = types.Array(types.int64, 2, "C", readonly=True)
 _FF = types.Array(types.float64, 2, "C", readonly=True)
+_FFF = types.Array(types.float64, 3, "C", readonly=True)
+_BB = types.Array(types.boolean, 2, "C", readonly=True)
+_OUT_FF = types.Array(types.float64, 2, "C")
 _OUT_I, _OUT_F = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
 _OUT_B = types.Array(types.boolean, 1, "C")
 _NUMBER, _INT = types.float64, types.int64
@@ -123,32 +126,87 @@ def possible_points(
     return mask
 
 
-@njit(
-    types.void(_FF, types.Array(types.boolean, 2, "C", readonly=True), _INT, types.Array(types.float64, 2, "C")),
-    cache=True,
-    nogil=True,
-)
-def worst(table: Any, wanted: Any, columns: int, total: Any) -> None:
+@njit(types.void(_FFF, _I, _I, _BB, _INT, _OUT_FF), cache=True, nogil=True)
+def worst_costs(costs: Any, rows: Any, columns: Any, wanted: Any, sample: int, total: Any) -> None:
     """Adds to ``total[k, j]`` the most that row *k* exceeds row *j* by, where it is wanted.
 
     Args:
-        table: ``(rows, columns)``, +inf where impossible. What is impossible for both says nothing.
+        costs: ``(all rows, all columns, alternatives)``, +inf where impossible. What is impossible for both says
+            nothing.
+        rows: to be compared.
+        columns: to be compared in.
         wanted: ``(rows, rows)``.
-        columns: look at so many columns only, spread evenly: the result is then at most the true one.
+        sample: look at so many columns and alternatives only, spread evenly: the result is then at most the true one.
         total: ``(rows, rows)``, is changed.
     """
-    rows, width = table.shape
-    step = max(1, width // columns)
-    for k in range(rows):
-        for j in range(rows):
+    alternatives = costs.shape[2]
+    width = len(columns) * alternatives
+    step = max(1, width // sample)
+    # What is compared, row by row: every row is read once for each other one.
+    table = np.empty((len(rows), (width + step - 1) // step))
+    for k in range(len(rows)):
+        for i in range(table.shape[1]):
+            table[k, i] = costs[rows[k], columns[i * step // alternatives], i * step % alternatives]
+    for k in range(len(rows)):
+        for j in range(len(rows)):
             if not wanted[k, j]:
                 continue
             most = -np.inf
-            for column in range(0, width, step):
-                one, other = table[k, column], table[j, column]
+            for i in range(table.shape[1]):
+                one, other = table[k, i], table[j, i]
                 if one < np.inf:
                     most = max(most, one - other)
                 elif other < np.inf:
                     most = np.inf
                     break
             total[k, j] += most
+
+
+@njit(types.void(_I, _F, _F, _II, _I, _I, _BB, _INT, _OUT_FF, _OUT_FF), cache=True, nogil=True)
+def worst_points(
+    offsets: Any,
+    time: Any,
+    memory: Any,
+    cells: Any,
+    rows: Any,
+    columns: Any,
+    wanted: Any,
+    sample: int,
+    total_time: Any,
+    total_memory: Any,
+) -> None:
+    """As `worst_costs` for frontiers, in both costs at once.
+
+    Each point of row *j* is compared with the largest one of row *k* that is no larger than it, or with the smallest.
+
+    Args:
+        offsets: of the table's cells.
+        time: of each point.
+        memory: of each point.
+        cells: ``(all rows, all columns)``.
+        rows: to be compared.
+        columns: to be compared in.
+        wanted: ``(rows, rows)``.
+        sample: look at so many columns only.
+        total_time: ``(rows, rows)``, is changed.
+        total_memory: ``(rows, rows)``, is changed.
+    """
+    step = max(1, len(columns) // sample)
+    for k in range(len(rows)):
+        for j in range(len(rows)):
+            if not wanted[k, j]:
+                continue
+            slower, larger = -np.inf, -np.inf
+            for place in range(0, len(columns), step):
+                one, other = cells[rows[k], columns[place]], cells[rows[j], columns[place]]
+                p, last = offsets[one], offsets[one + 1]
+                if offsets[other] < offsets[other + 1] and p == last:
+                    slower, larger = np.inf, np.inf
+                    break
+                for q in range(offsets[other], offsets[other + 1]):
+                    while p + 1 < last and memory[p + 1] <= memory[q]:
+                        p += 1
+                    slower = max(slower, time[p] - time[q])
+                    larger = max(larger, memory[p] - memory[q])
+            total_time[k, j] += slower
+            total_memory[k, j] += larger

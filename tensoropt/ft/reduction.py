@@ -8,28 +8,16 @@ cannot tell apart become one class.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tensoropt.errors import InfeasibleError
+from tensoropt.ft.dominance import CostSide, drop_dominated
 from tensoropt.search.grid import Grid, on_grid, problem_grids
 from tensoropt.search.problem import FloatArray, IntArray, Problem, same_memory
 
 __all__ = ["Reduced", "Term", "reduce_problem"]
-
-_VISITS = 4
-"""How often a variable's configurations are compared again after a neighbour lost some. Later visits find
-little."""
-
-
-_SAMPLE = 5
-"""Columns in which configurations are compared at first."""
-
-_SEEN_ROWS = 128
-"""Tables of more configurations are compared again each time, rather than that all comparisons are held."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,11 +89,11 @@ def reduce_problem(problem: Problem) -> Reduced:
     for term in terms:
         for v in term.scope:
             of[v].append(term)
-    alive = _possible(problem, members, of)
-    _drop_dominated(alive, of)
+    alive = dict(enumerate(_possible(problem, members, of)))
+    drop_dominated(alive, [(term.scope, term.costs) for term in terms], _side)
     done: dict[tuple[object, ...], IntArray] = {}
     classes = tuple(_classes(v, alive, of[v], done) for v in range(len(members)))
-    return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive), classes)
+    return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive.values()), classes)
 
 
 def _terms(problem: Problem, variable: list[int]) -> list[Term]:
@@ -195,125 +183,17 @@ def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) 
     return [np.flatnonzero(mask) for mask in masks]
 
 
-def _drop_dominated(alive: list[IntArray], of: list[list[Term]]) -> None:
-    """Drops configurations for which another is at least as good in both costs, beside anything.
-
-    Going from *j* to *k* changes each table by at most its worst row difference. If these sum to <= 0 for
-    time and for memory, every strategy with *j* is matched by the one with *k* instead (of equal ones the
-    first stays).
-    """
-    # Imported here because it takes Numba.
-    from tensoropt.ft.kernels import worst
-
-    done: dict[tuple[object, ...], IntArray] = {}
-    seen: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}
-    queue = deque(range(len(alive)))
-    waiting, visits = [True] * len(alive), [0] * len(alive)
-    while queue:
-        v = queue.popleft()
-        waiting[v] = False
-        visits[v] += 1
-        rows = alive[v]
-        if len(rows) == 1:
-            continue
-        sides: dict[tuple[object, ...], tuple[_Side, int]] = {}
-        for term in of[v]:
-            other = _other(term, v)
-            columns = None if other is None else alive[other]
-            key = (id(term.costs), term.scope[0] == v, b"" if columns is None else columns.tobytes())
-            side, count = sides.get(key) or (_Side(term.costs, term.scope[0] == v, columns), 0)
-            sides[key] = side, count + 1
-        what = (rows.tobytes(), *((key, count) for key, (_, count) in sides.items()))
-        known = done.get(what)
-        if known is None:
-            known = done[what] = _undominated(rows, sides, seen, worst)
-        if len(known) < len(rows):
-            alive[v] = known
-            for term in of[v]:
-                for w in term.scope:
-                    if w != v and not waiting[w] and visits[w] < _VISITS:
-                        waiting[w] = True
-                        queue.append(w)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Side:
-    """One variable's side of a table.
-
-    Attributes:
-        costs: the table.
-        first: whether the variable is its first axis.
-        columns: the other variable's configurations; None if there is none.
-    """
-
-    costs: Costs
-    first: bool
-    columns: IntArray | None
-
-    def tables(self, rows: IntArray | slice) -> list[FloatArray]:
-        """Time, and memory unless it is free, of some configurations."""
-        found = []
-        for table in (self.costs.time_s, self.costs.memory_bytes)[: 1 if self.costs.free_memory else 2]:
-            turned = table if self.first else table.swapaxes(0, 1)
-            part = turned[rows] if self.columns is None else turned[rows][:, self.columns]
-            found.append(np.ascontiguousarray(part.reshape(len(part), -1)))
-        return found
-
-
-def _undominated(
-    rows: IntArray,
-    sides: dict[tuple[object, ...], tuple[_Side, int]],
-    seen: dict[tuple[object, ...], tuple[FloatArray, FloatArray]],
-    worst: Callable[..., None],
-) -> IntArray:
-    """The configurations among ``rows`` that none of the others can stand in for.
-
-    A few columns rule most pairs out, and are compared once per table (``seen``); the other pairs are compared in all.
-
-    Args:
-        rows: configurations.
-        sides: the tables around, and how often each is there, by what makes them equal.
-        seen: is added to.
-        worst: the compiled loop.
-    """
-    totals = [np.zeros((len(rows), len(rows))) for _ in range(2)]
-    for key, (side, count) in sides.items():
-        found = seen.get(key) or _compared(side.tables(slice(None)), None, _SAMPLE, worst)
-        if len(found[0]) <= _SEEN_ROWS:
-            seen[key] = found
-        for total, difference in zip(totals, found, strict=True):
-            with np.errstate(invalid="ignore"):  # of impossible ones, whose sums rule pairs out
-                total += count * (difference if len(difference) == len(rows) else difference[np.ix_(rows, rows)])
-    wanted = (totals[0] <= 0.0) & (totals[1] <= 0.0)
-    np.fill_diagonal(wanted, False)
-    if not wanted.any():
-        return rows
-    whole = [np.zeros((len(rows), len(rows))) for _ in range(2)]
-    for side, count in sides.values():
-        for total, difference in zip(whole, _compared(side.tables(rows), wanted, 1 << 62, worst), strict=True):
-            with np.errstate(invalid="ignore"):
-                total += count * difference
-    wanted &= (whole[0] <= 0.0) & (whole[1] <= 0.0)
-    index = np.arange(len(rows))
-    gone = (wanted & (~wanted.T | (index[:, None] < index))).any(axis=0)
-    kept: IntArray = rows[~gone]
-    return kept
-
-
-def _compared(
-    tables: list[FloatArray], wanted: npt.NDArray[np.bool_] | None, columns: int, worst: Callable[..., None]
-) -> tuple[FloatArray, FloatArray]:
-    """By how much each row exceeds each other at most, in time and in memory; 0.0 where it is not wanted."""
-    count = len(tables[0])
-    pairs = np.ones((count, count), bool) if wanted is None else wanted
-    found = [np.zeros((count, count)) for _ in range(2)]
-    for total, table in zip(found, tables, strict=False):
-        worst(table, pairs, columns, total)
-    return found[0], found[1]
+def _side(costs: Costs, first: bool) -> CostSide:
+    """One variable's side of a table."""
+    tables = [costs.time_s, costs.memory_bytes][: 1 if costs.free_memory else 2]
+    if tables[0].ndim == 2:  # of one variable
+        tables = [table[:, None] for table in tables]
+    time, *memory = [np.ascontiguousarray(table if first else table.swapaxes(0, 1)) for table in tables]
+    return CostSide(time, memory[0] if memory else None)
 
 
 def _classes(
-    variable: int, alive: list[IntArray], terms: list[Term], done: dict[tuple[object, ...], IntArray]
+    variable: int, alive: dict[int, IntArray], terms: list[Term], done: dict[tuple[object, ...], IntArray]
 ) -> IntArray:
     """Numbers the configurations whose edge tables' rows are bitwise equal.
 
@@ -327,11 +207,12 @@ def _classes(
             continue
         key = (id(term.costs), term.scope[0] == variable, rows.tobytes(), alive[other].tobytes())
         if key not in done:
-            parts = _Side(term.costs, term.scope[0] == variable, alive[other]).tables(rows)
+            side = _side(term.costs, term.scope[0] == variable)
+            tables = [side.time_s] if side.memory_bytes is None else [side.time_s, side.memory_bytes]
+            parts = [_row_bytes(table[np.ix_(rows, alive[other])]) for table in tables]
             number: dict[bytes, int] = {}
             done[key] = np.array(
-                [number.setdefault(b"".join(row), len(number)) for row in zip(*map(_row_bytes, parts), strict=True)],
-                np.int64,
+                [number.setdefault(b"".join(row), len(number)) for row in zip(*parts, strict=True)], np.int64
             )
         pairs = classes * len(rows) + done[key]
         _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)

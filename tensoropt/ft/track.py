@@ -16,6 +16,7 @@ import numpy as np
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
 from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
+from tensoropt.ft.dominance import FrontierSide, drop_dominated
 from tensoropt.ft.linear import LinearGraph, eliminate_simple, first_operator, topological_rank
 from tensoropt.ft.order import fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
@@ -43,7 +44,10 @@ BOUND_FROM = 1_000_000
 SHORT = 20_000_000
 """Candidates after which what seemed short is begun again with bounds."""
 
-LEAVE_FROM = 200_000
+COMPARE_FROM = 100_000_000
+"""Candidates of what bounds left, from which its configurations are compared with one another."""
+
+LEAVE_FROM = 20_000
 """Candidates of one elimination from which it waits for the bounds."""
 
 ROUNDS = ((16, 1),)
@@ -226,7 +230,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     If that takes long, bounds are worked out: a narrow pass finds strategies, then the exact one goes on without
     what those beat.
     """
-    if not _is_long(graph):
+    if _work_ahead(graph, BOUND_FROM) < BOUND_FROM:
         short = _try_short(graph, order, kind, options)
         if short is not None:
             return short
@@ -253,9 +257,15 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         if not all(map(len, alive.values())):
             return known[0]
         before = sum(graph.sizes.values())
-        graph = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
+        left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
+        ahead = _work_ahead(left)
+        if ahead >= COMPARE_FROM:
+            # Beside what is left of its neighbours, a configuration is more often dominated than beside all there was.
+            drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope], FrontierSide.of)
+            left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
+        graph = left
         helped = one_cost or sum(graph.sizes.values()) <= before * 0.9
-        if not helped or not _is_long(graph):
+        if not helped or ahead < BOUND_FROM:
             break
     longest = options.longest if options.heuristics else math.inf
     whole = graph if known else graph.copy()
@@ -296,13 +306,13 @@ def _can_be_bounded(graph: CostGraph) -> bool:
     return len(graph.sizes) >= 2 and all(len(f.scope) <= 2 for f in graph.factors())
 
 
-def _is_long(graph: CostGraph) -> bool:
-    """Whether bounds are worth their while."""
+def _work_ahead(graph: CostGraph, enough: float = math.inf) -> float:
+    """Candidates that the search will look at, or as many as are ``enough``; 0.0 where bounds are of no use."""
     if not _can_be_bounded(graph):
-        return False
+        return 0.0
     # Every point is looked at once at least.
-    read = sum(factor.table.points for factor in graph.factors())
-    return read >= BOUND_FROM or fewest_points_order(graph).candidates >= BOUND_FROM
+    read = float(sum(factor.table.points for factor in graph.factors()))
+    return read if read >= enough else max(read, fewest_points_order(graph).candidates)
 
 
 def _times(factor: Factor) -> FloatArray:
@@ -322,9 +332,12 @@ def _steps_between(table: FrontierTable, steps: tuple[float, float]) -> float:
 def _narrow_enough(graph: CostGraph, bounds: Bounds, order: list[int] | None, count: int, thin: float) -> Factor | None:
     """Strategies near the frontier; None if even the narrowest search is too long."""
     first = bounds.near(count)
-    tries = [(first, thin), *([(first, NARROW_EPSILON)] if thin < NARROW_EPSILON else [])]
-    for near, epsilon in (*tries, *((bounds.near(0, slice(several)), NARROW_EPSILON) for several in NARROWER)):
-        found = _narrow(graph, bounds, order, near, epsilon)
+    for epsilon in sorted({thin, NARROW_EPSILON}):
+        found = _narrow(graph, bounds, order, first, epsilon)
+        if found is not None:
+            return found
+    for several in NARROWER:
+        found = _narrow(graph, bounds, order, bounds.near(0, slice(several)), NARROW_EPSILON)
         if found is not None:
             return found
     singles = []

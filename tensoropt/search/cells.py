@@ -11,48 +11,62 @@ from tensoropt.search.space import SearchSpace
 
 __all__ = ["repeated_cells", "with_repeated_cells"]
 
-# So far an operator's surroundings are compared. A step of an LSTM is nine operators deep from its weights.
 _DEPTH = 8
+"""So far back weights make operators a cell. A step of an LSTM is nine operators deep from its weights."""
+
+_ALIKE = 2
+"""So far an operator's surroundings are compared, which tells the gates of an LSTM apart and what they make."""
 
 
 def repeated_cells(space: SearchSpace) -> IntArray:
     """The groups of operators that do the same with the same weights: ``(N,)``, for `Problem.groups`.
 
-    Two operators are in one group if all that leads to them is alike, `_DEPTH` operators back, and a variable that
-    several operators share is part of it, and one comes after another. So layers with weights of their own are not
-    grouped, two lookups in one embedding are not, and the first steps of a recurrent layer, which begin differently,
-    are groups of their own.
+    Two operators are in one group if the nearest variables on the way back, `_DEPTH` operators at most, are the same and
+    several operators share each, if all that leads to them is alike, `_ALIKE` operators back, and one comes after
+    another. So layers with weights of their own are not grouped, two lookups in one embedding are not, and the
+    first step of a recurrent layer, which begins differently, is on its own.
 
-    Complexity: O(`_DEPTH` · edges).
+    Complexity: O(`_ALIKE` · edges).
     """
     place = {op.name: i for i, op in enumerate(space.operators)}
     sources = [[place[tensor.op] for tensor in op.inputs] for op in space.operators]
     codes: dict[object, int] = {}
     labels: list[int] = []
-    shared: list[bool] = []
-    for op, inputs in zip(space.operators, sources, strict=True):
+    for op in space.operators:
         own = op.name if op.type == "Variable" else ""
         kind = (op.type, space.rules[op.name], op.outputs, space.choices(op.name), own)
         labels.append(codes.setdefault(kind, len(codes)))
-        shared.append(op.type == "Fanout" and any(space.operators[i].type == "Variable" for i in inputs))
-    tied, depth = list(shared), [0] * len(labels)
-    for i, inputs in enumerate(sources):
-        depth[i] = 1 + max((depth[j] for j in inputs), default=0)
-    for _ in range(_DEPTH):
+    for _ in range(_ALIKE):
         # Which output of an operator is read is left out: steps and gates are outputs of one operator.
         kinds = [(labels[i], tuple(labels[j] for j in inputs)) for i, inputs in enumerate(sources)]
         labels = [codes.setdefault(kind, len(codes)) for kind in kinds]
-    for _ in range(_DEPTH - 1):  # the variable is one step further
-        tied = [tied[i] or any(tied[j] for j in inputs) for i, inputs in enumerate(sources)]
-    alike: dict[int, list[int]] = {}
+    nearest, depth = _nearest_variables(space, sources), [0] * len(labels)
+    for i, inputs in enumerate(sources):
+        depth[i] = 1 + max((depth[j] for j in inputs), default=0)
+    alike: dict[tuple[int, frozenset[int]], list[int]] = {}
     for i, label in enumerate(labels):
-        if tied[i] and not shared[i] and space.operators[i].type != "Variable":
-            alike.setdefault(label, []).append(i)
+        distance, variables = nearest[i]
+        if distance > 0 and variables and all(space.operators[j].type == "Fanout" for j in variables):
+            alike.setdefault((label, variables), []).append(i)
     groups = np.arange(len(labels))
     for members in alike.values():
         if len({depth[i] for i in members}) > 1:
             groups[members] = members[0]
     return groups
+
+
+def _nearest_variables(space: SearchSpace, sources: list[list[int]]) -> list[tuple[int, frozenset[int]]]:
+    """Per operator, how far back the nearest variables are, and which: its fan-out where several operators share one."""
+    nearest: list[tuple[int, frozenset[int]]] = []
+    for i, (op, inputs) in enumerate(zip(space.operators, sources, strict=True)):
+        shared = op.type == "Fanout" and any(space.operators[j].type == "Variable" for j in inputs)
+        if shared or op.type == "Variable":
+            nearest.append((0, frozenset([i])))
+            continue
+        before = [nearest[j] for j in inputs if nearest[j][1] and nearest[j][0] < _DEPTH]
+        least = min((distance for distance, _ in before), default=0)
+        nearest.append((least + 1, frozenset().union(*(found for distance, found in before if distance == least))))
+    return nearest
 
 
 def with_repeated_cells(space: SearchSpace) -> Problem:

@@ -65,7 +65,7 @@ def _possible(corner_time: Any, corner_memory: Any, time: float, memory: float) 
 
 @njit(
     types.Tuple((_OUT_I, _OUT_F, _OUT_F, _OUT_I, _OUT_I))(
-        _I, _I, _I, _I, _I, _F, _F, _I, _F, _F, _F, _F, _F, _F, _RATIO, _CELL, _CELL
+        _I, _I, _I, _I, _I, _I, _F, _F, _F, _F, _F, _F, _RATIO, _CELL, _CELL
     ),
     cache=True,
     nogil=True,
@@ -76,11 +76,9 @@ def join_cells(
     left_step: Any,
     right_step: Any,
     left_offsets: Any,
-    left_time: Any,
-    left_memory: Any,
     right_offsets: Any,
-    right_time: Any,
-    right_memory: Any,
+    point_time: Any,
+    point_memory: Any,
     outside_time: Any,
     outside_memory: Any,
     corner_time: Any,
@@ -100,12 +98,11 @@ def join_cells(
         right_cell: ``(cells,)``.
         left_step: ``(gone,)``.
         right_step: ``(gone,)``.
-        left_offsets: of the left table, as are its costs.
-        left_time: seconds.
-        left_memory: bytes.
+        left_offsets: of the left table.
         right_offsets: of the right table.
-        right_time: seconds.
-        right_memory: bytes.
+        point_time: seconds, of the left table's points, then of the right table's. One array, so that the loop never
+            says which it means: that would count references.
+        point_memory: bytes, the same.
         outside_time: ``(cells,)``, the least time of all that is not in the cell; empty for no bounds.
         outside_memory: the same of memory.
         corner_time: a point that ends beyond all of these corners goes.
@@ -119,6 +116,7 @@ def join_cells(
         the number of points per cell, then for each point its time, memory, and its points in both tables.
     """
     bounded = len(outside_time) > 0
+    right_start = left_offsets[-1]
     counts = np.zeros(last - first, np.int64)
     capacity = max(16, 2 * (last - first))
     out_time = np.empty(capacity)
@@ -140,12 +138,12 @@ def join_cells(
         for g in range(len(left_step)):
             one, two = base_left + left_step[g], base_right + right_step[g]
             l0, l1 = left_offsets[one], left_offsets[one + 1]
-            r0, r1 = right_offsets[two], right_offsets[two + 1]
+            r0, r1 = right_start + right_offsets[two], right_start + right_offsets[two + 1]
             if l0 == l1 or r0 == r1:
                 continue
             # Nothing of the product is faster or smaller than its corner.
-            time = left_time[l1 - 1] + right_time[r1 - 1]
-            memory = left_memory[l0] + right_memory[r0]
+            time = point_time[l1 - 1] + point_time[r1 - 1]
+            memory = point_memory[l0] + point_memory[r0]
             slack = ratio * (time + rest_time)
             if time + slack >= pivot_time and memory >= pivot_memory:
                 continue
@@ -156,10 +154,8 @@ def join_cells(
             swapped = l1 - l0 > r1 - r0
             if swapped:
                 a0, a1, b0, b1 = r0, r1, l0, l1
-                a_time, a_memory, b_time, b_memory = right_time, right_memory, left_time, left_memory
             else:
                 a0, a1, b0, b1 = l0, l1, r0, r1
-                a_time, a_memory, b_time, b_memory = left_time, left_memory, right_time, right_memory
             need = length + b1 - b0 + 1
             if need > room:
                 while room < need:
@@ -171,8 +167,8 @@ def join_cells(
                 row_time, row_memory = np.empty(room), np.empty(room)
                 row_left, row_right = np.empty(room, np.int64), np.empty(room, np.int64)
             for i in range(a0, a1):
-                add_time, add_memory = a_time[i], a_memory[i]
-                least_time, least_memory = add_time + b_time[b1 - 1], add_memory + b_memory[b0]
+                add_time, add_memory = point_time[i], point_memory[i]
+                least_time, least_memory = add_time + point_time[b1 - 1], add_memory + point_memory[b0]
                 if bounded and not _possible(
                     corner_time, corner_memory, least_time + rest_time, least_memory + rest_memory
                 ):
@@ -193,8 +189,8 @@ def join_cells(
                 # The first sum that stays; most rows have none.
                 j = b0
                 while j < b1:
-                    time = add_time + b_time[j]
-                    memory = add_memory + b_memory[j]
+                    time = add_time + point_time[j]
+                    memory = add_memory + point_memory[j]
                     while place < length and stair_memory[place] <= memory:
                         fastest = stair_time[place]
                         place += 1
@@ -205,13 +201,13 @@ def join_cells(
                         break
                     # Sums get faster: jump to the next one that is faster than the staircase here.
                     step, low = 1, j
-                    while low + step < b1 and add_time + b_time[low + step] + slack >= fastest:
+                    while low + step < b1 and add_time + point_time[low + step] + slack >= fastest:
                         low += step
                         step *= 2
                     high = min(low + step, b1 - 1)
                     while low < high:
                         middle = (low + high) >> 1
-                        if add_time + b_time[middle] + slack >= fastest:
+                        if add_time + point_time[middle] + slack >= fastest:
                             low = middle + 1
                         else:
                             high = middle
@@ -219,14 +215,14 @@ def join_cells(
                 if j >= b1:
                     continue
                 # A staircase point of the same memory, no faster, is replaced.
-                if place > 0 and stair_memory[place - 1] == add_memory + b_memory[j]:
+                if place > 0 and stair_memory[place - 1] == add_memory + point_memory[j]:
                     place -= 1
                 # Merge from there to the end of the row, then what is left of the staircase.
                 p, n = place, 0
                 fastest = stair_time[place - 1] if place > 0 else np.inf
                 while j < b1:
-                    time = add_time + b_time[j]
-                    memory = add_memory + b_memory[j]
+                    time = add_time + point_time[j]
+                    memory = add_memory + point_memory[j]
                     if p < length and (
                         stair_memory[p] < memory or (stair_memory[p] == memory and stair_time[p] <= time)
                     ):
@@ -280,7 +276,7 @@ def join_cells(
             out_right = np.append(out_right[:done], np.empty(capacity - done, np.int64))
         for q in range(length):
             out_time[done + q], out_memory[done + q] = stair_time[q], stair_memory[q]
-            out_left[done + q], out_right[done + q] = stair_left[q], stair_right[q]
+            out_left[done + q], out_right[done + q] = stair_left[q], stair_right[q] - right_start
         counts[cell - first] = length
         done += length
     return counts, out_time[:done].copy(), out_memory[:done].copy(), out_left[:done].copy(), out_right[:done].copy()

@@ -194,7 +194,9 @@ def join(
         flat = (
             *stay,
             *rest,
-            *(part for table in (left, right) for part in (table.offsets, table.time_s, table.memory_bytes)),
+            *(left.offsets, right.offsets),
+            np.concatenate([left.time_s, right.time_s]),
+            np.concatenate([left.memory_bytes, right.memory_bytes]),
         )
 
         def solve(first: int, last: int) -> _Part:

@@ -59,8 +59,8 @@ def _groups(space: SearchSpace) -> list[set[str]]:
 
 def test_later_steps_with_shared_weights_are_groups() -> None:
     assert _groups(_space(_recurrent(9))) == [
-        {"product4", "product5", "product6", "product7", "product8"},
-        {"h4", "h5", "h6", "h7", "h8"},
+        {f"product{step}" for step in range(1, 9)},
+        {f"h{step}" for step in range(1, 9)},
     ]
 
 
@@ -68,6 +68,29 @@ def test_layers_with_weights_of_their_own_are_not_grouped() -> None:
     space = _space(_recurrent(9, shared=False))
     assert _groups(space) == []
     assert with_repeated_cells(space) is space.problem
+
+
+def test_what_follows_weights_of_its_own_is_not_grouped() -> None:
+    plain = {"transpose_a": False, "transpose_b": False}
+    operators = [
+        operator("x", "Placeholder", (), (4, 8)),
+        operator("w", "Variable", (), (8, 8)),
+        operator("w/fanout0", "Fanout", ("w",), (8, 8)),
+    ]
+    before = "x"
+    for step in range(4):
+        operators += [
+            operator(f"shared{step}", "MatMul", (before, "w/fanout0"), (4, 8), plain),
+            operator(f"v{step}", "Variable", (), (8, 8)),
+            operator(f"own{step}", "MatMul", (f"shared{step}", f"v{step}"), (4, 8), plain),
+            operator(f"a{step}", "Tanh", (f"own{step}",), (4, 8)),
+            operator(f"b{step}", "Sigmoid", (f"a{step}",), (4, 8)),
+            operator(f"c{step}", "Tanh", (f"b{step}",), (4, 8)),
+        ]
+        before = f"c{step}"
+    operators.append(operator("loss", "Mean", (before,), (), {"keep_dims": False}, static={1: np.array([0, 1])}))
+    operators.append(operator("loss:0/sink", "Sink", ("loss",), ()))
+    assert _groups(_space(_differentiable(operators))) == [{"shared1", "shared2", "shared3"}]
 
 
 @pytest.mark.parametrize("graph", [mlp(), two_lookups()], ids=["mlp", "two lookups"])

@@ -101,7 +101,7 @@ def _terms(problem: Problem, variable: list[int]) -> list[Term]:
     known: dict[object, Costs] = {}
 
     def costs(time: FloatArray, memory: FloatArray, form: str) -> Costs:
-        key = (form, *(part for a in (time, memory) for part in same_memory(a)))
+        key = (form, *same_memory(time), *same_memory(memory))
         if key not in known:
             made = _costs(time, memory, grids, form)
             content = (form, time.shape, made.time_s.tobytes(), made.memory_bytes.tobytes())

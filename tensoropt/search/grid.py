@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensoropt.search.problem import FloatArray, Problem, same_memory
+from tensoropt.search.problem import FloatArray, Problem, distinct_tables
 
 __all__ = ["Grid", "coarsest_grid", "on_grid", "problem_grids"]
 
@@ -34,27 +34,27 @@ def problem_grids(problem: Problem) -> tuple[Grid, Grid]:
 
 
 def _grid(arrays: Sequence[FloatArray]) -> Grid:
-    largest, least, terms = 0.0, 0.0, 0
-    known: dict[tuple[object, ...], tuple[float, float]] = {}
-    for array in arrays:
-        if array.strides and not any(array.strides):
-            continue  # a broadcast zero
-        key = same_memory(array)  # shared tables are read once
-        if key not in known:
-            finite = array[np.isfinite(array)]
-            known[key] = (float(finite.max()), float(finite.min())) if finite.size else (0.0, 0.0)
-        high, low = known[key]
-        largest, least, terms = largest + high, least + low, terms + 1
+    # Shared tables are read once, and broadcast zeros not at all.
+    tables, counts = distinct_tables(array for array in arrays if not array.strides or any(array.strides))
+    ranges = np.array([_finite_range(table) for table in tables]).reshape(-1, 2)
+    least, largest = (np.array(counts) @ ranges).tolist()
     if largest == 0.0:
         return 0.0
     grid = math.ldexp(1.0, max(math.frexp(largest)[1] - 52, -1022))
-    return grid if terms * grid / 2 <= _RELATIVE_LOSS * least else _integer_grid(arrays, largest)
+    return grid if sum(counts) * grid / 2 <= _RELATIVE_LOSS * least else _integer_grid(tables, largest)
 
 
-def _integer_grid(arrays: Sequence[FloatArray], largest: float) -> Grid:
+def _finite_range(array: FloatArray) -> tuple[float, float]:
+    """The least and the largest finite number, 0.0 if there is none."""
+    from tensoropt.search.kernels import finite_range
+
+    found: tuple[float, float] = finite_range(np.ascontiguousarray(array).reshape(-1))
+    return found
+
+
+def _integer_grid(tables: Sequence[FloatArray], largest: float) -> Grid:
     """1.0 where all costs are whole numbers whose sums are exact anyway, otherwise 0.0."""
-    distinct = {same_memory(a): a for a in arrays}
-    if largest < 2.0**52 and all(bool((np.rint(a) == a)[np.isfinite(a)].all()) for a in distinct.values()):
+    if largest < 2.0**52 and all(bool((np.rint(a) == a)[np.isfinite(a)].all()) for a in tables):
         return 1.0
     return 0.0
 
@@ -73,16 +73,17 @@ def coarsest_grid(arrays: Sequence[FloatArray]) -> Grid:
     Tables that are one number throughout have no say, since they change no difference. Two different sums of such
     costs are at least this far apart.
     """
-    distinct = list({same_memory(a): a for a in arrays if any(a.strides) or a.size == 1}.values())
-    largest = max((float(a.max(where=np.isfinite(a), initial=0.0)) for a in distinct), default=0.0)
+    from tensoropt.search.kernels import common_bits
+
+    tables, _ = distinct_tables(array for array in arrays if any(array.strides) or array.size == 1)
+    largest = max((_finite_range(table)[1] for table in tables), default=0.0)
     if largest == 0.0:
         return 0.0
     unit = math.ldexp(1.0, max(math.frexp(largest)[1] - 62, -1022))
     bits = 0
-    for array in distinct:
-        counts = array[np.isfinite(array)] / unit
-        whole = counts.astype(np.int64)
-        if not np.array_equal(whole, counts):
+    for table in tables:
+        found = int(common_bits(np.ascontiguousarray(table).reshape(-1), unit))
+        if found < 0:
             return 0.0
-        bits |= int(np.bitwise_or.reduce(whole, axis=None))
+        bits |= found
     return unit * (bits & -bits)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["cell_numbers", "join_cells", "join_single_points"]
+__all__ = ["cell_frontiers", "cell_numbers", "common_bits", "finite_range", "join_cells", "join_single_points"]
 
 # Read-only arrays are what problems hold; others are accepted as such.
 _I = types.Array(types.int64, 1, "C", readonly=True)
@@ -35,6 +35,76 @@ def cell_numbers(sizes: Any, strides: Any) -> Any:
                 out[k * done + i] = out[i] + k * strides[axis]
         done *= sizes[axis]
     return out
+
+
+@njit(types.UniTuple(types.float64, 2)(_F), cache=True, nogil=True)
+def finite_range(costs: Any) -> Any:
+    """The least and the largest finite number; 0.0 if there is none."""
+    least, largest = np.inf, -np.inf
+    for cost in costs:
+        if cost < np.inf:
+            least, largest = min(least, cost), max(largest, cost)
+    return (least, largest) if least <= largest else (0.0, 0.0)
+
+
+@njit(types.int64(_F, types.float64), cache=True, nogil=True)
+def common_bits(costs: Any, unit: float) -> int:
+    """The bits that are set in any finite number, counted in units; -1 if one is no whole number of them."""
+    bits = 0
+    for cost in costs:
+        if cost < np.inf:
+            count = cost / unit
+            whole = np.int64(count)
+            if whole != count:
+                return -1
+            bits |= whole
+    return bits
+
+
+@njit(types.Tuple((_OUT_I, _OUT_I))(_FF, _FF), cache=True, nogil=True)
+def cell_frontiers(time: Any, memory: Any) -> Any:
+    """Algorithm 1 on each row, of alternatives; of equal ones the first stays, of infinite cost none.
+
+    Args:
+        time: ``(cells, alternatives)``.
+        memory: the same shape.
+
+    Returns:
+        the number of points per cell, and for each point its flat index, in ascending memory within a cell.
+    """
+    cells, alternatives = time.shape
+    counts = np.zeros(cells, np.int64)
+    kept = np.empty(cells * alternatives, np.int64)
+    done = 0
+    for cell in range(cells):
+        length = 0
+        for p in range(alternatives):
+            if not (time[cell, p] < np.inf and memory[cell, p] < np.inf):
+                continue
+            # Insertion into the staircase that ``kept`` holds from ``done`` on.
+            start = length
+            while start > 0 and memory[cell, kept[done + start - 1]] > memory[cell, p]:
+                start -= 1
+            if start > 0 and time[cell, kept[done + start - 1]] <= time[cell, p]:
+                continue
+            if start > 0 and memory[cell, kept[done + start - 1]] == memory[cell, p]:
+                start -= 1
+            stop = start
+            while stop < length and time[cell, kept[done + stop]] >= time[cell, p]:
+                stop += 1
+            if stop == start:
+                for q in range(length, start, -1):
+                    kept[done + q] = kept[done + q - 1]
+            else:
+                for q in range(stop, length):
+                    kept[done + q + start + 1 - stop] = kept[done + q]
+            kept[done + start] = p
+            length += start + 1 - stop
+        for q in range(length):
+            kept[done + q] += cell * alternatives
+        counts[cell] = length
+        done += length
+    return counts, kept[:done].copy()
 
 
 @njit(cache=True, nogil=True, inline="always")

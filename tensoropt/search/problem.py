@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tensoropt.errors import InfeasibleError, ProblemError
 
-__all__ = ["FloatArray", "IntArray", "Problem", "same_memory", "sum_over"]
+__all__ = ["FloatArray", "IntArray", "Problem", "distinct_tables", "same_memory", "sum_over"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -47,12 +47,26 @@ def same_memory(array: npt.NDArray[Any]) -> tuple[object, ...]:
     return (array.__array_interface__["data"][0], array.shape, array.strides)
 
 
+def distinct_tables(tables: Iterable[FloatArray]) -> tuple[list[FloatArray], list[int]]:
+    """Tables without those that share the memory of an earlier one, and how often each is there."""
+    objects: dict[int, list[FloatArray]] = {}
+    for table in tables:
+        objects.setdefault(id(table), []).append(table)
+    found: dict[tuple[object, ...], int] = {}
+    firsts: list[FloatArray] = []
+    counts: list[int] = []
+    for several in objects.values():
+        place = found.setdefault(same_memory(several[0]), len(firsts))
+        if place == len(firsts):
+            firsts.append(several[0])
+            counts.append(0)
+        counts[place] += len(several)
+    return firsts, counts
+
+
 def sum_over(tables: Iterable[FloatArray], of: Callable[[FloatArray], float]) -> float:
     """The sum of a number of every table, which is worked out once per table that is shared."""
-    given = list(tables)
-    known = {same_memory(table): table for table in given}
-    numbers = {key: of(table) for key, table in known.items()}
-    return sum(numbers[same_memory(table)] for table in given)
+    return sum(of(table) * count for table, count in zip(*distinct_tables(tables), strict=True))
 
 
 def _int_array(name: str, value: Any) -> IntArray:

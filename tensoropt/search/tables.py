@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.search.frontier import offsets_of, ranges, reduce_segments
+from tensoropt.search.frontier import offsets_of, ranges
 from tensoropt.search.problem import FloatArray, IntArray
 
 __all__ = ["FrontierTable", "Joined", "join", "table_from_costs"]
@@ -98,9 +98,13 @@ def table_from_costs(time_s: FloatArray, memory_bytes: FloatArray) -> tuple[Fron
     Returns:
         the table, and the flat index into the cost arrays of each of its points.
     """
-    time, memory = time_s.reshape(-1), memory_bytes.reshape(-1)
-    kept, offsets = reduce_segments(np.arange(0, time.size + 1, time_s.shape[-1]), time, memory)
-    return FrontierTable(time_s.shape[:-1], offsets, time[kept], memory[kept]), kept
+    from tensoropt.search.kernels import cell_frontiers
+
+    several = time_s.shape[-1]
+    time, memory = (np.ascontiguousarray(costs).reshape(-1, several) for costs in (time_s, memory_bytes))
+    counts, kept = cell_frontiers(time, memory)
+    table = FrontierTable(time_s.shape[:-1], offsets_of(counts), time.reshape(-1)[kept], memory.reshape(-1)[kept])
+    return table, kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from tensoropt.ft.cost_graph import CostGraph
 from tensoropt.ft.messages import Messages, Weighted
 from tensoropt.ft.origin import Sum
-from tensoropt.ft.workshop import Factor, Reach
+from tensoropt.ft.workshop import Factor, Taken
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.tables import Box, FrontierTable, Prune
@@ -211,25 +211,25 @@ class Bounds:
         other._shares = {(u, v): (one[:, chosen[u]], two[:, chosen[v]]) for (u, v), (one, two) in self._shares.items()}
         return other
 
-    def reach(self, scope: tuple[int, ...]) -> Reach:
+    def taken(self, scope: tuple[int, ...]) -> Taken:
         """What one table of the graph takes of the least cost."""
         none = np.zeros(len(self._weighted))
         if len(scope) == 2:
-            return Reach(dict(zip(scope, self._shares[scope], strict=True)), none)
-        return Reach({v: self._unary[v] for v in scope}, none)
+            return Taken(dict(zip(scope, self._shares[scope], strict=True)), none)
+        return Taken({v: self._unary[v] for v in scope}, none)
 
-    def without(self, reach: Reach, gone: Sequence[int]) -> Reach:
+    def without(self, taken: Taken, gone: Sequence[int]) -> Taken:
         """The same after some variables were decided."""
-        taken = {v: a for v, a in reach.taken.items() if v not in gone}
-        return Reach(taken, reach.decided + np.sum([self._least[v] for v in gone], axis=0))
+        shares = {v: a for v, a in taken.shares.items() if v not in gone}
+        return Taken(shares, taken.decided + np.sum([self._least[v] for v in gone], axis=0))
 
-    def tests(self, reach: Reach, scope: tuple[int, ...]) -> tuple[Prune, Box]:
+    def tests(self, taken: Taken, scope: tuple[int, ...]) -> tuple[Prune, Box]:
         """The tests for the points of a table: exhaustive, and quick."""
-        base = self._total - reach.decided
+        base = self._total - taken.decided
         parts: list[tuple[int, int, FloatArray]] = []
         for v in reversed(scope):
             with np.errstate(invalid="ignore"):
-                rest = np.where(np.isinf(self._left[v]), np.inf, self._left[v] - reach.taken[v])
+                rest = np.where(np.isinf(self._left[v]), np.inf, self._left[v] - taken.shares[v])
             base = base - self._least[v]
             stride = parts[-1][0] * parts[-1][1] if parts else 1
             parts.append((stride, rest.shape[1], rest))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensoropt.ft.origin import Leaf, Select
 from tensoropt.ft.reduction import Reduced, Term
-from tensoropt.ft.workshop import Factor, Limits, Workshop, unit
+from tensoropt.ft.workshop import Factor, Limits, Reach, Workshop, unit
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import IntArray, Problem
 from tensoropt.search.tables import FrontierTable, table_from_costs
@@ -84,7 +84,7 @@ class CostGraph:
             self._remove(factor.scope)
         whole = factors[0]
         if len(factors) == 1:
-            factors.append(unit() if self.limits is None else dataclasses.replace(unit(), reach=self.limits.reach(())))
+            factors.append(unit() if self.limits is None else _limited(unit(), self.limits))
         for factor in factors[1:-1]:
             scope = tuple(sorted({*whole.scope, *factor.scope}))
             whole = self.workshop.join(whole, factor, scope, (), self.sizes, limits=self.limits)
@@ -115,10 +115,11 @@ class CostGraph:
         """The graph with only some configurations of each variable."""
         graph = CostGraph({v: len(chosen[v]) for v in self.sizes}, workshop, limits)
         made: dict[tuple[object, ...], list[tuple[FrontierTable, IntArray]]] = {}
+        content = {v: rows.tobytes() for v, rows in chosen.items()}
         for scope, factors in sorted(self._factors.items()):
             left = factors
             if any(len(chosen[v]) < self.sizes[v] for v in scope):
-                key = (*(id(f.table) for f in factors), *(chosen[v].tobytes() for v in scope))
+                key = (*(id(f.table) for f in factors), *(content[v] for v in scope))
                 if key not in made:
                     cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), factors[0].table.shape)
                     taken = {id(f.table): f.table.take(cells.reshape(-1), cells.shape) for f in factors}
@@ -128,7 +129,7 @@ class CostGraph:
             if limits is not None:
                 # What a scope takes is known of its factors together only.
                 whole = left[0] if len(left) == 1 else workshop.merge(left, graph.sizes, limits)
-                left = [Factor(scope, whole.table, whole.origin, limits.reach(scope))]
+                left = [_limited(whole, limits)]
             for factor in left:
                 graph.add(factor)
         return graph
@@ -173,6 +174,11 @@ class CostGraph:
                 factor = Factor(scope, table, Select(factor.origin, points))
             graph.add(factor)
         return graph
+
+
+def _limited(factor: Factor, limits: Limits) -> Factor:
+    """A factor of the graph that limits are for."""
+    return dataclasses.replace(factor, reach=Reach(limits.taken(factor.scope), limits))
 
 
 def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> CostGraph:

@@ -307,7 +307,7 @@ def _can_be_bounded(graph: CostGraph) -> bool:
 
 
 def _work_ahead(graph: CostGraph, enough: float = math.inf) -> float:
-    """Candidates that the search will look at, or as many as are ``enough``; 0.0 where bounds are of no use."""
+    """About how many candidates there are to look at, if fewer than ``enough``; 0.0 where bounds are of no use."""
     if not _can_be_bounded(graph):
         return 0.0
     # Every point is looked at once at least.

@@ -11,45 +11,71 @@ from typing import Protocol
 
 import numpy as np
 
-from tensoropt.ft.origin import Choice, Join, Origin, Sum
+from tensoropt.ft.origin import Choice, Join, Origin
 from tensoropt.search.frontier import reduce_segments
-from tensoropt.search.problem import FloatArray, IntArray
+from tensoropt.search.problem import FloatArray
 from tensoropt.search.result import Elimination
 from tensoropt.search.tables import Box, FrontierTable, Joined, Prune, join
 
-__all__ = ["Factor", "Limits", "Reach", "TooLongError", "Workshop", "choice", "nothing", "unit"]
+__all__ = ["Factor", "Limits", "Reach", "Taken", "TooLongError", "Workshop", "choice", "nothing", "unit"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reach:
+class Taken:
     """What a table takes of the least cost of all, under several pairs of weights.
 
     Attributes:
-        taken: per variable of its scope ``(weights, configurations)``.
+        shares: per variable of its scope ``(weights, configurations)``.
         decided: ``(weights,)``, of the variables that were decided in it.
     """
 
-    taken: dict[int, FloatArray]
+    shares: dict[int, FloatArray]
     decided: FloatArray
 
-    def plus(self, other: Reach) -> Reach:
+    def plus(self, other: Taken) -> Taken:
         """That of a product."""
         with np.errstate(invalid="ignore"):  # of impossible configurations, which tests leave out
-            taken = {v: a + other.taken[v] if v in other.taken else a for v, a in self.taken.items()}
-        taken.update((v, a) for v, a in other.taken.items() if v not in self.taken)
-        return Reach(taken, self.decided + other.decided)
+            shares = {v: a + other.shares[v] if v in other.shares else a for v, a in self.shares.items()}
+        shares.update((v, a) for v, a in other.shares.items() if v not in self.shares)
+        return Taken(shares, self.decided + other.decided)
+
+
+class Reach:
+    """What a table takes, worked out once it is asked for: most tables are too small to be tested."""
+
+    __slots__ = ("_gone", "_limits", "_parts", "_taken")
+
+    def __init__(self, taken: Taken | None, limits: Limits, parts: tuple[Reach, ...] = (), gone: tuple[int, ...] = ()):
+        """Takes it, or of which tables it is the product, and which variables were decided then."""
+        self._taken, self._limits, self._parts, self._gone = taken, limits, parts, gone
+
+    def taken(self) -> Taken:
+        """What the table takes."""
+        # A stack and not recursion: products of a thousand layers are a thousand deep.
+        stack = [self]
+        while stack:
+            at = stack[-1]
+            waiting = [part for part in at._parts if part._taken is None]
+            if waiting:
+                stack += waiting
+                continue
+            if at._taken is None:
+                left, right = (part.taken() for part in at._parts)
+                at._taken, at._parts = at._limits.without(left.plus(right), at._gone), ()
+            stack.pop()
+        return self._taken  # type: ignore[return-value]  # it has been worked out
 
 
 class Limits(Protocol):
     """Tests of what can still end on the frontier; see `tensoropt.ft.bounds`."""
 
-    def reach(self, scope: tuple[int, ...]) -> Reach:
+    def taken(self, scope: tuple[int, ...]) -> Taken:
         """What one table of the graph takes."""
 
-    def without(self, reach: Reach, gone: Sequence[int]) -> Reach:
+    def without(self, taken: Taken, gone: Sequence[int]) -> Taken:
         """The same after some variables were decided."""
 
-    def tests(self, reach: Reach, scope: tuple[int, ...]) -> tuple[Prune, Box]:
+    def tests(self, taken: Taken, scope: tuple[int, ...]) -> tuple[Prune, Box]:
         """The tests for the points of a table."""
 
 
@@ -73,6 +99,30 @@ class TooLongError(Exception):
 PRUNE_FROM = 100_000
 """Candidates of a product from which its points are tested by bounds. Smaller ones of repeated layers are equal as long
 as they are not, and made once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Merged:
+    """The product of some of several tables.
+
+    Attributes:
+        table: the product.
+        place: which of them it is, if it is one.
+        parts: what it was made of.
+        joined: how.
+    """
+
+    table: FrontierTable
+    place: int
+    parts: tuple[_Merged, ...] = ()
+    joined: Joined | None = None
+
+    def origin(self, factors: list[Factor]) -> Origin:
+        """Where the points come from if the tables are these factors'."""
+        if self.joined is None:
+            return factors[self.place].origin
+        left, right = (part.origin(factors) for part in self.parts)
+        return Join(left, right, self.joined.left, self.joined.right)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,9 +155,7 @@ class Workshop:
     progress: Callable[[int, int], None] | None = None
     decided: int = 0
     joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(default_factory=dict)
-    merged: dict[tuple[int, ...], tuple[list[FrontierTable], FrontierTable, tuple[IntArray, ...]]] = field(
-        default_factory=dict
-    )
+    merged: dict[tuple[int, ...], tuple[list[FrontierTable], _Merged]] = field(default_factory=dict)
 
     @contextmanager
     def within(self, ratio: float, candidates: float) -> Iterator[None]:
@@ -144,9 +192,9 @@ class Workshop:
         candidates = math.prod(sizes[v] for v in axes) * math.prod(max(1.0, f.table.mean_points) for f in (left, right))
         reach, prune, box = None, None, None
         if limits is not None and left.reach is not None and right.reach is not None:
-            reach = limits.without(left.reach.plus(right.reach), gone)
+            reach = Reach(None, limits, (left.reach, right.reach), gone)
             if candidates > PRUNE_FROM:
-                prune, box = limits.tests(reach, scope)
+                prune, box = limits.tests(reach.taken(), scope)
         self._spend(candidates)
         place = {v: axis for axis, v in enumerate(axes)}
         lengths = tuple(sizes[v] for v in axes)
@@ -172,13 +220,13 @@ class Workshop:
             for factor in factors[1:]:
                 whole = self.join(whole, factor, scope, (), sizes, limits=limits)
             return whole
-        table, points = self.merge_tables([factor.table for factor in factors])
-        if table.points == 0 and limits is None and not self.conflict:
+        whole = self._merge_tables([factor.table for factor in factors])
+        if whole.table.points == 0 and limits is None and not self.conflict:
             self.conflict = scope
-        return Factor(scope, table, Sum(tuple(factor.origin for factor in factors), points))
+        return Factor(scope, whole.table, whole.origin(factors))
 
-    def merge_tables(self, tables: list[FrontierTable]) -> tuple[FrontierTable, tuple[IntArray, ...]]:
-        """The product of tables of one shape, and which point of each is in each of its points.
+    def _merge_tables(self, tables: list[FrontierTable]) -> _Merged:
+        """The product of tables of one shape.
 
         Two by two, and equal ones first, so that most of many equal ones are made once.
         """
@@ -188,19 +236,18 @@ class Workshop:
             for table in tables:
                 first.setdefault(id(table), len(first))
             order = sorted(range(len(tables)), key=lambda i: first[id(tables[i])])
-            left = [(tables[i], [(i, np.arange(tables[i].points))]) for i in order]
+            left = [_Merged(tables[i], i) for i in order]
             while len(left) > 1:
                 made = []
-                for (one, of_one), (two, of_two) in zip(left[::2], left[1::2], strict=False):
-                    axes = tuple(range(len(one.shape)))
-                    self._spend(max(1, one.cells) * max(1.0, one.mean_points) * max(1.0, two.mean_points))
-                    both = self._product(one, axes, two, axes, one.shape, len(axes), 0.0, None, None)
-                    parts = [(i, points[both.left]) for i, points in of_one]
-                    made.append((both.table, [*parts, *((i, points[both.right]) for i, points in of_two)]))
+                for one, two in zip(left[::2], left[1::2], strict=False):
+                    shape, axes = one.table.shape, tuple(range(len(one.table.shape)))
+                    points = max(1.0, one.table.mean_points) * max(1.0, two.table.mean_points)
+                    self._spend(max(1, one.table.cells) * points)
+                    both = self._product(one.table, axes, two.table, axes, shape, len(axes), 0.0, None, None)
+                    made.append(_Merged(both.table, -1, (one, two), both))
                 left = [*made, *left[2 * len(made) :]]
-            whole, chosen = left[0]
-            self.merged[key] = tables, whole, tuple(points for _, points in sorted(chosen, key=lambda part: part[0]))
-        return self.merged[key][1:]
+            self.merged[key] = tables, left[0]
+        return self.merged[key][1]
 
     def _product(
         self,

@@ -21,10 +21,10 @@ _ALIKE = 2
 def repeated_cells(space: SearchSpace) -> IntArray:
     """The groups of operators that do the same with the same weights: ``(N,)``, for `Problem.groups`.
 
-    Two operators are in one group if the nearest variables on the way back, `_DEPTH` operators at most, are the same and
-    several operators share each, if all that leads to them is alike, `_ALIKE` operators back, and one comes after
-    another. So layers with weights of their own are not grouped, two lookups in one embedding are not, and the
-    first step of a recurrent layer, which begins differently, is on its own.
+    Two operators are in one group if the nearest variables on the way back, `_DEPTH` operators at most, are the same
+    and several operators share each, if all that leads to them is alike, `_ALIKE` operators back, and one comes after
+    another. So layers with weights of their own are not grouped, two lookups in one embedding are not, and the first
+    step of a recurrent layer, which begins differently, is on its own.
 
     Complexity: O(`_ALIKE` · edges).
     """
@@ -56,7 +56,7 @@ def repeated_cells(space: SearchSpace) -> IntArray:
 
 
 def _nearest_variables(space: SearchSpace, sources: list[list[int]]) -> list[tuple[int, frozenset[int]]]:
-    """Per operator, how far back the nearest variables are, and which: its fan-out where several operators share one."""
+    """Per operator, how far back the nearest variables are, and which: the fan-outs of those that are shared."""
     nearest: list[tuple[int, frozenset[int]]] = []
     for i, (op, inputs) in enumerate(zip(space.operators, sources, strict=True)):
         shared = op.type == "Fanout" and any(space.operators[j].type == "Variable" for j in inputs)

@@ -69,6 +69,26 @@ def sum_over(tables: Iterable[FloatArray], of: Callable[[FloatArray], float]) ->
     return sum(of(table) * count for table, count in zip(*distinct_tables(tables), strict=True))
 
 
+def _exact_sums(terms: FloatArray, counts: IntArray) -> FloatArray:
+    """The correctly rounded sums of each row ``(points, terms)`` of so many of each term, all >= 0."""
+    totals = terms @ counts.astype(np.float64)
+    finite = terms[np.isfinite(terms)]
+    if finite.size and finite.max() > 0.0:
+        # Multiples of one unit whose sum is below 2^53 of it add exactly in any order.
+        unit = math.ldexp(1.0, math.frexp(float(totals.max(where=np.isfinite(totals), initial=0.0)))[1] - 52)
+        if (finite / unit == np.rint(finite / unit)).all():
+            return totals
+    # A multiple as its powers of two, which are exact.
+    powers = [
+        (i, float(1 << power))
+        for i, c in enumerate(counts.tolist())
+        for power in range(c.bit_length())
+        if c >> power & 1
+    ]
+    parts = terms[:, [i for i, _ in powers]] * np.array([scale for _, scale in powers])
+    return np.array([math.fsum(row) for row in parts.tolist()])
+
+
 def _int_array(name: str, value: Any) -> IntArray:
     array = np.asarray(value)
     if array.size == 0:
@@ -372,15 +392,9 @@ class Problem:
             if key not in counted:
                 first.append(i)
             counted[key] = counted.get(key, 0) + 1
-        parts: list[tuple[FloatArray, FloatArray]] = []
-        for i, count in zip(first, counted.values(), strict=True):
-            time, memory = self._entries(i, chosen, picks[:, i])
-            # A multiple as its powers of two, which are exact.
-            for power in range(count.bit_length()):
-                if count >> power & 1:
-                    parts.append((time * float(1 << power), memory * float(1 << power)))
-        entries = np.array(parts).transpose(1, 2, 0)
-        sums = np.array([[math.fsum(row.tolist()) for row in part] for part in entries]).reshape(2, len(chosen))
+        entries = np.array([self._entries(i, chosen, picks[:, i]) for i in first]).transpose(1, 2, 0)
+        times = np.array(list(counted.values()))
+        sums = np.array([_exact_sums(costs, times) for costs in entries])
         sums[:, np.isinf(sums).any(axis=0)] = np.inf
         return sums[0], sums[1]
 

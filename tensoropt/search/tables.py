@@ -211,7 +211,7 @@ def join(
         parts = list(pool.map(lambda pair: solve(*pair), pairs))
     else:
         parts = [solve(*pair) for pair in pairs]
-    counts, time, memory, a, b = (np.concatenate(column) for column in zip(*parts, strict=True))
+    counts, time, memory, a, b = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
     return Joined(FrontierTable(shape, offsets_of(counts), time, memory), a, b)
 
 

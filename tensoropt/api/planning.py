@@ -240,7 +240,12 @@ class Planner:
         if self._frontier is not None and self._frontier[0] == topology.fingerprint():
             frontier = self._frontier[1]
             heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]
-            notes |= {"exact": frontier.exact, "heuristic_eliminations": heuristic, "search_seconds": frontier.seconds}
+            notes |= {
+                "exact": frontier.exact,
+                "searched": self._tracking(topology).searched,
+                "heuristic_eliminations": heuristic,
+                "search_seconds": frontier.seconds,
+            }
             if heuristic:
                 _log.info("the search fixed %d operators by heuristics: %s", len(heuristic), "; ".join(heuristic))
         return space.plan(point.assignment, option, notes, alternatives=point.alternatives)

@@ -17,8 +17,17 @@ from tensoropt.search.space import SearchSpace
 
 __all__ = ["SpaceTracker"]
 
-_SMALL = 200
+_SMALL = 400
+"""Operators up to which all of them are searched, costs as they are, if that takes no more than `_SHORT`."""
+
+_SHORT = 50_000_000
+"""Candidates of that search: a second or so."""
+
+_SMALLEST = 200
 """Operators up to which the least memory is searched over all of them, in a second or two."""
+
+_GUESSES = ("heuristic", "narrow")
+"""Eliminations after which strategies may be missing."""
 
 _DEEP_EPSILON = 0.001
 
@@ -32,12 +41,14 @@ class SpaceTracker:
     Attributes:
         space: configurations and their costs.
         threads: see `track_frontier`.
+        searched: over what the frontier is, in words, once there is one.
     """
 
     def __init__(self, space: SearchSpace, *, threads: int | None = None) -> None:
         """Takes a space; nothing is worked out before it is asked for."""
         self.space = space
         self.threads = threads
+        self.searched = ""
 
     @cached_property
     def contraction(self) -> Contraction:
@@ -85,7 +96,7 @@ class SpaceTracker:
         Raises:
             InfeasibleError: no strategy has a finite cost.
         """
-        if self.space.problem.nodes <= _SMALL:
+        if self.space.problem.nodes <= _SMALLEST:
             least = track_frontier(single_cost(with_repeated_cells(self.space), "memory"), threads=self.threads)
             return frontier_of(
                 self.space.problem,
@@ -101,10 +112,11 @@ class SpaceTracker:
     def frontier(self, *, epsilon: float = 0.0, progress: Callable[[int, int], None] | None = None) -> Frontier:
         """The frontier of ``space.problem``.
 
-        Between its ends costs are told apart in the steps of `Resolution.of`: the strategies are those on the exact
-        frontier of costs so rounded. The fastest and the smallest one are those of the costs as they are. Each point
-        has its costs as they are. Of very deep models it is over strategies in which layers in a row decide as one
-        (`tensoropt.search.layers`), and not exact.
+        That of a small space is exact, over all its operators. That of a larger one is over the operators that decide,
+        and not called exact. Between its ends costs are told apart in the steps of `Resolution.of`: the strategies are
+        those on the exact frontier of costs so rounded. The fastest and the smallest one are those of the costs as they
+        are. Each point has its costs as they are. Of very deep models it is over strategies in which layers in a row
+        decide as one (`tensoropt.search.layers`).
 
         Args:
             epsilon: see `track_frontier`.
@@ -114,7 +126,25 @@ class SpaceTracker:
             ProblemError: an option is out of range.
             InfeasibleError: no strategy has a finite cost.
         """
+        beside = []
+        if self.space.problem.nodes <= _SMALL:
+            whole = track_frontier(
+                with_repeated_cells(self.space),
+                epsilon=epsilon,
+                threads=self.threads,
+                progress=progress,
+                longest=_SHORT,
+            )
+            if not any(step.kind in _GUESSES for step in whole.eliminations):
+                self.searched = f"all {self.space.problem.nodes} operators"
+                return whole
+            beside.append(whole)
         found = self.between(epsilon=epsilon, progress=progress)
         fastest = track_frontier(single_cost(self.contraction.problem, "time"), threads=self.threads)
-        exact = found.exact and fastest.exact
-        return self.contraction.expand(found, fastest, beside=[self.smallest], exact=exact)
+        steps = self.resolution
+        self.searched = (
+            f"the {self.contraction.problem.nodes} of {self.space.problem.nodes} operators that decide, costs in steps "
+            f"of {steps.time_s:.3g} s and {steps.memory_bytes / 2**20:.3g} MiB"
+            + ("" if found.exact and fastest.exact else ", not all their strategies")
+        )
+        return self.contraction.expand(found, fastest, beside=[self.smallest, *beside], exact=False)

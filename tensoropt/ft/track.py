@@ -96,6 +96,7 @@ def track_frontier(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     max_joint_configurations: int = MAX_JOINT_CONFIGURATIONS,
+    longest: float | None = None,
 ) -> Frontier:
     """All strategies of which none beats another in both time and memory (Algorithm 2).
 
@@ -120,6 +121,8 @@ def track_frontier(
         threads: threads to share the work among; by default one per processor.
         progress: called with (variables decided, variables) as the search goes on.
         max_joint_configurations: what is too large a table.
+        longest: candidates after which the exact search is given up where heuristics are allowed; by default those of
+            some ten seconds.
 
     Returns:
         the frontier; ``exact`` says whether it is, ``eliminations`` what was done.
@@ -140,7 +143,9 @@ def track_frontier(
         coarsest_grid((*problem.node_time_s, *problem.edge_time_s)),
         coarsest_grid((*problem.node_memory_bytes, *problem.edge_memory_bytes)),
     )
-    options = _Options(method, heuristics, max_joint_configurations, epsilon, LONGEST, steps)
+    options = _Options(
+        method, heuristics, max_joint_configurations, epsilon, LONGEST if longest is None else longest, steps
+    )
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         workshop = Workshop(
             names=tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members),
@@ -293,7 +298,7 @@ def _try_short(graph: CostGraph, order: list[int] | None, kind: str, options: _O
     workshop = graph.workshop
     steps, exact = len(workshop.steps), workshop.exact
     try:
-        with workshop.within(workshop.ratio, SHORT):
+        with workshop.within(workshop.ratio, min(SHORT, options.longest) if options.heuristics else SHORT):
             return _eliminate_all(graph.copy(), order, kind, options, fix=True)
     except TooLongError:
         del workshop.steps[steps:]

@@ -117,11 +117,11 @@ class _Merged:
     parts: tuple[_Merged, ...] = ()
     joined: Joined | None = None
 
-    def origin(self, factors: list[Factor]) -> Origin:
+    def origin_of(self, factors: list[Factor]) -> Origin:
         """Where the points come from if the tables are these factors'."""
         if self.joined is None:
             return factors[self.place].origin
-        left, right = (part.origin(factors) for part in self.parts)
+        left, right = (part.origin_of(factors) for part in self.parts)
         return Join(left, right, self.joined.left, self.joined.right)
 
 
@@ -220,10 +220,10 @@ class Workshop:
             for factor in factors[1:]:
                 whole = self.join(whole, factor, scope, (), sizes, limits=limits)
             return whole
-        whole = self._merge_tables([factor.table for factor in factors])
-        if whole.table.points == 0 and limits is None and not self.conflict:
+        merged = self._merge_tables([factor.table for factor in factors])
+        if merged.table.points == 0 and limits is None and not self.conflict:
             self.conflict = scope
-        return Factor(scope, whole.table, whole.origin(factors))
+        return Factor(scope, merged.table, merged.origin_of(factors))
 
     def _merge_tables(self, tables: list[FrontierTable]) -> _Merged:
         """The product of tables of one shape.

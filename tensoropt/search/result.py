@@ -78,8 +78,7 @@ class Frontier:
         memory_bytes: ``(points,)`` bytes per device.
         assignments: ``(points, N)`` configuration indices.
         alternatives: ``(points, N + E)``, the alternative of each node, then of each edge.
-        exact: whether no strategy of what was searched beats a point, and none that is not beaten is missing. Of a
-            space that means over the operators that decide, and costs in steps (`tensoropt.ft.space.SpaceTracker`).
+        exact: whether it is certain that no strategy beats a point, and that none that is not beaten is missing.
         eliminations: what was done, in order.
         seconds: how long the search took.
         provenance: the model and the devices that it is for; None where only a problem was given.

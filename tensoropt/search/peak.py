@@ -59,8 +59,9 @@ class PeakMemory:
         memory_bytes: all together.
         operator: whose work it is at that time.
         backward: whether that is in the backward pass.
-        parts: bytes by what they are: ``variables`` (with slots), ``inputs``, ``activations``, ``moved`` (copies that
-            reshards made, and their packing), ``gradients`` (of activations), ``variable_gradients``, ``scratch``.
+        parts: bytes by what they are: ``variables`` (with slots), ``inputs`` with constants, ``activations``, ``moved``
+            (copies that reshards made, and their packing), ``gradients`` (of activations), ``variable_gradients``,
+            ``scratch``.
     """
 
     memory_bytes: float
@@ -111,13 +112,17 @@ def peak_memory(
         slots: for each trained variable, how many tensors of its shape its optimizer keeps.
         scratch: what kernels take beside their tensors.
     """
-    step = _Step(graph, rules, plan, slots, scratch)
     operators = [op for op in graph.operators if op.name in graph.training]
-    for op in operators:
-        step.forward(op)
-    for op in reversed(operators):
-        step.backward(op)
-    return step.peak()
+    moves = (move for entry in plan.edges.values() for move in (*entry.forward, *entry.backward))
+    peaks = []
+    for is_first in (True, False) if any(move.kind is StepKind.TO_PARTIAL for move in moves) else (True,):
+        step = _Step(graph, rules, plan, slots, scratch, is_first)
+        for op in operators:
+            step.forward(op)
+        for op in reversed(operators):
+            step.backward(op)
+        peaks.append(step.peak())
+    return max(peaks, key=lambda peak: peak.memory_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -152,8 +157,16 @@ class _Step:
     """The moments of a training step in order."""
 
     def __init__(
-        self, graph: Graph, rules: Mapping[str, OpRule], plan: Plan, slots: Mapping[str, int], scratch: Scratch
+        self,
+        graph: Graph,
+        rules: Mapping[str, OpRule],
+        plan: Plan,
+        slots: Mapping[str, int],
+        scratch: Scratch,
+        is_first: bool,
     ) -> None:
+        """Takes what :func:`peak_memory` does, and whether the device keeps its part where others drop theirs."""
+        self._is_first = is_first
         self._graph = graph
         self._rules = rules
         self._plan = plan
@@ -164,6 +177,7 @@ class _Step:
         self._from_after = {edge.tensor: edge for edge, keep in self._keep.items() if keep == "after"}
         self._moments: list[_Moment] = []
         self._always: dict[str, float] = {}
+        self._zeros: dict[tuple[TensorId, bool], float] = {}
         self._values: dict[TensorId, _Buffer] = {}
         self._arrived: dict[Edge, _Buffer] = {}
         self._incoming: dict[TensorId, list[_Buffer]] = {}
@@ -178,9 +192,10 @@ class _Step:
             return
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
         for edge in edges:
-            entry, spec = self._plan.edge(edge), self._graph.spec(edge.tensor)
-            source = self._values[edge.tensor]
-            self._arrived[edge] = self._move(spec, source, self._given(edge), entry.forward, op.name, False, "moved")
+            entry, source = self._plan.edge(edge), self._values[edge.tensor]
+            self._arrived[edge] = self._move(
+                edge.tensor, source, self._given(edge), entry.forward, op.name, False, "moved"
+            )
         inputs = [self._arrived[edge] for edge in edges]
         if op.type in _ALIASES and inputs:
             self._values[TensorId(op.name)] = inputs[0]
@@ -189,13 +204,21 @@ class _Step:
         kept = kept if has_gradient(self._graph, op.name) else 0.0
         moment = self._moment(op.name, False, inputs, max(0.0, forward - kept))
         for index, spec in enumerate(op.outputs):
-            buffer = _Buffer(self._bytes(spec, self._made(TensorId(op.name, index))), "activations")
+            tensor = TensorId(op.name, index)
+            is_missing = kept > 0 and self._is_replaced(op, tensor)
+            buffer = _Buffer(0.0 if is_missing else self._bytes(spec, self._made(tensor)), "activations")
             moment.made.append(buffer)
-            self._values[TensorId(op.name, index)] = buffer
+            self._values[tensor] = buffer
         if kept:
             self._kept[op.name] = _Buffer(kept, "activations")
             moment.made.append(self._kept[op.name])
         self._replace(op, moment, inputs, 0)
+
+    def _is_replaced(self, op: Operator, tensor: TensorId) -> bool:
+        """Whether only TensorFlow's own gradient reads an output, and a lowering with another gradient makes none."""
+        rule, configuration = self._rules[op.name], self._plan.configuration(op.name)
+        communicates = any(configuration.mesh_axes(name) for name in rule.internal)
+        return communicates and tensor.index in rule.saved_outputs and not self._graph.consumers(tensor)
 
     def _source(self, op: Operator) -> None:
         for index, spec in enumerate(op.outputs):
@@ -234,11 +257,10 @@ class _Step:
         updates: list[tuple[str, _Buffer]] = []
         for part in [[edge] for edge in wanted] if op.type in _APART else [wanted]:
             for edge, gradient in self._computed(op, edges, part, arrived) if passed is None else passed:
-                entry, spec = self._plan.edge(edge), self._graph.spec(edge.tensor)
+                steps, kind = self._plan.edge(edge).backward, gradient.kind
                 if not self._is_weight(edge):
                     self._update(updates)
-                kind = gradient.kind
-                moved = self._move(spec, gradient, self._wanted_gradient(edge), entry.backward, op.name, True, kind)
+                moved = self._move(edge.tensor, gradient, self._wanted_gradient(edge), steps, op.name, True, kind)
                 if self._is_weight(edge) and self._graph[edge.tensor.op].type == "Variable":
                     updates.append((edge.tensor.op, moved))
                 else:
@@ -287,9 +309,8 @@ class _Step:
             if edge.position not in rule.saved_inputs or (op.type in _MULTILINEAR and list(wanted) == [edge]):
                 continue
             if reads_again(self._graph, self._rules, edge, self._keep):
-                spec, steps = self._graph.spec(edge.tensor), self._plan.edge(edge).forward
-                source = self._values[edge.tensor]
-                read.append(self._move(spec, source, self._given(edge), steps, op.name, True, "moved"))
+                steps, source = self._plan.edge(edge).forward, self._values[edge.tensor]
+                read.append(self._move(edge.tensor, source, self._given(edge), steps, op.name, True, "moved"))
             else:
                 read.append(self._arrived[edge])
         for index in rule.saved_outputs:
@@ -320,14 +341,13 @@ class _Step:
         for step in self._plan.edge(edge).forward:
             layout = step.apply(layout)
         steps = reverse_steps(given, self._plan.edge(edge).forward)
-        spec = self._graph.spec(tensor)
-        return self._move(spec, self._arrived[edge], layout, steps, op.name, True, "moved")
+        return self._move(tensor, self._arrived[edge], layout, steps, op.name, True, "moved")
 
     # ------------------------------------------------------------------------------------------------------ moving
 
     def _move(
         self,
-        spec: TensorSpec,
+        tensor: TensorId,
         source: _Buffer,
         layout: Layout,
         steps: Sequence[Step],
@@ -336,19 +356,27 @@ class _Step:
         kind: str,
     ) -> _Buffer:
         """The buffer after reshard steps, as ``exec/resharding.py`` does them."""
+        spec = self._graph.spec(tensor)
         for step in steps:
             reached = step.apply(layout)
             before, after = self._bytes(spec, layout), self._bytes(spec, reached)
             if step.kind is StepKind.SLICE and step.dim == 0:
                 layout = reached
                 continue  # a view
+            if step.kind is StepKind.TO_PARTIAL:
+                # The buffer itself on the first member. Elsewhere zeros, which TensorFlow makes once and for all; of
+                # zeros that are summed it makes one, and what they stand for is not computed.
+                if not self._is_first:
+                    self._zeros[tensor, backward] = max(before, self._zeros.get((tensor, backward), 0.0))
+                    source = _Buffer(0.0, kind)
+                layout = reached
+                continue
             packs = step.to_dim if step.kind is StepKind.ALL_TO_ALL else step.dim
             if step.kind in (StepKind.ALL_TO_ALL, StepKind.REDUCE_SCATTER):
                 if not self._is_outermost(spec, layout, packs):
                     source = self._copy(source, before, operator, backward, kind)
-            scratch = before if step.kind is StepKind.TO_PARTIAL else 0.0
             in_place = step.kind is StepKind.ALL_REDUCE
-            source = self._copy(source, after, operator, backward, kind, scratch, in_place=in_place)
+            source = self._copy(source, after, operator, backward, kind, in_place=in_place)
             unpacks = step.kind in (StepKind.ALL_TO_ALL, StepKind.ALL_GATHER)
             if unpacks and not self._is_outermost(spec, reached, step.dim):
                 source = self._copy(source, after, operator, backward, kind)
@@ -362,11 +390,10 @@ class _Step:
         operator: str,
         backward: bool,
         kind: str,
-        scratch: float = 0.0,
         *,
         in_place: bool = False,
     ) -> _Buffer:
-        moment = self._moment(operator, backward, [source], scratch)
+        moment = self._moment(operator, backward, [source])
         buffer = _Buffer(size, kind)
         moment.made.append(buffer)
         moment.replaced += [source] if in_place else []
@@ -411,6 +438,7 @@ class _Step:
     def peak(self) -> PeakMemory:
         """The largest sum over all moments."""
         held = dict(self._always)
+        held["inputs"] = held.get("inputs", 0.0) + sum(self._zeros.values())
         ending: dict[int, list[_Buffer]] = {}
         best: PeakMemory | None = None
         for now, moment in enumerate(self._moments):

@@ -8,15 +8,15 @@ import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost, OpProfile, ProfiledCost
-from tensoropt.graph.graph import Graph
+from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.search.peak import PeakMemory, peak_memory
 from tensoropt.search.space import SearchSpace
-from tests.plan.small_graphs import convolutions, embedding, mlp, tied
+from tests.plan.small_graphs import convolutions, embedding, mlp, operator, tied
 
 pytestmark = pytest.mark.pure
 
@@ -81,6 +81,15 @@ def test_a_gathered_weight_is_a_copy_and_is_packed_where_its_pieces_are_strided(
     assert rows.parts["moved"] == columns.parts["moved"] == size
 
 
+def test_zeros_that_stand_for_others_parts_of_a_sum_are_held_all_the_time_and_once() -> None:
+    graph = tied()
+    whole = _peak(graph, _plan(graph, {}))
+    # Both readers' gradients are whole, and all devices but the first drop theirs.
+    partial = _peak(graph, _plan(graph, {"w/fanout0": ("~",)}))
+    assert partial.parts["inputs"] - whole.parts["inputs"] == 4 * 4 * 4
+    assert partial.memory_bytes - whole.memory_bytes == 4 * 4 * 4
+
+
 def test_gradients_of_two_readers_are_there_before_they_are_summed() -> None:
     graph = tied()
     peak = _peak(graph, _plan(graph, {}))
@@ -141,6 +150,32 @@ def test_what_kernels_take_beside_their_tensors_counts_while_they_run() -> None:
     # What "h" keeps is held, too.
     assert noted["memory_bytes"] == X + W1 + B1 + W2 + H + Y + 1000 + 10
     assert noted["parts"]["scratch"] == 1000 - 10
+
+
+def test_a_lowering_with_a_gradient_of_its_own_has_no_output_for_tensorflows() -> None:
+    losses = Operator(
+        "losses",
+        "SparseSoftmaxCrossEntropyWithLogits",
+        (TensorId("y"), TensorId("labels")),
+        (TensorSpec((8,), "float32"), TensorSpec((8, 4), "float32")),
+    )
+    operators = (
+        operator("y", "Variable", (), (8, 4)),
+        operator("labels", "Placeholder", (), (8,), dtype="int32"),
+        losses,
+        operator("losses:0/sink", "Sink", ("losses",), (8,)),
+    )
+    edges = frozenset({Edge(TensorId("y"), "losses", 0), Edge(TensorId("losses"), "losses:0/sink", 0)})
+    graph = Graph(operators, frozenset(op.name for op in operators), edges)
+    plan = _plan(graph, {"losses": ("c",), "y": ("d1",)})
+
+    def scratch(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
+        return (0.0, 20.0, 0.0) if op.name == "losses" else (0.0, 0.0, 0.0)
+
+    unknown, known = _peak(graph, plan), peak_memory(graph, rules_of(graph), plan, {}, scratch)
+    assert (unknown.operator, known.operator) == ("losses", "losses") and unknown.backward and known.backward
+    assert unknown.parts["activations"] == 8 * 4 * 4 / 2
+    assert known.parts["activations"] == 20
 
 
 def test_a_copy_that_is_made_again_is_not_held_in_between() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import tensoropt.pase  # noqa: F401  # registers its search
+from tensoropt.api.arguments import check_sizes, listed, where_to_plan
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
 from tensoropt.api.model import Model, current_model
@@ -20,7 +21,7 @@ from tensoropt.api.whole_space import only, search_whole_space, whole_space
 from tensoropt.baselines import BASELINES
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
-from tensoropt.errors import GraphError, PlanError, SessionError, TensorOptError
+from tensoropt.errors import GraphError, PlanError, TensorOptError
 from tensoropt.graph.graph import Graph
 from tensoropt.mcmc import Network, Simulator, network_of, search_strategy
 from tensoropt.plan.configuration import Configuration
@@ -48,7 +49,7 @@ METHODS = ("ft", "pase", *BASELINES, _MCMC, _SOAP)
 
 def compare(
     model: Any = None,
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     *,
     methods: Sequence[str] | None = None,
     memory_bytes: float | None = None,
@@ -71,7 +72,7 @@ def compare(
 
     Args:
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
-        topology: the cluster; by default the one that ``init`` collected.
+        topology: the cluster, or a preset's name; by default the one that ``init`` collected.
         methods: some of :data:`METHODS`; by default all.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
@@ -95,14 +96,11 @@ def compare(
         tensoropt.compare(loss, tensoropt.cluster.preset("p100")).show()
     """
     job = current_job()
-    where = topology if topology is not None else job.topology
-    if where is None:
-        raise SessionError(
-            "compare: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan without them."
-        )
-    what = f"compare(methods={None if methods is None else list(methods)}, memory_bytes={memory_bytes}, feed={feed!r})"
+    where = where_to_plan("compare", topology, job.topology)
+    asked = list(METHODS) if methods is None else listed("compare", "methods", methods, "['ft', 'megatron']")
+    what = f"compare(methods={asked}, memory_bytes={memory_bytes}, feed={feed!r})"
     with job.step(what):
-        chosen = _checked(methods, memory_bytes, batch_size)
+        chosen = _checked(asked, memory_bytes, batch_size)
         if isinstance(model, Graph):
             planner = Planner(ImportedModel(model, None, dict(slots or {}), ()), feed, Model())
         else:
@@ -236,20 +234,14 @@ def _chosen(found: Frontier, limit: MemoryLimit) -> FrontierPoint:
     return found.best(limit.limit_bytes) if fits else found.point(int(found.memory_bytes.argmin()))
 
 
-def _checked(methods: Sequence[str] | None, memory_bytes: float | None, batch_size: int | None) -> tuple[str, ...]:
-    chosen = METHODS if methods is None else tuple(methods)
-    unknown = [method for method in chosen if method not in METHODS]
+def _checked(methods: Sequence[str], memory_bytes: float | None, batch_size: int | None) -> tuple[str, ...]:
+    unknown = [method for method in methods if method not in METHODS]
     if unknown:
         raise PlanError(
             f"compare: method {unknown[0]!r} is unknown. Use some of {', '.join(map(repr, METHODS))}; all, by default."
         )
-    if memory_bytes is not None and not memory_bytes > 0:
-        raise PlanError(
-            f"compare: memory_bytes must be above 0, got {memory_bytes}. Leave it out for no limit but the device's."
-        )
-    if batch_size is not None and batch_size < 1:
-        raise PlanError(f"compare: batch_size must be at least 1, got {batch_size}.")
-    return chosen
+    check_sizes("compare", batch_size, memory_bytes)
+    return tuple(methods)
 
 
 def _check_loss(loss: Any, slots: Mapping[str, int] | None) -> None:

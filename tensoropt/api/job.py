@@ -137,10 +137,16 @@ class Job:
 
         Raises:
             PlanError: an unknown way to feed.
+            GraphError: a model in which there is nothing to plan.
         """
         imported = self.imported_model()
         if self._planner is None or not self._planner.suits(imported, feed):
             self._planner = Planner(imported, feed, current_model())
+            if not imported.steps and self.rank == 0:
+                _log.warning(
+                    "nothing minimizes a loss of the model: what is planned is a step that computes all that can be "
+                    "fetched, without gradients. Call optimizer.minimize(loss) first to plan training"
+                )
         return self._planner
 
     def on_rank_0(self, what: str, make: Callable[[], _Value]) -> _Value:

@@ -15,7 +15,7 @@ from tensoropt.baselines import BASELINES, PLACED, apply_baseline
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
-from tensoropt.errors import PlanError
+from tensoropt.errors import GraphError, PlanError
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -57,9 +57,15 @@ class Planner:
 
         Raises:
             PlanError: an unknown way to feed.
+            GraphError: a model in which there is nothing to plan.
         """
         if feed not in FEEDS:
             raise PlanError(f"find_strategy: feed {feed!r} is unknown. Use one of {', '.join(map(repr, FEEDS))}.")
+        if not imported.graph.training:
+            raise GraphError(
+                "The model has nothing to plan: there must be a training step, or at least an operator that computes "
+                "something, got placeholders at most. Build a loss and call optimizer.minimize(loss)."
+            )
         self.imported = imported
         self.feed = feed
         self.model = model

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from tensoropt.api.arguments import NUMBERS
 from tensoropt.api.planning import Planner
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled, usual_counts
@@ -14,14 +16,14 @@ from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
 __all__ = ["check_counts", "profile"]
 
 
-def check_counts(devices: Sequence[int]) -> tuple[int, ...]:
+def check_counts(devices: Sequence[Any]) -> tuple[int, ...]:
     """Device counts, ascending and each once.
 
     Raises:
         PlanError: none, or one that is no whole number above 0.
     """
     for count in devices:
-        if isinstance(count, bool) or int(count) != count or count < 1:
+        if isinstance(count, bool) or not isinstance(count, NUMBERS) or int(count) != count or count < 1:
             raise PlanError(
                 f"profile_strategies: devices must be whole numbers of at least 1, got {count!r} in {list(devices)}. "
                 "Give for example [2, 4, 8]."

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from tensoropt.api.arguments import as_topology
 from tensoropt.api.job import current_job
 from tensoropt.api.model import current_model
 from tensoropt.cluster import Topology
@@ -20,13 +21,13 @@ _ENGINES = ("tensorflow",)
 _ENGINE_VARIABLE = "TENSOROPT_ENGINE"
 
 
-def init(topology: Topology | None = None, *, refresh: bool = False) -> Topology:
+def init(topology: Topology | str | None = None, *, refresh: bool = False) -> Topology:
     """Starts MPI and collects the hardware: hosts, ranks per host, memory, and how fast collectives are.
 
     After it, an exception that nobody catches on one rank ends the whole job, its traceback first.
 
     Args:
-        topology: used instead of collecting; must have as many devices as the job has ranks.
+        topology: used instead of collecting, or a preset's name; must have as many devices as the job has ranks.
         refresh: measure again instead of using what was cached on disk.
 
     Returns:
@@ -37,7 +38,8 @@ def init(topology: Topology | None = None, *, refresh: bool = False) -> Topology
         ClusterError: if the hardware cannot be described.
         PlanError: if ``topology`` is of another size.
     """
-    return current_job().start(topology, refresh)
+    given = None if topology is None else as_topology("init", topology)
+    return current_job().start(given, refresh)
 
 
 def world_rank() -> int:

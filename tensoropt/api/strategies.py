@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+from tensoropt.api.arguments import NUMBERS, check_sizes, listed, where_to_plan
 from tensoropt.api.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
 from tensoropt.api.costs import settle_costs
-from tensoropt.api.job import Job, current_job
+from tensoropt.api.job import current_job
 from tensoropt.api.profiling import check_counts, profile
 from tensoropt.api.strategy import load_plan
 from tensoropt.cluster import Topology
-from tensoropt.errors import PlanError, SessionError
+from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.parallelism import ParallelismProfile
 from tensoropt.search.result import Frontier, FrontierPoint
@@ -25,7 +26,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     option: Literal["profiling"],
     *,
     memory_bytes: float | None = None,
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
@@ -38,7 +39,7 @@ def find_strategy(
     option: str | os.PathLike[str] | Plan | FrontierPoint = "mini_time",
     *,
     memory_bytes: float | None = None,
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
@@ -50,7 +51,7 @@ def find_strategy(
     option: str | os.PathLike[str] | Plan | FrontierPoint = "mini_time",
     *,
     memory_bytes: float | None = None,
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
@@ -77,7 +78,7 @@ def find_strategy(
               that is planned and compared, but not executed yet.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan (16 GB
             hold a plan of 14.5).
-        topology: plan for this cluster; by default for the one that ``init`` collected.
+        topology: plan for this cluster, or for the preset of this name; by default for the one that ``init`` collected.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: ``data_parallel``: each rank feeds its share of the batch, and the plan counts what it takes to
             bring it where it is needed; ``global``: every rank has the whole batch.
@@ -98,19 +99,21 @@ def find_strategy(
     Raises:
         PlanError: an unknown option or search, or two that do not go together; a plan or point that does not fit; a
             batch that devices do not divide; a baseline that does not apply to the model.
+        GraphError: nothing was built that can be planned.
+        ClusterError: no preset is called so.
         InfeasibleError: nothing fits in the memory; the message says what would.
         SessionError: before ``init``, if no topology is given.
     """
     job = current_job()
     if isinstance(option, FrontierPoint) and topology is None and option.provenance is not None:
         topology = option.provenance.topology
-    where = _where("find_strategy", job, topology)
+    where = where_to_plan("find_strategy", topology, job.topology)
     given = _is_given(option)
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
     what += f"search={search!r})"
     with job.step(what):
-        _check_sizes("find_strategy", batch_size, memory_bytes)
+        check_sizes("find_strategy", batch_size, memory_bytes)
         check_search(search, None if given else option, runs=topology is None)
         imported = job.import_model(batch_size)
         if given:
@@ -135,7 +138,7 @@ def find_strategy(
 
 
 def find_frontier(
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     *,
     batch_size: int | None = None,
     feed: str = "data_parallel",
@@ -147,20 +150,21 @@ def find_frontier(
     such as ``frontier.turning_point()`` or ``frontier.best(memory_bytes=…)``, is an option of :func:`find_strategy`.
 
     Args:
-        topology: search for this cluster; by default for the one that ``init`` collected.
+        topology: search for this cluster, or the preset of this name; by default for the one that ``init`` collected.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
         costs: see :func:`find_strategy`.
 
     Raises:
         PlanError: a batch that devices do not divide, or an unknown way to feed.
+        GraphError: nothing was built that can be planned.
         SessionError: before ``init``, if no topology is given.
     """
     job = current_job()
-    where = _where("find_frontier", job, topology)
+    where = where_to_plan("find_frontier", topology, job.topology)
     what = f"find_frontier(feed={feed!r})"
     with job.step(what):
-        _check_sizes("find_frontier", batch_size, None)
+        check_sizes("find_frontier", batch_size, None)
         imported = job.import_model(batch_size)
         planner = job.planner(feed)
     job.agree("model", imported.graph.fingerprint())
@@ -171,7 +175,7 @@ def find_frontier(
 def profile_strategies(
     devices: Sequence[int] | None = None,
     *,
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     price_per_device_hour: float | None = None,
     memory_bytes: float | None = None,
     batch_size: int | None = None,
@@ -185,7 +189,7 @@ def profile_strategies(
     Args:
         devices: the counts, up to any size; beyond the cluster's, the outermost level grows. By default the powers of
             two that are regular parts of the cluster, and all of it.
-        topology: a cluster of the kind; by default the one that ``init`` collected.
+        topology: a cluster of the kind, or a preset's name; by default the one that ``init`` collected.
         price_per_device_hour: in any unit, for the columns of cost.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
@@ -193,18 +197,20 @@ def profile_strategies(
 
     Raises:
         PlanError: no count or one below 1, a negative price, an unknown way to feed.
+        GraphError: nothing was built that can be planned.
         SessionError: before ``init``, if no topology is given.
     """
     job = current_job()
-    where = _where("profile_strategies", job, topology)
-    listed = "None" if devices is None else str(list(devices))
-    what = f"profile_strategies(devices={listed}, memory_bytes={memory_bytes}, feed={feed!r})"
+    where = where_to_plan("profile_strategies", topology, job.topology)
+    asked = None if devices is None else listed("profile_strategies", "devices", devices, "[2, 4, 8]")
+    what = f"profile_strategies(devices={asked}, memory_bytes={memory_bytes}, feed={feed!r})"
     with job.step(what):
-        _check_sizes("profile_strategies", batch_size, memory_bytes)
-        counts = None if devices is None else check_counts(devices)
-        if price_per_device_hour is not None and not price_per_device_hour >= 0:
+        check_sizes("profile_strategies", batch_size, memory_bytes)
+        counts = None if asked is None else check_counts(asked)
+        price: Any = price_per_device_hour
+        if price is not None and not (isinstance(price, NUMBERS) and price >= 0):
             raise PlanError(
-                f"profile_strategies: price_per_device_hour must be at least 0, got {price_per_device_hour}. "
+                f"profile_strategies: price_per_device_hour must be a number of at least 0, got {price!r}. "
                 "Leave it out to get no costs."
             )
         imported = job.import_model(batch_size)
@@ -212,24 +218,6 @@ def profile_strategies(
     job.agree("model", imported.graph.fingerprint())
     settle_costs(job, planner, where, None)
     return job.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
-
-
-def _where(caller: str, job: Job, topology: Topology | None) -> Topology:
-    where = topology if topology is not None else job.topology
-    if where is None:
-        raise SessionError(
-            f"{caller}: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan without them."
-        )
-    return where
-
-
-def _check_sizes(caller: str, batch_size: int | None, memory_bytes: float | None) -> None:
-    if batch_size is not None and batch_size < 1:
-        raise PlanError(f"{caller}: batch_size must be at least 1, got {batch_size}.")
-    if memory_bytes is not None and not memory_bytes > 0:
-        raise PlanError(
-            f"{caller}: memory_bytes must be above 0, got {memory_bytes}. Leave it out for no limit but the device's."
-        )
 
 
 def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | None) -> tuple[str, str | None]:

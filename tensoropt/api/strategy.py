@@ -50,7 +50,7 @@ def import_model(
         shapes: of placeholders, by name, instead of their own.
 
     Raises:
-        GraphError: if nothing was built, or a size is unknown.
+        GraphError: if nothing was built, or a size is unknown or 0.
     """
     tf_graph = model.graph
     if not tf_graph.get_operations():
@@ -65,6 +65,11 @@ def import_model(
                     "shape, or find_strategy(batch_size=…) if only the first dimension is open."
                 )
             open_shapes[op.name] = [batch_size, *shape.as_list()[1:]]
+        if op.type == "Placeholder" and 0 in (op.outputs[0].shape.as_list() if op.outputs[0].shape.rank else ()):
+            raise GraphError(
+                f"Placeholder '{op.name}': every size must be at least 1, got the shape {op.outputs[0].shape}. Give it "
+                "a batch that has samples."
+            )
     if open_shapes:
         tf_graph = static_shapes(tf_graph, open_shapes)
     steps = model.train_steps

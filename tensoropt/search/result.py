@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -145,11 +148,18 @@ class Frontier:
 
         Raises:
             InfeasibleError: nothing fits; the message says how much is missing.
+            ProblemError: the limit is no number.
         """
         if memory_bytes is None:
             return self.point(len(self) - 1)
+        given: Any = memory_bytes
+        if not isinstance(given, Real) or math.isnan(given):
+            raise ProblemError(
+                f"Frontier: memory_bytes must be a number of bytes, got {memory_bytes!r}. Give for example 8e9, or "
+                "leave it out for no limit."
+            )
         index = int(np.searchsorted(self.memory_bytes, memory_bytes, side="right")) - 1
-        if index < 0 or np.isnan(memory_bytes):
+        if index < 0:
             least = float(self.memory_bytes[0])
             raise InfeasibleError(
                 f"Frontier: a strategy must fit in {memory_bytes:.0f} bytes, but the least that any takes is "

@@ -271,7 +271,7 @@ def test_the_option_profiling_prints_the_table_and_gives_it(capsys: pytest.Captu
         ({"devices": []}, r"devices must have at least one count, got none"),
         ({"devices": [2, 0]}, r"whole numbers of at least 1, got 0 in \[2, 0\]"),
         ({"devices": [2.5]}, r"whole numbers of at least 1, got 2\.5"),
-        ({"price_per_device_hour": -1.0}, r"price_per_device_hour must be at least 0, got -1\.0"),
+        ({"price_per_device_hour": -1.0}, r"price_per_device_hour must be a number of at least 0, got -1\.0"),
         ({"memory_bytes": 0}, r"profile_strategies: memory_bytes must be above 0, got 0"),
         ({"feed": "by hand"}, r"feed 'by hand' is unknown"),
     ],

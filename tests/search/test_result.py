@@ -51,6 +51,14 @@ def test_best_of_nothing_says_how_much_is_missing() -> None:
         example().best(60.0)
 
 
+@pytest.mark.parametrize("limit", [float("nan"), "8e9"])
+def test_a_limit_that_is_no_number_is_refused(limit: Any) -> None:
+    with pytest.raises(
+        ProblemError, match=rf"memory_bytes must be a number of bytes, got {limit!r}\. Give for example"
+    ):
+        example().best(limit)
+
+
 def test_turning_point_is_the_knee() -> None:
     assert example().turning_point().index == 1
     short = example(

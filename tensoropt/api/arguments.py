@@ -1,0 +1,85 @@
+"""Arguments that several calls take: the cluster, the batch, the memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tensoropt.cluster import Topology, preset
+from tensoropt.errors import PlanError, SessionError
+
+__all__ = ["NUMBERS", "as_topology", "check_sizes", "listed", "where_to_plan"]
+
+NUMBERS = (int, float, np.integer, np.floating)
+"""Types of real numbers."""
+
+
+def as_topology(caller: str, topology: Topology | str) -> Topology:
+    """A cluster that was given, by itself or as the name of a preset.
+
+    Raises:
+        ClusterError: no preset has the name.
+        PlanError: it is neither.
+    """
+    if isinstance(topology, str):
+        return preset(topology)
+    if isinstance(topology, Topology):
+        return topology
+    raise PlanError(
+        f"{caller}: topology must be a Topology or the name of a preset, got {topology!r}. Give "
+        "tensoropt.cluster.preset('v100'), or Topology.load of a file."
+    )
+
+
+def where_to_plan(caller: str, topology: Topology | str | None, collected: Topology | None) -> Topology:
+    """The cluster to plan for: the one that was given, or else the job's own.
+
+    Raises:
+        SessionError: there is none.
+        ClusterError: no preset has the name that was given.
+        PlanError: something else was given.
+    """
+    if topology is not None:
+        return as_topology(caller, topology)
+    if collected is None:
+        raise SessionError(
+            f"{caller}: the devices are unknown. Call tensoropt.init() first, or give topology=… to plan without them."
+        )
+    return collected
+
+
+def check_sizes(caller: str, batch_size: Any, memory_bytes: Any) -> None:
+    """Lets a batch size and a memory limit through that are numbers above 0, or not given.
+
+    Raises:
+        PlanError: another.
+    """
+    if batch_size is not None and not isinstance(batch_size, int | np.integer):
+        raise PlanError(f"{caller}: batch_size must be a whole number, got {batch_size!r}. Give the samples of a step.")
+    if batch_size is not None and batch_size < 1:
+        raise PlanError(f"{caller}: batch_size must be at least 1, got {batch_size}.")
+    if memory_bytes is None:
+        return
+    if not isinstance(memory_bytes, NUMBERS) or math.isnan(memory_bytes):
+        raise PlanError(
+            f"{caller}: memory_bytes must be a number of bytes, got {memory_bytes!r}. Give for example 8e9, or leave "
+            "it out for no limit but the device's."
+        )
+    if not memory_bytes > 0:
+        raise PlanError(
+            f"{caller}: memory_bytes must be above 0, got {memory_bytes}. Leave it out for no limit but the device's."
+        )
+
+
+def listed(caller: str, name: str, values: Any, example: str) -> list[Any]:
+    """The members of an argument that takes several.
+
+    Raises:
+        PlanError: it is a single text, or nothing that has members.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise PlanError(f"{caller}: {name} must be a list, got {values!r}. Give for example {name}={example}.")
+    return list(values)

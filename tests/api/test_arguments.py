@@ -1,0 +1,121 @@
+"""Arguments that several calls take, and what is said of those that they cannot take."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tensoropt.errors import ClusterError, GraphError, PlanError
+from tensoropt.graph.graph import Edge
+from tensoropt.graph.spec import TensorId
+
+pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("model")]
+
+
+def build() -> Any:
+    import tensoropt
+
+    x = tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [8, 4])))
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return loss
+
+
+def test_a_cluster_may_be_named_after_a_preset() -> None:
+    import tensoropt
+    from tensoropt.cluster import preset
+
+    loss = build()
+    there = preset("p100")
+    assert tensoropt.find_strategy(topology="p100").operators == tensoropt.find_strategy(topology=there).operators
+    assert tensoropt.find_frontier("p100").point(0) == tensoropt.find_frontier(there).point(0)
+    assert tensoropt.compare(loss, "p100", methods=["data_parallel"]).topology == there.name
+    assert tensoropt.profile_strategies([2], topology="p100").topology == there.name
+
+
+@pytest.mark.parametrize("call", ["find_strategy", "find_frontier", "profile_strategies", "compare", "init"])
+def test_a_cluster_that_is_none_is_refused(call: str) -> None:
+    import tensoropt
+
+    with pytest.raises(ClusterError, match=r"Cluster preset 'p': unknown\. Use one of v100"):
+        getattr(tensoropt, call)(topology="p")
+    with pytest.raises(PlanError, match=rf"{call}: topology must be a Topology or the name of a preset, got 4\. Give "):
+        getattr(tensoropt, call)(topology=4)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"memory_bytes": "1GB"}, r"memory_bytes must be a number of bytes, got '1GB'\. Give for example 8e9"),
+        ({"memory_bytes": float("nan")}, r"memory_bytes must be a number of bytes, got nan\. Give"),
+        ({"memory_bytes": 0.0}, r"memory_bytes must be above 0, got 0\.0\. Leave it out"),
+        ({"batch_size": 2.5}, r"batch_size must be a whole number, got 2\.5\. Give"),
+        ({"batch_size": "16"}, r"batch_size must be a whole number, got '16'\. Give"),
+    ],
+)
+@pytest.mark.parametrize("call", ["find_strategy", "profile_strategies", "compare"])
+def test_sizes_that_are_none_are_refused(call: str, named: dict[str, Any], message: str) -> None:
+    import tensoropt
+
+    build()
+    with pytest.raises(PlanError, match=rf"{call}: {message}"):
+        getattr(tensoropt, call)(topology="p100", **named)
+
+
+def test_lists_that_are_none_are_refused() -> None:
+    import tensoropt
+
+    build()
+    with pytest.raises(
+        PlanError, match=r"compare: methods must be a list, got 'ft'\. Give for example methods=\['ft', "
+    ):
+        tensoropt.compare(topology="p100", methods="ft")
+    with pytest.raises(
+        PlanError, match=r"profile_strategies: devices must be a list, got 4\. Give for example devices="
+    ):
+        tensoropt.profile_strategies(4, topology="p100")
+    with pytest.raises(PlanError, match=r"devices must be whole numbers of at least 1, got '2' in \['2'\]"):
+        tensoropt.profile_strategies(["2"], topology="p100")
+    with pytest.raises(PlanError, match=r"price_per_device_hour must be a number of at least 0, got '3'"):
+        tensoropt.profile_strategies([2], topology="p100", price_per_device_hour="3")
+
+
+def test_a_model_that_computes_nothing_is_refused() -> None:
+    import tensoropt
+
+    tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
+    for option in ("mini_time", "mini_parallelism", "data_parallel"):
+        with pytest.raises(
+            GraphError, match=r"nothing to plan: .* got placeholders at most\. Build a loss and call opt"
+        ):
+            tensoropt.find_strategy(option, topology="p100")
+    for call in (tensoropt.find_frontier, tensoropt.compare, tensoropt.profile_strategies):
+        with pytest.raises(GraphError, match=r"nothing to plan: "):
+            call(topology="p100")
+
+
+def test_a_model_that_nothing_minimizes_is_planned_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    import tensoropt
+
+    x = tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
+    product = tensoropt.matmul(x, tensoropt.get_variable("w", [8, 4]), name="product")
+    with caplog.at_level(logging.WARNING, logger="tensoropt"):
+        plan = tensoropt.find_strategy(topology="p100")
+        assert caplog.text.count("without gradients. Call optimizer.minimize(loss) first to plan training") == 1
+        assert not plan.edge(Edge(TensorId("w", 0), "product", 1)).backward
+        caplog.clear()
+        tensoropt.train.GradientDescentOptimizer(0.1).minimize(tensoropt.reduce_mean(product))
+        tensoropt.find_strategy(topology="p100")
+        assert not caplog.text
+
+
+def test_a_batch_without_samples_is_refused() -> None:
+    import tensoropt
+
+    x = tensoropt.placeholder(tensoropt.float32, [0, 8], name="x")
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [8, 4])))
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with pytest.raises(GraphError, match=r"Placeholder 'x': every size must be at least 1, got the shape \(0, 8\)"):
+        tensoropt.find_strategy(topology="p100")

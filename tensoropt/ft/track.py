@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -175,20 +176,22 @@ def track_frontier(
     )
 
 
-def _check(method: str, epsilon: float, threads: int | None, limit: int) -> None:
+def _check(method: Any, epsilon: Any, threads: Any, limit: Any) -> None:
     if method not in METHODS:
         raise ProblemError(
             f"track_frontier method: must be one of {', '.join(map(repr, METHODS))}, got {method!r}. Choose one."
         )
-    if not (0.0 <= epsilon < math.inf):
+    if not (isinstance(epsilon, int | float | np.integer | np.floating) and 0.0 <= epsilon < math.inf):
         raise ProblemError(
-            f"track_frontier epsilon: must be >= 0 and finite, got {epsilon}. Give the relative error allowed."
+            f"track_frontier epsilon: must be >= 0 and finite, got {epsilon!r}. Give the relative error allowed."
         )
-    if threads is not None and threads < 1:
-        raise ProblemError(f"track_frontier threads: must be >= 1, got {threads}. Leave it out for one per processor.")
-    if limit < 1:
+    if threads is not None and not (isinstance(threads, int | np.integer) and threads >= 1):
         raise ProblemError(
-            f"track_frontier max_joint_configurations: must be >= 1, got {limit}. Leave it out for the default."
+            f"track_frontier threads: must be >= 1, got {threads!r}. Leave it out for one per processor."
+        )
+    if not (isinstance(limit, int | np.integer) and limit >= 1):
+        raise ProblemError(
+            f"track_frontier max_joint_configurations: must be >= 1, got {limit!r}. Leave it out for the default."
         )
 
 

@@ -422,7 +422,10 @@ def test_configurations_impossible_together_are_an_error_naming_the_nodes() -> N
         ({"method": "magic"}, r"method: must be one of 'ldp', 'elimination', got 'magic'"),
         ({"epsilon": -0.1}, r"epsilon: must be >= 0 and finite, got -0.1"),
         ({"epsilon": float("nan")}, r"epsilon: must be >= 0 and finite, got nan"),
+        ({"epsilon": "0.1"}, r"epsilon: must be >= 0 and finite, got '0\.1'"),
         ({"threads": 0}, r"threads: must be >= 1, got 0"),
+        ({"threads": "2"}, r"threads: must be >= 1, got '2'"),
+        ({"max_joint_configurations": 1.5}, r"max_joint_configurations: must be >= 1, got 1\.5"),
         ({"max_joint_configurations": 0}, r"max_joint_configurations: must be >= 1, got 0"),
     ],
 )

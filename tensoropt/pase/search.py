@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -139,7 +140,14 @@ def _sequence(order: str | Sequence[int], tables: TimeTables, variable: Sequence
             f"find_best_strategy order: must be one of {', '.join(map(repr, ORDERS))}, or all nodes in an order of "
             f"your own, got {order!r}. Choose one."
         )
-    nodes = [int(node) for node in order]
+    given: Any = order
+    nodes = list(given) if isinstance(given, Iterable) else [given]
+    strange = [node for node in nodes if not isinstance(node, int | np.integer)]
+    if strange:
+        raise ProblemError(
+            f"find_best_strategy order: nodes must be their numbers, 0..{len(variable) - 1}, got {strange[0]!r}. Give "
+            f"a permutation of these, or one of {', '.join(map(repr, ORDERS))}."
+        )
     if sorted(nodes) != list(range(len(variable))):
         missing = sorted(set(range(len(variable))) - set(nodes))
         raise ProblemError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,9 +225,14 @@ def test_least_sum_is_what_broadcasting_gives(monkeypatch: pytest.MonkeyPatch) -
         ([0, 1], r"each of the 3 nodes once, got 2 of which 2 are different nodes; node 2 is missing"),
         ([0, 1, 1], r"got 3 of which 2 are different nodes; node 2 is missing"),
         ([0, 1, 2, 3], r"got 4 of which 3 are different nodes\. Give a permutation of 0\.\.2"),
+        (
+            ["a", "b", "c"],
+            r"nodes must be their numbers, 0\.\.2, got 'a'\. Give a permutation of these, or one of 'gen",
+        ),
+        (7.5, r"nodes must be their numbers, 0\.\.2, got 7\.5\."),
     ],
 )
-def test_order_that_is_none_is_refused(order: str | list[int], message: str) -> None:
+def test_order_that_is_none_is_refused(order: Any, message: str) -> None:
     problem = Problem("abc", [[1.0]] * 3, [[0.0]] * 3)
     with pytest.raises(ProblemError, match=message):
         find_best_strategy(problem, order=order)

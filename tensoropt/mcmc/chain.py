@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,9 @@ class Stop:
     patience: float = 0.5
 
     def __post_init__(self) -> None:
+        given: Any = self.iterations
+        if given is not None and not isinstance(given, int | np.integer):
+            raise ProblemError(f"MCMC: iterations must be a whole number, got {given!r}. Give the proposals to make.")
         for name, value in (("iterations", self.iterations), ("seconds", self.seconds)):
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ProblemError(

@@ -291,6 +291,9 @@ def _run(
             f"MCMC: needs at least one initial strategy, one chain and one process, got {len(initial)}, {count} and "
             f"{processes}. Leave chains out for one per initial strategy."
         )
+    given: Any = seed
+    if not isinstance(given, int | np.integer) or given < 0:
+        raise ProblemError(f"MCMC: seed must be a whole number of at least 0, got {given!r}. Give for example seed=0.")
     seeds = np.random.SeedSequence(seed).spawn(count)
     starts: list[Start] = []
     for number in range(count):

@@ -143,7 +143,6 @@ def test_bounds_drop_points_of_long_chains_and_lose_none(monkeypatch: pytest.Mon
     largest_free = max(made)
     made.clear()
     monkeypatch.setattr(track, "BOUND_FROM", 0)
-    patch.setattr(track, "COMPARE_FROM", 0)
     bounded = track_frontier(problem)
     assert len(free) > 50
     assert_same_points(bounded, free)
@@ -154,7 +153,6 @@ def test_too_long_an_elimination_gives_strategies_near_the_frontier(monkeypatch:
     problem = layered_problem(5, 9, seed=7)
     exact = track_frontier(problem)
     monkeypatch.setattr(track, "BOUND_FROM", 0)
-    patch.setattr(track, "COMPARE_FROM", 0)
     monkeypatch.setattr(track, "ROUNDS", ((2, 1),))
     monkeypatch.setattr(track, "LONGEST", 3_000)
     found = track_frontier(problem)
@@ -172,7 +170,6 @@ def test_hull_is_the_result_where_even_the_narrow_search_is_too_long(monkeypatch
     problem = layered_problem(5, 9, seed=7)
     exact = track_frontier(problem)
     monkeypatch.setattr(track, "BOUND_FROM", 0)
-    patch.setattr(track, "COMPARE_FROM", 0)
     monkeypatch.setattr(track, "LONGEST", 3_000)
     monkeypatch.setattr(track, "NARROW_LONGEST", 10)
     found = track_frontier(problem)
@@ -186,7 +183,6 @@ def test_hull_is_the_result_where_even_the_narrow_search_is_too_long(monkeypatch
 def test_heuristic_elimination_takes_over_where_there_are_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = layered_problem(5, 9, seed=7)
     monkeypatch.setattr(track, "BOUND_FROM", 0)
-    patch.setattr(track, "COMPARE_FROM", 0)
     monkeypatch.setattr(track, "LONGEST", 3_000)
     monkeypatch.setattr(track.Bounds, "of", lambda *_: None)
     found = track_frontier(problem)
@@ -327,7 +323,6 @@ def test_heuristic_that_leads_nowhere_is_taken_back() -> None:
 def test_epsilon_bounds_the_error_of_every_point(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = 0
     monkeypatch.setattr(track, "BOUND_FROM", 0)
-    patch.setattr(track, "COMPARE_FROM", 0)
     for rounds in (((24, 2),), ((3, 1),), ()):  # with few known strategies, thinning has to do its part
         monkeypatch.setattr(track, "ROUNDS", rounds)
         for seed in range(4):

@@ -46,7 +46,8 @@ SHORT = 20_000_000
 """Candidates after which what seemed short is begun again with bounds."""
 
 COMPARE_FROM = 100_000_000
-"""Candidates of what bounds left, from which its configurations are compared with one another."""
+"""Candidates of what bounds left, from which its configurations are compared with one another; of time alone, or memory
+alone, where more of them are dominated, all that is long is."""
 
 LEAVE_FROM = 20_000
 """Candidates of one elimination from which it waits for the bounds."""
@@ -267,7 +268,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         before = sum(graph.sizes.values())
         left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
         ahead = _work_ahead(left)
-        if ahead >= COMPARE_FROM:
+        if ahead >= (BOUND_FROM if one_cost else COMPARE_FROM):
             # Beside what is left of its neighbours, a configuration is more often dominated than beside all there was.
             drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope], FrontierSide.of)
             left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))

@@ -72,11 +72,11 @@ def sum_over(tables: Iterable[FloatArray], of: Callable[[FloatArray], float]) ->
 def _exact_sums(terms: FloatArray, counts: IntArray) -> FloatArray:
     """The correctly rounded sums of each row ``(points, terms)`` of so many of each term, all >= 0."""
     totals = terms @ counts.astype(np.float64)
-    finite = terms[np.isfinite(terms)]
-    if finite.size and finite.max() > 0.0:
-        # Multiples of one unit whose sum is below 2^53 of it add exactly in any order.
-        unit = math.ldexp(1.0, math.frexp(float(totals.max(where=np.isfinite(totals), initial=0.0)))[1] - 52)
-        if (finite / unit == np.rint(finite / unit)).all():
+    largest = float(totals.max(where=np.isfinite(totals), initial=0.0))
+    if largest > 0.0:
+        # Multiples of one unit whose sum is below 2^53 of it add exactly in any order. Mostly the first row tells.
+        unit = math.ldexp(1.0, math.frexp(largest)[1] - 52)
+        if _are_multiples(terms[:1], unit) and _are_multiples(terms, unit):
             return totals
     # A multiple as its powers of two, which are exact.
     powers = [
@@ -86,7 +86,13 @@ def _exact_sums(terms: FloatArray, counts: IntArray) -> FloatArray:
         if c >> power & 1
     ]
     parts = terms[:, [i for i, _ in powers]] * np.array([scale for _, scale in powers])
-    return np.array([math.fsum(row) for row in parts.tolist()])
+    return np.array([math.fsum(row.tolist()) for row in parts])
+
+
+def _are_multiples(costs: FloatArray, unit: float) -> bool:
+    """Whether all that are finite are."""
+    counts = costs[np.isfinite(costs)] / unit
+    return bool((counts == np.rint(counts)).all())
 
 
 def _int_array(name: str, value: Any) -> IntArray:

@@ -267,6 +267,8 @@ class Planner:
     ) -> Plan:
         """The plan of a point of what :meth:`found_by` gave."""
         notes = {**self._notes(topology, limit, space), "search_seconds": found.seconds}
+        if found.left_out is not None:
+            notes["left_out"] = found.left_out
         return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
 
     def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:

@@ -114,7 +114,12 @@ def _caption(plan: Plan) -> str | None:
         return (
             f"Planned and compared only: {' and '.join(lacking)} {'do' if len(lacking) > 1 else 'does'} not execute yet"
         )
-    return f"Space: {plan.notes['space']}" if "space" in plan.notes else None
+    said = [
+        f"{label}: {plan.notes[key]}"
+        for key, label in (("space", "Space"), ("left_out", "Search"))
+        if key in plan.notes
+    ]
+    return ". ".join(said) or None
 
 
 def _action(action: str | None) -> str:

@@ -24,7 +24,7 @@ MAX_MESH_RANK = 2
 """Dimensions of the meshes that are tried. Mesh-TensorFlow's own programs have two."""
 
 MAX_LAYOUTS = 200_000
-"""More on one mesh are refused: they would take minutes."""
+"""Meshes of a rank of which one has more are left out: they would take minutes."""
 
 _Blocks = tuple[tuple[int, ...], ...]  # per mesh dimension, the axes of the factor mesh that it is the product of
 
@@ -37,19 +37,27 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
     one of them, as if a program had renamed the other (attention's memory length, a recurrent cell's input). Both ways
     to name what meets in an operator and has one size are tried. Both copies of a moved tensor are kept.
 
+    Where a mesh has more than `MAX_LAYOUTS` layouts, those of its rank and above are left out; the result says so, and
+    is not exact.
+
     Args:
         space: the graph's search space.
         max_mesh_rank: at least 1.
 
     Raises:
-        PlanError: there are more than `MAX_LAYOUTS` layouts on a mesh.
+        PlanError: nothing can be split, or there are more than `MAX_LAYOUTS` layouts on a mesh of one dimension.
         InfeasibleError: no layout is possible.
     """
     began = time.perf_counter()
     rows: list[IntArray] = []
+    left_out: list[str] = []
     for renamed in (False, True):
         dimensions = logical_dimensions(space.graph, space.operators, space.rules, renamed=renamed)
-        rows += _assignments(space, dimensions, max_mesh_rank)
+        found, reason = _assignments(space, dimensions, max_mesh_rank)
+        rows += found
+        left_out += [] if reason is None else [reason]
+    if not rows and left_out:
+        raise does_not_apply("mesh_tensorflow", left_out[0], "Use fewer devices, or a smaller model.")
     if not rows:
         raise does_not_apply(
             "mesh_tensorflow",
@@ -57,27 +65,38 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
             "Use sizes that are, or another number of devices.",
         )
     seconds = time.perf_counter() - began
-    return frontier_of(space.problem, np.concatenate(rows), exact=True, eliminations=(), seconds=seconds)
+    return frontier_of(
+        space.problem,
+        np.concatenate(rows),
+        exact=not left_out,
+        eliminations=(),
+        seconds=seconds,
+        left_out=left_out[0] if left_out else None,
+    )
 
 
-def _assignments(space: SearchSpace, dimensions: LogicalDimensions, max_mesh_rank: int) -> list[IntArray]:
-    """The assignments of the best layouts of each mesh."""
+def _assignments(
+    space: SearchSpace, dimensions: LogicalDimensions, max_mesh_rank: int
+) -> tuple[list[IntArray], str | None]:
+    """The assignments of the best layouts of each mesh, and why those of some rank and above were left out."""
     axis_of = axes_of_names(space, dimensions)
     names = tuple(sorted(dimensions.sizes, key=lambda name: (-dimensions.sizes[name], name)))
-    rows = []
+    rows: list[IntArray] = []
     for rank in range(min(1, len(space.mesh.axes)), min(max_mesh_rank, len(space.mesh.axes)) + 1):
+        of_rank = []
         for blocks in coarsenings(space.mesh, rank):
             found = list(itertools.islice(_splits(space.mesh, blocks, names, dimensions), MAX_LAYOUTS + 1))
             if len(found) > MAX_LAYOUTS:
-                raise does_not_apply(
-                    "mesh_tensorflow",
-                    f"{len(names)} names of dimensions have more than {MAX_LAYOUTS} layouts on {space.mesh}",
-                    "Use a smaller max_mesh_rank, or fewer devices.",
+                extents = " x ".join(str(space.mesh.extent(axes)) for axes in blocks)
+                several = f"{rank} dimension{'s' * (rank > 1)}"
+                return rows, (
+                    f"meshes of {several} were left out: {len(names)} names of tensors' dimensions have more than "
+                    f"{MAX_LAYOUTS:,} layouts on one of {extents} devices"
                 )
             if found:
-                splits = np.array(found, dtype=np.int64).reshape(len(found), len(names))
-                rows.append(Layouts(space, names, axis_of, blocks, splits).best())
-    return rows
+                of_rank.append((blocks, np.array(found, dtype=np.int64).reshape(len(found), len(names))))
+        rows += [Layouts(space, names, axis_of, blocks, splits).best() for blocks, splits in of_rank]
+    return rows, None
 
 
 def _splits(

@@ -85,6 +85,7 @@ class Frontier:
         eliminations: what was done, in order.
         seconds: how long the search took.
         provenance: the model and the devices that it is for; None where only a problem was given.
+        left_out: what was not searched though it should be, in words; None where nothing was.
     """
 
     names: tuple[str, ...]
@@ -96,6 +97,7 @@ class Frontier:
     eliminations: tuple[Elimination, ...]
     seconds: float
     provenance: Provenance | None = None
+    left_out: str | None = None
 
     def __post_init__(self) -> None:
         points, nodes = len(self.time_s), len(self.names)
@@ -233,6 +235,7 @@ class Frontier:
                 "seconds": self.seconds,
                 # Left out where there is none, so that frontiers of bare problems stay what they were.
                 **({} if self.provenance is None else {"provenance": self.provenance.to_json()}),
+                **({} if self.left_out is None else {"left_out": self.left_out}),
             }
         )
 
@@ -268,6 +271,7 @@ class Frontier:
                 ),
                 seconds=float(data["seconds"]),
                 provenance=Provenance.from_json(data["provenance"]) if "provenance" in data else None,
+                left_out=data.get("left_out"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProblemError(
@@ -284,6 +288,7 @@ def frontier_of(
     exact: bool,
     eliminations: Sequence[Elimination],
     seconds: float,
+    left_out: str | None = None,
 ) -> Frontier:
     """The frontier of given strategies: evaluated exactly by ``problem``, then reduced.
 
@@ -294,6 +299,7 @@ def frontier_of(
         exact: what the search claims.
         eliminations: what the search did.
         seconds: how long it took.
+        left_out: what was not searched though it should be.
 
     Raises:
         ProblemError: indices break the format, or no strategy is possible.
@@ -315,4 +321,5 @@ def frontier_of(
         exact=exact,
         eliminations=tuple(eliminations),
         seconds=seconds,
+        left_out=left_out,
     )

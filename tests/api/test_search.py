@@ -78,6 +78,21 @@ def test_options_choose_among_what_a_baseline_offers() -> None:
     assert small.memory_bytes < find(search="data_parallel").memory_bytes
 
 
+def test_what_a_baseline_leaves_out_is_noted_in_its_plan_and_in_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    import tensoropt
+    from tensoropt.cluster import preset
+
+    build()
+    assert "left_out" not in find(search="mesh_tensorflow").notes
+    monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 8)
+    note = find(search="mesh_tensorflow").notes["left_out"]
+    assert note.startswith("meshes of 2 dimensions were left out: ")
+    table = tensoropt.compare(topology=preset("cpu", devices=4), methods=["mesh_tensorflow"])
+    assert table.row("mesh_tensorflow").remark() == note == table.row("mesh_tensorflow").left_out
+
+
 def test_search_that_ignores_memory_says_what_is_missing() -> None:
     import tensoropt
 

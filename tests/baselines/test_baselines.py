@@ -138,12 +138,26 @@ def test_mesh_tensorflow_does_not_apply_where_nothing_divides() -> None:
         mesh_tensorflow(space)
 
 
-def test_mesh_tensorflow_refuses_too_many_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mesh_tensorflow_leaves_out_ranks_of_too_many_layouts_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
+    space = _space(mlp())
+    whole, lines = mesh_tensorflow(space), mesh_tensorflow(space, max_mesh_rank=1)
+    assert whole.exact and whole.left_out is None
+    assert len(whole) > len(lines)
+    monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 4)
+    found = mesh_tensorflow(space)
+    assert found.assignments.tolist() == lines.assignments.tolist()
+    assert not found.exact
+    assert found.left_out == (
+        "meshes of 2 dimensions were left out: 4 names of tensors' dimensions have more than 4 layouts on one of 2 x 2 "
+        "devices"
+    )
     monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 2)
-    with pytest.raises(PlanError, match="have more than 2 layouts on"):
-        mesh_tensorflow(_space(mlp()))
+    with pytest.raises(
+        PlanError, match=r"does not apply because meshes of 1 dimension were left out: .* than 2 layouts"
+    ):
+        mesh_tensorflow(space)
 
 
 def test_a_restricted_problem_has_the_costs_of_what_it_keeps() -> None:

@@ -49,6 +49,7 @@ def test_remarks_say_what_is_missing() -> None:
         "",
         "does not apply because [it] cannot. Use 'zero2'.",
     ]
+    assert ComparisonRow("x", "baseline", fits=True, left_out="meshes were left out").remark() == "meshes were left out"
     text = str(table)
     assert "Predicted for 4 devices of 2x2 X, 64 samples per step; at most 4 MiB per device" in text
     assert "Fastest of those that fit: tofu by the sum, ft by simulation." in text

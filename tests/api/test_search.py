@@ -86,7 +86,7 @@ def test_what_a_baseline_leaves_out_is_noted_in_its_plan_and_in_a_comparison(mon
 
     build()
     assert "left_out" not in find(search="mesh_tensorflow").notes
-    monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 8)
+    monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 4)
     note = find(search="mesh_tensorflow").notes["left_out"]
     assert note.startswith("meshes of 2 dimensions were left out: ")
     table = tensoropt.compare(topology=preset("cpu", devices=4), methods=["mesh_tensorflow"])

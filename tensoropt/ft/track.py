@@ -19,7 +19,7 @@ from tensoropt.ft.bounds import Bounds
 from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
 from tensoropt.ft.dominance import FrontierSide, drop_dominated
 from tensoropt.ft.linear import LinearGraph, eliminate_simple, first_operator, topological_rank
-from tensoropt.ft.order import fewest_points_order, least_table_order
+from tensoropt.ft.order import Order, fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.ft.workshop import Factor, TooLongError, Workshop, choice, nothing, unit
@@ -45,9 +45,9 @@ BOUND_FROM = 1_000_000
 SHORT = 20_000_000
 """Candidates after which what seemed short is begun again with bounds."""
 
-COMPARE_FROM = 100_000_000
-"""Candidates of what bounds left, from which its configurations are compared with one another; of time alone, or memory
-alone, where more of them are dominated, all that is long is."""
+COMPARE_FROM = 1 << 20
+"""Joint configurations of the largest elimination that bounds left, from which configurations are compared with one
+another."""
 
 LEAVE_FROM = 20_000
 """Candidates of one elimination from which it waits for the bounds."""
@@ -239,7 +239,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     If that takes long, bounds are worked out: a narrow pass finds strategies, then the exact one goes on without
     what those beat.
     """
-    if _work_ahead(graph, BOUND_FROM) < BOUND_FROM:
+    if not _is_long(graph):
         short = _try_short(graph, order, kind, options)
         if short is not None:
             return short
@@ -267,14 +267,14 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             return known[0]
         before = sum(graph.sizes.values())
         left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
-        ahead = _work_ahead(left)
-        if ahead >= (BOUND_FROM if one_cost else COMPARE_FROM):
+        expected = fewest_points_order(left)
+        if expected.largest >= COMPARE_FROM:
             # Beside what is left of its neighbours, a configuration is more often dominated than beside all there was.
             drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope], FrontierSide.of)
             left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
         graph = left
         helped = one_cost or sum(graph.sizes.values()) <= before * 0.9
-        if not helped or ahead < BOUND_FROM:
+        if not helped or not _is_long(graph, expected):
             break
     longest = options.longest if options.heuristics else math.inf
     whole = graph if known else graph.copy()
@@ -315,13 +315,14 @@ def _can_be_bounded(graph: CostGraph) -> bool:
     return len(graph.sizes) >= 2 and all(len(f.scope) <= 2 for f in graph.factors())
 
 
-def _work_ahead(graph: CostGraph, enough: float = math.inf) -> float:
-    """About how many candidates there are to look at, if fewer than ``enough``; 0.0 where bounds are of no use."""
+def _is_long(graph: CostGraph, order: Order | None = None) -> bool:
+    """Whether bounds are worth their while, going by the order of fewest points unless it is another."""
     if not _can_be_bounded(graph):
-        return 0.0
+        return False
     # Every point is looked at once at least.
-    read = float(sum(factor.table.points for factor in graph.factors()))
-    return read if read >= enough else max(read, fewest_points_order(graph).candidates)
+    if sum(factor.table.points for factor in graph.factors()) >= BOUND_FROM:
+        return True
+    return (order or fewest_points_order(graph)).candidates >= BOUND_FROM
 
 
 def _times(factor: Factor) -> FloatArray:

@@ -107,6 +107,7 @@ class SearchSpace:
         self._slots = dict(slots or {})
         self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
         self._choices: dict[tuple[object, ...], Choices] = {}
+        self._named: dict[str, Choices] = {}
         self._nodes: dict[tuple[object, ...], Tables] = {}
         resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening, packing_of(cost))
         self._edge_costs = EdgeCosts(
@@ -125,12 +126,14 @@ class SearchSpace:
 
     def choices_of(self, name: str) -> Choices:
         """The configurations of an operator, with the layouts that follow."""
-        everywhere = self.graph[name].type == "Sink"
-        key = (self.rules[name], self._allowed.get(name), everywhere)
-        if key not in self._choices:
-            coarsening = dataclasses.replace(self.coarsening, placed_blocks=0) if everywhere else self.coarsening
-            self._choices[key] = Choices(self.rules[name], self.mesh, coarsening, self._allowed.get(name))
-        return self._choices[key]
+        if name not in self._named:
+            everywhere = self.graph[name].type == "Sink"
+            key = (self.rules[name], self._allowed.get(name), everywhere)
+            if key not in self._choices:
+                coarsening = dataclasses.replace(self.coarsening, placed_blocks=0) if everywhere else self.coarsening
+                self._choices[key] = Choices(self.rules[name], self.mesh, coarsening, self._allowed.get(name))
+            self._named[name] = self._choices[key]
+        return self._named[name]
 
     def reshard_table(self, edge: Edge) -> ReshardTable:
         """Times and paths between the layouts that an edge may have."""
@@ -260,21 +263,31 @@ class SearchSpace:
         picks = np.zeros(len(self.operators) + len(self.edges), np.int64)
         picks = picks if alternatives is None else np.asarray(alternatives, dtype=np.int64)
         chosen = {op.name: int(index) for op, index in zip(self.operators, assignment, strict=True)}
-        devices = {name: list(self._layouts(name, chosen).devices(self.mesh)) for name in chosen}
         result = np.zeros(self.mesh.size)
         for op in self.operators:
-            result[devices[op.name]] += self.node_costs(op.name, chosen[op.name])[1]
+            result += self.node_device_memory(op.name, chosen[op.name])
         for edge, keep in zip(self.edges, picks[len(self.operators) :].tolist(), strict=True):
-            given, wanted = chosen[edge.tensor.op], chosen[edge.consumer]
-            entry = self.edge_costs(edge, given, wanted, keep)[1]
-            held, spec = self._keeping.copies(edge), self.graph.spec(edge.tensor)
-            source, target = self._edge_costs.given(edge).value[[given]], self._edge_costs.wanted(edge).value[[wanted]]
-            moves = not np.array_equal(source, target)
-            # What the entry has of the copy after the move; the rest is where it was made.
-            after = float(piece_bytes(spec, target, self.mesh)[0])
-            after *= {BOTH: held.after * moves, BEFORE: 0, AFTER: 1}[keep]
-            result[devices[edge.tensor.op]] += entry - after
-            result[devices[edge.consumer]] += after
+            result += self.edge_device_memory(edge, chosen[edge.tensor.op], chosen[edge.consumer], keep)
+        return result
+
+    def node_device_memory(self, name: str, index: int) -> FloatArray:
+        """``(devices,)``, the bytes that an operator in one of its :meth:`choices` adds to :meth:`device_memory`."""
+        result = np.zeros(self.mesh.size)
+        result[list(self.choices(name)[index].devices(self.mesh))] = self.node_costs(name, index)[1]
+        return result
+
+    def edge_device_memory(self, edge: Edge, given: int, wanted: int, keep: int = BOTH) -> FloatArray:
+        """``(devices,)``, the bytes that an edge adds to :meth:`device_memory`; see :meth:`edge_costs`."""
+        entry = self.edge_costs(edge, given, wanted, keep)[1]
+        held, spec = self._keeping.copies(edge), self.graph.spec(edge.tensor)
+        source, target = self._edge_costs.given(edge).value[[given]], self._edge_costs.wanted(edge).value[[wanted]]
+        moves = not np.array_equal(source, target)
+        # What the entry has of the copy after the move; the rest is where it was made.
+        after = float(piece_bytes(spec, target, self.mesh)[0])
+        after *= {BOTH: held.after * moves, BEFORE: 0, AFTER: 1}[keep]
+        result = np.zeros(self.mesh.size)
+        result[list(self.choices(edge.tensor.op)[given].devices(self.mesh))] = entry - after
+        result[list(self.choices(edge.consumer)[wanted].devices(self.mesh))] += after
         return result
 
     def assignment(self, configuration_of: Mapping[str, Configuration]) -> tuple[int, ...]:

@@ -12,9 +12,12 @@ import numpy as np
 from tensoropt.baselines.following import Actions, follow, parameter_side, placed
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.graph.operator import Operator
-from tensoropt.mcmc import Simulator, network_of, search_strategy
+from tensoropt.mcmc import Chain, Simulator, Stop, moves_of, network_of
+from tensoropt.mcmc.device_memory import DeviceMemory
+from tensoropt.mcmc.simulator import NO_LIMIT
 from tensoropt.plan.configuration import Configuration, at, place_of
 from tensoropt.search.space import SearchSpace
+from tensoropt.search.stages import TICKS_PER_S
 
 __all__ = ["Mover", "WholeSpaceResult", "modules_of", "only", "search_whole_space", "whole_space"]
 
@@ -37,6 +40,7 @@ class WholeSpaceResult:
         first_s: of the fastest strategy that the search began at.
         taken: moves of operators with all that follow them that were taken.
         seconds: of wall-clock time.
+        interrupted: whether Ctrl-C ended it; this is the best so far.
     """
 
     configurations: Strategy
@@ -44,6 +48,7 @@ class WholeSpaceResult:
     first_s: float
     taken: int
     seconds: float
+    interrupted: bool = False
 
 
 def whole_space(space: SearchSpace, slots: Mapping[str, int] | None = None) -> SearchSpace:
@@ -81,19 +86,20 @@ def search_whole_space(
     and be sent there and back. So a first chain moves an operator that decides (a product, a convolution, a lookup, or
     what joins several tensors), or all of those of a branch between a fan-out and the next join, with everything that
     follows them. Before that, the branches of each fan-out are tried side by side, in as equal shares as they come. A
-    second chain (`tensoropt.mcmc.search_strategy`) begins where the first was best.
+    second chain (:class:`tensoropt.mcmc.Chain`) begins where the first was best. Both simulate what a move changes, and
+    take nothing that does not fit; where the beginning does not, they go down in memory first. Ctrl-C ends them.
 
     Args:
         space: as :func:`whole_space` gives it.
         first: strategies, of which those that the space has count. The first chain begins at the fastest.
         slots: of the model's variables.
-        memory_bytes: what the fullest device may hold; what does not fit is no result.
+        memory_bytes: what the fullest device may hold; hard.
         moves: of the first chain, at random.
         proposals: of the second one, at most.
         seed: of both.
 
     Raises:
-        InfeasibleError: the space has none of the first strategies, or none that fits.
+        InfeasibleError: the space has none of the first strategies, or the chains came to none that fits.
     """
     began = time.perf_counter()
     mover = Mover(space, np.random.default_rng(seed))
@@ -103,41 +109,59 @@ def search_whole_space(
             f"MCMC over the whole space: it must have one of the {len(first)} strategies to begin at, and has none. "
             "Give data parallelism."
         )
-    network = network_of(space)
+    network, memory = network_of(space), DeviceMemory(space, memory_bytes)
     simulator = Simulator(network, starts[0])
     known = []
     for start in starts:
-        simulator.reset(start)
-        known.append((simulator.makespan_s, start))
-    known.sort()
-    current_s, current = known[0]
+        makespan, over = simulator.reset(start), max(0, memory.fullest(start) - memory.limit)
+        known.append((over, makespan, start))
+    over, first_ticks, current = min(known)
+    simulator.reset(current)
     mover.take(current)
-    beta, taken = _BETA / current_s, 0
+    taken, interrupted = 0, False
     pairs = [(module, axis) for module in modules_of(space) for axis in range(len(space.mesh.axes))]
-    for number in range(len(pairs) + moves):
-        if number < len(pairs):  # nothing that is slower is taken before the best of all modules is known
-            drawn, slack_s = mover.moved(mover.apart(*pairs[number])), 0.0
-        else:
-            drawn, slack_s = mover.propose(), -math.log1p(-mover.random.random()) / beta
-        if drawn is None or not network.allows(np.array(drawn)):
-            continue
-        simulator.reset(drawn)
-        if simulator.makespan_s <= current_s + slack_s:
-            current_s, taken = simulator.makespan_s, taken + 1
+    try:
+        for number in range(len(pairs) + moves):
+            if number < len(pairs):  # nothing that is slower is taken before the best of all modules is known
+                drawn, slack = mover.moved(mover.apart(*pairs[number])), 0.0
+            else:
+                drawn, slack = mover.propose(), -math.log1p(-mover.random.random()) / _BETA * known[0][1]
+            if drawn is None:
+                continue
+            # What does not fit goes down in memory first, whatever the time.
+            makespan = simulator.try_strategy(drawn, NO_LIMIT if over else int(simulator.makespan + slack))
+            left = max(0, memory.fullest(drawn) - memory.limit) if makespan >= 0 else 0
+            if makespan < 0 or left > over or (over and left == over):
+                simulator.reject()
+                continue
+            simulator.accept()
             mover.take(drawn)
-            known.append((current_s, drawn))
-    best = min(known)[1]
-    polished = search_strategy(space, initial=[best], iterations=proposals, network=network, seed=seed)
-    known.append((polished.time_s, polished.assignment))
-    for seconds, assignment in sorted(known):
-        chosen = mover.strategy(assignment)
-        alone = only(space, chosen, slots)
-        held = float(alone.device_memory((0,) * len(alone.operators)).max())
-        if held <= memory_bytes:
-            return WholeSpaceResult(chosen, seconds, known[0][0], taken, time.perf_counter() - began)
-    raise InfeasibleError(
-        f"MCMC over the whole space: none of {len(known)} strategies fits {memory_bytes:,.0f} bytes per device; the "
-        f"slowest takes {held:,.0f}. Give one that fits to begin at."
+            over, taken = left, taken + 1
+            known.append((over, makespan, drawn))
+    except KeyboardInterrupt:
+        interrupted = True
+    over, best_ticks, best = min(known)
+    if not interrupted:
+        chain = Chain(network, best, seed=seed, moves=moves_of(space, network, variables=True), memory=memory)
+        try:
+            found = chain.run(Stop(iterations=proposals))
+            over, best_ticks, best = 0, found.cost_ticks, found.assignment
+            interrupted = found.stopped_by == "interrupt"
+        except InfeasibleError:  # it says nothing of what the first chain saw
+            pass
+    if over:
+        raise InfeasibleError(
+            f"MCMC over the whole space: none of the strategies that {len(known) - 1 + proposals} moves led to fits "
+            f"{memory_bytes:,.0f} bytes per device; the smallest of the first chain takes {memory.limit + over:,}. "
+            "Allow more memory, more moves, or give a strategy that fits to begin at."
+        )
+    return WholeSpaceResult(
+        mover.strategy(best),
+        best_ticks / TICKS_PER_S,
+        first_ticks / TICKS_PER_S,
+        taken,
+        time.perf_counter() - began,
+        interrupted,
     )
 
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc import chain_kernels as kernels
+from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.mcmc.memory import Memory, memory_of, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.network import Network
-from tensoropt.mcmc.simulator import Simulator
+from tensoropt.mcmc.simulator import NO_LIMIT, Simulator
 from tensoropt.search.stages import TICKS_PER_S, Ints
 
 __all__ = ["Chain", "ChainResult", "Report", "Stop"]
@@ -103,7 +104,7 @@ class Chain:
         beta: float | None = None,
         seed: np.random.SeedSequence | int = 0,
         moves: Moves | None = None,
-        memory: Memory | None = None,
+        memory: Memory | DeviceMemory | None = None,
         delta: bool = True,
     ) -> None:
         """Simulates the first strategy.
@@ -115,14 +116,19 @@ class Chain:
                 one that is slower by a thousandth of it is taken every seventh time.
             seed: of proposals.
             moves: what a proposal changes; by default one operator.
-            memory: tables and limit.
+            memory: tables and limit of the sum, or what tells the fullest device; hard. A chain that begins with what
+                does not fit goes down in memory first, whatever the time.
             delta: whether to simulate only what changes; with the same results either way.
 
         Raises:
             ProblemError: beta is not positive.
         """
         self._rng = np.random.default_rng(seed)
-        self._memory = no_memory() if memory is None else memory
+        self._devices = memory if isinstance(memory, DeviceMemory) else None
+        if isinstance(memory, DeviceMemory):
+            self._memory = no_memory()._replace(limit=memory.limit)
+        else:
+            self._memory = no_memory() if memory is None else memory
         self._moves = Moves.of_each(network) if moves is None else moves
         self._delta = delta
         self.simulator = Simulator(network, initial, moves=self._moves)
@@ -130,7 +136,10 @@ class Chain:
         if beta is not None and not (math.isfinite(beta) and beta > 0):
             raise ProblemError(f"MCMC: beta must be positive and finite, got {beta}. The larger, the greedier.")
         limited = self._memory.limit >= 0
-        bytes_now = int(memory_of(self._memory, self.simulator.assignment)) if limited else 0
+        if self._devices is not None:
+            bytes_now = self._devices.fullest(self.simulator.assignment)
+        else:
+            bytes_now = int(memory_of(self._memory, self.simulator.assignment)) if limited else 0
         fits = not limited or bytes_now <= self._memory.limit
         makespan = self.simulator.makespan
         self._state: Ints = np.array([0, makespan, makespan, 0, 0, bytes_now, int(fits), makespan, 0, 0], np.int64)
@@ -197,6 +206,10 @@ class Chain:
         slack = np.minimum(slack, 2.0**60).astype(np.int64)
         simulator.require(moves, sets, choices)
         simulator.refresh()
+        if self._devices is not None:
+            self._propose_by_device(self._devices, sets, choices, slack)
+            self._made += batch
+            return
         state[kernels.NEXT] = 0
         run = kernels.run_delta if self._delta else kernels.run_full
         done = False
@@ -217,3 +230,21 @@ class Chain:
             )
             simulator.makespan = int(state[kernels.COST])
         self._made += batch
+
+    def _propose_by_device(self, devices: DeviceMemory, sets: Ints, choices: Ints, slack: Ints) -> None:
+        """The same one by one, as places of operators say how much a device has: asked of what is fast enough."""
+        simulator, state = self.simulator, self._state
+        for number, proposal in enumerate(zip(sets.tolist(), choices.tolist(), slack.tolist(), strict=True)):
+            held = int(state[kernels.MEMORY])
+            fits = held <= devices.limit
+            cost = simulator.try_change(*proposal[:2], int(state[kernels.COST]) + proposal[2] if fits else NO_LIMIT)
+            if cost < 0 or not simulator.moved:
+                simulator.reject()
+                continue
+            more = devices.fullest(simulator.assignment) - held
+            if held + more > (devices.limit if fits else held):
+                simulator.reject()
+                continue
+            simulator.accept()
+            state[kernels.MORE] = more
+            kernels.take(self._memory, state, self._made + number, cost, simulator.assignment, self._best)

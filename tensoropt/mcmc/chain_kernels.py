@@ -10,7 +10,7 @@ from tensoropt.mcmc.delta import change, commit
 from tensoropt.mcmc.kernels import find_paths, simulate
 from tensoropt.mcmc.moves import apply, restore
 
-__all__ = ["run_delta", "run_full"]
+__all__ = ["run_delta", "run_full", "take"]
 
 # Entries of a chain's state, and of what it gives back.
 NEXT, COST, BEST, BEST_AT, ACCEPTED, MEMORY, FEASIBLE, MARK, LIMIT, MORE = range(10)
@@ -34,7 +34,8 @@ def _limit(memory: Any, state: Any, more: int, slack: int) -> int:
 
 
 @compiled
-def _take(memory: Any, state: Any, number: int, cost: int, assignment: Any, best: Any) -> None:
+def take(memory: Any, state: Any, number: int, cost: int, assignment: Any, best: Any) -> None:
+    """Makes a proposal the strategy, and the best one if it is; ``state[MORE]`` is by how many bytes it is larger."""
     state[COST] = cost
     state[MEMORY] += state[MORE]
     state[ACCEPTED] += 1
@@ -129,7 +130,7 @@ def run_delta(
             restore(net, work, assignment, path)
             continue
         commit(pool, path, work, stages)
-        _take(memory, state, offset + number, cost, assignment, best)
+        take(memory, state, offset + number, cost, assignment, best)
     return False
 
 
@@ -166,5 +167,5 @@ def run_full(
             restore(net, work, assignment, path)
             work[TASKS] = tasks
             continue
-        _take(memory, state, offset + number, cost, assignment, best)
+        take(memory, state, offset + number, cost, assignment, best)
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from operator import contains
 from typing import NamedTuple
 
 import numpy as np
@@ -128,6 +129,7 @@ class Network:
         self._blob = blob.pack({blob.EDGES: len(tables.edges)}, self._fixed)
         self._row_at = np.full(int(self._table_first[-1]) + 1, -1, np.int64)
         self._arrays: Arrays | None = None
+        self._frames: dict[tuple[int, ...], Frame] = {}
 
     @property
     def operators(self) -> int:
@@ -143,6 +145,11 @@ class Network:
     def signatures(self) -> tuple[Signature, ...]:
         """All that are known so far, by number."""
         return tuple(self._signatures)
+
+    @property
+    def signature_count(self) -> int:
+        """How many are known so far."""
+        return len(self._signatures)
 
     @property
     def arrays(self) -> Arrays:
@@ -205,6 +212,36 @@ class Network:
 
     def frame(self, kept: tuple[int, ...]) -> Frame:
         """The classes of devices that differ along the axes ``kept``."""
+        if kept not in self._frames:
+            self._frames[kept] = self._bare_frame(kept)
+        known = self._frames[kept]
+        if len(known.kinds) == len(self._signatures):
+            return known
+        shared = [0] + [self._unit_axes(level) for level in range(len(self.levels))]
+        coordinates = list(np.ndindex(*known.shape))
+        masks, kinds, present = [], [], []
+        for sign in self.signatures[len(known.kinds) :]:
+            unit = shared[sign.lane] if sign.lane > 0 else 0
+            at = dict(sign.at)
+            masks.append(self._among(sign.axes | unit, kept))
+            kinds.append(sign.lane)
+            allowed = []
+            for axis in kept:
+                if axis in at:
+                    # Of devices that share a link one stands for all.
+                    allowed.append(at[axis][:1] if unit >> axis & 1 else at[axis])
+                else:
+                    allowed.append((0,) if unit >> axis & 1 else tuple(range(self.mesh[axis])))
+            present.append([all(map(contains, allowed, place)) for place in coordinates])
+        self._frames[kept] = known._replace(
+            masks=np.concatenate([known.masks, masks]).astype(np.int64),
+            kinds=np.concatenate([known.kinds, kinds]).astype(np.int64),
+            present=np.concatenate([known.present, np.array(present, np.uint8)]),
+        )
+        return self._frames[kept]
+
+    def _bare_frame(self, kept: tuple[int, ...]) -> Frame:
+        """The classes, without signatures."""
         shape = tuple(self.mesh[axis] for axis in kept)
         coordinates = np.array(list(np.ndindex(*shape)), np.int64).reshape(int(np.prod(shape)), len(kept))
         classes, sets = len(coordinates), 1 << len(kept)
@@ -216,28 +253,13 @@ class Network:
             zeroed[axes] = (coordinates * (1 - inside) * radix).sum(axis=1)
             offsets.append(np.unique((coordinates * inside * radix).sum(axis=1)))
         shared = [0] + [self._unit_axes(level) for level in range(len(self.levels))]
-        lanes = np.stack([zeroed[self._among(axes, kept)] for axes in shared])
-        masks, kinds, present = [], [], []
-        for sign in self._signatures:
-            unit = shared[sign.lane] if sign.lane > 0 else 0
-            at = dict(sign.at)
-            masks.append(self._among(sign.axes | unit, kept))
-            kinds.append(sign.lane)
-            has = np.ones(classes, np.uint8)
-            for position, axis in enumerate(kept):
-                if axis in at:
-                    # Of devices that share a link one stands for all.
-                    has &= np.isin(coordinates[:, position], at[axis][:1] if unit >> axis & 1 else at[axis])
-                elif unit >> axis & 1:
-                    has &= coordinates[:, position] == 0
-            present.append(has)
         return Frame(
             kept,
             shape,
-            lanes,
-            np.array(masks, np.int64),
-            np.array(kinds, np.int64),
-            np.array(present, np.uint8).reshape(len(present), classes),
+            np.stack([zeroed[self._among(axes, kept)] for axes in shared]),
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+            np.zeros((0, classes), np.uint8),
             zeroed,
             np.concatenate([[0], np.cumsum([len(some) for some in offsets])]).astype(np.int64),
             np.concatenate(offsets),
@@ -279,6 +301,8 @@ class Network:
         return sum(1 << position for position, axis in enumerate(kept) if axes >> axis & 1)
 
     def _sign(self, signature: Signature) -> int:
+        if signature in self._signatures:
+            return self._signatures[signature]
         at = dict(signature.at)
         outside = [
             (axis, places)
@@ -290,7 +314,8 @@ class Network:
                 f"Task on {signature}: the mesh {self.mesh} with {len(self.levels)} levels of links has no such device "
                 "or link. Use coordinates and levels that exist."
             )
-        return self._signatures.setdefault(signature, len(self._signatures))
+        self._signatures[signature] = len(self._signatures)
+        return self._signatures[signature]
 
     def _add_path(self, path: Route) -> int:
         if not path:

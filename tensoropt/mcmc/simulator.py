@@ -12,7 +12,7 @@ from tensoropt.mcmc.links import link_all
 from tensoropt.mcmc.marks import leave_marks, leave_tails
 from tensoropt.mcmc.memory import no_memory
 from tensoropt.mcmc.moves import Moves, apply, restore
-from tensoropt.mcmc.network import Network
+from tensoropt.mcmc.network import Frame, Network
 from tensoropt.mcmc.timeline import Resource, Task, Timeline
 from tensoropt.search.stages import TICKS_PER_S, Ints
 
@@ -56,11 +56,24 @@ class Simulator:
         self.network = network
         self._moves = Moves.of_each(network) if moves is None else moves
         self._keep = keep
+        self.frame: Frame
+        self.work: Ints
+        self._each = Moves.of_each(network)
+        self._degree: Ints = np.diff(network.field(blob.IN_FIRST)) + np.diff(network.field(blob.OUT_FIRST))
+        members = self._moves.members
+        self._most_moved = max(map(len, members), default=0)
+        self._around = max(map(self._slots_around, members), default=0)
         self.assignment: Ints = np.zeros(0, np.int64)
         self.reset(assignment)
 
     def reset(self, assignment: Sequence[int] | Ints) -> int:
         """Simulates a strategy from nothing (FlexFlow Algorithm 1); gives the makespan in ticks."""
+        self.assignment = self._checked(assignment)
+        self.require(self._each, np.arange(self.network.operators), self.assignment)
+        self._build()
+        return self.makespan
+
+    def _checked(self, assignment: Sequence[int] | Ints) -> Ints:
         chosen = np.array(assignment, np.int64)
         network = self.network
         if chosen.shape != network.choices.shape or np.any(chosen < 0) or np.any(chosen >= network.choices):
@@ -69,11 +82,7 @@ class Simulator:
                 f"(at most {int(network.choices.max(initial=0))}) less 1, got {chosen.shape} with "
                 f"{[int(i) for i in chosen[:8]]} …. Give indices into the operators' choices."
             )
-        self.assignment = chosen
-        each = Moves.of_each(network)
-        self.require(each, np.arange(network.operators), chosen)
-        self._build()
-        return self.makespan
+        return chosen
 
     def require(self, moves: Moves, sets: Ints, choices: Ints) -> bool:
         """Gets all ways that changes of sets (their numbers) to choices need; whether any was missing."""
@@ -88,9 +97,16 @@ class Simulator:
         return bool(count)
 
     def refresh(self) -> None:
-        """Simulates again if what the network has learned, here or from others that share it, does not fit any more."""
-        if len(self.network.signatures) != len(self.frame.kinds) or self.network.longest > self.stages:
+        """Takes over what the network has learned, here or from others that share it; simulates again if it must."""
+        network, known = self.network, len(self.frame.kinds)
+        if network.signature_count == known and network.longest <= self.stages:
+            return
+        if network.longest > self.stages or not {*network.placed_axes(known)} <= {*self.frame.kept}:
             self._build()
+            return
+        # The strategy's tasks are of signatures that were known, whose numbers stay.
+        self.frame = network.frame(self.frame.kept)
+        self._frame_blob = self.frame.blob()
 
     @property
     def makespan_s(self) -> float:
@@ -124,6 +140,42 @@ class Simulator:
         apply(compiled[0], moves.blob, no_memory(), self.assignment, self.work, number, choice)
         self._tried = delta.change(*compiled, self.assignment, limit)
         return int(self._tried)
+
+    def try_strategy(self, assignment: Sequence[int] | Ints, limit: int = NO_LIMIT) -> int:
+        """The makespan in ticks of another strategy, which may differ in any operators; then :meth:`accept` or
+        :meth:`reject` it. What it has in common with the present one is not simulated again.
+
+        Args:
+            assignment: a configuration of each operator.
+            limit: the makespan that is not wanted if it is longer.
+
+        Returns:
+            -1 if it exceeds ``limit``, or if its configurations are not possible beside one another.
+
+        Raises:
+            ProblemError: an operator has not the configuration.
+        """
+        chosen = self._checked(assignment)
+        moved = np.flatnonzero(chosen != self.assignment)
+        self.require(self._each, moved, chosen[moved])
+        around = self._slots_around(moved)
+        if around > self._around or len(moved) > self._most_moved:
+            self._around, self._most_moved = max(around, self._around), max(len(moved), self._most_moved)
+            self._build()
+        self.refresh()
+        self.grow()
+        work = self.work
+        for field, values in ((blob.MOVED_OP, moved), (blob.MOVED_FROM, self.assignment[moved])):
+            work[work[field] : work[field] + len(moved)] = values
+        work[blob.MOVED], work[blob.CHANGED] = len(moved), 0
+        self.assignment[moved] = chosen[moved]
+        self._tried = delta.change(*self.compiled(), self.assignment, limit)
+        return int(self._tried)
+
+    @property
+    def moved(self) -> int:
+        """How many operators the last change that was tried has moved."""
+        return int(self.work[blob.MOVED])
 
     def accept(self) -> None:
         """Makes the last change that was tried, and did not exceed its limit, the strategy."""
@@ -196,6 +248,11 @@ class Simulator:
         """How many tasks there may be before a change, without :meth:`grow`."""
         return self._room - self._most_fresh
 
+    def _slots_around(self, moved: Ints) -> int:
+        """At most so many slots have to do with operators that move: theirs, and for each of their edges its ways and
+        the operator at its other end."""
+        return min(4 * len(moved) + 4 * int(self._degree[moved].sum()), self.network.slots)
+
     def _build(self) -> None:
         network = self.network
         arrays = network.arrays
@@ -212,13 +269,9 @@ class Simulator:
                 f"Simulator: edge {edge} does not allow configurations {[int(self.assignment[op]) for op in ends]} of "
                 f"operators {ends} together. Choose configurations that give and want the same layout there."
             )
-        degree = np.diff(network.field(blob.IN_FIRST)) + np.diff(network.field(blob.OUT_FIRST))
-        most = int(degree.max(initial=0))
-        members = self._moves.members
-        moved = max(map(len, members), default=0)
-        # Each moved operator, and per edge of one the ways and the operator at its other end.
-        around = max((4 * len(some) + 4 * int(degree[some].sum()) for some in members), default=0)
-        self._most_fresh = min(around, slots) * self.stages * classes
+        most = int(self._degree.max(initial=0))
+        around = min(self._around, slots)
+        self._most_fresh = around * self.stages * classes
         count = int(kernels.count_tasks(self._frame_blob, arrays.pool, self.path))
         room = self._room = int(count * _ROOM) + 2 * self._most_fresh
         numbers = slots * self.stages * classes
@@ -228,8 +281,8 @@ class Simulator:
         of_size = [
             (numbers * blob.WIDTH, (blob.LINE_POSITION,)),
             (room, (*range(blob.LINE_TASK, blob.OTHER_ENABLER + 1), *range(blob.HEAP_READY, blob.REGION_LOGGED + 1))),
-            (min(around, slots), (blob.CHANGED_SLOT, blob.CHANGED_PATH)),
-            (moved, (blob.MOVED_OP, blob.MOVED_FROM)),
+            (around, (blob.CHANGED_SLOT, blob.CHANGED_PATH)),
+            (self._most_moved, (blob.MOVED_OP, blob.MOVED_FROM)),
             (slots, (blob.SLOT_DIRTY, blob.SLOT_CHANGED)),
             (len(network.field(blob.EDGE_FROM)), (blob.EDGE_SEEN,)),
             (self._most_fresh, (blob.DIRTY_TASKS, blob.DIRTY_STATE, blob.GONE_TASKS)),

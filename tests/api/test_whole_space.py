@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -12,6 +16,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.mcmc import simulate
+from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.space import SearchSpace
 from tests.plan.small_graphs import operator
@@ -96,8 +101,43 @@ def test_a_move_takes_along_what_follows() -> None:
 def test_what_does_not_fit_is_no_result() -> None:
     space = _odd()
     whole = whole_space(space)
-    with pytest.raises(InfeasibleError, match=r"whole space: none of \d+ strategies fits 10 bytes per device; the sl"):
+    with pytest.raises(InfeasibleError, match=r"none of the strategies that \d+ moves led to fits 10 bytes per device"):
         search_whole_space(whole, [_first(space)], moves=5, proposals=10, memory_bytes=10)
     with pytest.raises(InfeasibleError, match=r"must have one of the 1 strategies to begin at, and has none\. Give"):
         unknown = {op.name: Configuration(("sideways",)) for op in space.operators}
         search_whole_space(whole, [unknown])
+
+
+def test_a_limit_below_the_beginning_is_kept_and_below_the_fastest_costs_time() -> None:
+    space = SearchSpace(_branches(1024, 2048), AnalyticCost(cpu(2)))
+    whole, first = whole_space(space), _first(space)
+
+    def fullest(chosen: Mapping[str, Configuration]) -> float:
+        alone = only(whole, chosen)
+        return float(alone.device_memory((0,) * len(alone.operators)).max())
+
+    free = search_whole_space(whole, [first], moves=50, proposals=500)
+    limit = 0.6 * fullest(first)
+    found = search_whole_space(whole, [first], moves=50, proposals=500, memory_bytes=limit)
+    assert fullest(found.configurations) <= limit < fullest(free.configurations) < fullest(first)
+    assert found.simulated_s > free.simulated_s
+
+
+def test_the_fullest_device_of_one_strategy_after_the_other() -> None:
+    whole = whole_space(SearchSpace(_branches(1023, 2047), AnalyticCost(cpu(4))))
+    memory, rng = DeviceMemory(whole, np.inf), np.random.default_rng(0)
+    for _ in range(20):
+        chosen = [int(rng.integers(len(whole.choices(op.name)))) for op in whole.operators]
+        parts = len(whole.operators) + len(whole.edges)
+        assert 0 <= memory.fullest(chosen) - whole.device_memory(chosen).max() <= parts
+
+
+def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupting(mover: Mover) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Mover, "propose", interrupting)
+    space = _odd()
+    found = search_whole_space(whole_space(space), [_first(space)])
+    assert found.interrupted
+    assert found.simulated_s < 0.6 * found.first_s  # branches were tried side by side before

@@ -70,6 +70,28 @@ def test_delta_simulation_gives_the_timeline_of_full_simulation_for_1000_sequenc
     assert (taken > 2500, skipped > 300, shifted > 100) == (True, True, True)
 
 
+@pytest.mark.parametrize("operators", [4, 12, 25])
+def test_strategies_that_differ_in_many_operators_give_the_timeline_of_full_simulation(operators: int) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        network = random_network(seed, operators=operators)
+        simulator = Simulator(network, _random(network, rng))
+        for _ in range(6):
+            before, now, other = simulator.makespan, simulator.assignment.copy(), _random(network, rng)
+            share = rng.random()
+            wanted = [new if rng.random() < share else old for new, old in zip(other, now.tolist(), strict=True)]
+            whole = Simulator(network, wanted)
+            assert simulator.try_strategy(wanted) == whole.makespan
+            if rng.random() < 0.7:
+                simulator.accept()
+                assert _same(simulator, whole)
+                continue
+            simulator.reject()
+            assert simulator.try_strategy(wanted, whole.makespan - 1) == -1
+            simulator.reject()
+            assert (simulator.makespan, simulator.assignment.tolist()) == (before, now.tolist())
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_telling_more_devices_apart_changes_nothing(seed: int) -> None:
     network = random_network(seed, operators=6)
@@ -199,6 +221,8 @@ def test_malformed_networks_and_strategies_are_refused() -> None:
     with pytest.raises(ProblemError, match="needs one configuration for each of 8 operators"):
         Simulator(network, [99] * 8)
     simulator = Simulator(network, [0] * 8)
+    with pytest.raises(ProblemError, match="needs one configuration for each of 8 operators"):
+        simulator.try_strategy([0] * 7)
     with pytest.raises(ProblemError, match="operator 8 of 8 has no configuration 0"):
         simulator.try_change(8, 0)
     detached = random_network(1).detached()

@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import tensoropt
-from benchmarks.arguments import size_argument
+from benchmarks.arguments import UsageError, check_sizes, output_file, positive, size_argument
 from examples.models import MODELS, PER_DEVICE_BATCH
+from tensoropt.api.compare import METHODS
 from tensoropt.cluster import Topology, preset
 from tensoropt.cluster.presets import PRESETS
+from tensoropt.errors import ClusterError
 
 __all__ = ["cluster", "main"]
 
@@ -45,14 +46,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), required=True)
     parser.add_argument("--cluster", default="p100x16", help=f"one of {', '.join(PRESETS)}, or with a size as p100x16")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table here")
-    parser.add_argument("--show", nargs="+", default=[], metavar="METHOD", help="print the strategies of these, too")
-    parser.add_argument("--methods", nargs="+", help="some of the methods; all by default")
-    parser.add_argument("--batch", type=int, help="samples per step; by default the paper's per device, or the model's")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write the table here")
+    parser.add_argument(
+        "--show", nargs="+", default=[], choices=METHODS, metavar="METHOD", help="print their strategies"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", default=METHODS, choices=METHODS, metavar="METHOD", help="all by default"
+    )
+    parser.add_argument(
+        "--batch", type=positive, help="samples per step; by default the paper's per device, or the model's"
+    )
     parser.add_argument("--memory-gib", type=float, help="limit per device; by default the device's less a reserve")
     parser.add_argument("--size", nargs="+", type=size_argument, default=[], metavar="NAME=VALUE")
     flags = parser.parse_args(arguments)
-    topology = cluster(flags.cluster)
+    try:
+        topology = cluster(flags.cluster)
+        check_sizes(flags.model, MODELS[flags.model], dict(flags.size))
+    except (ClusterError, UsageError) as error:
+        parser.error(str(error))
+    if not set(flags.show) <= set(flags.methods):
+        parser.error(f"--show: must be of what is compared, {', '.join(flags.methods)}, got {', '.join(flags.show)}")
     sizes = dict(flags.size)
     if flags.batch is not None:
         sizes["batch_size"] = flags.batch
@@ -62,11 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loss = MODELS[flags.model](**sizes)
     limit = None if flags.memory_gib is None else flags.memory_gib * _GIB
     table = tensoropt.compare(loss, topology, methods=flags.methods, memory_bytes=limit)
+    table.show()
     if flags.json is not None:
         flags.json.write_text(table.to_json() + "\n", encoding="utf-8")
-    table.show()
     for method in flags.show:
-        tensoropt.show_strategy(table.plan(method))
+        row = table.row(method)
+        if row.plan is None:
+            print(f"{method}: no strategy. {row.reason}")
+        else:
+            tensoropt.show_strategy(row.plan)
 
 
 if __name__ == "__main__":

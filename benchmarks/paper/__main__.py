@@ -16,13 +16,12 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arguments import size_argument
+from benchmarks.arguments import UsageError, check_sizes, output_directory, output_file, positive, size_argument
 from benchmarks.paper import (
     figure6,
     figure7,
@@ -54,13 +53,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", choices=sorted(_EXPERIMENTS))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="write pictures here")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write all numbers here")
+    parser.add_argument("--plot", type=output_directory, metavar="DIR", help="write pictures here")
     parser.add_argument("--model", nargs="+", choices=sorted(MODELS), default=[], help="instead of the paper's")
-    parser.add_argument("--devices", nargs="+", type=int, default=[], help="instead of the paper's")
+    parser.add_argument("--devices", nargs="+", type=positive, default=[], help="instead of the paper's")
     parser.add_argument("--size", nargs="+", type=size_argument, default=[], metavar="NAME=VALUE")
     parser.add_argument("--epsilon", type=float, default=0.0, help="bound on the error of frontiers (default: exact)")
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--threads", type=positive, default=None)
     parser.add_argument("--method", nargs="+", choices=table3.METHODS, help="of table3")
     flags = parser.parse_args(arguments)
     options = Options(
@@ -70,14 +69,19 @@ def main(arguments: list[str] | None = None) -> None:
         flags.epsilon,
         flags.threads,
     )
-    if flags.plot is not None:
-        flags.plot.mkdir(parents=True, exist_ok=True)
-    more = {"methods": tuple(flags.method)} if flags.experiment == "table3" and flags.method else {}
-    report = _EXPERIMENTS[flags.experiment](options, flags.plot, **more)
+    if flags.method and flags.experiment != "table3":
+        parser.error(f"--method: is of table3, got it for {flags.experiment}")
+    more = {"methods": tuple(flags.method)} if flags.method else {}
+    try:
+        for model in flags.model if flags.experiment != "figure7" else ():  # it has an argument of its own
+            check_sizes(model, MODELS[model], dict(flags.size))
+        report = _EXPERIMENTS[flags.experiment](options, flags.plot, **more)
+    except UsageError as error:
+        parser.error(f"{flags.experiment}: {error}")
     report["processors"] = os.cpu_count()
+    _show(report)
     if flags.json is not None:
         flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    _show(report)
     if report.get("differ"):
         raise SystemExit(f"{flags.experiment}: these differ: {', '.join(report['differ'])}")
 

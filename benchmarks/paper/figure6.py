@@ -23,7 +23,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
     """Tracks and draws; the picture is ``figure6.png``."""
     report: Report = {"figure": 6, "epsilon": options.epsilon, "models": {}}
     drawn: dict[str, tuple[Curve, dict[str, Curve]]] = {}
-    (devices,) = options.devices or (16,)
+    devices = options.count(16)
     topology = scaled(v100(), devices)
     for model in options.models or _MODELS:
         space, _, ours = track(planner(model, options), topology, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import UsageError
 from benchmarks.paper.drawing import finish_panel, frontier_line, new_panels, save_figure
 from benchmarks.paper.setting import Curve, Options, Report, planner, track
 from tensoropt.cluster import presets
@@ -20,7 +21,13 @@ _WIDTHS = (1920, 2688, 3840)
 def run(options: Options, plot: Path | None = None) -> Report:
     """Tracks and draws; the picture is ``figure7.png``."""
     sizes = dict(options.sizes.get(_MODEL, {}))
-    (devices,) = options.devices or (16,)
+    if options.models not in ((), (_MODEL,)):
+        raise UsageError(f"--model: the figure is of {_MODEL}, got {' '.join(options.models)}; leave it out")
+    if "width" in sizes:
+        raise UsageError(f"--size width: the figure compares several; give widths=[{sizes['width']}], the last of all")
+    devices = options.count(16)
+    if devices < 2:
+        raise UsageError(f"--devices: must be at least 2, half of them inside a machine, got {devices}")
     inside = min(8, devices // 2)
 
     def curve(topology: Any, count: int, **more: Any) -> Curve:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.arguments import UsageError, check_sizes
 from examples.models import MODELS
 from tensoropt.api.model import current_model, reset_default_graph
 from tensoropt.api.planning import Planner
@@ -45,6 +46,16 @@ class Options:
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     epsilon: float = 0.0
     threads: int | None = None
+
+    def count(self, usual: int) -> int:
+        """The device count of an experiment that has one.
+
+        Raises:
+            UsageError: several were asked for.
+        """
+        if len(self.devices) > 1:
+            raise UsageError(f"--devices: takes one number, got {' '.join(map(str, self.devices))}; run it for each")
+        return self.devices[0] if self.devices else usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +108,15 @@ class Curve:
 
 
 def planner(model: str, options: Options) -> Planner:
-    """The planner of a freshly built model."""
+    """The planner of a freshly built model.
+
+    Raises:
+        UsageError: a size that is no argument of the model.
+    """
+    sizes = dict(options.sizes.get(model, {}))
+    check_sizes(model, MODELS[model], sizes)
     reset_default_graph()
-    MODELS[model](**dict(options.sizes.get(model, {})))
+    MODELS[model](**sizes)
     built = current_model()
     return Planner(import_model(built), "data_parallel", built)
 

@@ -64,3 +64,34 @@ def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.Capture
     # The strategy of one of them, operator by operator.
     assert "ft on 2 devices" in printed and "Conv2D" in printed
     assert table.plan("ft").option == "ft"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch", "0"], "argument --batch: must be a whole number of at least 1, got '0'"),
+        (["--size", "foo=3"], "--size foo: must be an argument of lenet, one of batch_size"),
+        (["--cluster", "px4"], "Cluster preset 'p': unknown"),
+        (["--methods", "f"], "argument --methods: invalid choice: 'f'"),
+        (["--methods", "ft", "--show", "pase"], "--show: must be of what is compared, ft, got pase"),
+        (["--json", "/nowhere/table.json"], "'/nowhere/table.json': the directory '/nowhere' does not exist; make it"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.compare import main
+
+    with pytest.raises(SystemExit):
+        main(["--model", "lenet", *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_the_table_is_printed_before_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.compare import main
+
+    file = tmp_path / "table.json"
+    file.symlink_to("/dev/full")  # takes no bytes
+    with pytest.raises(OSError, match="No space left"):
+        main(["--model", "lenet", "--cluster", "p100x2", "--json", str(file), "--methods", "data_parallel"])
+    assert "data_parallel" in capsys.readouterr().out

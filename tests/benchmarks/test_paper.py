@@ -232,3 +232,45 @@ def test_a_size_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         main(["table1", "--size", "layers"])
     assert "'layers' is not of the form NAME=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["figure6", "--devices", "8", "16"], "figure6: --devices: takes one number, got 8 16; run it for each"),
+        (["figure7", "--devices", "8", "16"], "figure7: --devices: takes one number, got 8 16"),
+        (["figure7", "--devices", "1"], "figure7: --devices: must be at least 2, half of them inside a machine, got 1"),
+        (["figure7", "--model", "vgg16"], "figure7: --model: the figure is of transformer, got vgg16; leave it out"),
+        (["figure7", "--size", "width=64"], "--size width: the figure compares several; give widths=[64]"),
+        (
+            ["table1", "--model", "lenet", "--size", "foo=3"],
+            "--size foo: must be an argument of lenet, one of batch_size",
+        ),
+        (["table1", "--size", "foo=3"], "--size foo: must be an argument of vgg16, one of batch_size"),
+        (["figure8", "--method", "ldp"], "--method: is of table3, got it for figure8"),
+        (["figure8", "--devices", "0"], "argument --devices: must be a whole number of at least 1, got '0'"),
+        (["figure8", "--threads", "x"], "argument --threads: must be a whole number of at least 1, got 'x'"),
+        (["table1", "--json", "/nowhere/x.json"], "'/nowhere/x.json': the directory '/nowhere' does not exist"),
+        (["table1", "--json", "/"], "'/' is a directory; give a file in it"),
+        (["figure8", "--plot", "/dev/null/x"], "'/dev/null/x' cannot be made: "),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_any_work(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.paper.__main__ import main
+
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_table_3_raises_a_batch_that_devices_do_not_divide_and_reports_it() -> None:
+    from benchmarks.paper import table3
+    from benchmarks.paper.setting import Options
+
+    sizes = {"wide_resnet": {"blocks": [1], "base": 8, "image_size": 32, "batch_size": 2}}
+    options = Options(models=("wide_resnet",), sizes=sizes, devices=(2, 4), threads=1)
+    enough, raised = table3.run(options, methods=("ldp",))["rows"].values()
+    assert (enough["batch"], enough["batch_of_the_model"]) == (2, 2)
+    assert (raised["batch"], raised["batch_of_the_model"]) == (4, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +17,21 @@ from tensoropt.search.stages import TICKS_PER_S, Ints, Signature, Tables, Way, W
 
 __all__ = ["AdditiveProblem"]
 
+# What takes so many powers of two more than a known strategy may be meant as impossible, and is not told from others.
+_CLIPPED_BITS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class AdditiveProblem:
-    """A problem whose strategies' simulated time is the sum of their costs, to a tick for each.
+    """A problem whose strategies' simulated time is the sum of their costs, to a tick for each, in a unit of its own.
 
     Where tables have alternatives, each entry has its fastest one. Nodes of one group are one operator.
 
     Attributes:
         problem: the tables.
         reduced_problem: seconds and bytes of operators and edges, by configurations that are not impossible.
+        scale: the network's seconds for one of the problem, whose unit may be any: a power of two by which whole ticks
+            are as fine as they can be.
         network: of tasks: one per operator, and one per edge, all on one device.
         operator: ``(N,)``, for each node its operator.
         possible: for each operator the indices of its configurations that are not impossible, which are the network's.
@@ -34,6 +40,7 @@ class AdditiveProblem:
 
     problem: Problem
     reduced_problem: Problem
+    scale: float
     network: Network
     operator: Ints
     possible: tuple[Ints, ...]
@@ -75,22 +82,28 @@ class AdditiveProblem:
             [table[some] for table, some in zip(edge_times, between, strict=True)],
             [table[some] for table, some in zip(edge_memories, between, strict=True)],
         )
+        scale, most_s = _fine_scale(reduced)
+        # What takes very much more than a strategy that is known is hardly in the best one, and may take less for it.
+        node_times, edge_times = (
+            [np.where(np.isfinite(time), np.minimum(time * scale, most_s), np.inf) for time in tables]
+            for tables in (reduced.node_time_s, reduced.edge_time_s)
+        )
         here = Signature(0)
         network = Network(
             Tables(
-                [[(Work(seconds, here),) for seconds in time.tolist()] for time in reduced.node_time_s],
+                [[(Work(seconds, here),) for seconds in time.tolist()] for time in node_times],
                 [None] * reduced.nodes,
                 ends,
                 [Way(edge, *(np.arange(len(possible[end])) for end in pair)) for edge, pair in enumerate(ends)],
                 [None] * len(ends),
                 [False] * len(ends),
-                [max(table.shape) for table in reduced.edge_time_s],
+                [max(table.shape) for table in edge_times],
             ),
-            _Rows(list(reduced.edge_time_s)),
+            _Rows(edge_times),
             (),
             (),
         )
-        return cls(problem, reduced, network, operator.astype(np.int64), tuple(possible), picks)
+        return cls(problem, reduced, scale, network, operator.astype(np.int64), tuple(possible), picks)
 
     def moves(self) -> Moves:
         """What proposals change: an operator, or several near one another."""
@@ -162,6 +175,40 @@ def _merged(
             one, other, table = other, one, table.T
         between[one, other] = between[one, other] + table if (one, other) in between else table
     return [owns[number] for number in range(len(owns))], list(between), list(between.values())
+
+
+def _fine_scale(problem: Problem) -> tuple[float, float]:
+    """A power of two for times, by which the longest one of all just fits, or the known strategy takes enough ticks.
+
+    Returns:
+        the power, and the most that an operator or an edge may then take: so that sums of all fit 64 bits.
+    """
+    bits = 60 - (problem.nodes + len(problem.edges)).bit_length()
+    most_s = 2.0**bits / TICKS_PER_S
+    every = (*problem.node_time_s, *problem.edge_time_s)
+    longest_s = max(float(table.max(where=np.isfinite(table), initial=0.0)) for table in every)
+    known_s = _known_s(problem)
+    exponent = math.frexp(longest_s)[1]
+    if math.isfinite(known_s):
+        exponent = min(exponent, math.frexp(known_s)[1] + _CLIPPED_BITS)
+    return 2.0 ** min(max(math.frexp(most_s)[1] - 1 - exponent, -1000), 1000), most_s
+
+
+def _known_s(problem: Problem) -> float:
+    """The time of a strategy: operator by operator the fastest choice beside those before it.
+
+    Infinite where that leads nowhere.
+    """
+    before: list[list[tuple[int, FloatArray]]] = [[] for _ in range(problem.nodes)]
+    for (start, end), table in zip(problem.edges.tolist(), problem.edge_time_s, strict=True):
+        before[end].append((start, table))
+    chosen: list[int] = []
+    total = 0.0
+    for time, edges in zip(problem.node_time_s, before, strict=True):
+        cost = time + sum(table[chosen[start]] for start, table in edges)
+        chosen.append(int(np.argmin(cost)))
+        total += float(cost[chosen[-1]])
+    return total
 
 
 class _Rows:

@@ -66,7 +66,7 @@ class ChainResult:
     """What a chain found.
 
     Attributes:
-        cost_ticks: of the best strategy.
+        cost_ticks: of the best strategy, in ticks of the network.
         assignment: the best strategy, a configuration of each operator.
         proposals: how many were made.
         accepted: how many were taken.

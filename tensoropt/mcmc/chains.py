@@ -34,13 +34,17 @@ _Outcome = ChainResult | InfeasibleError | None
 
 
 class Shared(NamedTuple):
-    """What all chains have in common; for the fields see :class:`tensoropt.mcmc.chain.Chain`."""
+    """What all chains have in common; for the fields see :class:`tensoropt.mcmc.chain.Chain`.
+
+    ``scale`` is how many of the network's seconds one second is, of which beta and what is shown are.
+    """
 
     network: Network
     moves: Moves
     memory: Memory
     stop: Stop
     beta: float | None
+    scale: float = 1.0
 
 
 def run_chains(
@@ -94,15 +98,16 @@ def _alone(
     """One chain, which notes on the board how it does."""
 
     def report(made: int, taken: int, best_s: float) -> None:
-        board[1 + 3 * number : 4 + 3 * number] = [made, taken, best_s]
+        board[1 + 3 * number : 4 + 3 * number] = [made, taken, best_s / shared.scale]
         show(board)
         if board[0]:
             raise KeyboardInterrupt
 
-    network, moves, memory, stop, beta = shared
     first, seed = start
+    beta = None if shared.beta is None else shared.beta / shared.scale
     try:
-        return Chain(network, first, beta=beta, seed=seed, moves=moves, memory=memory).run(stop, report)
+        chain = Chain(shared.network, first, beta=beta, seed=seed, moves=shared.moves, memory=shared.memory)
+        return chain.run(shared.stop, report)
     except InfeasibleError as error:
         return error
 

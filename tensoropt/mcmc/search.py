@@ -13,7 +13,7 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc.additive import AdditiveProblem
 from tensoropt.mcmc.chain import ChainResult, Stop
 from tensoropt.mcmc.chains import Shared, Start, run_chains
-from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
+from tensoropt.mcmc.memory import limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.neighbours import find_regions
 from tensoropt.mcmc.network import Network
@@ -179,7 +179,8 @@ def search_strategy(
         edges = [pairs[id(table)] for table in problem.edge_memory_bytes]
         memory = limited_memory(problem.names, first, problem.edges, edges, memory_bytes)
     moves = Moves.of_each(network) if every else moves_of(space, network, variables=memory_bytes is not None)
-    results, seconds = _run(network, moves, memory, stop, beta, seed, initial, chains, processes, progress)
+    shared = Shared(network, moves, memory, stop, beta)
+    results, seconds = _run(shared, seed, initial, chains, processes, progress)
     best = min(range(len(results)), key=lambda number: (results[number].cost_ticks, number))
     held = None
     if memory_bytes is not None:
@@ -212,9 +213,8 @@ def _search_additive(
     additive = AdditiveProblem.of(problem)
     firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
     memory = additive.memory(memory_bytes)
-    results, seconds = _run(
-        additive.network, additive.moves(), memory, stop, beta, seed, firsts, chains, processes, progress
-    )
+    shared = Shared(additive.network, additive.moves(), memory, stop, beta, additive.scale)
+    results, seconds = _run(shared, seed, firsts, chains, processes, progress)
     costs = []
     originals = []
     for result in results:
@@ -273,11 +273,7 @@ def _stop(budget_seconds: float | None, iterations: int | None, patience: float)
 
 
 def _run(
-    network: Network,
-    moves: Moves,
-    memory: Memory,
-    stop: Stop,
-    beta: float | None,
+    shared: Shared,
     seed: int,
     initial: Sequence[Sequence[int] | str],
     chains: int | None,
@@ -305,10 +301,10 @@ def _run(
                     f"MCMC: an initial strategy is {RANDOM!r} or a configuration index per operator, got {first!r}. "
                     "Give the indices of a baseline's strategy."
                 )
-            first = random_strategy(network, np.random.default_rng(first_seed), moves)
+            first = random_strategy(shared.network, np.random.default_rng(first_seed), shared.moves)
         starts.append((tuple(int(index) for index in first), chain_seed))
     began = time.perf_counter()
-    results = run_chains(Shared(network, moves, memory, stop, beta), starts, processes=processes, progress=progress)
+    results = run_chains(shared, starts, processes=processes, progress=progress)
     return results, time.perf_counter() - began
 
 

@@ -77,6 +77,27 @@ def test_an_additive_search_never_reports_below_the_optimum_and_mostly_finds_it(
     assert reached >= 27
 
 
+@pytest.mark.parametrize("power", [-900, -60, 60, 900])
+def test_a_problem_may_be_in_any_unit(power: int) -> None:
+    for seed in range(3, 6):
+        problem = _problem(seed)
+        times = [tuple(time * 2.0**power for time in some) for some in (problem.node_time_s, problem.edge_time_s)]
+        scaled = dataclasses.replace(problem, node_time_s=times[0], edge_time_s=times[1])
+        one = mcmc(problem, iterations=300, seed=seed, beta=3.0)
+        other = mcmc(scaled, iterations=300, seed=seed, beta=3.0 * 2.0**-power)
+        assert other.assignments.tolist() == one.assignments.tolist()
+        assert other.time_s[0] == one.time_s[0] * 2.0**power
+
+
+def test_small_and_huge_costs_beside_one_another_are_told_apart() -> None:
+    # What is meant never to be taken may be a large number.
+    times = [[2e-14, 1e-14, 1e30], [3e-14, 4e-14, 1e30], [1e-14, 2e-14, 1e30]]
+    problem = Problem(["a", "b", "c"], times, [[0.0] * 3] * 3, [(0, 1)], [np.diag([1e-14] * 3) * -1 + 1e-14], None)
+    found = mcmc(problem, iterations=300, initial=[[2, 2, 2]])
+    best = brute_force(problem).best()
+    assert (found.time_s[0], found.assignments[0].tolist()) == (best.time_s, list(best.assignment))
+
+
 def test_the_search_is_registered() -> None:
     assert get_search("mcmc") is mcmc
 

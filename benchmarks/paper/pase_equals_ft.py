@@ -25,13 +25,16 @@ __all__ = ["compared", "run"]
 
 _MODELS = (
     "alexnet",
+    "bert_large",
     "inception3",
+    "lenet",
     "nmt",
     "resnet101",
     "rnn",
     "rnnlm",
     "rnntc",
     "transformer",
+    "transformer_s",
     "vgg16",
     "wide_resnet",
 )

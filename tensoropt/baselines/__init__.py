@@ -5,20 +5,26 @@ A baseline gives a `Frontier` on a search space's problem: of a single point, un
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from tensoropt.baselines.baseline import Baseline as Baseline
 from tensoropt.baselines.data_parallel import data_parallel_baseline
+from tensoropt.baselines.gnmt import configurations as gnmt_configurations
+from tensoropt.baselines.gnmt import gnmt
 from tensoropt.baselines.megatron import megatron
 from tensoropt.baselines.mesh_tensorflow import mesh_tensorflow
 from tensoropt.baselines.mesh_tensorflow_hybrid import mesh_tensorflow_hybrid
+from tensoropt.baselines.model_parallel import configurations as model_parallel_configurations
+from tensoropt.baselines.model_parallel import model_parallel
 from tensoropt.baselines.one_weird_trick import one_weird_trick
 from tensoropt.baselines.optcnn import optcnn
-from tensoropt.baselines.placement import PLACED, gnmt, model_parallel
 from tensoropt.baselines.tofu import tofu
-from tensoropt.baselines.zero import zero1, zero2, zero3
+from tensoropt.baselines.zero1 import zero1
+from tensoropt.baselines.zero2 import zero2
+from tensoropt.baselines.zero3 import zero3
 from tensoropt.errors import PlanError
+from tensoropt.plan.configuration import Configuration
 from tensoropt.search import Frontier
 from tensoropt.search.space import SearchSpace
 
@@ -41,6 +47,11 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
     }
 )
 """By name. A baseline is a function of a `SearchSpace`; keyword arguments are its own, and have defaults."""
+
+PLACED: Mapping[str, Callable[[SearchSpace], dict[str, Configuration]]] = MappingProxyType(
+    {"model_parallel": model_parallel_configurations, "gnmt": gnmt_configurations}
+)
+"""Baselines whose configurations a search space has only with placements, or if it is made of nothing else."""
 
 
 def apply_baseline(name: str, space: SearchSpace) -> Frontier:

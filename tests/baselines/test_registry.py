@@ -29,6 +29,12 @@ _PLANNED = {"one_weird_trick", "megatron", "gnmt", "zero3"}
 _HELD_ALIKE = 1e-3
 
 
+def test_each_baseline_is_a_file_of_its_own_name() -> None:
+    files = {name: baseline.__module__.rpartition(".")[2] for name, baseline in BASELINES.items()}
+    assert files == {name: name for name in BASELINES}
+    assert set(PLACED) < set(BASELINES)
+
+
 @pytest.mark.parametrize("model", sorted(SMALL))
 def test_baselines_are_legal_and_never_below_the_frontier(model: str) -> None:
     whole = small_space(model)

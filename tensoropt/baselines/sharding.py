@@ -1,9 +1,8 @@
-"""ZeRO (Rajbhandari et al. 2020): data parallelism in which devices store pieces of what they all would store."""
+"""Data parallelism in which devices store pieces of what they all would store: what stages of ZeRO have in common."""
 
 from __future__ import annotations
 
 import time
-from typing import NoReturn
 
 import numpy as np
 
@@ -16,61 +15,18 @@ from tensoropt.search.problem import IntArray
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["zero1", "zero2", "zero3"]
+__all__ = ["KEEP_BEFORE", "KEEP_BOTH", "sharded"]
 
 # Alternatives of an edge: keep both copies, the one before the move, the one after it.
-_BOTH, _BEFORE = 0, 1
+KEEP_BOTH, KEEP_BEFORE = 0, 1
 
 
-def zero1(space: SearchSpace) -> NoReturn:
-    """Stage 1, pieces of the optimizer's slots only.
-
-    Raises:
-        PlanError: always. A variable, its gradient and its slots are stored in one layout here (TensorOpt section 3),
-            so one cannot be in pieces while the others are whole.
-    """
-    raise does_not_apply(
-        "zero1",
-        "it stores optimizer slots in pieces beside whole variables and gradients, and a variable is stored here in "
-        "one layout with its gradient and slots",
-        "Use 'zero2', which stores less and moves as much, or 'data_parallel'.",
-    )
-
-
-def zero2(space: SearchSpace) -> Frontier:
-    """Stage 2, pieces of gradients and slots: what is updated is in pieces, what is computed with is whole.
-
-    Gradients are reduced to the pieces (reduce_scatter), pieces are updated and gathered once in a step, and the
-    gathered variables are kept until the backward pass has read them. Memory beside activations is that of the whole
-    variables, as they are kept, and of pieces of variables, gradients and slots; ZeRO itself does without the piece of
-    the variable, as it is a part of the whole one. A variable that the backward pass does not read (a bias, a table)
-    is not counted whole.
+def sharded(space: SearchSpace, name: str, alternative: int) -> Frontier:
+    """Data parallelism with variables in as small pieces as sizes allow, and edges that read them as said.
 
     Raises:
         PlanError: devices do not divide the batch, or there is but one.
     """
-    return _sharded(space, "zero2", _BOTH)
-
-
-def zero3(space: SearchSpace) -> Frontier:
-    """Stage 3, pieces of variables too: they are gathered when they are read, and again in the backward pass.
-
-    What several operators read (the weights of a recurrent layer) is gathered once, for all of them, and kept.
-
-    Raises:
-        PlanError: as of :func:`zero2`, or the search space has no tensor reuse, so that nothing is gathered again.
-    """
-    if not space.reuse:
-        raise does_not_apply(
-            "zero3",
-            "variables are gathered again in the backward pass, and this search space keeps what was gathered",
-            "Make it with SearchSpace(reuse=True).",
-        )
-    return _sharded(space, "zero3", _BEFORE)
-
-
-def _sharded(space: SearchSpace, name: str, alternative: int) -> Frontier:
-    """Data parallelism with variables in as small pieces as sizes allow, and edges that read them as said."""
     began = time.perf_counter()
     if space.mesh.size == 1:
         raise does_not_apply(name, "one device stores everything", "Use more devices.")

@@ -1,0 +1,24 @@
+"""ZeRO stage 2 (Rajbhandari et al. 2020): gradients and slots in pieces."""
+
+from __future__ import annotations
+
+from tensoropt.baselines.sharding import KEEP_BOTH, sharded
+from tensoropt.search.result import Frontier
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["zero2"]
+
+
+def zero2(space: SearchSpace) -> Frontier:
+    """Stage 2, pieces of gradients and slots: what is updated is in pieces, what is computed with is whole.
+
+    Gradients are reduced to the pieces (reduce_scatter), pieces are updated and gathered once in a step, and the
+    gathered variables are kept until the backward pass has read them. Memory beside activations is that of the whole
+    variables, as they are kept, and of pieces of variables, gradients and slots; ZeRO itself does without the piece of
+    the variable, as it is a part of the whole one. A variable that the backward pass does not read (a bias, a table)
+    is not counted whole.
+
+    Raises:
+        PlanError: devices do not divide the batch, or there is but one.
+    """
+    return sharded(space, "zero2", KEEP_BOTH)

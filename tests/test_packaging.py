@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +71,24 @@ def test_every_file_that_is_not_python_is_declared_as_package_data(settings: dic
     }
     assert PACKAGE / "py.typed" in present
     assert sorted(present - declared) == []
+
+
+@pytest.mark.parametrize("folder", ["tensoropt", "examples", "benchmarks"])
+def test_every_import_is_of_what_is_named_as_a_dependency(settings: dict[str, Any], folder: str) -> None:
+    project = settings["project"]
+    named = [*project["dependencies"], *(name for group in project["optional-dependencies"].values() for name in group)]
+    known = {re.split(r"[^\w-]", name)[0].replace("scikit-learn", "sklearn") for name in named}
+    known |= {"tensoropt", "examples", "benchmarks", "keras", *sys.stdlib_module_names}  # TensorFlow brings Keras
+    files = list((ROOT / folder).rglob("*.py"))
+    known |= {file.stem for file in files}  # scripts import what lies beside them
+    imported: dict[str, str] = {}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0]: str(file) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported[node.module.partition(".")[0]] = str(file)
+    assert {name: file for name, file in imported.items() if name not in known} == {}
 
 
 def test_every_folder_with_code_is_a_package() -> None:

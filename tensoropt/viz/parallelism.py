@@ -53,7 +53,8 @@ def draw_parallelism(
         axes[place].plot(devices, samples_per_s, "o-", color=COLORS[0], label="predicted")
         ideal = [samples_per_s[0] / devices[0] * count for count in devices]
         if devices:
-            axes[place].plot(devices, ideal, "--", color=MUTED, label=f"{devices[0]} devices scaled up")
+            plural = "s" if devices[0] > 1 else ""
+            axes[place].plot(devices, ideal, "--", color=MUTED, label=f"{devices[0]} device{plural} scaled up")
         _finish(axes[place], devices, unfit, "throughput, samples/s", [*samples_per_s, *ideal])
         place += 1
     if cost_per_million is not None:

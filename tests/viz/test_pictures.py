@@ -91,6 +91,12 @@ def test_parallelism_has_a_panel_for_each_thing_that_is_known(figures: list[Any]
     assert [label.get_text() for label in time.get_xticklabels()] == ["2", "4", "8"]
 
 
+def test_throughput_is_beside_that_of_the_fewest_devices_scaled_up(figures: list[Any]) -> None:
+    for devices, label in (([1, 2], "1 device scaled up"), ([2, 4], "2 devices scaled up")):
+        draw_parallelism("p.png", devices, [0.2, 0.1], [0, 0], samples_per_s=[10, 20])
+        assert legend(figures[-1].axes[1]) == ["predicted", label]
+
+
 def test_nothing_that_fits_is_still_a_picture(figures: list[Any]) -> None:
     draw_parallelism("p.png", [], [], [], unfit=[1, 2])
     assert "does not run" in legend(figures[0].axes[0])

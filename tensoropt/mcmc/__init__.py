@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensoropt.mcmc.chain import Chain as Chain
 from tensoropt.mcmc.chain import ChainResult as ChainResult
 from tensoropt.mcmc.chain import Stop as Stop
+from tensoropt.mcmc.loading import load_kernels as load_kernels
 from tensoropt.mcmc.moves import Moves as Moves
 from tensoropt.mcmc.network import Network as Network
 from tensoropt.mcmc.search import RANDOM as RANDOM
@@ -31,6 +32,7 @@ __all__ = [
     "Stop",
     "Task",
     "Timeline",
+    "load_kernels",
     "mcmc",
     "moves_of",
     "network_of",

@@ -192,8 +192,7 @@ def test_an_interrupt_keeps_the_best_so_far(space: SearchSpace) -> None:
     assert result.cost_ticks < Chain(network, first).simulator.makespan
 
 
-@pytest.mark.parametrize(("processes", "begun"), [(1, 1), (2, 2)])
-@pytest.mark.parametrize("at_terminal", [False, True])
+@pytest.mark.parametrize(("processes", "begun", "at_terminal"), [(1, 1, False), (2, 2, False), (2, 2, True)])
 def test_ctrl_c_ends_all_chains_and_begins_no_others(
     space: SearchSpace, monkeypatch: pytest.MonkeyPatch, processes: int, begun: int, at_terminal: bool
 ) -> None:
@@ -232,6 +231,29 @@ def test_processes_of_a_script_that_cannot_be_imported_are_explained(tmp_path: P
     assert '`if __name__ == "__main__":`' in run.stderr.splitlines()[-1]
 
 
+def test_nothing_is_compiled_after_kernels_were_loaded() -> None:
+    program = """
+import pkgutil, importlib, tensoropt.mcmc
+from numba.core.registry import CPUDispatcher
+from tensoropt.api.whole_space import search_whole_space, whole_space
+from tests.api.test_whole_space import _first, _odd
+found = {}
+for module in pkgutil.iter_modules(tensoropt.mcmc.__path__, "tensoropt.mcmc."):
+    for value in vars(importlib.import_module(module.name)).values():
+        if isinstance(value, CPUDispatcher):
+            found[value.py_func.__qualname__] = value
+tensoropt.mcmc.load_kernels()
+before = {name: len(value.signatures) for name, value in found.items()}
+space = _odd()
+search_whole_space(whole_space(space), [_first(space)], moves=20, proposals=100)
+tensoropt.mcmc.search_strategy(space, iterations=100, memory_bytes=1e12)
+more = [name for name, value in found.items() if len(value.signatures) != before[name]]
+print(len(found) > 20, sum(map(bool, before.values())) > 10, more)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert (run.stdout, run.returncode) == ("True True []\n", 0), run.stderr
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_progress_of_all_chains_is_shown_and_changes_nothing(
     space: SearchSpace, monkeypatch: pytest.MonkeyPatch, processes: int
@@ -240,7 +262,7 @@ def test_progress_of_all_chains_is_shown_and_changes_nothing(
     console = rich.console.Console(file=written, force_terminal=True, width=200)
     monkeypatch.setattr(rich.progress, "get_console", lambda: console)
     shown, quiet = (
-        search_strategy(space, iterations=6000, chains=2, patience=1.0, processes=processes, progress=progress)
+        search_strategy(space, iterations=2000, chains=2, patience=1.0, processes=processes, progress=progress)
         for progress in (True, False)
     )
     assert shown.time_s == quiet.time_s

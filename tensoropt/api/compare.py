@@ -102,6 +102,7 @@ def compare(
     with job.step(what):
         chosen = _checked(asked, memory_bytes, batch_size)
         if isinstance(model, Graph):
+            _check_graph(model, slots, batch_size)
             planner = Planner(ImportedModel(model, None, dict(slots or {}), ()), feed, Model())
         else:
             _check_loss(model, slots)
@@ -243,8 +244,29 @@ def _checked(methods: Sequence[str], memory_bytes: float | None, batch_size: int
         raise PlanError(
             f"compare: method {unknown[0]!r} is unknown. Use some of {', '.join(map(repr, METHODS))}; all, by default."
         )
+    if not methods:
+        raise PlanError("compare: methods must have at least one, got none. Leave it out for all.")
     check_sizes("compare", batch_size, memory_bytes)
     return tuple(methods)
+
+
+def _check_graph(graph: Graph, slots: Any, batch_size: int | None) -> None:
+    """Lets arguments through that go with a logical graph."""
+    if batch_size is not None:
+        raise PlanError(
+            f"compare: batch_size is of a model's open placeholders; a Graph has all sizes, got {batch_size}. Leave it "
+            "out."
+        )
+    variables = [op.name for op in graph.of_type("Variable")]
+    counts = {} if slots is None else slots
+    right = isinstance(counts, Mapping) and all(
+        name in variables and isinstance(count, int | np.integer) and count >= 0 for name, count in counts.items()
+    )
+    if not right:
+        raise PlanError(
+            f"compare: slots must say of some variables how many tensors an optimizer keeps of each, got {slots!r}. "
+            f"Variables are {', '.join(map(repr, variables)) or 'none'}; give for example {{name: 1}}."
+        )
 
 
 def _check_loss(loss: Any, slots: Mapping[str, int] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ def check_counts(devices: Sequence[Any]) -> tuple[int, ...]:
         PlanError: none, or one that is no whole number above 0.
     """
     for count in devices:
-        if isinstance(count, bool) or not isinstance(count, NUMBERS) or int(count) != count or count < 1:
+        if isinstance(count, bool) or not isinstance(count, NUMBERS) or count % 1 or not 1 <= count < math.inf:
             raise PlanError(
                 f"profile_strategies: devices must be whole numbers of at least 1, got {count!r} in {list(devices)}. "
                 "Give for example [2, 4, 8]."

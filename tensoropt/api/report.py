@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tensoropt.api.job import current_job
+from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge
 from tensoropt.layout import coarsen, tensor_map
 from tensoropt.plan.configuration import DEFER, place_of
@@ -34,8 +35,13 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
         ``memory_bytes``.
 
     Raises:
-        PlanError: if the plan is for another model.
+        PlanError: if it is no plan, or the plan is for another model.
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"strategy_rows, show_strategy: plan must be a Plan, got {type(plan).__name__}. Give what find_strategy or "
+            "a comparison's plan(method) returned."
+        )
     imported = current_job().imported_model()
     graph = imported.graph
     plan.check(graph, runs=False)

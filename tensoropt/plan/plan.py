@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -259,11 +260,24 @@ class Plan:
             raise PlanError(f"Plan: not a plan: {type(error).__name__} {error}. Save it with Plan.save.") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as JSON, whole or not at all."""
+        """Writes the plan as JSON, whole or not at all.
+
+        Raises:
+            PlanError: if there can be no such file.
+        """
         target = Path(path)
         partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-        partial.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-        partial.replace(target)
+        text = json.dumps(self.to_json(), indent=1) + "\n"
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise PlanError(
+                f"Plan: cannot be written to '{os.fspath(path)}': {error.strerror}. Give a file in a directory that "
+                "exists and has room."
+            ) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:

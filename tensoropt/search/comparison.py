@@ -163,7 +163,7 @@ class Comparison:
                 raise ProblemError(f"Comparison JSON: schema must be {_SCHEMA}, got {text[:40]!r}. {remedy}")
             rows = tuple(ComparisonRow.from_json(row) for row in data.pop("rows"))
             return cls(rows=rows, **data)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, PlanError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, PlanError) as error:
             raise ProblemError(
                 f"Comparison JSON: cannot be read ({type(error).__name__}: {error}). {remedy}"
             ) from error

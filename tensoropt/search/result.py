@@ -248,7 +248,7 @@ class Frontier:
         """
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, TypeError) as error:  # no JSON, bytes that are no text, or no text at all
             raise ProblemError(
                 f"Frontier JSON: cannot be read ({error}). Give the text that Frontier.to_json wrote."
             ) from error

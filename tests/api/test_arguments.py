@@ -10,6 +10,7 @@ import pytest
 from tensoropt.errors import ClusterError, GraphError, PlanError
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.spec import TensorId
+from tests.plan.small_graphs import mlp
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("model")]
 
@@ -78,8 +79,35 @@ def test_lists_that_are_none_are_refused() -> None:
         tensoropt.profile_strategies(4, topology="p100")
     with pytest.raises(PlanError, match=r"devices must be whole numbers of at least 1, got '2' in \['2'\]"):
         tensoropt.profile_strategies(["2"], topology="p100")
+    for count in (float("inf"), float("nan"), 0.5):
+        with pytest.raises(PlanError, match=rf"devices must be whole numbers of at least 1, got {count} in "):
+            tensoropt.profile_strategies([count], topology="p100")
+    with pytest.raises(PlanError, match=r"compare: methods must have at least one, got none\. Leave it out for all"):
+        tensoropt.compare(topology="p100", methods=[])
     with pytest.raises(PlanError, match=r"price_per_device_hour must be a number of at least 0, got '3'"):
         tensoropt.profile_strategies([2], topology="p100", price_per_device_hour="3")
+
+
+@pytest.mark.parametrize("slots", [{"nowhere": 1}, {"w1": "2"}, {"w1": -1}, [1]])
+def test_slots_that_are_not_of_the_graphs_variables_are_refused(slots: Any) -> None:
+    import tensoropt
+
+    with pytest.raises(
+        PlanError, match=r"compare: slots must say of some variables .* Variables are 'w1', .*for example"
+    ):
+        tensoropt.compare(mlp(), "p100", slots=slots)
+    with pytest.raises(PlanError, match=r"compare: batch_size is of a model's open .* a Graph has all sizes, got 7\."):
+        tensoropt.compare(mlp(), "p100", batch_size=7)
+
+
+@pytest.mark.parametrize("call", ["strategy_rows", "show_strategy"])
+def test_what_is_shown_must_be_a_plan(call: str) -> None:
+    import tensoropt
+
+    with pytest.raises(
+        PlanError, match=r"show_strategy: plan must be a Plan, got str\. Give what find_strategy or a comp"
+    ):
+        getattr(tensoropt, call)("plan")
 
 
 def test_a_model_that_computes_nothing_is_refused() -> None:

@@ -52,6 +52,20 @@ def test_equal_plans_are_equal_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
 
 
+def test_a_plan_that_cannot_be_written_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    plan = _plan(mlp(), seed=3)
+    with pytest.raises(
+        PlanError, match=r"Plan: cannot be written to '.*/no/plan\.json': No such file or directory\. Give"
+    ):
+        plan.save(tmp_path / "no" / "plan.json")
+    with pytest.raises(
+        PlanError, match=r"Plan: cannot be written to '.*': Is a directory\. Give a file in a directory"
+    ):
+        plan.save(tmp_path / ".." / tmp_path.name)
+    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.parent.glob("*.part"))
+
+
 def test_text_does_not_depend_on_the_order_in_which_a_plan_was_put_together() -> None:
     plan = _plan(mlp(), seed=3)
     turned = dataclasses.replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 
@@ -95,9 +96,15 @@ def test_a_method_without_a_strategy_has_no_plan() -> None:
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("{", "cannot be read"), ('{"schema": 7}', "schema must be 2"), ('{"schema": 2}', "cannot be read")],
+    [
+        ("{", "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (None, "cannot be read"),
+        ('{"schema": 7}', "schema must be 2"),
+        ('{"schema": 2}', "cannot be read"),
+    ],
 )
-def test_bad_json_is_refused(text: str, what: str) -> None:
+def test_bad_json_is_refused(text: Any, what: str) -> None:
     with pytest.raises(ProblemError, match=f"Comparison JSON: {what}"):
         Comparison.from_json(text)
 

@@ -103,12 +103,14 @@ def test_json_gives_the_frontier_back() -> None:
     ("text", "message"),
     [
         ("{", "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (5, "cannot be read"),
         ("[]", "schema must be 1, got 'list'"),
         ('{"schema": 2}', "schema must be 1, got 2"),
         ('{"schema": 1}', "a field is missing or malformed.*names"),
     ],
 )
-def test_malformed_json_is_refused(text: str, message: str) -> None:
+def test_malformed_json_is_refused(text: Any, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         Frontier.from_json(text)
 

@@ -26,6 +26,7 @@ from tensoropt.baselines.zero3 import zero3
 from tensoropt.errors import PlanError
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search import Frontier
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["BASELINES", "PLACED", "Baseline", "apply_baseline"]
@@ -47,6 +48,9 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
     }
 )
 """By name. A baseline is a function of a `SearchSpace`; keyword arguments are its own, and have defaults."""
+
+for _name, _function in BASELINES.items():
+    register_baseline(_name, _function)  # searches may begin at what they give
 
 PLACED: Mapping[str, Callable[[SearchSpace], dict[str, Configuration]]] = MappingProxyType(
     {"model_parallel": model_parallel_configurations, "gnmt": gnmt_configurations}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +19,21 @@ from tensoropt.mcmc.neighbours import find_regions
 from tensoropt.mcmc.network import Network
 from tensoropt.mcmc.simulator import Simulator
 from tensoropt.mcmc.timeline import Timeline
+from tensoropt.plan.configuration import Configuration
 from tensoropt.search.breakdown import Breakdown, levels_of
 from tensoropt.search.followers import follow
 from tensoropt.search.problem import Problem
-from tensoropt.search.registry import register_search
-from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.search.registry import get_baseline, register_search
+from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S, Ints
 
-__all__ = ["RANDOM", "McmcResult", "mcmc", "moves_of", "network_of", "search_strategy", "simulate"]
+__all__ = ["RANDOM", "Initial", "McmcResult", "mcmc", "moves_of", "network_of", "search_strategy", "simulate"]
 
 RANDOM = "random"
+Initial = Sequence[int] | str | Mapping[str, Configuration] | FrontierPoint
+"""A strategy to begin at; see :func:`search_strategy`."""
+
 _COSTS = ("simulated", "additive")
 _DEFAULT_ITERATIONS = 100_000
 _TRIES = 200
@@ -112,7 +116,7 @@ def search_strategy(
     iterations: int | None = None,
     patience: float = 0.5,
     seed: int = 0,
-    initial: Sequence[Sequence[int] | str] = (RANDOM,),
+    initial: Sequence[Initial] = (RANDOM,),
     memory_bytes: float | None = None,
     chains: int | None = None,
     processes: int = 1,
@@ -135,8 +139,9 @@ def search_strategy(
         iterations: proposals of each chain; by default 100,000 if there is no budget of seconds.
         patience: the share of a chain after which it ends if it found nothing better by a thousandth; 1 for never.
         seed: of all randomness.
-        initial: first strategies: configuration indices (of data parallelism, of an expert's strategy, of another
-            search's best), or ``"random"``.
+        initial: first strategies: the name of a baseline (``"data_parallel"``, ``"one_weird_trick"``, …; its fastest,
+            once `tensoropt.baselines` is imported), a point of another search's frontier on the space's problem, a
+            configuration of each operator by name, configuration indices, or ``"random"``.
         memory_bytes: what a device may hold, by the predictions of the space's problem; hard.
         chains: how many; the initial strategies take turns. By default one for each.
         processes: how many run at once.
@@ -153,13 +158,14 @@ def search_strategy(
     """
     if cost not in _COSTS:
         raise ProblemError(f"MCMC: cost must be one of {', '.join(map(repr, _COSTS))}, got {cost!r}. Choose one.")
+    firsts = [_indices(space, one) for one in initial]
     if cost == "additive":
         result, _ = _search_additive(
             space.problem,
             beta=beta,
             stop=_stop(budget_seconds, iterations, patience),
             seed=seed,
-            initial=initial,
+            initial=firsts,
             memory_bytes=memory_bytes,
             chains=chains,
             processes=processes,
@@ -180,7 +186,7 @@ def search_strategy(
         memory = limited_memory(problem.names, first, problem.edges, edges, memory_bytes)
     moves = Moves.of_each(network) if every else moves_of(space, network, variables=memory_bytes is not None)
     shared = Shared(network, moves, memory, stop, beta)
-    results, seconds = _run(shared, seed, initial, chains, processes, progress)
+    results, seconds = _run(shared, seed, firsts, chains, processes, progress)
     best = min(range(len(results)), key=lambda number: (results[number].cost_ticks, number))
     held = None
     if memory_bytes is not None:
@@ -195,6 +201,17 @@ def search_strategy(
         seed,
         seconds,
     )
+
+
+def _indices(space: SearchSpace, first: Initial) -> Sequence[int] | str:
+    """A first strategy as configuration indices, or ``"random"``."""
+    if first == RANDOM:
+        return RANDOM
+    if isinstance(first, str):
+        return get_baseline(first)(space).best().assignment
+    if isinstance(first, Mapping):
+        return space.assignment(first)
+    return first.assignment if isinstance(first, FrontierPoint) else first
 
 
 def _search_additive(

@@ -1,4 +1,4 @@
-"""The searches that exist, by name."""
+"""The searches that exist, and the strategies that they may begin at, by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from tensoropt.errors import ProblemError
 from tensoropt.search.result import Frontier
 
-__all__ = ["Search", "get_search", "register_search", "search_names"]
+__all__ = ["Search", "get_baseline", "get_search", "register_baseline", "register_search", "search_names"]
 
 
 Search = Callable[..., Frontier]
@@ -18,6 +18,7 @@ _Function = TypeVar("_Function", bound=Search)
 
 # Filled once, while modules are imported; never changed by a search.
 _SEARCHES: dict[str, Search] = {}
+_BASELINES: dict[str, Search] = {}
 
 
 def register_search(name: str) -> Callable[[_Function], _Function]:
@@ -61,3 +62,20 @@ def get_search(name: str) -> Search:
             "one of these, or import the package that registers it."
         )
     return _SEARCHES[name]
+
+
+def register_baseline(name: str, function: Search) -> None:
+    """Declares a function of a `SearchSpace`, that gives strategies of its problem, as the baseline called ``name``."""
+    _BASELINES[name] = function
+
+
+def get_baseline(name: str) -> Search:
+    """The baseline called ``name``.
+
+    Raises:
+        ProblemError: none has the name; the message lists those that exist.
+    """
+    if name not in _BASELINES:
+        known = ", ".join(map(repr, sorted(_BASELINES))) or "none yet: import tensoropt.baselines"
+        raise ProblemError(f"baseline {name!r}: must be one of those that exist ({known}), got {name!r}.")
+    return _BASELINES[name]

@@ -18,12 +18,15 @@ import pytest
 import rich.console
 import rich.progress
 
+import tensoropt.pase  # noqa: F401  # registers its search
+from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc import Chain, Stop, chains, mcmc, network_of, search_strategy, simulate
 from tensoropt.mcmc.chain import Report
+from tensoropt.mcmc.search import Initial
 from tensoropt.search import Problem, brute_force, get_search
 from tensoropt.search.space import SearchSpace
 from tests.ft.random_problems import random_problem
@@ -133,6 +136,18 @@ def test_the_best_takes_what_it_says_and_no_more_than_the_first(space: SearchSpa
     assert 0 < result.acceptance_rate < 1
     assert result.memory_bytes is None
     assert [chain.stopped_by for chain in result.chains] == ["iterations"] * 2
+
+
+def test_chains_begin_at_what_baselines_and_searches_give(space: SearchSpace) -> None:
+    indices = space.assignment(data_parallel(space))
+    of_pase = get_search("pase")(space.problem).best()
+    for cost in ("simulated", "additive"):
+        firsts: list[Initial] = ["data_parallel", indices, data_parallel(space)]
+        found = [search_strategy(space, iterations=5, initial=[first], cost=cost, seed=2) for first in firsts]
+        assert found[0].assignment == found[1].assignment == found[2].assignment
+    best = search_strategy(space, iterations=5, initial=[of_pase], cost="additive")
+    assert best.time_s == pytest.approx(of_pase.time_s)
+    assert found[0].time_s > best.time_s
 
 
 def test_nothing_exceeds_a_memory_limit(space: SearchSpace) -> None:
@@ -282,7 +297,7 @@ def test_progress_of_all_chains_is_shown_and_changes_nothing(
         ({"beta": 0.0, "iterations": 1}, "beta must be positive and finite, got 0"),
         ({"cost": "guessed"}, "cost must be one of 'simulated', 'additive', got 'guessed'"),
         ({"chains": 0}, "needs at least one initial strategy, one chain and one process"),
-        ({"initial": ["expert"]}, "an initial strategy is 'random' or a configuration index per operator"),
+        ({"initial": ["expert"]}, "baseline 'expert': must be one of those that exist .*'data_parallel'"),
     ],
 )
 def test_wrong_arguments_are_refused(space: SearchSpace, wrong: dict[str, object], message: str) -> None:
@@ -295,6 +310,8 @@ def test_problems_that_cannot_be_searched_are_refused() -> None:
     tied = Problem(["a", "b"], [[1.0, 2.0]] * 2, [[0.0, 0.0]] * 2, groups=[0, 0])
     with pytest.raises(ProblemError, match=r"configuration 0 of operator 'b', and 1 of another one of its group"):
         mcmc(tied, iterations=1, initial=[[1, 0]])
+    with pytest.raises(ProblemError, match="an initial strategy is 'random' or a configuration index per operator"):
+        mcmc(tied, iterations=1, initial=["data_parallel"])
     impossible = Problem(["a"], [[np.inf]], [[np.inf]])
     with pytest.raises(InfeasibleError, match="each of the 1 configurations of operator 'a' has an infinite cost"):
         mcmc(impossible, iterations=1)

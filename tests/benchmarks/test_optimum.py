@@ -1,0 +1,43 @@
+"""Markov chains on a paper's small model: the best of all strategies, and a row of the table of their seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(autouse=True)
+def eager_afterwards() -> Iterator[None]:
+    """A thread that is back in eager mode after each test."""
+    from tensoropt.api.model import leave_graph
+
+    yield
+    leave_graph()
+
+
+def test_chains_find_the_best_of_all_strategies_of_lenet() -> None:
+    from benchmarks.optimum import compare_with_optimum
+
+    report = compare_with_optimum("lenet")
+    assert report["reached"]
+    assert report["found_s"] == report["optimum_s"]
+    assert report["operators"] == report["chosen"] == 32
+    assert report["strategies"] > 7e11
+    # No bound says less than a strategy takes, so that what was not gone through is no better.
+    assert report["least_s"] <= report["optimum_s"]
+    assert report["partial_strategies"] < 1e5
+
+
+def test_a_row_of_table_5_says_what_was_searched() -> None:
+    from benchmarks.paper.flexflow_table5 import run
+    from benchmarks.paper.setting import Options
+
+    report = run(Options(("lenet",), (4,)), initial=1)
+    assert "no placement of operators, no splits of height and width" in report["searched"]
+    row = report["rows"]["lenet, 4 devices"]
+    assert row["best_strategy_s"]["least"] <= row["first_strategy_s"]
+    assert row["best_strategy_s"]["least"] <= row["data_parallel_s"]
+    assert row["full_s"] > 0 and row["delta_s"] > 0 and row["proposals"] >= 1000

@@ -37,8 +37,8 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
     one of them, as if a program had renamed the other (attention's memory length, a recurrent cell's input). Both ways
     to name what meets in an operator and has one size are tried. Both copies of a moved tensor are kept.
 
-    Where a mesh has more than `MAX_LAYOUTS` layouts, those of its rank and above are left out; the result says so, and
-    is not exact.
+    Where a mesh has more than `MAX_LAYOUTS` layouts by one way to name, meshes of its rank and above are left out by
+    that way; the result says so, and is not exact.
 
     Args:
         space: the graph's search space.
@@ -50,14 +50,14 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
     """
     began = time.perf_counter()
     rows: list[IntArray] = []
-    left_out: list[str] = []
+    too_many: list[str] = []
     for renamed in (False, True):
         dimensions = logical_dimensions(space.graph, space.operators, space.rules, renamed=renamed)
         found, reason = _assignments(space, dimensions, max_mesh_rank)
         rows += found
-        left_out += [] if reason is None else [reason]
-    if not rows and left_out:
-        raise does_not_apply("mesh_tensorflow", left_out[0], "Use fewer devices, or a smaller model.")
+        too_many += [] if reason is None else [reason]
+    if not rows and too_many:
+        raise does_not_apply("mesh_tensorflow", too_many[0], "Use fewer devices, or a smaller model.")
     if not rows:
         raise does_not_apply(
             "mesh_tensorflow",
@@ -68,17 +68,25 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
     return frontier_of(
         space.problem,
         np.concatenate(rows),
-        exact=not left_out,
+        exact=not too_many,
         eliminations=(),
         seconds=seconds,
-        left_out=left_out[0] if left_out else None,
+        left_out=_left_out(too_many),
     )
+
+
+def _left_out(too_many: Sequence[str]) -> str | None:
+    """What was not searched, of reasons by one or both ways to name."""
+    if not too_many:
+        return None
+    what = "meshes were left out" if len(too_many) > 1 else "dimensions of one size have one name on some meshes"
+    return f"{what}: {too_many[0]}"
 
 
 def _assignments(
     space: SearchSpace, dimensions: LogicalDimensions, max_mesh_rank: int
 ) -> tuple[list[IntArray], str | None]:
-    """The assignments of the best layouts of each mesh, and why those of some rank and above were left out."""
+    """The assignments of the best layouts of each mesh, and why those of some rank and above are none."""
     axis_of = axes_of_names(space, dimensions)
     names = tuple(sorted(dimensions.sizes, key=lambda name: (-dimensions.sizes[name], name)))
     rows: list[IntArray] = []
@@ -88,11 +96,7 @@ def _assignments(
             found = list(itertools.islice(_splits(space.mesh, blocks, names, dimensions), MAX_LAYOUTS + 1))
             if len(found) > MAX_LAYOUTS:
                 extents = " x ".join(str(space.mesh.extent(axes)) for axes in blocks)
-                several = f"{rank} dimension{'s' * (rank > 1)}"
-                return rows, (
-                    f"meshes of {several} were left out: {len(names)} names of tensors' dimensions have more than "
-                    f"{MAX_LAYOUTS:,} layouts on one of {extents} devices"
-                )
+                return rows, f"{len(names)} names have more than {MAX_LAYOUTS:,} layouts on {extents} devices"
             if found:
                 of_rank.append((blocks, np.array(found, dtype=np.int64).reshape(len(found), len(names))))
         rows += [Layouts(space, names, axis_of, blocks, splits).best() for blocks, splits in of_rank]

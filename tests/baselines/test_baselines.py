@@ -149,15 +149,27 @@ def test_mesh_tensorflow_leaves_out_ranks_of_too_many_layouts_and_says_so(monkey
     found = mesh_tensorflow(space)
     assert found.assignments.tolist() == lines.assignments.tolist()
     assert not found.exact
-    assert found.left_out == (
-        "meshes of 2 dimensions were left out: 4 names of tensors' dimensions have more than 4 layouts on one of 2 x 2 "
-        "devices"
-    )
+    assert found.left_out == "meshes were left out: 4 names have more than 4 layouts on 2 x 2 devices"
     monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 2)
     with pytest.raises(
-        PlanError, match=r"does not apply because meshes of 1 dimension were left out: .* than 2 layouts"
+        PlanError, match=r"does not apply because 4 names have more than 2 layouts on 4 devices\. Use few"
     ):
         mesh_tensorflow(space)
+
+
+def test_mesh_tensorflow_keeps_to_fewer_names_where_only_more_have_too_many_layouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    space = _space(mlp(width=6))  # as wide as the input: the two may have one name
+    monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 10)
+    found, lines = mesh_tensorflow(space), mesh_tensorflow(space, max_mesh_rank=1)
+    assert len(found) > len(lines)
+    assert lines.exact and not found.exact
+    assert found.left_out == (
+        "dimensions of one size have one name on some meshes: 4 names have more than 10 layouts on 2 x 2 devices"
+    )
 
 
 def test_a_restricted_problem_has_the_costs_of_what_it_keeps() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,8 +94,20 @@ def random_network(seed: int, *, operators: int = 8) -> Network:
     return Network(Tables(forward, backward, edges, ways, back, returns, sizes), Given(rows), mesh, levels)
 
 
-def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[Any, ...]]:
-    """Algorithm 1 over a graph of objects, for every device: (identity, resource, ready, start, end) in ticks."""
+Name = tuple[int, int, tuple[int, ...]]
+"""A task: its slot, its stage, and its device's coordinates."""
+
+
+class PlainTask(NamedTuple):
+    """A task of one device: where it runs (nowhere: None), how long, and what it waits for."""
+
+    resource: tuple[int, tuple[int, ...]] | None
+    duration: int
+    needs: set[Name]
+
+
+def plain_tasks(network: Network, assignment: Sequence[int]) -> dict[Name, PlainTask]:
+    """The task graph of a strategy as a graph of objects, for every device (section 5.1)."""
     network.add_all_rows()
     arrays = network.arrays
     field = network.field
@@ -193,11 +205,18 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
             for far in other.devices
             if all(far[axis] == device[axis] for axis in range(len(mesh)) if axis not in stage.axes | other.axes)
         }
-    followers: dict[object, list[tuple[int, int, tuple[int, ...]]]] = {}
-    for task, some in needs.items():
-        for other_task in some:
-            followers.setdefault(other_task, []).append(task)
-    left = {task: len(some) for task, some in needs.items()}
+    return {task: PlainTask(stage.resource(task[2]), stage.duration, needs[task]) for task, stage in tasks.items()}
+
+
+def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[Any, ...]]:
+    """Algorithm 1 over that graph: (identity, resource, ready, start, end) in ticks."""
+    tasks = plain_tasks(network, assignment)
+    devices = list(np.ndindex(*network.mesh))
+    followers: dict[Name, list[Name]] = {}
+    for task, (_, _, some) in tasks.items():
+        for other in some:
+            followers.setdefault(other, []).append(task)
+    left = {task: len(some) for task, (_, _, some) in tasks.items()}
     ready = dict.fromkeys(tasks, 0)
     queue = [(0, task) for task, count in left.items() if not count]
     heapq.heapify(queue)
@@ -205,10 +224,9 @@ def plain_simulation(network: Network, assignment: Sequence[int]) -> list[tuple[
     result: list[tuple[Any, ...]] = []
     while queue:
         at, task = heapq.heappop(queue)
-        stage = tasks[task]
-        resource = stage.resource(task[2])
+        resource, duration, _ = tasks[task]
         start = at if resource is None else max(at, free.get(resource, 0))
-        finish = start + stage.duration
+        finish = start + duration
         if resource is not None:
             free[resource] = finish
             number = devices.index(resource[1])

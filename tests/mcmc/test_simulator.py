@@ -16,7 +16,7 @@ from tensoropt.errors import ProblemError
 from tensoropt.mcmc import Network, Simulator, Timeline, blob, network_of, simulate
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S, Signature, Tables, Work, ticks
-from tests.mcmc.random_networks import Given, plain_simulation, random_network
+from tests.mcmc.random_networks import Given, Name, plain_simulation, plain_tasks, random_network
 from tests.plan.small_graphs import embedding, mlp
 
 pytestmark = pytest.mark.pure
@@ -100,17 +100,38 @@ def test_telling_more_devices_apart_changes_nothing(seed: int) -> None:
     assert Simulator(network, assignment, keep=every).timeline() == Simulator(network, assignment).timeline()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_no_device_runs_two_tasks_at_once_and_each_takes_them_as_they_become_ready(seed: int) -> None:
-    network = random_network(seed, operators=12)
-    timeline = Simulator(network, _random(network, np.random.default_rng(seed))).timeline()
-    for resource in timeline.resources():
-        tasks = timeline.on(resource)
-        for one, next_one in itertools.pairwise(tasks):
-            assert one.end_s <= next_one.start_s
-            assert (one.ready_s, one.identity) < (next_one.ready_s, next_one.identity)
-        assert all(task.start_s >= task.ready_s for task in tasks)
-    assert timeline.makespan_s == max((task.end_s for task in timeline.tasks), default=0.0)
+@pytest.mark.parametrize("first", range(0, 500, 50))
+def test_tasks_wait_for_what_they_need_and_resources_take_them_one_by_one_as_they_become_ready(first: int) -> None:
+    for seed in range(first, first + 50):
+        rng = np.random.default_rng(seed)
+        network = random_network(seed, operators=int(rng.integers(2, 14)))
+        assignment = _random(network, rng)
+        simulator = Simulator(network, _random(network, rng))
+        simulator.try_strategy(assignment)  # by changes
+        simulator.accept()
+        timeline = simulator.timeline()
+        devices = list(np.ndindex(*network.mesh))
+        found = {
+            (slot, stage, devices[device]): task for task in timeline.tasks for slot, stage, device in [task.identity]
+        }
+        wanted = plain_tasks(network, assignment)
+        assert found.keys() == {name for name, task in wanted.items() if task.resource is not None}
+        end_s: dict[Name, float] = {}
+        for name in sorted(wanted):  # tasks never wait for those of a later slot
+            ready_s = max((end_s[other] for other in wanted[name].needs), default=0.0)
+            end_s[name] = ready_s
+            if name in found:
+                assert found[name].ready_s == ready_s <= found[name].start_s
+                assert found[name].end_s == found[name].start_s + wanted[name].duration / TICKS_PER_S
+                end_s[name] = found[name].end_s
+        for resource in timeline.resources():
+            tasks = timeline.on(resource)
+            for one, next_one in itertools.pairwise(tasks):
+                # It begins when it is ready and the one before it, ready no later, has ended: never idle for nothing.
+                assert next_one.start_s == max(one.end_s, next_one.ready_s)
+                assert (one.ready_s, one.identity) < (next_one.ready_s, next_one.identity)
+            assert tasks[0].start_s == tasks[0].ready_s
+        assert timeline.makespan_s == max((task.end_s for task in timeline.tasks), default=0.0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -20,9 +20,10 @@ import tensoropt
 from benchmarks.arguments import UsageError, check_sizes, output_file, positive, size_argument
 from examples.models import MODELS, PER_DEVICE_BATCH
 from tensoropt.api.compare import METHODS
+from tensoropt.api.planning import FEEDS
 from tensoropt.cluster import Topology, preset
 from tensoropt.cluster.presets import PRESETS
-from tensoropt.errors import ClusterError
+from tensoropt.errors import ClusterError, TensorOptError
 
 __all__ = ["cluster", "main"]
 
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--batch", type=positive, help="samples per step; by default the paper's per device, or the model's"
     )
+    parser.add_argument("--feed", choices=FEEDS, default=FEEDS[0], help="what each device is fed: its share, or all")
     parser.add_argument("--memory-gib", type=float, help="limit per device; by default the device's less a reserve")
     parser.add_argument("--size", nargs="+", type=size_argument, default=[], metavar="NAME=VALUE")
     flags = parser.parse_args(arguments)
@@ -72,9 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif flags.model in PER_DEVICE_BATCH:
         sizes["batch_size"] = PER_DEVICE_BATCH[flags.model] * topology.device_count
     tensoropt.reset_default_graph()
-    loss = MODELS[flags.model](**sizes)
     limit = None if flags.memory_gib is None else flags.memory_gib * _GIB
-    table = tensoropt.compare(loss, topology, methods=flags.methods, memory_bytes=limit)
+    try:
+        loss = MODELS[flags.model](**sizes)
+        table = tensoropt.compare(loss, topology, methods=flags.methods, memory_bytes=limit, feed=flags.feed)
+    except TensorOptError as error:  # of what was asked for; no method's, which is in its row
+        raise SystemExit(f"benchmarks.compare: {error}") from error
     table.show()
     if flags.json is not None:
         flags.json.write_text(table.to_json() + "\n", encoding="utf-8")

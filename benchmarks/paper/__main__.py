@@ -35,6 +35,7 @@ from benchmarks.paper import (
 )
 from benchmarks.paper.setting import Options, Report
 from examples.models import MODELS
+from tensoropt.errors import TensorOptError
 
 _EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "figure6": figure6.run,
@@ -78,6 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
         report = _EXPERIMENTS[flags.experiment](options, flags.plot, **more)
     except UsageError as error:
         parser.error(f"{flags.experiment}: {error}")
+    except TensorOptError as error:
+        raise SystemExit(f"{flags.experiment}: {error}") from error
     report["processors"] = os.cpu_count()
     _show(report)
     if flags.json is not None:

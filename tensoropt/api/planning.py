@@ -158,7 +158,7 @@ class Planner:
             if undivided is not None:
                 raise PlanError(
                     f"{undivided}. Use a batch that {topology.device_count} divides, another number of ranks, "
-                    "or find_strategy(feed='global'), by which every rank is fed the whole batch."
+                    "or feed='global', by which every rank is fed the whole batch."
                 )
             cost = self._cost(topology)
             if not self._warned:

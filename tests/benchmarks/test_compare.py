@@ -87,6 +87,17 @@ def test_what_cannot_be_is_refused_before_any_work(
     assert message in capsys.readouterr().err
 
 
+def test_an_error_of_the_comparison_is_a_line_and_its_remedy_a_flag() -> None:
+    from benchmarks.compare import main
+
+    arguments = ["--model", "lenet", "--cluster", "p100x3", "--methods", "pase"]
+    with pytest.raises(
+        SystemExit, match=r"benchmarks\.compare: Placeholder 'images'.* by 3 devices: .* or feed='global'"
+    ):
+        main(arguments)
+    main([*arguments, "--feed", "global"])
+
+
 def test_the_table_is_printed_before_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from benchmarks.compare import main
 

@@ -265,6 +265,15 @@ def test_what_does_not_go_together_is_refused_before_any_work(
     assert message in capsys.readouterr().err
 
 
+def test_an_error_of_an_experiment_is_a_line() -> None:
+    from benchmarks.paper.__main__ import main
+
+    with pytest.raises(
+        SystemExit, match=r"figure6: Placeholder 'images'.*: its batch of 64 cannot be shared by 3 devices"
+    ):
+        main(["figure6", "--model", "lenet", "--devices", "3"])
+
+
 def test_table_3_raises_a_batch_that_devices_do_not_divide_and_reports_it() -> None:
     from benchmarks.paper import table3
     from benchmarks.paper.setting import Options

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -34,3 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "`pytestmark = pytest.mark.pure` marks a whole file."
         )
     items.sort(key=lambda item: item.get_closest_marker("mpi") is None)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises, also where tests run in the background of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

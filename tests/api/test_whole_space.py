@@ -132,6 +132,7 @@ def test_the_fullest_device_of_one_strategy_after_the_other() -> None:
         assert 0 <= memory.fullest(chosen) - whole.device_memory(chosen).max() <= parts
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupting(mover: Mover) -> None:
         os.kill(os.getpid(), signal.SIGINT)

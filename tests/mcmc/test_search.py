@@ -207,6 +207,7 @@ def test_an_interrupt_keeps_the_best_so_far(space: SearchSpace) -> None:
     assert result.cost_ticks < Chain(network, first).simulator.makespan
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("processes", "begun", "at_terminal"), [(1, 1, False), (2, 2, False), (2, 2, True)])
 def test_ctrl_c_ends_all_chains_and_begins_no_others(
     space: SearchSpace, monkeypatch: pytest.MonkeyPatch, processes: int, begun: int, at_terminal: bool
@@ -223,6 +224,7 @@ def test_ctrl_c_ends_all_chains_and_begins_no_others(
     assert [chain.stopped_by for chain in result.chains] == ["interrupt"] * begun
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_before_anything_fits_is_passed_on(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(board: chains.Board) -> None:
         os.kill(os.getpid(), signal.SIGINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import resource
 import time
@@ -82,6 +83,7 @@ def _all_timed(tracker: SpaceTracker, options: Options) -> Report:
 
 def _timed(tracker: SpaceTracker, method: str, options: Options) -> Report:
     tracker.threads = 1 if method == "one_thread" else options.threads
+    gc.collect()  # of the model's building, which takes longer than a short search
     wall, cpu = time.perf_counter(), time.process_time()
     found = tracker.between(method="elimination" if method == "elimination" else "ldp", epsilon=options.epsilon)
     return {

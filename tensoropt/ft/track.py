@@ -246,6 +246,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     epsilon = math.expm1(math.log1p(options.epsilon) / 2)
     known: list[Factor] = []
     one_cost = any(not any(costs(f).any() for f in graph.factors()) for costs in (_times, _memories))
+    planned: Order | None = None
     for weights, near in ROUNDS_OF_ONE_COST if one_cost else ROUNDS:
         bounds = Bounds.of(graph, epsilon, weights, options.steps)
         if bounds is None:
@@ -267,11 +268,12 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             return known[0]
         before = sum(graph.sizes.values())
         left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
-        expected = fewest_points_order(left)
+        expected = planned = fewest_points_order(left)
         if expected.largest >= COMPARE_FROM:
             # Beside what is left of its neighbours, a configuration is more often dominated than beside all there was.
             drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope], FrontierSide.of)
             left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
+            planned = None
         graph = left
         helped = one_cost or sum(graph.sizes.values()) <= before * 0.9
         if not helped or not _is_long(graph, expected):
@@ -282,7 +284,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
     # Every variable is eliminated, and its result thinned, once.
     with graph.workshop.within(math.expm1(math.log1p(epsilon) / len(graph.sizes)), longest):
         try:
-            result = _eliminate_all(graph, order, kind, options)
+            result = _eliminate_all(graph, order, kind, options, planned=planned)
         except TooLongError:
             del graph.workshop.steps[steps:]
             if not known:
@@ -374,10 +376,17 @@ def _narrow(
 
 
 def _eliminate_all(
-    graph: CostGraph, order: list[int] | None, kind: str, options: _Options, *, fix: bool = False
+    graph: CostGraph,
+    order: list[int] | None,
+    kind: str,
+    options: _Options,
+    *,
+    planned: Order | None = None,
+    fix: bool = False,
 ) -> Factor:
+    """Eliminates in the given order, or in that of fewest points, which may have been worked out before."""
     if order is None:
-        order, largest, _ = fewest_points_order(graph)
+        order, largest, _ = planned or fewest_points_order(graph)
         if largest > options.limit:
             order, largest = least_table_order(graph)
         if largest > options.limit:

@@ -53,7 +53,7 @@ class Reach:
         """What the table takes."""
         # A stack and not recursion: products of a thousand layers are a thousand deep.
         stack = [self]
-        while stack:
+        while self._taken is None:
             at = stack[-1]
             waiting = [part for part in at._parts if part._taken is None]
             if waiting:
@@ -63,7 +63,7 @@ class Reach:
                 left, right = (part.taken() for part in at._parts)
                 at._taken, at._parts = at._limits.without(left.plus(right), at._gone), ()
             stack.pop()
-        return self._taken  # type: ignore[return-value]  # it has been worked out
+        return self._taken
 
 
 class Limits(Protocol):

@@ -44,20 +44,18 @@ class Side(Protocol):
         """The number of rows."""
         ...
 
-    def differences(
-        self, rows: IntArray, columns: IntArray | None, wanted: Wanted, sample: int
-    ) -> tuple[FloatArray, FloatArray]:
+    def differences(self, rows: IntArray, columns: IntArray, wanted: Wanted, sample: int) -> FloatArray:
         """By how much row *k* exceeds row *j* at most, in time and in memory.
 
         Args:
             rows: that are compared.
-            columns: in which; None for a table of one variable.
+            columns: in which; the only one of a table of one variable.
             wanted: ``(rows, rows)``, which pairs *k*, *j* to compare.
             sample: look at so many columns only, spread evenly: results are then at most the true ones.
 
         Returns:
-            two arrays ``(rows, rows)``; +inf where *k* is impossible beside something that *j* is possible beside, 0.0
-            where not wanted.
+            ``(2, rows, rows)``, of time and of memory; +inf where *k* is impossible beside something that *j* is
+            possible beside, 0.0 where not wanted.
         """
         ...
 
@@ -78,17 +76,14 @@ class CostSide:
     def size(self) -> int:
         return len(self.time_s)
 
-    def differences(
-        self, rows: IntArray, columns: IntArray | None, wanted: Wanted, sample: int
-    ) -> tuple[FloatArray, FloatArray]:
+    def differences(self, rows: IntArray, columns: IntArray, wanted: Wanted, sample: int) -> FloatArray:
         from tensoropt.ft.kernels import worst_costs
 
-        found = [np.zeros((len(rows), len(rows))) for _ in range(2)]
-        chosen = _FIRST if columns is None else columns
+        found = np.zeros((2, len(rows), len(rows)))
         for costs, total in zip((self.time_s, self.memory_bytes), found, strict=True):
             if costs is not None:
-                worst_costs(costs, rows, chosen, wanted, sample, total)
-        return found[0], found[1]
+                worst_costs(costs, rows, columns, wanted, sample, total)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,20 +108,17 @@ class FrontierSide:
     def size(self) -> int:
         return len(self.cells)
 
-    def differences(
-        self, rows: IntArray, columns: IntArray | None, wanted: Wanted, sample: int
-    ) -> tuple[FloatArray, FloatArray]:
+    def differences(self, rows: IntArray, columns: IntArray, wanted: Wanted, sample: int) -> FloatArray:
         from tensoropt.ft.kernels import worst_points
 
-        found = [np.zeros((len(rows), len(rows))) for _ in range(2)]
-        table = self.table
-        chosen = _FIRST if columns is None else columns
-        costs = table.offsets, table.time_s, table.memory_bytes
-        worst_points(*costs, self.cells, rows, chosen, wanted, sample, *found)
-        return found[0], found[1]
+        found = np.zeros((2, len(rows), len(rows)))
+        costs = self.table.offsets, self.table.time_s, self.table.memory_bytes
+        worst_points(*costs, self.cells, rows, columns, wanted, sample, *found)
+        return found
 
 
-_FIRST = np.zeros(1, np.int64)
+_ONLY = np.zeros(1, np.int64)
+"""The column of a table of one variable."""
 
 
 def drop_dominated(
@@ -160,8 +152,8 @@ def drop_dominated(
         around: dict[tuple[object, ...], _Around] = {}
         for scope, table in of[v]:
             first = scope[0] == v
-            columns = None if len(scope) == 1 else alive[scope[1 if first else 0]]
-            key = (id(table), first, b"" if columns is None else columns.tobytes())
+            columns = _ONLY if len(scope) == 1 else alive[scope[1 if first else 0]]
+            key = (id(table), first, columns.tobytes())
             known = around.get(key)
             if known is None:
                 if key[:2] not in made:
@@ -186,7 +178,7 @@ class _Around:
     """A table beside a variable, between the configurations that are left, and how often it is there."""
 
     side: Side
-    columns: IntArray | None
+    columns: IntArray
     count: int
 
 
@@ -194,7 +186,7 @@ class _Comparison:
     """A few columns rule most pairs out, and are compared once per table; the other pairs are compared in all."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}
+        self._seen: dict[tuple[object, ...], FloatArray] = {}
 
     def undominated(self, rows: IntArray, around: dict[tuple[object, ...], _Around]) -> IntArray:
         """The configurations among ``rows`` that none of the others can stand in for."""
@@ -202,32 +194,26 @@ class _Comparison:
         totals = np.zeros((2, count, count))
         with np.errstate(invalid="ignore"):  # of impossible ones, whose sums rule pairs out
             for key, beside in around.items():
-                for total, difference in zip(totals, self._sampled(key, beside, rows), strict=True):
-                    total += beside.count * difference
+                totals += beside.count * self._sampled(key, beside, rows)
             wanted = (totals[0] <= 0.0) & (totals[1] <= 0.0)
             np.fill_diagonal(wanted, False)
             if not wanted.any():
                 return rows
             totals[:] = 0.0
             for beside in around.values():
-                differences = beside.side.differences(rows, beside.columns, wanted, _ALL)
-                for total, difference in zip(totals, differences, strict=True):
-                    total += beside.count * difference
+                totals += beside.count * beside.side.differences(rows, beside.columns, wanted, _ALL)
         wanted &= (totals[0] <= 0.0) & (totals[1] <= 0.0)
         index = np.arange(count)
         gone = (wanted & (~wanted.T | (index[:, None] < index))).any(axis=0)
         kept: IntArray = rows[~gone]
         return kept
 
-    def _sampled(self, key: tuple[object, ...], beside: _Around, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+    def _sampled(self, key: tuple[object, ...], beside: _Around, rows: IntArray) -> FloatArray:
         size = beside.side.size
         if size > _SEEN_ROWS or 2 * len(rows) < size:
             return beside.side.differences(rows, beside.columns, np.ones((len(rows), len(rows)), np.bool_), _SAMPLE)
         if key not in self._seen:
             every = np.ones((size, size), np.bool_)
             self._seen[key] = beside.side.differences(np.arange(size), beside.columns, every, _SAMPLE)
-        time, memory = self._seen[key]
-        if len(rows) == size:
-            return time, memory
-        pairs = np.ix_(rows, rows)
-        return time[pairs], memory[pairs]
+        found = self._seen[key]
+        return found if len(rows) == size else found[:, rows[:, None], rows]

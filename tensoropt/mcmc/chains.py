@@ -121,13 +121,12 @@ def _side_by_side(
     futures: list[Future[_Outcome]] = []
     try:
         with ProcessPoolExecutor(min(processes, len(starts)), context, _begin, (whole, board)) as pool:
-            waiting: set[Future[_Outcome]] = set()
             try:
                 with _without_interrupts():  # processes keep it so: Ctrl-C at a terminal reaches this one only
                     futures += [pool.submit(_work, start, number) for number, start in enumerate(starts)]
             except KeyboardInterrupt:
                 board[0] = 1.0
-            waiting |= {*futures}
+            waiting = {*futures}
             while waiting:
                 try:
                     _, waiting = wait(waiting, timeout=_LOOK_S)

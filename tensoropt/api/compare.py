@@ -222,7 +222,7 @@ def _row(
         fits=memory_bytes <= limit.limit_bytes,
         strategies=len(found),
         exact=found.exact if len(found) > 1 else None,
-        left_out=found.left_out,
+        searched=found.searched,
         plan=plan,
     )
 

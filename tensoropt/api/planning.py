@@ -207,7 +207,8 @@ class Planner:
                 # Chains start somewhere: near data parallelism, and at a strategy drawn at random.
                 first = contraction.deciding(space.assignment(data_parallel(space)))
                 options = {"initial": (first, "random"), "memory_bytes": None if limit is None else limit.limit_bytes}
-            return space, contraction.expand(get_search(search)(contraction.problem, **options))
+            expanded = contraction.expand(get_search(search)(contraction.problem, **options))
+            return space, dataclasses.replace(expanded, searched=self._tracking(topology).deciding)
         if search in PLACED:
             # The space of this strategy only: with all that place operators there are too many to price.
             chosen = {name: (configuration,) for name, configuration in PLACED[search](space).items()}
@@ -242,13 +243,11 @@ class Planner:
         """
         space = self.space(topology)
         self._check_point(space, point)
-        notes = self._notes(topology, limit, space)
+        notes = self._notes(topology, limit, space) | {"exact": point.exact, "searched": point.searched}
         if self._frontier is not None and self._frontier[0] == topology.fingerprint():
             frontier = self._frontier[1]
             heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]
             notes |= {
-                "exact": frontier.exact,
-                "searched": self._tracking(topology).searched,
                 "heuristic_eliminations": heuristic,
                 "search_seconds": frontier.seconds,
             }
@@ -267,8 +266,8 @@ class Planner:
     ) -> Plan:
         """The plan of a point of what :meth:`found_by` gave."""
         notes = {**self._notes(topology, limit, space), "search_seconds": found.seconds}
-        if found.left_out is not None:
-            notes["left_out"] = found.left_out
+        if found.searched is not None:
+            notes["searched"] = found.searched
         return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
 
     def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:

@@ -122,7 +122,7 @@ def _caption(plan: Plan) -> str | None:
         )
     said = [
         f"{label}: {plan.notes[key]}"
-        for key, label in (("space", "Space"), ("left_out", "Search"))
+        for key, label in (("space", "Space"), ("searched", "Search"))
         if key in plan.notes
     ]
     return ". ".join(said) or None

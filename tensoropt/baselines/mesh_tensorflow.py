@@ -71,7 +71,7 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
         exact=not too_many,
         eliminations=(),
         seconds=seconds,
-        left_out=_left_out(too_many),
+        searched=_left_out(too_many),
     )
 
 

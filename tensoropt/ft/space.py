@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 
@@ -41,19 +42,24 @@ class SpaceTracker:
     Attributes:
         space: configurations and their costs.
         threads: see `track_frontier`.
-        searched: over what the frontier is, in words, once there is one.
     """
 
     def __init__(self, space: SearchSpace, *, threads: int | None = None) -> None:
         """Takes a space; nothing is worked out before it is asked for."""
         self.space = space
         self.threads = threads
-        self.searched = ""
 
     @cached_property
     def contraction(self) -> Contraction:
         """The problem over the operators that decide."""
         return contracted(self.space)
+
+    @property
+    def deciding(self) -> str:
+        """Over what `contraction` is, in words."""
+        problem = self.contraction.problem
+        groups = problem.nodes if problem.groups is None else len({*problem.groups.tolist()})
+        return f"the {groups} of {self.space.problem.nodes} operators that decide"
 
     @cached_property
     def resolution(self) -> Resolution:
@@ -136,15 +142,14 @@ class SpaceTracker:
                 longest=_SHORT,
             )
             if not any(step.kind in _GUESSES for step in whole.eliminations):
-                self.searched = f"all {self.space.problem.nodes} operators"
-                return whole
+                return dataclasses.replace(whole, searched=f"all {self.space.problem.nodes} operators")
             beside.append(whole)
         found = self.between(epsilon=epsilon, progress=progress)
         fastest = track_frontier(single_cost(self.contraction.problem, "time"), threads=self.threads)
         steps = self.resolution
-        self.searched = (
-            f"the {self.contraction.problem.nodes} of {self.space.problem.nodes} operators that decide, costs in steps "
-            f"of {steps.time_s:.3g} s and {steps.memory_bytes / 2**20:.3g} MiB"
+        searched = (
+            f"{self.deciding}, costs in steps of {steps.time_s:.3g} s and {steps.memory_bytes / 2**20:.3g} MiB"
             + ("" if found.exact and fastest.exact else ", not all their strategies")
         )
-        return self.contraction.expand(found, fastest, beside=[self.smallest, *beside], exact=False)
+        expanded = self.contraction.expand(found, fastest, beside=[self.smallest, *beside], exact=False)
+        return dataclasses.replace(expanded, searched=searched)

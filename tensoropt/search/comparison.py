@@ -14,7 +14,7 @@ from tensoropt.plan.plan import Plan
 
 __all__ = ["Comparison", "ComparisonRow"]
 
-_SCHEMA = 2
+_SCHEMA = 3
 _HEADERS = (
     "method", "time, ms", "simulated, ms", "memory, MiB", "network, ms", "network, MiB", "search, s", "remark",
 )  # fmt: skip
@@ -37,7 +37,7 @@ class ComparisonRow:
         strategies: how many the method offers (a frontier's points).
         exact: of a frontier, whether it is exact (`Frontier.exact`); None of one strategy.
         reason: why there is no strategy; None where there is one.
-        left_out: what the method did not search though it should (`Frontier.left_out`).
+        searched: over what, and what of that the method left out (`Frontier.searched`).
         plan: the strategy, with what was noted of it; None where there is none.
     """
 
@@ -53,7 +53,7 @@ class ComparisonRow:
     strategies: int = 0
     exact: bool | None = None
     reason: str | None = None
-    left_out: str | None = None
+    searched: str | None = None
     plan: Plan | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -79,8 +79,8 @@ class ComparisonRow:
         parts = [] if self.fits else ["does not fit"]
         if self.kind == "search" and self.exact is False:
             parts.append("not exact")
-        if self.left_out is not None:
-            parts.append(self.left_out)
+        if self.searched is not None and not self.exact:
+            parts.append(self.searched)
         return ", ".join(parts)
 
 

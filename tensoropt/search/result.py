@@ -58,6 +58,8 @@ class FrontierPoint:
         assignment: the configuration index of each node.
         alternatives: the alternative of each node, then of each edge.
         provenance: the model and the devices that it is for; None where only a problem was given.
+        exact: of its frontier.
+        searched: of its frontier.
     """
 
     index: int
@@ -66,6 +68,8 @@ class FrontierPoint:
     assignment: tuple[int, ...]
     alternatives: tuple[int, ...]
     provenance: Provenance | None = None
+    exact: bool = False
+    searched: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +89,7 @@ class Frontier:
         eliminations: what was done, in order.
         seconds: how long the search took.
         provenance: the model and the devices that it is for; None where only a problem was given.
-        left_out: what was not searched though it should be, in words; None where nothing was.
+        searched: over what, and what of that was left out, in words; None where all that was given was searched.
     """
 
     names: tuple[str, ...]
@@ -97,7 +101,7 @@ class Frontier:
     eliminations: tuple[Elimination, ...]
     seconds: float
     provenance: Provenance | None = None
-    left_out: str | None = None
+    searched: str | None = None
 
     def __post_init__(self) -> None:
         points, nodes = len(self.time_s), len(self.names)
@@ -143,6 +147,8 @@ class Frontier:
             assignment=tuple(self.assignments[index].tolist()),
             alternatives=tuple(self.alternatives[index].tolist()),
             provenance=self.provenance,
+            exact=self.exact,
+            searched=self.searched,
         )
 
     def best(self, memory_bytes: float | None = None) -> FrontierPoint:
@@ -235,7 +241,7 @@ class Frontier:
                 "seconds": self.seconds,
                 # Left out where there is none, so that frontiers of bare problems stay what they were.
                 **({} if self.provenance is None else {"provenance": self.provenance.to_json()}),
-                **({} if self.left_out is None else {"left_out": self.left_out}),
+                **({} if self.searched is None else {"searched": self.searched}),
             }
         )
 
@@ -271,7 +277,7 @@ class Frontier:
                 ),
                 seconds=float(data["seconds"]),
                 provenance=Provenance.from_json(data["provenance"]) if "provenance" in data else None,
-                left_out=data.get("left_out"),
+                searched=data.get("searched"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProblemError(
@@ -288,7 +294,7 @@ def frontier_of(
     exact: bool,
     eliminations: Sequence[Elimination],
     seconds: float,
-    left_out: str | None = None,
+    searched: str | None = None,
 ) -> Frontier:
     """The frontier of given strategies: evaluated exactly by ``problem``, then reduced.
 
@@ -299,7 +305,7 @@ def frontier_of(
         exact: what the search claims.
         eliminations: what the search did.
         seconds: how long it took.
-        left_out: what was not searched though it should be.
+        searched: over what, if not over all strategies of the problem.
 
     Raises:
         ProblemError: indices break the format, or no strategy is possible.
@@ -321,5 +327,5 @@ def frontier_of(
         exact=exact,
         eliminations=tuple(eliminations),
         seconds=seconds,
-        left_out=left_out,
+        searched=searched,
     )

@@ -85,12 +85,37 @@ def test_what_a_baseline_leaves_out_is_noted_in_its_plan_and_in_a_comparison(mon
     from tensoropt.cluster import preset
 
     build()
-    assert "left_out" not in find(search="mesh_tensorflow").notes
+    assert "searched" not in find(search="mesh_tensorflow").notes
     monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 4)
-    note = find(search="mesh_tensorflow").notes["left_out"]
+    note = find(search="mesh_tensorflow").notes["searched"]
     assert "names have more than 4 layouts on 2 x 2 devices" in note
     table = tensoropt.compare(topology=preset("cpu", devices=4), methods=["mesh_tensorflow"])
-    assert table.row("mesh_tensorflow").remark() == note == table.row("mesh_tensorflow").left_out
+    assert table.row("mesh_tensorflow").remark() == note == table.row("mesh_tensorflow").searched
+
+
+def test_notes_are_of_the_frontier_that_a_plan_is_of_though_others_were_tracked_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import tensoropt
+    from tensoropt.cluster import preset
+    from tensoropt.ft import space as spaces
+    from tensoropt.search.result import Frontier
+
+    build()
+    monkeypatch.setattr(spaces, "_SMALL", 0)  # costs in steps, which differ between clusters
+    frontiers = [tensoropt.find_frontier(preset("cpu", devices=count)) for count in (2, 4)]
+    said = [frontier.searched for frontier in frontiers]
+    assert said[0] != said[1]
+    assert all("operators that decide, costs in steps of" in (text or "") for text in said)
+    for frontier in (*frontiers, Frontier.from_json(frontiers[0].to_json())):
+        plan = tensoropt.find_strategy(frontier.best())
+        assert (plan.notes["searched"], plan.notes["exact"]) == (frontier.searched, False)
+    monkeypatch.undo()
+    tensoropt.reset_default_graph()
+    build()  # what is a planner's own is gone
+    assert "operators that decide, costs" not in tensoropt.find_frontier(preset("cpu", devices=2)).searched
+    assert tensoropt.find_strategy(frontiers[1].best()).notes["searched"] == said[1]
+    assert "operators that decide" in find(search="pase").notes["searched"]
 
 
 def test_search_that_ignores_memory_says_what_is_missing() -> None:

@@ -143,13 +143,13 @@ def test_mesh_tensorflow_leaves_out_ranks_of_too_many_layouts_and_says_so(monkey
 
     space = _space(mlp())
     whole, lines = mesh_tensorflow(space), mesh_tensorflow(space, max_mesh_rank=1)
-    assert whole.exact and whole.left_out is None
+    assert whole.exact and whole.searched is None
     assert len(whole) > len(lines)
     monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 4)
     found = mesh_tensorflow(space)
     assert found.assignments.tolist() == lines.assignments.tolist()
     assert not found.exact
-    assert found.left_out == "meshes were left out: 4 names have more than 4 layouts on 2 x 2 devices"
+    assert found.searched == "meshes were left out: 4 names have more than 4 layouts on 2 x 2 devices"
     monkeypatch.setattr(sys.modules["tensoropt.baselines.mesh_tensorflow"], "MAX_LAYOUTS", 2)
     with pytest.raises(
         PlanError, match=r"does not apply because 4 names have more than 2 layouts on 4 devices\. Use few"
@@ -167,7 +167,7 @@ def test_mesh_tensorflow_keeps_to_fewer_names_where_only_more_have_too_many_layo
     found, lines = mesh_tensorflow(space), mesh_tensorflow(space, max_mesh_rank=1)
     assert len(found) > len(lines)
     assert lines.exact and not found.exact
-    assert found.left_out == (
+    assert found.searched == (
         "dimensions of one size have one name on some meshes: 4 names have more than 10 layouts on 2 x 2 devices"
     )
 

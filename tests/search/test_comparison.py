@@ -50,7 +50,7 @@ def test_remarks_say_what_is_missing() -> None:
         "",
         "does not apply because [it] cannot. Use 'zero2'.",
     ]
-    assert ComparisonRow("x", "baseline", fits=True, left_out="meshes were left out").remark() == "meshes were left out"
+    assert ComparisonRow("x", "baseline", fits=True, searched="meshes were left out").remark() == "meshes were left out"
     text = str(table)
     assert "Predicted for 4 devices of 2x2 X, 64 samples per step; at most 4 MiB per device" in text
     assert "Fastest of those that fit: tofu by the sum, ft by simulation." in text
@@ -100,8 +100,8 @@ def test_a_method_without_a_strategy_has_no_plan() -> None:
         ("{", "cannot be read"),
         (b"\xff", "cannot be read"),
         (None, "cannot be read"),
-        ('{"schema": 7}', "schema must be 2"),
-        ('{"schema": 2}', "cannot be read"),
+        ('{"schema": 7}', "schema must be 3"),
+        ('{"schema": 3}', "cannot be read"),
     ],
 )
 def test_bad_json_is_refused(text: Any, what: str) -> None:

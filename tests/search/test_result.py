@@ -92,7 +92,7 @@ def test_unknown_option_is_an_error_listing_the_known() -> None:
 
 
 def test_json_gives_the_frontier_back() -> None:
-    frontier = example(time_s=np.array([0.3, 0.1 + 0.1, 0.1, 1e-17]), left_out="meshes of 2 dimensions")
+    frontier = example(time_s=np.array([0.3, 0.1 + 0.1, 0.1, 1e-17]), searched="meshes of 2 dimensions")
     back = Frontier.from_json(frontier.to_json())
     for field in dataclasses.fields(Frontier):
         assert np.array_equal(getattr(back, field.name), getattr(frontier, field.name)), field.name

@@ -4,7 +4,8 @@
     python -m benchmarks.accuracy --quick --json quick.json
 
 For each model and number of ranks, one job plans by measured costs and executes random strategies (see
-``accuracy_sample``) one after another. Compared are
+``accuracy_sample``) one after another, or with ``--sample methods`` those that searches and baselines choose (see
+``accuracy_methods``). Compared are
 
 - *time* of a step: the median of several, the slowest rank's. Strategies take turns, a few steps at a time;
 - *network*: what collectives take in these steps, and, from TensorFlow's trace, what packs and unpacks their buffers.
@@ -14,7 +15,9 @@ For each model and number of ranks, one job plans by measured costs and executes
   adds to them depends on what was free before), with the model's variables. Predicted is the peak that the plan notes.
 
 The error is |predicted - measured| / measured, its mean over the strategies is reported, and its signed mean. Beside it
-stands Spearman's rank correlation of predicted and measured time. A second table takes the times apart: operators,
+stands Spearman's rank correlation of predicted and measured time, and that of the measured times of every other turn
+with those of the turns between (*halves*), with the one in brackets that a perfect prediction would therefore reach.
+A second table takes the times apart: operators,
 packing of collectives' buffers, collectives, and what ranks wait for one another in them, which predicted times of
 operators include; and says how far the memory is off that searches add up. ``benchmarks.simulated`` has the simulator's
 times of the same steps.
@@ -39,7 +42,9 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 
+from benchmarks.accuracy_halves import agreement_of_halves, best_possible
 from benchmarks.accuracy_models import MODELS
+from benchmarks.accuracy_sample import SAMPLES
 from benchmarks.launch import launch
 
 _QUANTITIES = ("time_s", "network_s", "memory_bytes")
@@ -51,7 +56,7 @@ _PAPER = {
     "wide_resnet": (0.0762, 0.0305, 0.0447),
     "transformer": (0.0502, 0.0723, 0.0098),
 }
-_WIDTH = 120
+_WIDTH = 132
 # Below this share of the step, the error of the network's time says nothing.
 _LEAST_NETWORK_SHARE = 0.01
 
@@ -61,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
+    parser.add_argument("--sample", choices=SAMPLES, default=SAMPLES[0], help="(default %(default)s)")
     parser.add_argument("--strategies", type=int, default=20)
     parser.add_argument("--steps", type=int, default=15, help="measured for each strategy (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
@@ -118,6 +124,7 @@ def _write(flags: argparse.Namespace, results: list[dict[str, Any]], seconds: fl
 def _run(flags: argparse.Namespace, model: str, ranks: int, path: Path, cache: Path) -> dict[str, Any]:
     arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
     arguments += ["--seed", str(flags.seed), "--costs", flags.costs, "--patience", str(flags.patience)]
+    arguments += ["--sample", flags.sample]
     result = measured(arguments + ["--least"] * flags.least, ranks, path, cache, flags.profile_seconds)
     return {**result, **summary(result["strategies"])}
 
@@ -156,7 +163,14 @@ def summary(strategies: list[dict[str, Any]]) -> dict[str, Any]:
     ]
     figures["additive_bias"] = float(np.mean(additive)) if additive else None
     figures["spearman"] = float(spearmanr(times[:, 0], times[:, 1])[0]) if len(times) > 2 else None
+    figures["spearman_of_halves"] = agreement_of_halves(strategies)
     return figures
+
+
+def halves(result: dict[str, Any]) -> str:
+    """How well the measurement agrees with itself, and what a prediction can reach at best, for a table."""
+    agreement = result.get("spearman_of_halves")
+    return "-" if agreement is None else f"{agreement:.3f} ({best_possible(agreement):.3f})"
 
 
 def _counts(entry: dict[str, Any], quantity: str) -> bool:
@@ -165,7 +179,18 @@ def _counts(entry: dict[str, Any], quantity: str) -> bool:
 
 def _show(results: list[dict[str, Any]], console: Console) -> None:
     table = Table(title="mean error of predicted costs (signed mean)")
-    for header in ("model", "ranks", "strategies", "time", "network", "memory", "steady time", "Spearman", "all s"):
+    for header in (
+        "model",
+        "ranks",
+        "strategies",
+        "time",
+        "network",
+        "memory",
+        "steady time",
+        "Spearman",
+        "halves",
+        "all s",
+    ):
         table.add_column(header, justify="left" if header == "model" else "right")
     for result in results:
         errors = [
@@ -179,6 +204,7 @@ def _show(results: list[dict[str, Any]], console: Console) -> None:
             str(len(result["strategies"])),
             *errors,
             spearman,
+            halves(result),
             f"{result['seconds']:.0f}",
         )
     console.print(table)

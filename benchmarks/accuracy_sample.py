@@ -13,18 +13,37 @@ slower than anything that anybody would run. So a sample has three kinds of stra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tensoropt.ft import track_frontier
 from tensoropt.search.problem import Problem
 
-__all__ = ["sample_strategies"]
+__all__ = ["SAMPLES", "Strategy", "sample_strategies"]
+
+SAMPLES = ("random", "methods")
+"""Which strategies are executed: these ones, or those of :mod:`benchmarks.accuracy_methods`."""
 
 _KINDS = ("frontier", "distorted", "changed")
 
 
-def sample_strategies(problem: Problem, count: int, seed: int) -> list[tuple[str, tuple[int, ...]]]:
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A strategy to execute.
+
+    Attributes:
+        kind: where it comes from.
+        assignment: the configuration index of each node of a problem.
+        alternatives: the alternative of each node, then of each edge; None where all copies are kept.
+    """
+
+    kind: str
+    assignment: tuple[int, ...]
+    alternatives: tuple[int, ...] | None = None
+
+
+def sample_strategies(problem: Problem, count: int, seed: int) -> list[Strategy]:
     """``count`` different strategies (fewer if there are not so many), each with its kind; possible ones only."""
     rng = np.random.default_rng(seed)
     frontier = track_frontier(problem)
@@ -40,7 +59,7 @@ def sample_strategies(problem: Problem, count: int, seed: int) -> list[tuple[str
             found.setdefault(point, kind)
         if len(found) == count:
             break
-    return [(kind, point) for point, kind in found.items()]
+    return [Strategy(kind, point) for point, kind in found.items()]
 
 
 def _distorted(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:

@@ -17,10 +17,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 import tensoropt
+from benchmarks.accuracy_halves import TURN_STEPS
 from benchmarks.accuracy_machine import Others, Reference
 from benchmarks.accuracy_memory import memory_parts
+from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
-from benchmarks.accuracy_sample import sample_strategies
+from benchmarks.accuracy_sample import SAMPLES, Strategy, sample_strategies
 from benchmarks.accuracy_simulated import BlockingBreakdown
 from tensoropt.api import costs
 from tensoropt.api.job import current_job
@@ -32,11 +34,10 @@ from tensoropt.exec.executor import Executor
 from tensoropt.exec.op_profiler import kernel_seconds
 from tensoropt.mcmc import Network, network_of, simulate
 from tensoropt.plan.plan import Plan
+from tensoropt.plan.reuse import reverse_steps
 
 _WARM_UP = 2
 _TRACED = 4
-# Strategies take turns, with so many steps each: a machine whose speed drifts is fair to all.
-_TURN = 3
 _SCOPE = "tensoropt_move"
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
 _MOST_COLLECTIVES = 10_000
@@ -55,8 +56,7 @@ class _Run:
         drifts: how many times longer the reference took then than during the profile.
     """
 
-    kind: str
-    assignment: tuple[int, ...]
+    strategy: Strategy
     plan: Plan
     executor: Executor
     kernels: dict[str, float] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Run:
         engine: Any = self.executor.engine
         step()
         result = []
-        for _ in range(_TURN):
+        for _ in range(TURN_STEPS):
             job.comm.Barrier()
             engine.start_journal(_MOST_COLLECTIVES)
             processor_s, start_s = time.process_time(), time.perf_counter()
@@ -93,6 +93,7 @@ def main() -> None:
     """Runs the strategies."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), required=True)
+    parser.add_argument("--sample", choices=SAMPLES, default=SAMPLES[0])
     parser.add_argument("--strategies", type=int, default=20)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
@@ -134,19 +135,25 @@ def main() -> None:
     def step() -> Any:
         return tensoropt.run(train_op, mine)
 
-    chosen = job.on_rank_0("sampling", lambda: sample_strategies(space.problem, flags.strategies, flags.seed))
+    def sample() -> list[Strategy]:
+        if flags.sample == "random":
+            return sample_strategies(space.problem, flags.strategies, flags.seed)
+        find = functools.partial(planner.found_by, topology)
+        return strategies_of_methods(planner.frontier(topology), lambda name: find(name)[1], flags.strategies)
+
     runs = []
-    for kind, assignment in chosen:
-        plan = job.on_rank_0("planning", functools.partial(space.plan, assignment, "accuracy"))
+    for strategy in job.on_rank_0("sampling", sample):
+        plan_it = functools.partial(space.plan, strategy.assignment, "accuracy", alternatives=strategy.alternatives)
+        plan = job.on_rank_0("planning", plan_it)
         tensoropt.build_execution_graph(plan=plan)
-        run = _Run(kind, assignment, plan, job.require_executor("measuring"))
+        run = _Run(strategy, plan, job.require_executor("measuring"))
         for _ in range(_WARM_UP):
             step()
         run.kernels, run.memory = tracer.trace(step, run.executor.tf_graph)
         runs.append(run)
         job.executor = None  # kept open
     before_s = reference.seconds()
-    for _ in range(-(-flags.steps // _TURN)):
+    for _ in range(-(-flags.steps // TURN_STEPS)):
         for run in runs:
             job.executor = run.executor
             steps = others.undisturbed(functools.partial(run.steps, job, step))
@@ -158,7 +165,7 @@ def main() -> None:
     for number, run in enumerate(runs):
         entry = _entry(job, space, run, crowding, reduce)
         if job.rank == 0:
-            entry["simulated_s"] = [_simulated(space, run.assignment, network) for network in networks]
+            entry["simulated_s"] = [_simulated(space, run.strategy, network) for network in networks]
             if flags.operators:
                 entry["operators"] = _by_operator(run.plan, run.kernels)
                 entry["kernels_by_name"] = run.kernels
@@ -169,6 +176,7 @@ def main() -> None:
         report = {
             "model": flags.model,
             "ranks": job.size,
+            "sample": flags.sample,
             "sizes": arguments,
             "crowding": crowding,
             "profile_seconds": measured_s,
@@ -181,8 +189,15 @@ def main() -> None:
         flags.out.write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 
-def _simulated(space: Any, assignment: tuple[int, ...], network: Network) -> float:
-    return float(simulate(space, assignment, network=network).makespan_s)
+def _simulated(space: Any, strategy: Strategy, network: Network) -> float:
+    """A step as simulated. Tasks keep all copies; what it takes to make some again is added in full."""
+    again_s = 0.0
+    if strategy.alternatives is not None:
+        times_s, _ = space.problem.costs(
+            np.array([strategy.assignment] * 2), np.array([strategy.alternatives, [0] * len(strategy.alternatives)])
+        )
+        again_s = float(times_s[0] - times_s[1])
+    return float(simulate(space, strategy.assignment, network=network).makespan_s) + again_s
 
 
 def _by_collective(run: _Run, transfers_s: list[float]) -> list[tuple[str, int, float]]:
@@ -231,10 +246,12 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
         packing_s, waiting_s = packing_s * crowding, 0.0
         collectives_s = max(float(reduce(steps_s - busy_s.mean(axis=0) * crowding)), 0.0)
     plan = run.plan
-    network_s, to_pack_s = float(space.network_seconds(run.assignment)[0]), packing_seconds(space, plan)
+    strategy = run.strategy
+    network_s = float(space.network_seconds(strategy.assignment, strategy.alternatives)[0])
+    to_pack_s = packing_seconds(space, plan)
     peak: Any = plan.notes["peak_memory"]
     return {
-        "kind": run.kind,
+        "kind": strategy.kind,
         "time_s": [float(plan.time_s), took_s],
         # The same, if the machine had stayed as fast as when operators were profiled.
         "steady_time_s": [float(plan.time_s), float(reduce(steps_s / run.drifts))],
@@ -259,7 +276,7 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
 
 
 def packing_seconds(space: Any, plan: Any) -> float:
-    """What packing and unpacking the buffers of collectives takes in a plan that makes no copy again."""
+    """What packing and unpacking the buffers of collectives takes in a plan, copies that are made again included."""
     price = packing_of(space.cost)
     if price is None:
         return 0.0
@@ -271,7 +288,10 @@ def packing_seconds(space: Any, plan: Any) -> float:
         outermost = next((dim for dim, extent in enumerate(spec.shape) if extent > 1), 0)
         given = plan.configuration(edge.tensor.op).output_layouts(space.rules[edge.tensor.op], edge.tensor.index)
         wanted = plan.configuration(edge.consumer).input_layouts(space.rules[edge.consumer], edge.position)
-        for layout, steps in ((given.value, entry.forward), (wanted.gradient, entry.backward)):
+        ways = [(given.value, entry.forward)] * (2 if entry.keep == "before" else 1)
+        if entry.keep == "after":
+            ways.append((wanted.value, reverse_steps(given.value, entry.forward)))
+        for layout, steps in (*ways, (wanted.gradient, entry.backward)):
             for step in steps:
                 strided = sum(dim is not None and dim != outermost for dim in (step.dim, step.to_dim))
                 size = np.array([float(np.prod(layout.local_shape(spec.shape, plan.mesh)) * spec.itemsize)])

@@ -1,8 +1,9 @@
-"""Simulated against measured steps, as in FlexFlow's section 8.2: random strategies, executed.
+"""Simulated against measured steps, as in FlexFlow's section 8.2: strategies that somebody would choose, executed.
 
     python -m benchmarks.simulated --models rnn --ranks 2 --json simulated.json
 
-Three predictions of the same steps (``benchmarks.accuracy`` has the strategies) stand beside what was measured: the
+The strategies are those that searches and baselines choose (``accuracy_methods``), or random ones with ``--sample
+random`` (``accuracy_sample``). Three predictions of the same steps stand beside what was measured: the
 *sum* of what operators and moves take; the step that FlexFlow's simulator makes of the same costs, in which links are
 devices of their own and work while devices compute (*simulated*); and the simulator's step if collectives keep devices
 busy instead (*blocking*).
@@ -10,7 +11,8 @@ busy instead (*blocking*).
 The last one is what this machine does. The executor runs a rank's operators one after another, with collectives among
 them in one agreed order, and its only thread is inside MPI for as long as a collective lasts. Where the simulator sums
 a gradient beside the rest of the backward pass, this machine does not; the difference of *simulated* and *blocking* is
-what that overlap would save. On devices that are alike and do the same there is nothing else to simulate, and
+what that overlap would save. *Halves* is how well the measured times agree with themselves, as in
+``benchmarks.accuracy``. On devices that are alike and do the same there is nothing else to simulate, and
 *blocking* is the sum.
 """
 
@@ -28,8 +30,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from benchmarks.accuracy import measured
+from benchmarks.accuracy import halves, measured
+from benchmarks.accuracy_halves import agreement_of_halves
 from benchmarks.accuracy_models import MODELS
+from benchmarks.accuracy_sample import SAMPLES
 
 _KINDS = ("sum", "simulated", "blocking")
 _WIDTH = 120
@@ -40,7 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--strategies", type=int, default=8)
+    parser.add_argument("--sample", choices=SAMPLES, default="methods", help="(default %(default)s)")
+    parser.add_argument("--strategies", type=int, default=8, help="at least, of methods (default %(default)s)")
     parser.add_argument("--steps", type=int, default=15, help="measured for each strategy (default %(default)s)")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--profile-seconds", type=float, default=60.0, help="budget (default %(default)s)")
@@ -56,7 +61,7 @@ def main() -> None:
             for ranks in flags.ranks:
                 for model in flags.models:
                     arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
-                    arguments += ["--seed", str(flags.seed)]
+                    arguments += ["--seed", str(flags.seed), "--sample", flags.sample]
                     path = Path(folder) / f"{model}{ranks}.json"
                     report = measured(arguments, ranks, path, Path(folder) / "cache", flags.profile_seconds)
                     results.append(compared(report))
@@ -76,6 +81,8 @@ def compared(report: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": report["model"],
         "ranks": report["ranks"],
+        "sample": report.get("sample", "random"),
+        "kinds": [entry["kind"] for entry in report["strategies"]],
         "steps_s": {kind: times[:, column].tolist() for column, kind in enumerate((*_KINDS, "measured"))},
         "errors": {kind: float(np.abs(relative[:, column]).mean()) for column, kind in enumerate(_KINDS)},
         "bias": {kind: float(relative[:, column].mean()) for column, kind in enumerate(_KINDS)},
@@ -83,12 +90,13 @@ def compared(report: dict[str, Any]) -> dict[str, Any]:
             kind: float(spearmanr(times[:, column], truth)[0]) if len(times) > 2 else None
             for column, kind in enumerate(_KINDS)
         },
+        "spearman_of_halves": agreement_of_halves(report["strategies"]),
     }
 
 
 def _show(results: list[dict[str, Any]], console: Console) -> None:
     table = Table(title="steps as predicted and as measured: mean error (signed mean), Spearman")
-    for header in ("model", "ranks", "strategies", "measured ms", *_KINDS):
+    for header in ("model", "ranks", "strategies", "measured ms", *_KINDS, "halves"):
         table.add_column(header, justify="left" if header == "model" else "right")
     for result in results:
         steps_s = result["steps_s"]["measured"]
@@ -99,7 +107,7 @@ def _show(results: list[dict[str, Any]], console: Console) -> None:
             order = "-" if spearman is None else f"{spearman:.3f}"
             cells.append(f"{error:.1f} % ({bias:+.1f}), {order}")
         spread = f"{1e3 * min(steps_s):.1f} - {1e3 * max(steps_s):.1f}"
-        table.add_row(result["model"], str(result["ranks"]), str(len(steps_s)), spread, *cells)
+        table.add_row(result["model"], str(result["ranks"]), str(len(steps_s)), spread, *cells, halves(result))
     console.print(table)
 
 

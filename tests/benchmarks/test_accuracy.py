@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import known_results, summary
+from benchmarks.accuracy import halves, known_results, summary
+from benchmarks.accuracy_halves import agreement_of_halves, best_possible
+from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
 from benchmarks.accuracy_sample import sample_strategies
+from tensoropt.baselines import apply_baseline
+from tensoropt.baselines.data_parallel import data_parallel as find_data_parallel
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.errors import PlanError
+from tensoropt.ft import track_frontier
+from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 from tests.plan.small_graphs import mlp
 
@@ -26,12 +34,50 @@ def _strategy(
 def test_samples_are_different_possible_strategies_of_all_kinds_and_the_same_for_a_seed() -> None:
     problem = SearchSpace(mlp(), AnalyticCost(cpu(4))).problem
     sample = sample_strategies(problem, 12, 5)
-    assert len({point for _, point in sample}) == 12
-    assert {kind for kind, _ in sample} == {"frontier", "distorted", "changed"}
-    for _, point in sample:
-        assert problem.costs(point)[0][0] < float("inf")
+    assert len({strategy.assignment for strategy in sample}) == 12
+    assert {strategy.kind for strategy in sample} == {"frontier", "distorted", "changed"}
+    for strategy in sample:
+        assert problem.costs(strategy.assignment)[0][0] < float("inf")
     assert sample == sample_strategies(problem, 12, 5)
     assert sample != sample_strategies(problem, 12, 6)
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_methods_have_their_choices_executed_and_the_frontier_fills_up(count: int) -> None:
+    space = SearchSpace(mlp(), AnalyticCost(cpu(4)), reuse=True)
+    problem = space.problem
+    frontier = track_frontier(problem)
+    sample = strategies_of_methods(frontier, functools.partial(_find, space), count)
+    kinds = [strategy.kind for strategy in sample]
+    chosen = [kind for kind in kinds if not kind.startswith("frontier")]
+    assert kinds[: len(chosen)] == chosen and kinds[0] == "mini_time" and "zero3" in kinds
+    # It finds the fastest strategy, as the frontier does; the other one's operators are placed.
+    assert not {"pase", "optcnn", "model_parallel"} & set(kinds)
+    assert count == 3 or len(kinds) > len(chosen)
+    costs = [
+        tuple(float(cost[0]) for cost in problem.costs(strategy.assignment, strategy.alternatives))
+        for strategy in sample
+    ]
+    assert len(set(costs)) == len(costs) and costs[0][0] == frontier.time_s.min()
+    data_parallel = sample[kinds.index("data_parallel")].assignment
+    assert data_parallel == space.assignment(find_data_parallel(space))
+
+
+def _find(space: SearchSpace, method: str) -> Frontier:
+    if method == "mcmc":
+        raise PlanError("does not apply here")
+    return track_frontier(space.problem) if method == "pase" else apply_baseline(method, space)
+
+
+def test_halves_of_a_measurement_are_every_other_turn_of_three_steps() -> None:
+    steps = [[1, 1, 9, 2, 2, 2, 1, 1, 1], [2, 2, 2, 1, 1, 9, 2, 2, 2], [3, 3, 3, 3, 3, 3, 3, 3, 3]]
+    entries = [{"steps_s": one} for one in steps]
+    # Medians (1, 2), (2, 1), (3, 3).
+    assert agreement_of_halves(entries) == pytest.approx(0.5)
+    assert agreement_of_halves(entries[:2]) is None and agreement_of_halves([{}] * 3) is None
+    assert agreement_of_halves([{"steps_s": one[:3]} for one in steps]) is None
+    assert best_possible(0.5) == pytest.approx((2 / 3) ** 0.5) and best_possible(-0.1) == 0.0
+    assert halves({"spearman_of_halves": 0.5}) == "0.500 (0.816)" and halves({}) == "-"
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:

@@ -17,15 +17,17 @@ pytestmark = pytest.mark.pure
 
 def test_predictions_are_compared_with_what_was_measured() -> None:
     strategies = [
-        {"time_s": [1.1, 1.0], "simulated_s": [0.9, 1.0]},
-        {"time_s": [2.0, 2.0], "simulated_s": [1.0, 2.0]},
-        {"time_s": [2.4, 3.0], "simulated_s": [0.6, 3.0]},
+        {"kind": "zero2", "time_s": [1.1, 1.0], "simulated_s": [0.9, 1.0], "steps_s": [1.0] * 4},
+        {"kind": "zero3", "time_s": [2.0, 2.0], "simulated_s": [1.0, 2.0], "steps_s": [2.0] * 4},
+        {"kind": "frontier 3", "time_s": [2.4, 3.0], "simulated_s": [0.6, 3.0], "steps_s": [3.0] * 4},
     ]
     found = compared({"model": "some", "ranks": 2, "strategies": strategies})
     assert found["errors"] == pytest.approx({"sum": 0.1, "simulated": 0.467, "blocking": 0.0}, abs=1e-3)
     assert found["bias"]["sum"] == pytest.approx(-0.1 / 3)
     assert found["spearman"] == pytest.approx({"sum": 1.0, "simulated": -0.5, "blocking": 1.0})
     assert found["steps_s"]["measured"] == [1.0, 2.0, 3.0]
+    assert found["kinds"] == ["zero2", "zero3", "frontier 3"] and found["sample"] == "random"
+    assert found["spearman_of_halves"] == pytest.approx(1.0)
 
 
 def test_collectives_that_keep_devices_busy_leave_nothing_to_overlap() -> None:

@@ -6,11 +6,11 @@ import argparse
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["UsageError", "check_sizes", "output_directory", "output_file", "positive", "size_argument"]
+__all__ = ["UsageError", "built", "check_sizes", "output_directory", "output_file", "positive", "size_argument"]
 
 
 class UsageError(Exception):
@@ -32,16 +32,45 @@ def size_argument(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"{text!r}: {value!r} is no number ({error})") from error
 
 
-def check_sizes(model: str, build: Callable[..., Any], names: Iterable[str]) -> None:
-    """Lets the names of a model's arguments through.
+def check_sizes(model: str, build: Callable[..., Any], sizes: Mapping[str, Any]) -> None:
+    """Lets a model's arguments through: those that it has, with values of the kind of its own.
 
     Raises:
-        UsageError: one that the model has not; the message lists those that it has.
+        UsageError: one that the model has not, the message lists those that it has; or a value of another kind.
     """
-    known = list(inspect.signature(build).parameters)
-    for name in names:
-        if name not in known:
-            raise UsageError(f"--size {name}: must be an argument of {model}, one of {', '.join(known)}")
+    parameters = inspect.signature(build).parameters
+    for name, value in sizes.items():
+        if name not in parameters:
+            raise UsageError(f"--size {name}: must be an argument of {model}, one of {', '.join(parameters)}")
+        usual = parameters[name].default
+        types: tuple[type, ...] = (int,)
+        kind = "a whole number above 0"
+        if isinstance(usual, Sequence):
+            types, kind = (list,), "a list of some"
+        elif isinstance(usual, float):
+            types, kind = (int, float), "a number above 0"
+        right = type(value) in types and (bool(value) if isinstance(value, list) else value > 0)
+        if not right and not (value is None and usual is None):
+            example = json.dumps(usual) if usual is not None else "256"
+            raise UsageError(f"--size {name}: must be {kind} for {model}, such as {example}, got {json.dumps(value)}")
+
+
+def built(model: str, build: Callable[..., Any], sizes: Mapping[str, Any]) -> Any:
+    """The loss of a model of some sizes.
+
+    Raises:
+        UsageError: it has not these arguments, or cannot be built with their values.
+    """
+    check_sizes(model, build, sizes)
+    try:
+        return build(**sizes)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        if not sizes:
+            raise
+        given = " ".join(f"{name}={json.dumps(value)}" for name, value in sizes.items())
+        raise UsageError(
+            f"--size {given}: {model} cannot be built so ({type(error).__name__}: {error}). Give sizes that go together"
+        ) from error
 
 
 def positive(text: str) -> int:

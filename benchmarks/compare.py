@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 
 import tensoropt
-from benchmarks.arguments import UsageError, check_sizes, output_file, positive, size_argument
+from benchmarks.arguments import UsageError, built, check_sizes, output_file, positive, size_argument
 from examples.models import MODELS, PER_DEVICE_BATCH
 from tensoropt.api.compare import METHODS
 from tensoropt.api.planning import FEEDS
@@ -76,8 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tensoropt.reset_default_graph()
     limit = None if flags.memory_gib is None else flags.memory_gib * _GIB
     try:
-        loss = MODELS[flags.model](**sizes)
+        loss = built(flags.model, MODELS[flags.model], sizes)
         table = tensoropt.compare(loss, topology, methods=flags.methods, memory_bytes=limit, feed=flags.feed)
+    except UsageError as error:
+        parser.error(str(error))
     except TensorOptError as error:  # of what was asked for; no method's, which is in its row
         raise SystemExit(f"benchmarks.compare: {error}") from error
     table.show()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import UsageError, check_sizes
+from benchmarks.arguments import UsageError, built
 from examples.models import MODELS
 from tensoropt.api.model import current_model, reset_default_graph
 from tensoropt.api.planning import Planner
@@ -111,14 +111,13 @@ def planner(model: str, options: Options) -> Planner:
     """The planner of a freshly built model.
 
     Raises:
-        UsageError: a size that is no argument of the model.
+        UsageError: sizes that the model has not, or cannot have.
     """
     sizes = dict(options.sizes.get(model, {}))
-    check_sizes(model, MODELS[model], sizes)
     reset_default_graph()
-    MODELS[model](**sizes)
-    built = current_model()
-    return Planner(import_model(built), "data_parallel", built)
+    built(model, MODELS[model], sizes)
+    made = current_model()
+    return Planner(import_model(made), "data_parallel", made)
 
 
 def track(plans: Planner, topology: Topology, options: Options) -> tuple[SearchSpace, Frontier, Curve]:

@@ -71,6 +71,11 @@ def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.Capture
     [
         (["--batch", "0"], "argument --batch: must be a whole number of at least 1, got '0'"),
         (["--size", "foo=3"], "--size foo: must be an argument of lenet, one of batch_size"),
+        (["--size", 'batch_size="a"'], "--size batch_size: must be a whole number above 0 for lenet, such as 64, got"),
+        (["--size", "classes=0"], "--size classes: must be a whole number above 0 for lenet, such as 10, got 0"),
+        (["--size", "hidden=3"], "--size hidden: must be a list of some for lenet, such as [120, 84], got 3"),
+        (["--size", "image_size=3"], "--size image_size=3: lenet cannot be built so (ValueError: "),
+        (["--size", 'hidden=["a"]'], '--size hidden=["a"]: lenet cannot be built so (ValueError: '),
         (["--cluster", "px4"], "Cluster preset 'p': unknown"),
         (["--methods", "f"], "argument --methods: invalid choice: 'f'"),
         (["--methods", "ft", "--show", "pase"], "--show: must be of what is compared, ft, got pase"),

@@ -70,12 +70,12 @@ def _row(plans: Planner, topology: Topology, expert: str | None, proposals: int)
     named = {"data_parallel": "data_parallel", "pase": "pase", **({} if expert is None else {"expert": expert})}
     for name, search in named.items():
         try:
-            space, found = plans.found_by(topology, search)
+            found = plans.found_by(topology, search)
         except TensorOptError as error:
             row[name] = {"search": search, "reason": str(error)}
             continue
-        point = found.point(int(np.argmin(found.time_s)))
-        made = simulate(space, point.assignment)
+        point = found.frontier.point(int(np.argmin(found.frontier.time_s)))
+        made = simulate(found.space, point.assignment)
         row[name] = {"search": search, "time_s": point.time_s, "simulated_s": made.makespan_s}
     space = plans.space(topology)
     first = space.assignment(data_parallel(space))

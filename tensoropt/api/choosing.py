@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import Any
 
+from tensoropt.api.mcmc import MCMC_SOAP, Mcmc, as_mcmc
 from tensoropt.api.planning import Planner
 from tensoropt.api.remedies import remedies
 from tensoropt.api.strategy import MINI_PARALLELISM
@@ -51,28 +53,31 @@ def check_option(option: str) -> None:
         )
 
 
-def check_search(search: str, option: object, *, runs: bool) -> None:
-    """Lets the name of a search through, if it offers what an option chooses from.
+def check_search(search: Any, option: object, *, runs: bool) -> None:
+    """Lets a search through, if it offers what an option chooses from.
 
     Args:
-        search: the name.
+        search: its name, or one by Markov chains with its options.
         option: of ``find_strategy``.
         runs: whether the plan is for the job's own devices, and not for planning alone.
 
     Raises:
         PlanError: an unknown search, one that does not go with the option, or one whose plans do not run.
     """
-    if search == FT:
+    if isinstance(search, str) and search == FT:
         return
     # Searches register themselves. Imported here because it takes Numba.
     import tensoropt.mcmc
     import tensoropt.pase  # noqa: F401
 
-    known = (FT, *(name for name in search_names() if name != FT), *BASELINES)
-    if search not in known:
+    known = (FT, *(name for name in search_names() if name != FT), MCMC_SOAP, *BASELINES)
+    name = search.name if isinstance(search, Mcmc) else search
+    if not isinstance(name, str) or name not in known:
         raise PlanError(
-            f"find_strategy: search {search!r} is unknown. Use one of {', '.join(map(repr, dict.fromkeys(known)))}."
+            f"find_strategy: search {search!r} is unknown. Use one of {', '.join(map(repr, dict.fromkeys(known)))}, or "
+            "tensoropt.Mcmc(…)."
         )
+    search = name
     if (search, option) == (DATA_PARALLEL, DATA_PARALLEL):
         return
     if not isinstance(option, str):
@@ -87,14 +92,16 @@ def check_search(search: str, option: object, *, runs: bool) -> None:
             f"find_strategy: search={search!r} takes the option {' or '.join(map(repr, allowed))}, got {option!r}. "
             "Leave search out: frontier tracking takes them all."
         )
-    if runs and search in PLACED:
+    if runs and search in (*PLACED, MCMC_SOAP):
         raise PlanError(
             f"find_strategy: search={search!r} places layers on a part of the devices, which is planned and compared, "
             "but not executed yet. Give topology=… to plan only, or choose another search."
         )
 
 
-def find_plan(planner: Planner, topology: Topology, option: str, memory_bytes: float | None, search: str = FT) -> Plan:
+def find_plan(
+    planner: Planner, topology: Topology, option: str, memory_bytes: float | None, search: str | Mcmc = FT
+) -> Plan:
     """Searches a plan.
 
     Args:
@@ -160,24 +167,29 @@ def _plan_that_holds(
     return holds or plan
 
 
-def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, search: str) -> Plan:
+def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, search: str | Mcmc) -> Plan:
     """The plan of another search than frontier tracking, whose strategies need not be those that fit."""
-    space, found = planner.found_by(topology, search, limit)
+    options = as_mcmc(search)
+    name = search if isinstance(search, str) else search.name
+    if options is None:
+        found = planner.found_by(topology, name)
+    else:
+        from tensoropt.api.chains import Chains  # takes Numba
+
+        found = Chains(planner, topology).search(options, limit)
     try:
-        point = choose(found, option, limit.limit_bytes)
-        least = point.memory_bytes
+        # Devices may have different amounts, of which the largest counts.
+        point = choose(found.frontier, option, None if found.apart else limit.limit_bytes)
+        least = found.fullest_bytes(point)
     except InfeasibleError:
-        point, least = None, float(found.memory_bytes[0])
-    if point is not None and search in PLACED:
-        # Devices have different amounts, of which the largest counts.
-        least = float(space.device_memory(point.assignment, point.alternatives).max())
+        point, least = None, float(found.frontier.memory_bytes[0])
     if point is None or least > limit.limit_bytes:
         raise InfeasibleError(
-            f"find_strategy(search={search!r}) on {topology.device_count} devices of {topology.name}: what it found "
+            f"find_strategy(search={name!r}) on {topology.device_count} devices of {topology.name}: what it found "
             f"takes {least:,.0f} bytes per device, the limit is {limit}: {least - limit.limit_bytes:,.0f} bytes are "
             "missing. Use search='ft', which finds all that fit, or more devices."
         )
-    return planner.plan_found(topology, space, found, point, search, limit)
+    return planner.plan_found(topology, found, point, name, limit)
 
 
 def plan_of_point(planner: Planner, point: FrontierPoint, memory_bytes: float | None) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -12,23 +11,20 @@ import numpy as np
 
 import tensoropt.pase  # noqa: F401  # registers its search
 from tensoropt.api.arguments import check_sizes, listed, where_to_plan
+from tensoropt.api.chains import Chains, fastest_that_fits
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
+from tensoropt.api.mcmc import MCMC, MCMC_SOAP, Mcmc, as_mcmc
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.strategy import ImportedModel
-from tensoropt.api.whole_space import only, search_whole_space, whole_space
 from tensoropt.baselines import BASELINES
-from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, TensorOptError
 from tensoropt.graph.graph import Graph
-from tensoropt.mcmc import Network, Simulator, load_kernels, network_of, search_strategy
-from tensoropt.plan.configuration import Configuration
+from tensoropt.mcmc import load_kernels
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
-from tensoropt.search.space import SearchSpace
 from tensoropt.search.traffic import sent_bytes
 
 __all__ = ["METHODS", "compare"]
@@ -36,14 +32,9 @@ __all__ = ["METHODS", "compare"]
 _log = logging.getLogger("tensoropt")
 
 
-_MCMC = "mcmc"
-_SOAP = "mcmc_soap"
-_SEARCHES = ("ft", "pase", _MCMC, _SOAP)
-# Of each chain: it starts near what is good, and tables of large models are simulated in seconds.
-_PROPOSALS = 20_000
-_CHAINS = 2
+_SEARCHES = ("ft", "pase", MCMC, MCMC_SOAP)
 
-METHODS = ("ft", "pase", *BASELINES, _MCMC, _SOAP)
+METHODS = ("ft", "pase", *BASELINES, MCMC, MCMC_SOAP)
 """What is compared, in this order: ``mcmc`` begins where others are best, and ``mcmc_soap`` there too."""
 
 
@@ -51,7 +42,7 @@ def compare(
     model: Any = None,
     topology: Topology | str | None = None,
     *,
-    methods: Sequence[str] | None = None,
+    methods: Sequence[str | Mcmc] | None = None,
     memory_bytes: float | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
@@ -70,10 +61,14 @@ def compare(
     Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated, with tasks of
     devices and links side by side (FlexFlow section 5), by which ``mcmc`` and ``mcmc_soap`` choose.
 
+    Ctrl-C ends a comparison, which keeps what it has: chains give their best so far, and rows of what was not finished
+    say so. Before the first method is done, there is nothing to keep, and it raises as usual.
+
     Args:
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
         topology: the cluster, or a preset's name; by default the one that ``init`` collected.
-        methods: some of :data:`METHODS`; by default all.
+        methods: some of :data:`METHODS`, of which those by Markov chains may have options
+            (``tensoropt.Mcmc(seconds=10)``); by default all.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
@@ -98,7 +93,8 @@ def compare(
     job = current_job()
     where = where_to_plan("compare", topology, job.topology)
     asked = list(METHODS) if methods is None else listed("compare", "methods", methods, "['ft', 'megatron']")
-    what = f"compare(methods={asked}, memory_bytes={memory_bytes}, feed={feed!r})"
+    names = [method.name if isinstance(method, Mcmc) else method for method in asked]
+    what = f"compare(methods={names}, memory_bytes={memory_bytes}, feed={feed!r})"
     with job.step(what):
         chosen = _checked(asked, memory_bytes, batch_size)
         if isinstance(model, Graph):
@@ -114,104 +110,59 @@ def compare(
     return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes))
 
 
-def _compare(planner: Planner, topology: Topology, methods: Sequence[str], memory_bytes: float | None) -> Comparison:
+def _compare(
+    planner: Planner, topology: Topology, methods: Sequence[str | Mcmc], memory_bytes: float | None
+) -> Comparison:
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     began = time.perf_counter()
     space = planner.space(topology)
     space.problem  # noqa: B018  # priced here, once for all methods
     tables_s = time.perf_counter() - began
-    common = _Simulation(space)
-    rows = []
+    chains = Chains(planner, topology)
+    rows: list[ComparisonRow] = []
     for method in methods:
-        rows.append(_row(planner, topology, method, limit, common))
-        _log.info("compare: %s took %.3g s", method, rows[-1].search_s or 0.0)
+        try:
+            row, interrupted = _row(chains, method, limit)
+        except KeyboardInterrupt:
+            if not rows:
+                raise  # there is nothing to keep
+            row, interrupted = _without(method, "ended by Ctrl-C before it had a strategy"), True
+        rows.append(row)
+        _log.info("compare: %s took %.3g s", row.method, row.search_s or 0.0)
+        if interrupted:
+            rows += [_without(one, "not compared: Ctrl-C ended the comparison") for one in methods[len(rows) :]]
+            break
     return Comparison(topology.name, topology.device_count, str(limit), planner.batch(), tables_s, tuple(rows))
 
 
-class _Simulation:
-    """Simulated times of strategies of a space, whose tasks are made once."""
+def _row(chains: Chains, method: str | Mcmc, limit: MemoryLimit) -> tuple[ComparisonRow, bool]:
+    """A method's row, and whether Ctrl-C ended it with the best so far.
 
-    def __init__(self, space: SearchSpace) -> None:
-        self.space = space
-        self._known: list[tuple[float, tuple[int, ...]]] = []  # seconds of strategies that fit
-        self._placed: list[dict[str, Configuration]] = []  # those of other spaces
-
-    @functools.cached_property
-    def network(self) -> Network:
-        """The tasks."""
-        return network_of(self.space)
-
-    def seconds(self, point: FrontierPoint) -> float:
-        """Of a strategy. Tasks keep all copies; what it takes to make some again is added in full."""
-        kept = float(self.space.problem.costs(np.array(point.assignment))[0][0])
-        return Simulator(self.network, point.assignment).makespan_s + max(0.0, point.time_s - kept)
-
-    def remember(self, seconds: float, point: FrontierPoint) -> None:
-        """Takes a strategy that fits as one to begin at."""
-        self._known.append((seconds, tuple(point.assignment)))
-
-    def remember_placed(self, space: SearchSpace, point: FrontierPoint) -> None:
-        """Takes a strategy of another space that fits as one that ``mcmc_soap`` may begin at."""
-        self._placed.append(_configurations(space, point.assignment))
-
-    def search_soap(self, limit: MemoryLimit, slots: Mapping[str, int]) -> tuple[SearchSpace, Frontier]:
-        """The same over the whole space, and the space of what was found.
-
-        It begins at the best that is known, or at data parallelism.
-        """
-        first = [*self._placed, *(_configurations(self.space, known) for _, known in sorted({*self._known}))]
-        first = first or [_configurations(self.space, self.space.assignment(data_parallel(self.space)))]
-        whole = whole_space(self.space, slots)
-        found = search_whole_space(whole, first, slots=slots, memory_bytes=limit.limit_bytes, proposals=_PROPOSALS)
-        where = only(whole, found.configurations, slots)
-        assignment = np.zeros(len(where.operators), np.int64)
-        return where, frontier_of(where.problem, assignment, exact=False, eliminations=(), seconds=found.seconds)
-
-    def search(self, limit: MemoryLimit) -> Frontier:
-        """The strategy of least simulated time that Markov chains find (FlexFlow section 6).
-
-        They begin at the two best of what is known, or at data parallelism where nothing is.
-        """
-        space = self.space
-        first = [assignment for _, assignment in sorted({*self._known})[:_CHAINS]]
-        first = first or [space.assignment(data_parallel(space))]
-        found = search_strategy(
-            space, initial=first, memory_bytes=limit.limit_bytes, iterations=_PROPOSALS, network=self.network
-        )
-        return frontier_of(space.problem, found.assignment, exact=False, eliminations=(), seconds=found.seconds)
-
-
-def _row(
-    planner: Planner, topology: Topology, method: str, limit: MemoryLimit, simulation: _Simulation
-) -> ComparisonRow:
-    kind = "search" if method in _SEARCHES else "baseline"
-    if method in (_MCMC, _SOAP):
+    Raises:
+        KeyboardInterrupt: Ctrl-C, before there was anything.
+    """
+    options = as_mcmc(method)
+    name = method if isinstance(method, str) else method.name
+    kind = "search" if name in _SEARCHES else "baseline"
+    if options is not None:
         load_kernels()  # which is no part of a search
+    planner, topology = chains.planner, chains.topology
     began = time.perf_counter()
     try:
-        if method == _MCMC:
-            where, found = simulation.space, simulation.search(limit)
-        elif method == _SOAP:
-            where, found = simulation.search_soap(limit, planner.imported.slots)
-        else:
-            where, found = planner.found_by(topology, method)
+        found = planner.found_by(topology, name) if options is None else chains.search(options, limit)
     except TensorOptError as error:
-        reason = str(error).removeprefix(f"baseline {method!r}: ")
-        return ComparisonRow(method, kind, search_s=time.perf_counter() - began, reason=reason)
+        reason = str(error).removeprefix(f"baseline {name!r}: ")
+        return ComparisonRow(name, kind, search_s=time.perf_counter() - began, reason=reason), False
     search_s = time.perf_counter() - began
-    point = _chosen(found, limit)
-    memory_bytes = point.memory_bytes
-    apart = where is not simulation.space
-    if apart:  # devices have different amounts, of which the greatest counts
-        memory_bytes = float(where.device_memory(point.assignment, point.alternatives).max())
-    simulated_s = (_Simulation(where) if apart else simulation).seconds(point)
-    if memory_bytes <= limit.limit_bytes and apart:
-        simulation.remember_placed(where, point)
-    elif memory_bytes <= limit.limit_bytes:
-        simulation.remember(simulated_s, point)
-    plan = planner.plan_found(topology, where, found, point, method, limit)
-    return ComparisonRow(
-        method,
+    where, frontier = found.space, found.frontier
+    point = fastest_that_fits(frontier, limit)
+    memory_bytes = found.fullest_bytes(point)
+    simulated_s = chains.seconds(where, point)
+    if memory_bytes <= limit.limit_bytes:
+        chains.remember(where, simulated_s, point)
+    plan = planner.plan_found(topology, found, point, name, limit)
+    row = ComparisonRow(
+        name,
         kind,
         time_s=point.time_s,
         simulated_time_s=simulated_s,
@@ -220,29 +171,26 @@ def _row(
         network_bytes=sent_bytes(plan, where),
         search_s=search_s,
         fits=memory_bytes <= limit.limit_bytes,
-        strategies=len(found),
-        exact=found.exact if len(found) > 1 else None,
-        searched=found.searched,
+        strategies=len(frontier),
+        exact=frontier.exact if len(frontier) > 1 else None,
+        searched=frontier.searched,
         plan=plan,
     )
+    return row, found.interrupted
 
 
-def _configurations(space: SearchSpace, assignment: Sequence[int]) -> dict[str, Configuration]:
-    """The configurations of a strategy by operator."""
-    return {op.name: space.choices(op.name)[index] for op, index in zip(space.operators, assignment, strict=True)}
+def _without(method: str | Mcmc, reason: str) -> ComparisonRow:
+    """The row of a method that Ctrl-C left without a strategy."""
+    name = method if isinstance(method, str) else method.name
+    return ComparisonRow(name, "search" if name in _SEARCHES else "baseline", reason=reason)
 
 
-def _chosen(found: Frontier, limit: MemoryLimit) -> FrontierPoint:
-    """The fastest that fits, or the smallest."""
-    fits = float(found.memory_bytes.min()) <= limit.limit_bytes
-    return found.best(limit.limit_bytes) if fits else found.point(int(found.memory_bytes.argmin()))
-
-
-def _checked(methods: Sequence[str], memory_bytes: float | None, batch_size: int | None) -> tuple[str, ...]:
-    unknown = [method for method in methods if method not in METHODS]
+def _checked(methods: Sequence[Any], memory_bytes: float | None, batch_size: int | None) -> tuple[str | Mcmc, ...]:
+    unknown = [method for method in methods if not isinstance(method, Mcmc) and method not in METHODS]
     if unknown:
         raise PlanError(
-            f"compare: method {unknown[0]!r} is unknown. Use some of {', '.join(map(repr, METHODS))}; all, by default."
+            f"compare: method {unknown[0]!r} is unknown. Use some of {', '.join(map(repr, METHODS))}, or "
+            "tensoropt.Mcmc(…); all, by default."
         )
     if not methods:
         raise PlanError("compare: methods must have at least one, got none. Leave it out for all.")

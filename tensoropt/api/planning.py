@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["FEEDS", "Planner"]
+__all__ = ["FEEDS", "Found", "Planner"]
 
 _log = logging.getLogger("tensoropt")
 FEEDS = ("data_parallel", "global")
@@ -37,6 +38,34 @@ _WHAT_EXECUTES = "without placement and halo splits, which do not execute yet"
 _PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
 _COST_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        space: what its strategies are in.
+        frontier: on the space's problem, of one point or more.
+        notes: what plans say of the search besides.
+        interrupted: whether Ctrl-C ended it; this is the best so far.
+    """
+
+    space: SearchSpace
+    frontier: Frontier
+    notes: Mapping[str, object] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def apart(self) -> bool:
+        """Whether the devices have different amounts, as operators are on a part of them."""
+        return bool(self.space.coarsening.placed_blocks)
+
+    def fullest_bytes(self, point: FrontierPoint) -> float:
+        """What the device has that has the most, in a strategy of the frontier."""
+        if not self.apart:
+            return point.memory_bytes
+        return float(self.space.device_memory(point.assignment, point.alternatives).max())
 
 
 class Planner:
@@ -149,9 +178,14 @@ class Planner:
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
-        return self._tracking(topology).space
+        return self.tracker(topology).space
 
-    def _tracking(self, topology: Topology) -> SpaceTracker:
+    def tracker(self, topology: Topology) -> SpaceTracker:
+        """What tracks the frontier of all strategies on a cluster; the one before, if it is the same.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
         key = topology.fingerprint()
         if self._tracker is None or self._tracker[0] != key:
             undivided = self.undivided(topology.device_count)
@@ -177,45 +211,32 @@ class Planner:
         """
         key = topology.fingerprint()
         if self._frontier is None or self._frontier[0] != key:
-            found = self._tracking(topology).frontier()
+            found = self.tracker(topology).frontier()
             costs = "analytic" if self._profile is None else "measured"
             provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
         return self._frontier[1]
 
-    def found_by(
-        self, topology: Topology, search: str, limit: MemoryLimit | None = None
-    ) -> tuple[SearchSpace, Frontier]:
-        """What a registered search or a baseline finds on a cluster, and the space that it is in.
-
-        Args:
-            topology: the cluster.
-            search: its name.
-            limit: for searches that keep to one; the others leave it to the choice from what they find.
+    def found_by(self, topology: Topology, search: str) -> Found:
+        """What a baseline, or a registered search that has no options, finds on a cluster.
 
         Raises:
             PlanError: the baseline does not apply to the model, or the devices do not divide the batch.
-            InfeasibleError: the search keeps to the memory, and found nothing that fits.
         """
         space = self.space(topology)
         if search == "ft":
-            return space, self.frontier(topology)
+            return Found(space, self.frontier(topology))
         if search not in BASELINES:
-            contraction = self._tracking(topology).contraction
-            options: dict[str, Any] = {}
-            if search == "mcmc":
-                # Chains start somewhere: near data parallelism, and at a strategy drawn at random.
-                first = contraction.deciding(space.assignment(data_parallel(space)))
-                options = {"initial": (first, "random"), "memory_bytes": None if limit is None else limit.limit_bytes}
-            expanded = contraction.expand(get_search(search)(contraction.problem, **options))
-            return space, dataclasses.replace(expanded, searched=self._tracking(topology).deciding)
+            contraction = self.tracker(topology).contraction
+            expanded = contraction.expand(get_search(search)(contraction.problem))
+            return Found(space, dataclasses.replace(expanded, searched=self.tracker(topology).deciding))
         if search in PLACED:
             # The space of this strategy only: with all that place operators there are too many to price.
             chosen = {name: (configuration,) for name, configuration in PLACED[search](space).items()}
             space = SearchSpace(
                 space.graph, space.cost, slots=self.imported.slots, allowed=chosen, reuse=True, placements=True
             )
-        return space, apply_baseline(search, space)
+        return Found(space, apply_baseline(search, space))
 
     def least_bytes(self, topology: Topology) -> float:
         """The least memory per device that any strategy takes.
@@ -223,7 +244,7 @@ class Planner:
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
-        found = self._tracking(topology).smallest
+        found = self.tracker(topology).smallest
         least = float(found.memory_bytes[0])
         if found.exact:
             self._least[topology.device_count] = least
@@ -256,18 +277,13 @@ class Planner:
         return space.plan(point.assignment, option, notes, alternatives=point.alternatives)
 
     def plan_found(
-        self,
-        topology: Topology,
-        space: SearchSpace,
-        found: Frontier,
-        point: FrontierPoint,
-        search: str,
-        limit: MemoryLimit,
+        self, topology: Topology, found: Found, point: FrontierPoint, search: str, limit: MemoryLimit
     ) -> Plan:
-        """The plan of a point of what :meth:`found_by` gave."""
-        notes = {**self._notes(topology, limit, space), "search_seconds": found.seconds}
-        if found.searched is not None:
-            notes["searched"] = found.searched
+        """The plan of a point of what a search found."""
+        space = found.space
+        notes = {**self._notes(topology, limit, space), "search_seconds": found.frontier.seconds, **found.notes}
+        if point.searched is not None:
+            notes["searched"] = point.searched
         return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
 
     def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:

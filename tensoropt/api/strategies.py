@@ -10,6 +10,7 @@ from tensoropt.api.arguments import NUMBERS, check_sizes, listed, where_to_plan
 from tensoropt.api.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
+from tensoropt.api.mcmc import Mcmc
 from tensoropt.api.profiling import check_counts, profile
 from tensoropt.api.strategy import load_plan
 from tensoropt.cluster import Topology
@@ -30,7 +31,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
-    search: str = "ft",
+    search: str | Mcmc = "ft",
 ) -> ParallelismProfile: ...
 
 
@@ -43,7 +44,7 @@ def find_strategy(
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
-    search: str = "ft",
+    search: str | Mcmc = "ft",
 ) -> Plan: ...
 
 
@@ -55,7 +56,7 @@ def find_strategy(
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
-    search: str = "ft",
+    search: str | Mcmc = "ft",
 ) -> Plan | ParallelismProfile:
     """Searches a parallelization strategy for the model built so far.
 
@@ -85,11 +86,14 @@ def find_strategy(
         costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
             measured where the job's own devices are planned for. The environment variable ``TENSOROPT_COSTS`` wins.
         search: what finds strategies, all by the same costs; ``ft``, ``pase`` and ``mcmc`` over the operators that
-            decide:
+            decide. What was searched, and by which time, a plan notes (``plan.notes["searched"]``):
 
             - ``ft``, frontier tracking, which every option chooses from;
             - ``pase``, the fastest strategy whatever memory it takes, found sooner (option ``mini_time``);
-            - ``mcmc``, what Markov chains come to within the memory (option ``mini_time``);
+            - ``mcmc``, what Markov chains come to within the memory by simulated time, in which links move data
+              while devices compute (option ``mini_time``); :class:`tensoropt.Mcmc` has its options, such as
+              ``Mcmc(seconds=10, seed=1, initial=("ft", "random"), cost="additive")``;
+            - ``mcmc_soap``, the same over FlexFlow's whole space, for planning with ``topology`` only;
             - a baseline of ``tensoropt.baselines.BASELINES``, such as ``megatron`` (options ``mini_time``,
               ``mini_memory`` and ``turning_point``, of what it offers).
 
@@ -111,7 +115,7 @@ def find_strategy(
     given = _is_given(option)
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
-    what += f"search={search!r})"
+    what += f"search={search.name if isinstance(search, Mcmc) else search!r})"
     with job.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
         check_search(search, None if given else option, runs=topology is None)

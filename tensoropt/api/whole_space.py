@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +14,8 @@ import numpy as np
 from tensoropt.baselines.following import Actions, follow, parameter_side, placed
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.graph.operator import Operator
-from tensoropt.mcmc import Chain, Simulator, Stop, moves_of, network_of
+from tensoropt.mcmc import Chain, Network, Simulator, Stop, moves_of, network_of
+from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.mcmc.simulator import NO_LIMIT
 from tensoropt.plan.configuration import Configuration, at, place_of
@@ -26,6 +29,11 @@ Strategy = Mapping[str, Configuration]
 _INPUTS = ("Placeholder", "PlaceholderWithDefault")
 # What is a thousandth slower is taken every seventh time: moves are few.
 _BETA = 2000.0
+_MOVES = 500
+# A report every so many moves of operators with all that follows.
+_REPORTED = 16
+# The second chain looks at its first proposals, whatever time the first one took.
+_LEAST_S = 1e-3
 # Shares of moves of one operator, of a branch, and of all branches of a fan-out.
 _KINDS = (0.5, 0.2, 0.3)
 
@@ -38,7 +46,8 @@ class WholeSpaceResult:
         configurations: of every operator of training.
         simulated_s: of the strategy.
         first_s: of the fastest strategy that the search began at.
-        taken: moves of operators with all that follow them that were taken.
+        proposals: moves that were tried, of both chains.
+        taken: of them.
         seconds: of wall-clock time.
         interrupted: whether Ctrl-C ended it; this is the best so far.
     """
@@ -46,6 +55,7 @@ class WholeSpaceResult:
     configurations: Strategy
     simulated_s: float
     first_s: float
+    proposals: int
     taken: int
     seconds: float
     interrupted: bool = False
@@ -74,11 +84,13 @@ def search_whole_space(
     space: SearchSpace,
     first: Sequence[Strategy],
     *,
-    slots: Mapping[str, int] | None = None,
     memory_bytes: float = math.inf,
-    moves: int = 500,
-    proposals: int = 20_000,
-    seed: int = 0,
+    moves: int = _MOVES,
+    stop: Stop = Stop(iterations=20_000),  # noqa: B008  # it is a value
+    beta: float | None = None,
+    seed: np.random.SeedSequence | int = 0,
+    network: Network | None = None,
+    report: Report | None = None,
 ) -> WholeSpaceResult:
     """The strategy of least simulated time that chains find (FlexFlow section 6).
 
@@ -92,11 +104,13 @@ def search_whole_space(
     Args:
         space: as :func:`whole_space` gives it.
         first: strategies, of which those that the space has count. The first chain begins at the fastest.
-        slots: of the model's variables.
         memory_bytes: what the fullest device may hold; hard.
-        moves: of the first chain, at random.
-        proposals: of the second one, at most.
+        moves: of the first chain, at random; as many as time allows if ``stop`` has seconds and no proposals.
+        stop: of the second one. Of seconds the first one has half, and what it needs to try branches side by side.
+        beta: of both, see :class:`tensoropt.mcmc.Chain`.
         seed: of both.
+        network: of the space, if it is at hand.
+        report: what hears of both; see `tensoropt.mcmc.chain`.
 
     Raises:
         InfeasibleError: the space has none of the first strategies, or the chains came to none that fits.
@@ -109,7 +123,8 @@ def search_whole_space(
             f"MCMC over the whole space: it must have one of the {len(first)} strategies to begin at, and has none. "
             "Give data parallelism."
         )
-    network, memory = network_of(space), DeviceMemory(space, memory_bytes)
+    network = network_of(space) if network is None else network
+    memory = DeviceMemory(space, memory_bytes)
     simulator = Simulator(network, starts[0])
     known = []
     for start in starts:
@@ -118,14 +133,25 @@ def search_whole_space(
     over, first_ticks, current = min(known)
     simulator.reset(current)
     mover.take(current)
-    taken, interrupted = 0, False
+    tried, taken, interrupted = 0, 0, False
+    chain_began = time.perf_counter()
+    half_s = math.inf if stop.seconds is None else stop.seconds / 2
     pairs = [(module, axis) for module in modules_of(space) for axis in range(len(space.mesh.axes))]
     try:
-        for number in range(len(pairs) + moves):
-            if number < len(pairs):  # nothing that is slower is taken before the best of all modules is known
+        for number in itertools.count():
+            at_random = number - len(pairs)
+            if at_random >= moves and (stop.iterations is not None or stop.seconds is None):
+                break
+            if at_random >= 0 and time.perf_counter() - chain_began >= half_s:
+                break
+            tried = number + 1
+            if report is not None and number % _REPORTED == 0:
+                report(number, taken, min(known)[1] / TICKS_PER_S)
+            if at_random < 0:  # nothing that is slower is taken before the best of all modules is known
                 drawn, slack = mover.moved(mover.apart(*pairs[number])), 0.0
             else:
-                drawn, slack = mover.propose(), -math.log1p(-mover.random.random()) / _BETA * known[0][1]
+                per_tick = _BETA / known[0][1] if beta is None else beta / TICKS_PER_S
+                drawn, slack = mover.propose(), -math.log1p(-mover.random.random()) / per_tick
             if drawn is None:
                 continue
             # What does not fit goes down in memory first, whatever the time.
@@ -142,23 +168,33 @@ def search_whole_space(
         interrupted = True
     over, best_ticks, best = min(known)
     if not interrupted:
-        chain = Chain(network, best, seed=seed, moves=moves_of(space, network, variables=True), memory=memory)
+        moves_then = moves_of(space, network, variables=True)
+        chain = Chain(network, best, beta=beta, seed=seed, moves=moves_then, memory=memory)
+        left_s = None if stop.seconds is None else max(_LEAST_S, stop.seconds - (time.perf_counter() - chain_began))
+        before, taken_before = tried, taken
+
+        def report_more(made: int, more: int, best_s: float) -> None:
+            if report is not None:
+                report(before + made, taken_before + more, best_s)
+
         try:
-            found = chain.run(Stop(iterations=proposals))
+            found = chain.run(dataclasses.replace(stop, seconds=left_s), report_more)
+            tried, taken = tried + found.proposals, taken + found.accepted
             over, best_ticks, best = 0, found.cost_ticks, found.assignment
             interrupted = found.stopped_by == "interrupt"
         except InfeasibleError:  # it says nothing of what the first chain saw
             pass
     if over:
         raise InfeasibleError(
-            f"MCMC over the whole space: none of the strategies that {len(known) - 1 + proposals} moves led to fits "
-            f"{memory_bytes:,.0f} bytes per device; the smallest of the first chain takes {memory.limit + over:,}. "
+            f"MCMC over the whole space: none of the strategies that {tried} moves and a chain from there led to fits "
+            f"{memory_bytes:,.0f} bytes per device; the smallest before takes {memory.limit + over:,}. "
             "Allow more memory, more moves, or give a strategy that fits to begin at."
         )
     return WholeSpaceResult(
         mover.strategy(best),
         best_ticks / TICKS_PER_S,
         first_ticks / TICKS_PER_S,
+        tried,
         taken,
         time.perf_counter() - began,
         interrupted,

@@ -18,7 +18,7 @@ from tensoropt.mcmc.memory import Memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.network import Network
 
-__all__ = ["Board", "Shared", "Start", "run_chains"]
+__all__ = ["Board", "Shared", "Start", "progress_bar", "run_chains"]
 
 # How often the processes' state is looked at, for the bar and for Ctrl-C.
 _LOOK_S = 0.1
@@ -65,7 +65,7 @@ def run_chains(
         ProblemError: a process could not be started, or died.
         KeyboardInterrupt: Ctrl-C, before there was anything.
     """
-    with _bar(shared.stop, len(starts)) if progress else contextlib.nullcontext(_show_nothing) as show:
+    with progress_bar(shared.stop, len(starts)) if progress else contextlib.nullcontext(_show_nothing) as show:
         run = _in_turn if processes == 1 or len(starts) == 1 else _side_by_side
         outcomes = run(shared, starts, processes, show)
     results = [outcome for outcome in outcomes if isinstance(outcome, ChainResult)]
@@ -174,7 +174,7 @@ def _show_nothing(board: Board) -> None:
 
 
 @contextlib.contextmanager
-def _bar(stop: Stop, chains: int) -> Iterator[Callable[[Board], None]]:
+def progress_bar(stop: Stop, chains: int) -> Iterator[Callable[[Board], None]]:
     """A bar of all chains, and what brings it up to date."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

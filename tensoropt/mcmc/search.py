@@ -28,7 +28,18 @@ from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S, Ints
 
-__all__ = ["RANDOM", "Initial", "McmcResult", "mcmc", "moves_of", "network_of", "search_strategy", "simulate"]
+__all__ = [
+    "RANDOM",
+    "Initial",
+    "McmcResult",
+    "mcmc",
+    "moves_of",
+    "network_of",
+    "random_strategy",
+    "search_problem",
+    "search_strategy",
+    "simulate",
+]
 
 RANDOM = "random"
 Initial = Sequence[int] | str | Mapping[str, Configuration] | FrontierPoint
@@ -160,10 +171,12 @@ def search_strategy(
         raise ProblemError(f"MCMC: cost must be one of {', '.join(map(repr, _COSTS))}, got {cost!r}. Choose one.")
     firsts = [_indices(space, one) for one in initial]
     if cost == "additive":
-        result, _ = _search_additive(
+        result, _ = search_problem(
             space.problem,
             beta=beta,
-            stop=_stop(budget_seconds, iterations, patience),
+            budget_seconds=budget_seconds,
+            iterations=iterations,
+            patience=patience,
             seed=seed,
             initial=firsts,
             memory_bytes=memory_bytes,
@@ -214,19 +227,25 @@ def _indices(space: SearchSpace, first: Initial) -> Sequence[int] | str:
     return first.assignment if isinstance(first, FrontierPoint) else first
 
 
-def _search_additive(
+def search_problem(
     problem: Problem,
     *,
-    beta: float | None,
-    stop: Stop,
-    seed: int,
-    initial: Sequence[Sequence[int] | str],
-    memory_bytes: float | None,
-    chains: int | None,
-    processes: int,
-    progress: bool,
+    beta: float | None = None,
+    budget_seconds: float | None = None,
+    iterations: int | None = None,
+    patience: float = 0.5,
+    seed: int = 0,
+    initial: Sequence[Sequence[int] | str] = (RANDOM,),
+    memory_bytes: float | None = None,
+    chains: int | None = None,
+    processes: int = 1,
+    progress: bool = False,
 ) -> tuple[McmcResult, Ints]:
-    """What chains found, and the alternatives that the best strategy has."""
+    """What chains found in a problem by its additive cost, and the alternatives that the best strategy has.
+
+    For the arguments see :func:`search_strategy`.
+    """
+    stop = _stop(budget_seconds, iterations, patience)
     additive = AdditiveProblem.of(problem)
     firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
     memory = additive.memory(memory_bytes)
@@ -262,16 +281,17 @@ def mcmc(
 
     For the arguments see :func:`search_strategy`.
     """
-    result, alternatives = _search_additive(
+    result, alternatives = search_problem(
         problem,
         beta=beta,
-        stop=_stop(budget_seconds, iterations, patience),
+        budget_seconds=budget_seconds,
+        iterations=iterations,
+        patience=patience,
         seed=seed,
         initial=initial,
         memory_bytes=memory_bytes,
         chains=chains,
         processes=processes,
-        progress=False,
     )
     return frontier_of(
         problem,

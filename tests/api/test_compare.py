@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
+from tensoropt.mcmc import chain
 from tests.plan.small_graphs import mlp
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("model")]
@@ -87,6 +91,47 @@ def test_a_logical_graph_is_compared_by_itself() -> None:
     bare = tensoropt.compare(mlp(), cpu(4), methods=["zero3"])
     # Two slots of a weight of 6 x 12 floats, in quarters.
     assert (table.row("zero3").memory_bytes or 0) - (bare.row("zero3").memory_bytes or 0) == 2 * 6 * 12 * 4 / 4
+
+
+def test_chains_of_a_comparison_have_options() -> None:
+    import tensoropt
+    from tensoropt.cluster.presets import cpu
+
+    chains = tensoropt.Mcmc(iterations=200, seed=3, chains=1, patience=1.0)
+    table = tensoropt.compare(_build(), cpu(4), methods=["ft", chains])
+    assert [row.method for row in table.rows] == ["ft", "mcmc"]
+    assert table.plan("mcmc").notes["proposals"] == 200
+    assert "by simulated time, 200 proposals of 1 chain" in table.row("mcmc").remark()
+    assert (table.row("mcmc").simulated_time_s or 0.0) <= (table.row("ft").simulated_time_s or 0.0)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_keeps_the_rows_that_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensoropt
+    from tensoropt.api import chains
+    from tensoropt.cluster.presets import cpu
+
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    loss = _build()
+    # While tasks of the whole space are made.
+    monkeypatch.setattr(chains, "whole_space", interrupt)
+    table = tensoropt.compare(loss, cpu(4), methods=["ft", "mcmc_soap", "zero3"])
+    assert [row.reason for row in table.rows] == [
+        None,
+        "ended by Ctrl-C before it had a strategy",
+        "not compared: Ctrl-C ended the comparison",
+    ]
+    assert table.plan("ft").option == "ft"
+    assert "not compared: Ctrl-C ended the comparison" in str(table)
+    with pytest.raises(KeyboardInterrupt):  # nothing is there to keep
+        tensoropt.compare(loss, cpu(4), methods=["mcmc_soap", "ft"])
+    # In a chain, which gives its best so far.
+    monkeypatch.setattr(chain.Chain, "_propose", interrupt)
+    table = tensoropt.compare(loss, cpu(4), methods=["ft", "mcmc", "zero3"])
+    assert [row.reason is None for row in table.rows] == [True, True, False]
+    assert table.row("mcmc").remark().endswith("ended by Ctrl-C")
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -133,19 +134,140 @@ def test_search_that_ignores_memory_says_what_is_missing() -> None:
         find(search="pase", memory_bytes=least)
 
 
-def test_mcmc_keeps_to_the_memory_and_is_never_below_the_fastest() -> None:
+@pytest.mark.parametrize("cost", ["simulated", "additive"])
+def test_mcmc_keeps_to_the_memory_and_says_by_which_time_it_went(cost: str) -> None:
+    import tensoropt
+
     build()
-    plan = find(search="mcmc")
-    assert plan.option == "mcmc"
-    assert find(memory_bytes=1e12).time_s * (1 - 1e-12) <= plan.time_s <= find(search="data_parallel").time_s
+    search = tensoropt.Mcmc(cost=cost, iterations=3000)
+    plan = find(search=search)
+    assert (plan.option, plan.notes["cost"]) == ("mcmc", cost)
+    words = {"simulated": "by simulated time", "additive": "by the sum of all times"}
+    assert words[cost] in plan.notes["searched"]
+    assert re.search(r", [\d,]+ proposals of 2 chains$", plan.notes["searched"])
+    assert find(memory_bytes=1e12).time_s * (1 - 1e-12) <= plan.time_s
+    if cost == "additive":
+        assert plan.time_s <= find(search="data_parallel").time_s
+        assert "simulated_time_s" not in plan.notes
+    else:
+        assert 0 < plan.notes["simulated_time_s"] <= plan.time_s * (1 + 1e-6)
     limit = 1.5 * find("mini_memory").memory_bytes
-    assert find(search="mcmc", memory_bytes=limit).memory_bytes <= limit
+    assert find(search=search, memory_bytes=limit).memory_bytes <= limit
+
+
+def test_the_name_of_a_search_by_chains_is_its_options_defaults() -> None:
+    import tensoropt
+
+    build()
+    named, given = (find(search=search) for search in ("mcmc", tensoropt.Mcmc()))
+    for plan in (named, given):
+        plan.notes.pop("search_seconds")
+    assert named.to_json() == given.to_json()
+
+
+def test_chains_begin_where_they_are_told() -> None:
+    import tensoropt
+    from tensoropt.cluster import preset
+
+    build()
+    fastest, zero3 = find(), find(search="zero3")
+    frontier = tensoropt.find_frontier(preset("cpu", devices=4))
+    named = {op: plan.configuration for op, plan in fastest.operators.items()}
+    # One proposal changes next to nothing.
+    for first in ("ft", "pase", fastest, frontier.best(), frontier.best().assignment, named):
+        plan = find(search=tensoropt.Mcmc(initial=(first,), iterations=1, cost="additive"))
+        assert plan.time_s <= fastest.time_s * (1 + 1e-12)
+    for whole_space in (False, True):
+        for first in ("zero3", zero3):
+            search = tensoropt.Mcmc(initial=(first,), iterations=1, whole_space=whole_space)
+            assert find(search=search).notes["simulated_time_s"] <= simulated_s(zero3) * (1 + 1e-9)
+    with pytest.raises(tensoropt.errors.PlanError, match="baseline 'one_weird_trick': does not apply because"):
+        find(search=tensoropt.Mcmc(initial=("one_weird_trick",)))
+    with pytest.raises(tensoropt.errors.PlanError, match=r"must be of this model's frontier on .*, got point \d+ of "):
+        find(search=tensoropt.Mcmc(initial=(frontier.best(),)), devices=2)
+    with pytest.raises(tensoropt.errors.PlanError, match=r"must name all \d+ operators of training, 1 are missing"):
+        find(search=tensoropt.Mcmc(initial=({name: of for name, of in named.items() if name != "w1"},)))
+
+
+def simulated_s(plan: Any) -> float:
+    """Seconds of a plan's step by the simulator, at which chains that begin there begin."""
+    import tensoropt
+
+    search = tensoropt.Mcmc(initial=(plan,), iterations=1, patience=1.0, beta=1e12)
+    return float(find(search=search).notes["simulated_time_s"])
+
+
+def test_chains_end_by_their_options() -> None:
+    import tensoropt
+
+    build()
+    chains = find(search=tensoropt.Mcmc(iterations=700, patience=1.0, chains=3, seed=5))
+    assert (chains.notes["chains"], chains.notes["proposals"], chains.notes["seed"]) == (3, 2100, 5)
+    timed = find(search=tensoropt.Mcmc(seconds=0.05, patience=1.0))
+    assert timed.notes["proposals"] > 0
+    soap = find(search=tensoropt.Mcmc(whole_space=True, seconds=0.2, chains=2), devices=2)
+    assert soap.notes["chains"] == 2
+    assert tensoropt.Mcmc(seconds=12.0, processes=2).seconds_of_chain(3) == 6.0
+
+
+def test_the_whole_space_is_for_planning_only() -> None:
+    import tensoropt
+    from tensoropt.api.choosing import check_search
+
+    build()
+    one, other = (
+        find(search=tensoropt.Mcmc(whole_space=True, iterations=300, progress=progress), devices=2)
+        for progress in (False, True)
+    )
+    assert one.operators == other.operators
+    assert one.option == "mcmc_soap"
+    assert "FlexFlow's whole space, by simulated time" in one.notes["searched"]
+    assert "space" not in one.notes
+    for search in ("mcmc_soap", tensoropt.Mcmc(whole_space=True)):
+        with pytest.raises(tensoropt.errors.PlanError, match=r"search='mcmc_soap' places layers .* not executed yet"):
+            check_search(search, "mini_time", runs=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seconds": 0}, "seconds must be a number above 0 and finite, got 0"),
+        ({"seconds": "5"}, "seconds must be a number above 0 and finite, got '5'"),
+        ({"seconds": float("nan")}, "seconds must be a number above 0 and finite, got nan"),
+        ({"beta": -1.0}, r"beta must be a number above 0 and finite, got -1\.0"),
+        ({"iterations": 0}, "iterations must be a whole number of at least 1, got 0"),
+        ({"iterations": 1e3}, "iterations must be a whole number of at least 1, got 1000"),
+        ({"chains": True}, "chains must be a whole number of at least 1, got True"),
+        ({"processes": 0}, "processes must be a whole number of at least 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"patience": 0}, "patience must be a share of a chain, above 0 and up to 1, got 0"),
+        ({"cost": "sum"}, "cost must be one of 'simulated', 'additive', got 'sum'"),
+        ({"initial": "random"}, r"initial must be a tuple of strategies, at least one, got 'random'\. Give for ex"),
+        ({"initial": ()}, "initial must be a tuple of strategies, at least one"),
+        ({"initial": ("expert",)}, "an initial strategy is a Plan, .* one of 'random', 'ft', .*, got 'expert'"),
+        ({"initial": (1, 2)}, "an initial strategy must be a name, a Plan, a point, or configurations, got 1"),
+        ({"initial": ("gnmt",)}, "'gnmt' places layers .*, which only whole_space=True may"),
+        ({"whole_space": True, "processes": 2}, "whole_space goes by simulated time, .* processes=2"),
+        ({"whole_space": True, "cost": "additive"}, "whole_space goes by simulated time, .* cost='additive'"),
+    ],
+)
+def test_wrong_options_of_chains_are_refused_at_once(wrong: dict[str, Any], message: str) -> None:
+    import tensoropt
+
+    with pytest.raises(tensoropt.errors.PlanError, match=f"Mcmc: {message}"):
+        tensoropt.Mcmc(**wrong)
 
 
 @pytest.mark.parametrize(
     ("option", "search", "message"),
     [
-        ("mini_time", "simplex", r"search 'simplex' is unknown\. Use one of 'ft', .*'pase', 'data_parallel', 'optcnn'"),
+        (
+            "mini_time",
+            "simplex",
+            r"search 'simplex' is unknown\. Use one of 'ft', .*'pase', 'mcmc_soap', 'data_parallel', ",
+        ),
+        ("mini_time", 7, r"search 7 is unknown\. Use one of 'ft', .*, or tensoropt\.Mcmc"),
+        ("mini_memory", "mcmc_soap", r"search='mcmc_soap' takes the option 'mini_time', got 'mini_memory'"),
         ("mini_memory", "pase", r"search='pase' takes the option 'mini_time', got 'mini_memory'\. Leave search out"),
         ("mini_parallelism", "pase", r"takes the option 'mini_time', got 'mini_parallelism'"),
         ("data_parallel", "pase", r"takes the option 'mini_time', got 'data_parallel'"),
@@ -153,7 +275,7 @@ def test_mcmc_keeps_to_the_memory_and_is_never_below_the_fastest() -> None:
         ("plan.json", "pase", r"a plan, or a point of a frontier, is found already, got it with search='pase'"),
     ],
 )
-def test_search_that_does_not_go_with_the_option_is_refused(option: str, search: str, message: str) -> None:
+def test_search_that_does_not_go_with_the_option_is_refused(option: str, search: Any, message: str) -> None:
     import tensoropt
 
     build()

@@ -15,7 +15,7 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError
 from tensoropt.graph.graph import Edge, Graph
-from tensoropt.mcmc import simulate
+from tensoropt.mcmc import Stop, simulate
 from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.space import SearchSpace
@@ -66,7 +66,7 @@ def test_branches_of_sizes_that_do_not_divide_run_side_by_side() -> None:
     space = _odd()
     whole = whole_space(space)
     assert modules_of(whole) == ((("left",), ("right",)),)
-    found = search_whole_space(whole, [_first(space)], moves=100, proposals=500)
+    found = search_whole_space(whole, [_first(space)], moves=100, stop=Stop(iterations=500))
     places = {name: found.configurations[name].at for name in _REST}
     # A layer is in one place, its activation and weights with it, and the other layer in the other.
     assert places["left"] == places["left/relu"] == places["wl"]
@@ -80,7 +80,9 @@ def test_branches_of_sizes_that_do_not_divide_run_side_by_side() -> None:
 
 def test_a_search_repeats_itself_and_is_never_slower_than_its_beginning() -> None:
     space = SearchSpace(_branches(8, 4), AnalyticCost(cpu(4)))
-    one, other = (search_whole_space(whole_space(space), [_first(space)], moves=50, proposals=200) for _ in range(2))
+    one, other = (
+        search_whole_space(whole_space(space), [_first(space)], moves=50, stop=Stop(iterations=200)) for _ in range(2)
+    )
     assert one.configurations == other.configurations
     assert one.simulated_s == other.simulated_s <= one.first_s
 
@@ -101,8 +103,11 @@ def test_a_move_takes_along_what_follows() -> None:
 def test_what_does_not_fit_is_no_result() -> None:
     space = _odd()
     whole = whole_space(space)
-    with pytest.raises(InfeasibleError, match=r"none of the strategies that \d+ moves led to fits 10 bytes per device"):
-        search_whole_space(whole, [_first(space)], moves=5, proposals=10, memory_bytes=10)
+    with pytest.raises(
+        InfeasibleError,
+        match=r"none of the strategies that \d+ moves and a chain from there led to fits 10 bytes per device",
+    ):
+        search_whole_space(whole, [_first(space)], moves=5, stop=Stop(iterations=10), memory_bytes=10)
     with pytest.raises(InfeasibleError, match=r"must have one of the 1 strategies to begin at, and has none\. Give"):
         unknown = {op.name: Configuration(("sideways",)) for op in space.operators}
         search_whole_space(whole, [unknown])
@@ -116,9 +121,9 @@ def test_a_limit_below_the_beginning_is_kept_and_below_the_fastest_costs_time() 
         alone = only(whole, chosen)
         return float(alone.device_memory((0,) * len(alone.operators)).max())
 
-    free = search_whole_space(whole, [first], moves=50, proposals=500)
+    free = search_whole_space(whole, [first], moves=50, stop=Stop(iterations=500))
     limit = 0.6 * fullest(first)
-    found = search_whole_space(whole, [first], moves=50, proposals=500, memory_bytes=limit)
+    found = search_whole_space(whole, [first], moves=50, stop=Stop(iterations=500), memory_bytes=limit)
     assert fullest(found.configurations) <= limit < fullest(free.configurations) < fullest(first)
     assert found.simulated_s > free.simulated_s
 

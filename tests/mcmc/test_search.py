@@ -262,7 +262,7 @@ for module in pkgutil.iter_modules(tensoropt.mcmc.__path__, "tensoropt.mcmc."):
 tensoropt.mcmc.load_kernels()
 before = {name: len(value.signatures) for name, value in found.items()}
 space = _odd()
-search_whole_space(whole_space(space), [_first(space)], moves=20, proposals=100)
+search_whole_space(whole_space(space), [_first(space)], moves=20, stop=tensoropt.mcmc.Stop(iterations=100))
 tensoropt.mcmc.search_strategy(space, iterations=100, memory_bytes=1e12)
 more = [name for name, value in found.items() if len(value.signatures) != before[name]]
 print(len(found) > 20, sum(map(bool, before.values())) > 10, more)

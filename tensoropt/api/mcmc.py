@@ -1,0 +1,151 @@
+"""`Mcmc`: how Markov chains search, for ``find_strategy(search=…)`` and ``compare(methods=[…])``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensoropt.api.arguments import NUMBERS
+from tensoropt.baselines import BASELINES, PLACED
+from tensoropt.errors import PlanError
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan
+from tensoropt.search.result import FrontierPoint
+
+__all__ = ["FOUND", "MCMC", "MCMC_SOAP", "RANDOM", "Initial", "Mcmc", "as_mcmc"]
+
+MCMC = "mcmc"
+MCMC_SOAP = "mcmc_soap"
+RANDOM = "random"
+FOUND = ("ft", "pase")
+"""Searches whose fastest strategy that fits is one to begin at."""
+
+Initial = str | Plan | FrontierPoint | Mapping[str, Configuration] | Sequence[int]
+"""A strategy to begin at."""
+
+_ITERATIONS = 20_000
+_COSTS = ("simulated", "additive")
+
+
+@dataclass(frozen=True, slots=True)
+class Mcmc:
+    """FlexFlow's search by Markov chains (section 6), with its options.
+
+    ``find_strategy(search="mcmc")`` is ``search=tensoropt.Mcmc()``, ``"mcmc_soap"`` is ``Mcmc(whole_space=True)``, and
+    so in ``compare(methods=[…])``. A chain ends after its proposals or its seconds, after the last half of its
+    proposals brought nothing better, or by Ctrl-C, which ends all of them; the best so far counts. Without ``seconds``
+    a search repeats itself exactly.
+
+    Attributes:
+        seconds: of all chains together, without what they prepare; None for no such limit.
+        iterations: proposals of each chain; by default 20,000 where there is no limit of seconds.
+        patience: the share of a chain after which it ends if it found nothing better by a thousandth; 1 for never.
+        seed: of all randomness.
+        initial: strategies to begin at: ``"random"``, the name of a baseline (``"data_parallel"``, ``"megatron"``, …),
+            ``"ft"`` or ``"pase"`` for the fastest that these find and that fits, a plan, a point of a frontier,
+            configurations by operator, or configuration indices. By default data parallelism and a random one; in a
+            comparison the best of what the others found.
+        chains: how many; initial strategies take turns. By default one for each. Over the whole space each begins at
+            the fastest of them, and there is one by default.
+        processes: how many chains run at once, on as many processes; over the whole space only one does.
+        beta: of the acceptance rule (Eq. 1), per second: the larger, the greedier; by default 2,000 for the time of the
+            best so far.
+        cost: by what chains go: ``"simulated"`` time, as in FlexFlow, in which links move data while devices compute;
+            or ``"additive"``, all added (TensorOpt Eq. 1), as the other searches. Collectives of CPUs keep devices
+            busy: of a job on them the sum is the better prediction.
+        whole_space: whether operators may run on a part of the devices, and images be cut by height and width, which
+            is planned and compared, but does not execute yet.
+        progress: whether to show a bar with the best so far and the acceptance rate.
+    """
+
+    seconds: float | None = None
+    iterations: int | None = None
+    patience: float = 0.5
+    seed: int = 0
+    initial: tuple[Initial, ...] | None = None
+    chains: int | None = None
+    processes: int = 1
+    beta: float | None = None
+    cost: str = "simulated"
+    whole_space: bool = False
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("iterations", 1), ("chains", 1), ("processes", 1), ("seed", 0)):
+            value: Any = getattr(self, name)
+            optional = value is None and name in ("iterations", "chains")
+            if not optional and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
+                raise PlanError(f"Mcmc: {name} must be a whole number of at least {least}, got {value!r}.")
+        for name in ("seconds", "beta"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and math.isfinite(value) and value > 0):
+                raise PlanError(
+                    f"Mcmc: {name} must be a number above 0 and finite, got {value!r}. Leave it out for none."
+                )
+        if not (_is_number(self.patience) and 0.0 < self.patience <= 1.0):
+            raise PlanError(
+                f"Mcmc: patience must be a share of a chain, above 0 and up to 1, got {self.patience!r}. The paper's "
+                "is 0.5."
+            )
+        if self.cost not in _COSTS:
+            raise PlanError(f"Mcmc: cost must be one of {', '.join(map(repr, _COSTS))}, got {self.cost!r}.")
+        if self.whole_space and (self.cost != "simulated" or self.processes > 1):
+            raise PlanError(
+                "Mcmc: whole_space goes by simulated time, by one chain after another, got "
+                f"cost={self.cost!r}, processes={self.processes}. Leave these out, or whole_space."
+            )
+        if self.initial is not None:
+            self._check_initial()
+
+    def _check_initial(self) -> None:
+        given: Any = self.initial
+        if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+            raise PlanError(
+                f"Mcmc: initial must be a tuple of strategies, at least one, got {given!r}. Give for example "
+                "initial=('data_parallel', 'random')."
+            )
+        names = (RANDOM, *FOUND, *BASELINES)
+        for one in given:
+            if isinstance(one, str) and one not in names:
+                raise PlanError(
+                    f"Mcmc: an initial strategy is a Plan, a point, configurations or one of "
+                    f"{', '.join(map(repr, names))}, got {one!r}."
+                )
+            if not isinstance(one, str | Plan | FrontierPoint | Mapping | Sequence):
+                raise PlanError(
+                    f"Mcmc: an initial strategy must be a name, a Plan, a point, or configurations, got {one!r}."
+                )
+            if isinstance(one, str) and one in PLACED and not self.whole_space:
+                raise PlanError(
+                    f"Mcmc: {one!r} places layers on a part of the devices, which only whole_space=True may, got it as "
+                    "an initial strategy. Leave it out, or add whole_space=True."
+                )
+
+    @property
+    def name(self) -> str:
+        """Of the search, as in ``find_strategy(search=…)``."""
+        return MCMC_SOAP if self.whole_space else MCMC
+
+    @property
+    def proposals(self) -> int | None:
+        """Of each chain; None for as many as its seconds allow."""
+        return _ITERATIONS if self.seconds is None and self.iterations is None else self.iterations
+
+    def seconds_of_chain(self, chains: int) -> float | None:
+        """Of each of some chains; None for no limit."""
+        return None if self.seconds is None else self.seconds / math.ceil(chains / self.processes)
+
+
+def as_mcmc(search: str | Mcmc) -> Mcmc | None:
+    """The options of a search by Markov chains, by name or as they are; None of another one."""
+    if isinstance(search, Mcmc):
+        return search
+    return Mcmc(whole_space=search == MCMC_SOAP) if search in (MCMC, MCMC_SOAP) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, NUMBERS) and not isinstance(value, bool)

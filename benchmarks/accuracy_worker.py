@@ -138,8 +138,8 @@ def main() -> None:
     def sample() -> list[Strategy]:
         if flags.sample == "random":
             return sample_strategies(space.problem, flags.strategies, flags.seed)
-        find = functools.partial(planner.found_by, topology)
-        return strategies_of_methods(planner.frontier(topology), lambda name: find(name)[1], flags.strategies)
+        found = functools.partial(planner.found_by, topology)
+        return strategies_of_methods(planner.frontier(topology), lambda name: found(name).frontier, flags.strategies)
 
     runs = []
     for strategy in job.on_rank_0("sampling", sample):

@@ -6,12 +6,12 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.baselines.following import Actions, follow, parameter_side, placed
+from tensoropt.baselines.following import Actions, Followed, Follower, parameter_side, placed
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.graph.operator import Operator
 from tensoropt.mcmc import Chain, Network, Simulator, Stop, moves_of, network_of
@@ -263,8 +263,9 @@ class Mover:
         self._fixed |= {op.name for op in space.operators if op.type in (*_INPUTS, "Sink", "Fanout")} - still
         self._current: tuple[int, ...] = ()
         self._decisions: dict[str, Actions] = {}
-        self._followed: Strategy = {}
-        self._proposed: tuple[dict[str, Actions], Strategy] = {}, {}
+        self._follower = Follower(space)
+        self._followed: Followed | None = None
+        self._proposed: tuple[dict[str, Actions], Followed] | None = None
 
     def lifted(self, strategy: Strategy) -> tuple[int, ...] | None:
         """A strategy's indices; None if the space has it not."""
@@ -282,10 +283,11 @@ class Mover:
         """Makes a strategy the current one."""
         if not self._current:
             chosen = self.strategy(assignment)
-            self._proposed = {name: chosen[name].actions for name in sorted(self._fixed)}, {}
-            self._proposed = self._proposed[0], self._follow(self._proposed[0])
+            decisions = {name: chosen[name].actions for name in sorted(self._fixed)}
+            self._proposed = decisions, self._follow(decisions, decisions)
         self._current = tuple(assignment)
-        self._decisions, self._followed = self._proposed
+        if self._proposed is not None:
+            self._decisions, self._followed = self._proposed
 
     def propose(self) -> tuple[int, ...] | None:
         """The current strategy with one random move; None if the space has it not."""
@@ -298,14 +300,13 @@ class Mover:
             decisions: what each mesh axis does to some of the operators that decide.
         """
         changed = {**self._decisions, **decisions}
-        followed = self._follow(changed)
+        followed = self._follow(changed, decisions)
         assignment = list(self._current)
-        for name, found in followed.items():
-            if found != self._followed.get(name):
-                choices = self.space.choices(name)
-                if found not in choices:
-                    return None
-                assignment[self._place[name]] = choices.index(found)
+        for name in followed.changed:
+            found, choices = followed.configurations[name], self.space.choices(name)
+            if found not in choices:
+                return None
+            assignment[self._place[name]] = choices.index(found)
         self._proposed = changed, followed
         return tuple(assignment) if tuple(assignment) != self._current else None
 
@@ -355,8 +356,9 @@ class Mover:
     def _one_of(self, among: Sequence[object]) -> int:
         return int(self.random.integers(len(among)))
 
-    def _follow(self, decisions: Mapping[str, Actions]) -> Strategy:
-        made: dict[str, Actions] = {}
+    def _follow(self, decisions: Mapping[str, Actions], changed: Iterable[str]) -> Followed:
+        """What follows decisions, of which some are not those that the current strategy follows."""
+        made = {} if self._followed is None else {name: wanted[0] for name, wanted in self._followed.wanted.items()}
 
         def decide(op: Operator, followed: Actions) -> Sequence[Actions]:
             source = next((made[tensor.op] for tensor in op.inputs if tensor.op in made), followed)
@@ -365,4 +367,4 @@ class Mover:
             made[op.name] = decisions.get(op.name, there)
             return (made[op.name], there)
 
-        return follow(self.space, decide).configurations
+        return self._follower.follow(decide, self._followed, changed)

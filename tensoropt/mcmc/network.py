@@ -329,14 +329,14 @@ class Network:
         """Many paths at once; see :class:`tensoropt.search.stages.Routes`."""
         number = np.array([self._sign(signature) for signature in signatures], np.int64)
         stages = np.stack([stage_ticks, number[signs] if len(signs) else signs], axis=1).reshape(-1)
-        ends = 2 * np.cumsum(np.maximum(lengths, 0))
-        return np.array(
-            [
-                IMPOSSIBLE if length < 0 else self._put(stages[end - 2 * length : end])
-                for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
-            ],
-            np.int64,
-        )
+        content, width = stages.astype(np.int64).tobytes(), 2 * np.dtype(np.int64).itemsize
+        ends = width * np.cumsum(np.maximum(lengths, 0))
+        numbers: list[int] = []
+        for length, end in zip(lengths.tolist(), ends.tolist(), strict=True):
+            key = content[end - width * max(length, 0) : end]  # most paths are known, and looked up as they are
+            known = IMPOSSIBLE if length < 0 else self._paths.get(key)
+            numbers.append(self._put(np.frombuffer(key, np.int64)) if known is None else known)
+        return np.array(numbers, np.int64)
 
     def _put(self, stages: Ints) -> int:
         """The number of a path of these ticks and signatures."""

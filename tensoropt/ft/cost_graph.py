@@ -114,18 +114,21 @@ class CostGraph:
     def restricted(self, chosen: dict[int, IntArray], workshop: Workshop, limits: Limits | None) -> CostGraph:
         """The graph with only some configurations of each variable."""
         graph = CostGraph({v: len(chosen[v]) for v in self.sizes}, workshop, limits)
-        made: dict[tuple[object, ...], list[tuple[FrontierTable, IntArray]]] = {}
+        made: dict[tuple[object, ...], tuple[FrontierTable, IntArray]] = {}
         content = {v: rows.tobytes() for v, rows in chosen.items()}
+        fewer = {v for v, rows in chosen.items() if len(rows) < self.sizes[v]}
         for scope, factors in sorted(self._factors.items()):
             left = factors
-            if any(len(chosen[v]) < self.sizes[v] for v in scope):
-                key = (*(id(f.table) for f in factors), *(content[v] for v in scope))
-                if key not in made:
-                    cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), factors[0].table.shape)
-                    taken = {id(f.table): f.table.take(cells.reshape(-1), cells.shape) for f in factors}
-                    made[key] = [taken[id(f.table)] for f in factors]
-                parts = zip(factors, made[key], strict=True)
-                left = [Factor(scope, table, Select(f.origin, points)) for f, (table, points) in parts]
+            if not fewer.isdisjoint(scope):
+                rows = [content[v] for v in scope]
+                left = []
+                for factor in factors:
+                    key = (id(factor.table), *rows)
+                    if key not in made:
+                        cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), factor.table.shape)
+                        made[key] = factor.table.take(cells.reshape(-1), cells.shape)
+                    table, points = made[key]
+                    left.append(Factor(scope, table, Select(factor.origin, points)))
             if limits is not None:
                 # What a scope takes is known of its factors together only.
                 whole = left[0] if len(left) == 1 else workshop.merge(left, graph.sizes, limits)

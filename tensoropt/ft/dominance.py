@@ -7,9 +7,8 @@ add up to <= 0 for time and for memory, every strategy with *j* is matched by th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.tables import FrontierTable
 
-__all__ = ["CostSide", "FrontierSide", "Side", "drop_dominated"]
+__all__ = ["drop_dominated"]
 
 _VISITS = 4
 """How often a variable's configurations are compared again after a neighbour lost some. Later visits find
@@ -33,19 +32,34 @@ _ALL = 1 << 62
 
 Wanted = npt.NDArray[np.bool_]
 
-Table = TypeVar("Table")
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """A table seen from one of its variables: a row per configuration, a column per configuration of the other one.
 
-class Side(Protocol):
-    """A table seen from one of its variables: a row per configuration, a column per configuration of the other one."""
+    Attributes:
+        table: over one or two variables.
+        cells: ``(rows, columns)``, the table's.
+    """
+
+    table: FrontierTable
+    cells: IntArray
+
+    @classmethod
+    def of(cls, table: FrontierTable, first: bool) -> _Side:
+        """That of its first variable, or of its other one."""
+        cells = np.arange(table.cells).reshape(table.shape[0], -1)
+        return cls(table, cells if first else np.ascontiguousarray(cells.T))
 
     @property
     def size(self) -> int:
         """The number of rows."""
-        ...
+        return len(self.cells)
 
     def differences(self, rows: IntArray, columns: IntArray, wanted: Wanted, sample: int) -> FloatArray:
         """By how much row *k* exceeds row *j* at most, in time and in memory.
+
+        Each point of row *j* is compared with the largest point of row *k* that is no larger.
 
         Args:
             rows: that are compared.
@@ -57,58 +71,6 @@ class Side(Protocol):
             ``(2, rows, rows)``, of time and of memory; +inf where *k* is impossible beside something that *j* is
             possible beside, 0.0 where not wanted.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CostSide:
-    """Plain costs; alternative *p* of one configuration is compared with alternative *p* of another.
-
-    Attributes:
-        time_s: ``(rows, columns, alternatives)``, contiguous; +inf where impossible.
-        memory_bytes: the same; None if all are 0.0.
-    """
-
-    time_s: FloatArray
-    memory_bytes: FloatArray | None
-
-    @property
-    def size(self) -> int:
-        return len(self.time_s)
-
-    def differences(self, rows: IntArray, columns: IntArray, wanted: Wanted, sample: int) -> FloatArray:
-        from tensoropt.ft.kernels import worst_costs
-
-        found = np.zeros((2, len(rows), len(rows)))
-        for costs, total in zip((self.time_s, self.memory_bytes), found, strict=True):
-            if costs is not None:
-                worst_costs(costs, rows, columns, wanted, sample, total)
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FrontierSide:
-    """Frontiers; each point of one configuration is compared with the largest one of another that is no larger.
-
-    Attributes:
-        table: over one or two variables.
-        cells: ``(rows, columns)``, the table's.
-    """
-
-    table: FrontierTable
-    cells: IntArray
-
-    @classmethod
-    def of(cls, table: FrontierTable, first: bool) -> FrontierSide:
-        """That of its first variable, or of its other one."""
-        cells = np.arange(table.cells).reshape(table.shape[0], -1)
-        return cls(table, cells if first else np.ascontiguousarray(cells.T))
-
-    @property
-    def size(self) -> int:
-        return len(self.cells)
-
-    def differences(self, rows: IntArray, columns: IntArray, wanted: Wanted, sample: int) -> FloatArray:
         from tensoropt.ft.kernels import worst_points
 
         found = np.zeros((2, len(rows), len(rows)))
@@ -121,24 +83,19 @@ _ONLY = np.zeros(1, np.int64)
 """The column of a table of one variable."""
 
 
-def drop_dominated(
-    alive: dict[int, IntArray],
-    tables: Sequence[tuple[tuple[int, ...], Table]],
-    side_of: Callable[[Table, bool], Side],
-) -> None:
+def drop_dominated(alive: dict[int, IntArray], tables: Sequence[tuple[tuple[int, ...], FrontierTable]]) -> None:
     """Drops configurations for which another is at least as good in both costs, beside anything; of equals all but one.
 
     Args:
         alive: per variable its configurations, ascending; is changed.
-        tables: the variables, one or two, and costs of each table. Equal ones should be one object.
-        side_of: how a table looks from its first variable, or from its other one.
+        tables: the variables, one or two, and frontiers of each table. Equal ones should be one object.
     """
-    of: dict[int, list[tuple[tuple[int, ...], Table]]] = {v: [] for v in alive}
+    of: dict[int, list[tuple[tuple[int, ...], FrontierTable]]] = {v: [] for v in alive}
     for scope, table in tables:
         for v in scope:
             of[v].append((scope, table))
     comparison = _Comparison()
-    made: dict[tuple[int, bool], Side] = {}
+    made: dict[tuple[int, bool], _Side] = {}
     done: dict[tuple[object, ...], IntArray] = {}
     queue = deque(alive)
     waiting, visits = dict.fromkeys(alive, True), dict.fromkeys(alive, 0)
@@ -157,7 +114,7 @@ def drop_dominated(
             known = around.get(key)
             if known is None:
                 if key[:2] not in made:
-                    made[id(table), first] = side_of(table, first)
+                    made[id(table), first] = _Side.of(table, first)
                 around[key] = _Around(made[id(table), first], columns, 1)
             else:
                 around[key] = _Around(known.side, columns, known.count + 1)
@@ -177,7 +134,7 @@ def drop_dominated(
 class _Around:
     """A table beside a variable, between the configurations that are left, and how often it is there."""
 
-    side: Side
+    side: _Side
     columns: IntArray
     count: int
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["possible_points", "worst_costs", "worst_points"]
+__all__ = ["possible_points", "worst_points"]
 
 _I = types.Array(types.int64, 1, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
@@ -126,42 +126,6 @@ def possible_points(
     return mask
 
 
-@njit(types.void(_FFF, _I, _I, _BB, _INT, _OUT_FF), cache=True, nogil=True)
-def worst_costs(costs: Any, rows: Any, columns: Any, wanted: Any, sample: int, total: Any) -> None:
-    """Adds to ``total[k, j]`` the most that row *k* exceeds row *j* by, where it is wanted.
-
-    Args:
-        costs: ``(all rows, all columns, alternatives)``, +inf where impossible. What is impossible for both says
-            nothing.
-        rows: to be compared.
-        columns: to be compared in.
-        wanted: ``(rows, rows)``.
-        sample: look at so many columns and alternatives only, spread evenly: the result is then at most the true one.
-        total: ``(rows, rows)``, is changed.
-    """
-    alternatives = costs.shape[2]
-    width = len(columns) * alternatives
-    step = max(1, width // sample)
-    # What is compared, row by row: every row is read once for each other one.
-    table = np.empty((len(rows), (width + step - 1) // step))
-    for k in range(len(rows)):
-        for i in range(table.shape[1]):
-            table[k, i] = costs[rows[k], columns[i * step // alternatives], i * step % alternatives]
-    for k in range(len(rows)):
-        for j in range(len(rows)):
-            if not wanted[k, j]:
-                continue
-            most = -np.inf
-            for i in range(table.shape[1]):
-                one, other = table[k, i], table[j, i]
-                if one < np.inf:
-                    most = max(most, one - other)
-                elif other < np.inf:
-                    most = np.inf
-                    break
-            total[k, j] += most
-
-
 @njit(types.void(_I, _F, _F, _II, _I, _I, _BB, _INT, _OUT_FF, _OUT_FF), cache=True, nogil=True)
 def worst_points(
     offsets: Any,
@@ -175,9 +139,10 @@ def worst_points(
     total_time: Any,
     total_memory: Any,
 ) -> None:
-    """As `worst_costs` for frontiers, in both costs at once.
+    """Adds to totals at ``[k, j]`` the most that row *k* exceeds row *j* by, where it is wanted.
 
     Each point of row *j* is compared with the largest one of row *k* that is no larger than it, or with the smallest.
+    What is impossible for both says nothing.
 
     Args:
         offsets: of the table's cells.
@@ -187,7 +152,7 @@ def worst_points(
         rows: to be compared.
         columns: to be compared in.
         wanted: ``(rows, rows)``.
-        sample: look at so many columns only.
+        sample: look at so many columns only, spread evenly: the result is then at most the true one.
         total_time: ``(rows, rows)``, is changed.
         total_memory: ``(rows, rows)``, is changed.
     """

@@ -26,14 +26,15 @@ def _weigh(offsets: Any, time: Any, memory: Any, time_weight: float, memory_weig
         out[cell] = least
 
 
-@njit(types.void(_I, _I, _I, _F, _OUT_F), cache=True, nogil=True)
-def _add(starts: Any, part_starts: Any, parts: Any, tables: Any, out: Any) -> None:
+@njit(types.void(_I, _I, _I, _F, _F, _OUT_F), cache=True, nogil=True)
+def _add(starts: Any, part_starts: Any, parts: Any, counts: Any, tables: Any, out: Any) -> None:
     """Adds up tables.
 
     Args:
         starts: where each sum starts in ``out``, then where the last one ends.
         part_starts: where the parts of each sum start in ``parts``, then where the last one's end.
         parts: where each part starts in ``tables``.
+        counts: how often it is in the sum.
         tables: one after another.
         out: zeros, to which the parts are added.
     """
@@ -42,7 +43,7 @@ def _add(starts: Any, part_starts: Any, parts: Any, tables: Any, out: Any) -> No
         for part in range(part_starts[number], part_starts[number + 1]):
             at = parts[part]
             for i in range(length):
-                out[first + i] += tables[at + i]
+                out[first + i] += counts[part] * tables[at + i]
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -238,7 +239,7 @@ def _price(
 @njit(
     types.UniTuple(_NUMBER, 3)(
         *(_NUMBER, _NUMBER, _I, _F, _F),
-        *(_I, _I, _I),
+        *(_I, _I, _I, _F),
         *(_II, _II, _I, _I, _I, _II, _I, _I, _II),
         *(_II, _II, _I),
         *(_INT, _NUMBER, _NUMBER),
@@ -256,6 +257,7 @@ def pass_messages(
     sum_starts: Any,
     part_starts: Any,
     parts: Any,
+    counts: Any,
     orders: Any,
     ranks: Any,
     sizes: Any,
@@ -287,9 +289,10 @@ def pass_messages(
         offsets: see `_price`, as are ``time``, ``memory``, ``scopes``, ``strides`` and ``table_cell``.
         time: of all points.
         memory: of all points.
-        sum_starts: see `_add`, as are ``part_starts`` and ``parts``. First those of variables.
+        sum_starts: see `_add`, as are ``part_starts``, ``parts`` and ``counts``. First those of variables.
         part_starts: of sums.
         parts: of sums.
+        counts: of parts.
         orders: ``(2, variables)``, those of passes forth and back.
         ranks: ``(2, variables)``, each variable's place in them.
         sizes: see `_sweep`, as are all up to ``message_start``.
@@ -319,7 +322,7 @@ def pass_messages(
     tables = np.empty(len(offsets) - 1)
     _weigh(offsets, time, memory, time_weight, memory_weight, tables)
     sums = np.zeros(sum_starts[-1])
-    _add(sum_starts, part_starts, parts, tables, sums)
+    _add(sum_starts, part_starts, parts, counts, tables, sums)
     unary[:] = sums[: len(unary)]
     tried, taken = np.zeros(len(labels), np.int64), np.zeros(len(points), np.int64)
     bound = before = -np.inf

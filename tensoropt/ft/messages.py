@@ -10,6 +10,7 @@ passes, almost always to the last digits.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -141,7 +142,7 @@ class Messages:
         of: dict[tuple[int, ...], list[int]] = {}
         for factor, number in zip(factors, which, strict=True):
             of.setdefault(factor.scope, []).append(int(self._cells[number]))
-        parts = [of.get((v,), []) for v in self.variables]
+        parts = [Counter(of.get((v,), [])) for v in self.variables]
         known: dict[tuple[int, ...], int] = {}
         edge_sums = []
         lengths = self.sizes.tolist()
@@ -149,12 +150,13 @@ class Messages:
             tables = tuple(sorted(of[scope]))
             if tables not in known:
                 known[tables] = len(parts)
-                parts.append(list(tables))
+                parts.append(Counter(tables))
                 lengths.append(math.prod(self.sizes[ends].tolist()))
             edge_sums.append(known[tables])
         self._sum_start = np.cumsum([0, *lengths])
         self._part_start = np.cumsum([0, *map(len, parts)])
-        self._parts = np.array([at for tables in parts for at in tables], np.int64)
+        self._parts = np.array([at for counted in parts for at in counted], np.int64)
+        self._counts = np.array([count for counted in parts for count in counted.values()], np.float64)
         self._edge_sum = self._sum_start[np.array(edge_sums, np.int64)]
 
     def run(self, time_weight: float, memory_weight: float, start: FloatArray | None = None) -> Weighted | None:
@@ -174,7 +176,7 @@ class Messages:
             time_weight,
             memory_weight,
             *(self._offsets, self._time, self._memory),
-            *(self._sum_start, self._part_start, self._parts),
+            *(self._sum_start, self._part_start, self._parts, self._counts),
             *(self._orders, self._ranks, self.sizes, self._around_start, self._around),
             *(self._ends, self._edge_sum, self.starts, self.message_start),
             *(self._scopes, self._strides, self._table_cell),

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensoropt.search.problem import IntArray
 
-__all__ = ["Choice", "Join", "Leaf", "Origin", "Select", "Sum", "unroll"]
+__all__ = ["Choice", "Fold", "Join", "Leaf", "Origin", "Select", "Sum", "unroll"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +49,21 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """Each point is the sum of points of tables that are equal: of the first few the next point, of the others this.
+
+    Attributes:
+        children: of the tables.
+        points: for each point the one that the last tables take.
+        second: how many of the first ones take the point after it.
+    """
+
+    children: tuple[Origin, ...]
+    points: IntArray
+    second: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Select:
     """Each point is a point of another table."""
 
@@ -65,7 +80,7 @@ class Choice:
     points: IntArray
 
 
-Origin = Leaf | Join | Sum | Select | Choice
+Origin = Leaf | Join | Sum | Fold | Select | Choice
 
 
 def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[IntArray, IntArray]:
@@ -80,8 +95,9 @@ def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[In
     Returns:
         assignments ``(points, N)`` and alternatives ``(points, N + E)``.
     """
-    assignments = np.full((len(points), nodes), -1, np.int64)
-    alternatives = np.zeros((len(points), terms), np.int64)
+    # A term is written for all points at once, so these lie side by side.
+    assignments = np.full((nodes, len(points)), -1, np.int64)
+    alternatives = np.zeros((terms, len(points)), np.int64)
     # A stack and not recursion: a chain of a thousand layers is a thousand deep.
     stack: list[tuple[Origin, IntArray, IntArray]] = [(origin, points, np.arange(len(points)))]
     while stack:
@@ -89,14 +105,17 @@ def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[In
         match at:
             case Leaf():
                 if at.configuration is not None:
-                    assignments[rows, at.term] = at.configuration[where]
+                    assignments[at.term, rows] = at.configuration[where]
                 if at.alternative is not None:
-                    alternatives[rows, at.term] = at.alternative[where]
+                    alternatives[at.term, rows] = at.alternative[where]
             case Join():
                 stack.append((at.left, at.left_points[where], rows))
                 stack.append((at.right, at.right_points[where], rows))
             case Sum():
                 stack += [(child, of[where], rows) for child, of in zip(at.children, at.points, strict=True)]
+            case Fold():
+                first, second = at.points[where], at.second[where]
+                stack += [(child, first + (second > i), rows) for i, child in enumerate(at.children)]
             case Select():
                 stack.append((at.child, at.points[where], rows))
             case Choice():
@@ -104,4 +123,4 @@ def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[In
                     mine = at.child[where] == index
                     if mine.any():
                         stack.append((child, at.points[where[mine]], rows[mine]))
-    return assignments, alternatives
+    return assignments.T, alternatives.T

@@ -1,8 +1,7 @@
-"""What can be said before any elimination: nodes that share a configuration, configurations that never pay.
+"""What can be said before any elimination: nodes that share a configuration, configurations that are impossible.
 
-All of it is exact. Nodes of one group become one *variable*. A configuration goes if it is impossible, or if
-another one is at least as good whatever the rest of the graph does. Configurations that the rest of the graph
-cannot tell apart become one class.
+All of it is exact. Nodes of one group become one *variable*. Configurations that no other one of a neighbour can stand
+beside go, and those that the rest of the graph cannot tell apart become one class.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.errors import InfeasibleError
-from tensoropt.ft.dominance import CostSide, drop_dominated
 from tensoropt.search.grid import Grid, on_grid, problem_grids
-from tensoropt.search.problem import FloatArray, IntArray, Problem, same_memory
+from tensoropt.search.problem import FloatArray, IntArray, Problem
 
 __all__ = ["Reduced", "Term", "reduce_problem"]
 
@@ -70,7 +68,7 @@ class Reduced:
 
 
 def reduce_problem(problem: Problem) -> Reduced:
-    """Contracts groups, drops impossible and dominated configurations, and finds classes.
+    """Contracts groups, drops impossible configurations, and finds classes.
 
     Raises:
         InfeasibleError: a node has no possible configuration.
@@ -90,7 +88,6 @@ def reduce_problem(problem: Problem) -> Reduced:
         for v in term.scope:
             of[v].append(term)
     alive = dict(enumerate(_possible(problem, members, of)))
-    drop_dominated(alive, [(term.scope, term.costs) for term in terms], _side)
     done: dict[tuple[object, ...], IntArray] = {}
     classes = tuple(_classes(v, alive, of[v], done) for v in range(len(members)))
     return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive.values()), classes)
@@ -101,24 +98,28 @@ def _terms(problem: Problem, variable: list[int]) -> list[Term]:
     known: dict[object, Costs] = {}
 
     def costs(time: FloatArray, memory: FloatArray, form: str) -> Costs:
-        key = (form, *same_memory(time), *same_memory(memory))
+        key = (form, id(time), id(memory))
         if key not in known:
             made = _costs(time, memory, grids, form)
-            content = (form, time.shape, made.time_s.tobytes(), made.memory_bytes.tobytes())
+            content = (form, made.time_s.shape, made.time_s.tobytes(), made.memory_bytes.tobytes())
             known[key] = known.setdefault(content, made)
         return known[key]
 
-    terms = [Term(i, (variable[i],), costs(*problem.node_tables(i), "node")) for i in range(problem.nodes)]
+    nodes = zip(problem.node_time_s, problem.node_memory_bytes, strict=True)
+    terms = [Term(i, (variable[i],), costs(*tables, "node")) for i, tables in enumerate(nodes)]
     for e, (u, v) in enumerate(problem.edges.tolist()):
         a, b = variable[u], variable[v]
         # Scopes ascend, so that parallel edges meet whichever way they point.
         form = "within" if a == b else "forward" if a < b else "backward"
         scope = (a,) if a == b else (min(a, b), max(a, b))
-        terms.append(Term(problem.nodes + e, scope, costs(*problem.edge_tables(e), form)))
+        tables = problem.edge_time_s[e], problem.edge_memory_bytes[e]
+        terms.append(Term(problem.nodes + e, scope, costs(*tables, form)))
     return terms
 
 
 def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form: str) -> Costs:
+    if time.ndim == (1 if form == "node" else 2):  # without alternatives
+        time, memory = time[..., None], memory[..., None]
     if form == "within":  # both ends take one configuration: the diagonal
         diagonal = np.arange(time.shape[0])
         time, memory = time[diagonal, diagonal], memory[diagonal, diagonal]
@@ -183,15 +184,6 @@ def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) 
     return [np.flatnonzero(mask) for mask in masks]
 
 
-def _side(costs: Costs, first: bool) -> CostSide:
-    """One variable's side of a table."""
-    tables = [costs.time_s, costs.memory_bytes][: 1 if costs.free_memory else 2]
-    if tables[0].ndim == 2:  # of one variable
-        tables = [table[:, None] for table in tables]
-    time, *memory = [np.ascontiguousarray(table if first else table.swapaxes(0, 1)) for table in tables]
-    return CostSide(time, memory[0] if memory else None)
-
-
 def _classes(
     variable: int, alive: dict[int, IntArray], terms: list[Term], done: dict[tuple[object, ...], IntArray]
 ) -> IntArray:
@@ -207,8 +199,9 @@ def _classes(
             continue
         key = (id(term.costs), term.scope[0] == variable, rows.tobytes(), alive[other].tobytes())
         if key not in done:
-            side = _side(term.costs, term.scope[0] == variable)
-            tables = [side.time_s] if side.memory_bytes is None else [side.time_s, side.memory_bytes]
+            tables = [term.costs.time_s, term.costs.memory_bytes][: 1 if term.costs.free_memory else 2]
+            if term.scope[0] != variable:
+                tables = [table.swapaxes(0, 1) for table in tables]
             parts = [_row_bytes(table[np.ix_(rows, alive[other])]) for table in tables]
             number: dict[bytes, int] = {}
             done[key] = np.array(

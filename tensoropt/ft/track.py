@@ -17,7 +17,7 @@ import numpy as np
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
 from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
-from tensoropt.ft.dominance import FrontierSide, drop_dominated
+from tensoropt.ft.dominance import drop_dominated
 from tensoropt.ft.linear import LinearGraph, eliminate_simple, first_operator, topological_rank
 from tensoropt.ft.order import Order, fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
@@ -271,7 +271,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         expected = planned = fewest_points_order(left)
         if expected.largest >= COMPARE_FROM:
             # Beside what is left of its neighbours, a configuration is more often dominated than beside all there was.
-            drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope], FrontierSide.of)
+            drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope])
             left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
             planned = None
         graph = left

@@ -11,11 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from tensoropt.ft.origin import Choice, Join, Origin
+from tensoropt.ft.origin import Choice, Fold, Join, Origin
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray
 from tensoropt.search.result import Elimination
-from tensoropt.search.tables import Box, FrontierTable, Joined, Prune, join
+from tensoropt.search.tables import Box, Folded, FrontierTable, Joined, Prune, fold, join
 
 __all__ = ["Factor", "Limits", "Reach", "Taken", "TooLongError", "Workshop", "choice", "nothing", "unit"]
 
@@ -101,28 +101,36 @@ PRUNE_FROM = 100_000
 as they are not, and made once."""
 
 
+_FOLD_FROM = 3
+"""Equal tables from which their product is made at once."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Merged:
     """The product of some of several tables.
 
     Attributes:
         table: the product.
-        place: which of them it is, if it is one.
-        parts: what it was made of.
-        joined: how.
+        places: which of them it is made of, if they are equal.
+        parts: what else it was made of.
+        made: how.
     """
 
     table: FrontierTable
-    place: int
+    places: tuple[int, ...]
     parts: tuple[_Merged, ...] = ()
-    joined: Joined | None = None
+    made: Joined | Folded | None = None
 
     def origin_of(self, factors: list[Factor]) -> Origin:
         """Where the points come from if the tables are these factors'."""
-        if self.joined is None:
-            return factors[self.place].origin
-        left, right = (part.origin_of(factors) for part in self.parts)
-        return Join(left, right, self.joined.left, self.joined.right)
+        match self.made:
+            case None:
+                return factors[self.places[0]].origin
+            case Folded():
+                return Fold(tuple(factors[place].origin for place in self.places), self.made.points, self.made.second)
+            case Joined():
+                left, right = (part.origin_of(factors) for part in self.parts)
+                return Join(left, right, self.made.left, self.made.right)
 
 
 @dataclass(slots=True, eq=False)
@@ -142,6 +150,7 @@ class Workshop:
         decided: variables eliminated or fixed so far; of those decided several times, the first.
         joined: results by what was joined. Repeated layers have equal tables, so their joins are made once.
         merged: the same of whole merges.
+        folded: the same of equal tables.
     """
 
     names: tuple[tuple[str, ...], ...]
@@ -156,6 +165,7 @@ class Workshop:
     decided: int = 0
     joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(default_factory=dict)
     merged: dict[tuple[int, ...], tuple[list[FrontierTable], _Merged]] = field(default_factory=dict)
+    folded: dict[tuple[int, int], tuple[FrontierTable, Folded]] = field(default_factory=dict)
 
     @contextmanager
     def within(self, ratio: float, candidates: float) -> Iterator[None]:
@@ -171,8 +181,10 @@ class Workshop:
         self, kind: str, variables: Iterable[int], into: Iterable[int] = (), configuration: int | None = None
     ) -> None:
         """Notes a step."""
-        nodes = tuple(name for v in variables for name in self.names[v])
-        self.steps.append(Elimination(kind, nodes, tuple(self.names[v][0] for v in into), configuration))
+        nodes: tuple[str, ...] = ()
+        for v in variables:
+            nodes += self.names[v]
+        self.steps.append(Elimination(kind, nodes, tuple([self.names[v][0] for v in into]), configuration))
         if self.progress is not None and kind not in ("edge", "product"):
             self.decided = min(self.decided + 1, len(self.names))
             self.progress(self.decided, len(self.names))
@@ -232,11 +244,10 @@ class Workshop:
         """
         key = tuple(map(id, tables))
         if key not in self.merged:
-            first: dict[int, int] = {}
-            for table in tables:
-                first.setdefault(id(table), len(first))
-            order = sorted(range(len(tables)), key=lambda i: first[id(tables[i])])
-            left = [_Merged(tables[i], i) for i in order]
+            equal: dict[int, list[int]] = {}
+            for place, table in enumerate(tables):
+                equal.setdefault(id(table), []).append(place)
+            left = [merged for places in equal.values() for merged in self._fold(tables[places[0]], places)]
             while len(left) > 1:
                 made = []
                 for one, two in zip(left[::2], left[1::2], strict=False):
@@ -244,10 +255,21 @@ class Workshop:
                     points = max(1.0, one.table.mean_points) * max(1.0, two.table.mean_points)
                     self._spend(max(1, one.table.cells) * points)
                     both = self._product(one.table, axes, two.table, axes, shape, len(axes), 0.0, None, None)
-                    made.append(_Merged(both.table, -1, (one, two), both))
+                    made.append(_Merged(both.table, (), (one, two), both))
                 left = [*made, *left[2 * len(made) :]]
             self.merged[key] = tables, left[0]
         return self.merged[key][1]
+
+    def _fold(self, table: FrontierTable, places: list[int]) -> list[_Merged]:
+        """Equal tables, as one where that can be said at once."""
+        if len(places) < _FOLD_FROM or table.counts.max(initial=0) > 2:
+            return [_Merged(table, (place,)) for place in places]
+        key = (id(table), len(places))
+        if key not in self.folded:
+            self._spend(table.cells + (len(places) + 1) * max(0, table.points - table.cells))
+            self.folded[key] = table, fold(table, len(places))  # holds the table, so that its id stays its own
+        made = self.folded[key][1]
+        return [_Merged(made.table, tuple(places), (), made)]
 
     def _product(
         self,

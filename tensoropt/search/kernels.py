@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["cell_frontiers", "cell_numbers", "common_bits", "finite_range", "join_cells", "join_single_points"]
+__all__ = [
+    "cell_frontiers",
+    "common_bits",
+    "finite_range",
+    "fold_cells",
+    "join_cells",
+    "join_single_points",
+    "joint_cells",
+]
 
 # Read-only arrays are what problems hold; others are accepted as such.
 _I = types.Array(types.int64, 1, "C", readonly=True)
@@ -21,7 +29,7 @@ _CELL, _RATIO = types.int64, types.float64
 
 
 @njit(_OUT_I(_I, _I), cache=True, nogil=True)
-def cell_numbers(sizes: Any, strides: Any) -> Any:
+def _cell_numbers(sizes: Any, strides: Any) -> Any:
     """For every joint cell (C order over ``sizes``) the sum of its coordinates times ``strides``."""
     total = 1
     for size in sizes:
@@ -35,6 +43,67 @@ def cell_numbers(sizes: Any, strides: Any) -> Any:
                 out[k * done + i] = out[i] + k * strides[axis]
         done *= sizes[axis]
     return out
+
+
+@njit(types.UniTuple(_OUT_I, 4)(_I, _I, _I, types.int64), cache=True, nogil=True)
+def joint_cells(sizes: Any, left: Any, right: Any, keep: int) -> Any:
+    """The cells of two tables that the joint cells over ``sizes`` lie in, as sums of two parts.
+
+    Args:
+        sizes: of the joint axes; those that stay come first.
+        left: by how much the left table's cell number grows along each of them.
+        right: the same of the right table.
+        keep: how many axes stay.
+
+    Returns:
+        the parts of the axes that stay, of the left and of the right table, then those of the axes that go.
+    """
+    return (
+        _cell_numbers(sizes[:keep], left[:keep]),
+        _cell_numbers(sizes[:keep], right[:keep]),
+        _cell_numbers(sizes[keep:], left[keep:]),
+        _cell_numbers(sizes[keep:], right[keep:]),
+    )
+
+
+@njit(types.Tuple((_OUT_I, _OUT_F, _OUT_F, _OUT_I, _OUT_I))(_I, _F, _F, types.int64), cache=True, nogil=True)
+def fold_cells(offsets: Any, time: Any, memory: Any, count: int) -> Any:
+    """The sum of a table with itself, where no cell has more than two points.
+
+    Args:
+        offsets: of the cells.
+        time: of each point.
+        memory: of each point.
+        count: how many times the table is in the sum.
+
+    Returns:
+        the number of points per cell, then for each point its time, memory, the first point of the cell, and how many
+        of the tables take the second one instead.
+    """
+    cells = len(offsets) - 1
+    most = 0
+    for cell in range(cells):
+        length = offsets[cell + 1] - offsets[cell]
+        most += 0 if length == 0 else 1 if length == 1 else count + 1
+    counts = np.zeros(cells, np.int64)
+    out_time, out_memory = np.empty(most), np.empty(most)
+    first, second = np.empty(most, np.int64), np.empty(most, np.int64)
+    done = 0
+    for cell in range(cells):
+        at = offsets[cell]
+        for taken in range((1 if offsets[cell + 1] - at == 1 else count + 1) if offsets[cell + 1] > at else 0):
+            total_time, total_memory = time[at] * (count - taken), memory[at] * (count - taken)
+            if taken > 0:
+                total_time += time[at + 1] * taken
+                total_memory += memory[at + 1] * taken
+                # Costs that are off the grid may round to what was there before.
+                if total_time >= out_time[done - 1] or total_memory <= out_memory[done - 1]:
+                    continue
+            out_time[done], out_memory[done] = total_time, total_memory
+            first[done], second[done] = at, taken
+            counts[cell] += 1
+            done += 1
+    return counts, out_time[:done], out_memory[:done], first[:done], second[:done]
 
 
 @njit(types.UniTuple(types.float64, 2)(_F), cache=True, nogil=True)

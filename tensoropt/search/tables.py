@@ -18,7 +18,7 @@ import numpy as np
 from tensoropt.search.frontier import offsets_of, ranges
 from tensoropt.search.problem import FloatArray, IntArray
 
-__all__ = ["FrontierTable", "Joined", "join", "table_from_costs"]
+__all__ = ["Folded", "FrontierTable", "Joined", "fold", "join", "table_from_costs"]
 
 _CHUNK = 200_000
 """Candidate tuples that a thread looks at before it takes more: a millisecond's work or so, which keeps all busy."""
@@ -53,7 +53,7 @@ class FrontierTable:
     @property
     def cells(self) -> int:
         """The number of cells."""
-        return math.prod(self.shape)
+        return len(self.offsets) - 1
 
     @property
     def points(self) -> int:
@@ -122,6 +122,29 @@ class Joined:
     right: IntArray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """A table made of one that is several times in a sum, with back-pointers for unrolling.
+
+    Attributes:
+        table: the result.
+        points: for each of its points, the first point of the same cell.
+        second: how many of the tables take the second point instead.
+    """
+
+    table: FrontierTable
+    points: IntArray
+    second: IntArray
+
+
+def fold(table: FrontierTable, count: int) -> Folded:
+    """The product of ``count`` equal tables of at most two points a cell, as `join` would make it, again and again."""
+    from tensoropt.search.kernels import fold_cells
+
+    counts, time, memory, points, second = fold_cells(table.offsets, table.time_s, table.memory_bytes, count)
+    return Folded(FrontierTable(table.shape, offsets_of(counts), time, memory), points, second)
+
+
 def _strides(axes: Sequence[int], shape: Sequence[int], count: int) -> IntArray:
     """By how much a table's cell number grows along each of ``count`` joint axes."""
     strides = [0] * count
@@ -175,10 +198,9 @@ def join(
     shape, gone = tuple(sizes[:keep]), math.prod(sizes[keep:])
     cells = math.prod(shape)
     # A joint cell's number in a table is a sum: a part from the axes that stay, and one from those that go.
-    lengths = np.array(sizes, np.int64)
-    along = [_strides(axes, table.shape, len(sizes)) for table, axes in ((left, left_axes), (right, right_axes))]
-    stay = [kernels.cell_numbers(lengths[:keep], strides[:keep]) for strides in along]
-    rest = [kernels.cell_numbers(lengths[keep:], strides[keep:]) for strides in along]
+    one, other = (_strides(axes, t.shape, len(sizes)) for t, axes in ((left, left_axes), (right, right_axes)))
+    numbers = kernels.joint_cells(np.array(sizes, np.int64), one, other, keep)
+    stay, rest = numbers[:2], numbers[2:]
     bounds = _NO_BOUNDS if box is None else box
     if left.is_single and right.is_single:
         rows, sides = [], []

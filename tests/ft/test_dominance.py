@@ -7,7 +7,7 @@ import pytest
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.ft.cost_graph import build_cost_graph
-from tensoropt.ft.dominance import FrontierSide, drop_dominated
+from tensoropt.ft.dominance import drop_dominated
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.ft.workshop import Workshop
 from tensoropt.search.tables import FrontierTable
@@ -25,7 +25,7 @@ def _table(cells: list[list[tuple[float, float]]], shape: tuple[int, ...]) -> Fr
 
 def _left(tables: list[tuple[tuple[int, ...], FrontierTable]], sizes: dict[int, int]) -> list[list[int]]:
     alive = {v: np.arange(k) for v, k in sizes.items()}
-    drop_dominated(alive, tables, FrontierSide.of)
+    drop_dominated(alive, tables)
     return [rows.tolist() for rows in alive.values()]
 
 
@@ -48,6 +48,18 @@ def test_gains_and_losses_of_several_tables_add_up() -> None:
     assert _left([((0,), alone), ((0, 1), beside), ((1,), other)], {0: 2, 1: 2}) == [[1], [0]]
 
 
+def test_what_one_neighbour_may_need_stays() -> None:
+    # As above, but beside the neighbour's other configuration the second gains less than it loses by itself.
+    alone = _table([[(0.0, 1.0)], [(0.0, 2.0)]], (2,))
+    beside = _table([[(0.0, 5.0)], [(0.0, 4.0)], [(0.0, 3.0)], [(0.0, 3.5)]], (2, 2))
+    other = _table([[(0.0, 1.0)], [(1.0, 0.0)]], (2,))
+    assert _left([((0,), alone), ((0, 1), beside), ((1,), other)], {0: 2, 1: 2})[0] == [0, 1]
+
+
+def test_less_memory_stays() -> None:
+    assert _left([((0,), _table([[(1.0, 3.0)], [(2.0, 2.0)]], (2,)))], {0: 2}) == [[0, 1]]
+
+
 def test_what_is_possible_where_another_is_not_stays() -> None:
     beside = _table([[(0.0, 1.0)], [], [(0.0, 9.0)], [(0.0, 9.0)]], (2, 2))
     other = _table([[(0.0, 1.0)], [(0.0, 0.5)]], (2,))
@@ -67,7 +79,7 @@ def test_no_point_of_a_frontier_is_lost(shape: str) -> None:
         workshop = Workshop(names=names, rank=tuple(range(len(names))), ratio=0.0, pool=None)
         graph = build_cost_graph(problem, reduced, workshop)
         alive = {v: np.arange(k) for v, k in graph.sizes.items()}
-        drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope], FrontierSide.of)
+        drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope])
         left = graph.restricted(alive, workshop, None)
         dropped += sum(graph.sizes.values()) - sum(left.sizes.values())
         ends = []

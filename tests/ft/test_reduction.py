@@ -12,23 +12,6 @@ from tensoropt.search import Problem
 pytestmark = pytest.mark.pure
 
 
-def test_configuration_that_another_beats_beside_anything_goes() -> None:
-    # Configuration 1 of a costs 1 s less by itself; its edges cost at most 0.5 s more than those of 0.
-    problem = Problem("ab", [[3.0, 2.0], [1.0, 5.0]], [[7.0, 7.0], [2.0, 1.0]], [(0, 1)], [[[0.0, 1.0], [0.5, 0.0]]])
-    reduced = reduce_problem(problem)
-    assert [alive.tolist() for alive in reduced.alive] == [[1], [0, 1]]
-
-
-def test_configuration_that_one_neighbour_may_need_stays() -> None:
-    problem = Problem("ab", [[3.0, 2.0], [1.0, 5.0]], [[7.0, 7.0], [2.0, 1.0]], [(0, 1)], [[[0.0, 1.0], [1.5, 0.0]]])
-    assert [alive.tolist() for alive in reduce_problem(problem).alive] == [[0, 1], [0, 1]]
-
-
-def test_configuration_of_less_memory_stays() -> None:
-    problem = Problem("a", [[3.0, 2.0, 2.0]], [[1.0, 2.0, 2.0]])
-    assert reduce_problem(problem).alive[0].tolist() == [0, 1]  # of the equal ones the first
-
-
 def test_configuration_without_a_possible_neighbour_goes_and_takes_others_with_it() -> None:
     lone = np.zeros((2, 2))
     lone[1] = np.inf  # a = 1 stands beside nothing

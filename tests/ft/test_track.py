@@ -62,6 +62,30 @@ def force_bounds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(workshop, "PRUNE_FROM", 0)
 
 
+@pytest.mark.parametrize("forced", [False, True])
+def test_edges_that_repeat_many_times_equal_brute_force(forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forced:
+        force_bounds(monkeypatch)
+    folds = 0
+    for seed in range(40):
+        once = random_problem("chain", seed, nodes=3)
+        problem = Problem(
+            once.names,
+            once.node_time_s,
+            once.node_memory_bytes,
+            np.repeat(once.edges, 4, axis=0),
+            [table for table in once.edge_time_s for _ in range(4)],
+            [table for table in once.edge_memory_bytes for _ in range(4)],
+            once.groups,
+        )
+        found = solve_or_none(track_frontier, problem, threads=1)
+        assert_same_points(found, solve_or_none(brute_force, problem))
+        if found is not None:
+            assert_costs_are_exact(problem, found)
+            folds += any(len({*row[problem.nodes :]}) > 1 for row in found.alternatives.tolist())
+    assert folds > 2  # some strategies take different alternatives of equal edges
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_frontier_equals_brute_force_on_random_problems(shape: str) -> None:
     feasible = 0

@@ -11,7 +11,7 @@ import tensoropt.search.tables as tables
 from tensoropt.search import Problem
 from tensoropt.search.frontier import offsets_of, reduce_segments
 from tensoropt.search.grid import on_grid, problem_grids
-from tensoropt.search.tables import FrontierTable, join, table_from_costs
+from tensoropt.search.tables import FrontierTable, fold, join, table_from_costs
 
 pytestmark = pytest.mark.pure
 
@@ -105,6 +105,27 @@ def test_join_without_union_adds_parallel_edges() -> None:
         candidates = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
         places = algorithm_1([(m, t, p) for p, (m, t) in enumerate(candidates)])
         assert cell_points(joined.table, cell) == [candidates[p] for p in places]
+
+
+@pytest.mark.parametrize("longest", [1, 2])
+def test_folding_is_joining_again_and_again(longest: int) -> None:
+    table = random_table(np.random.default_rng(longest), (3, 4), longest)
+    whole = table
+    for count in range(2, 8):
+        whole = join(whole, (0, 1), table, (0, 1), (3, 4), 2).table
+        folded = fold(table, count)
+        assert np.array_equal(folded.table.offsets, whole.offsets)
+        assert np.array_equal(folded.table.time_s, whole.time_s)
+        assert np.array_equal(folded.table.memory_bytes, whole.memory_bytes)
+        taken = [folded.points + (folded.second > place) for place in range(count)]
+        assert np.array_equal(sum(table.time_s[points] for points in taken), whole.time_s)
+        assert np.array_equal(sum(table.memory_bytes[points] for points in taken), whole.memory_bytes)
+
+
+def test_folded_points_that_round_to_the_one_before_are_none() -> None:
+    table = FrontierTable((1,), np.array([0, 2]), np.array([1e16 + 2, 1e16]), np.array([0.0, 1.0]))
+    folded = fold(table, 7).table
+    assert 1 < folded.points < 8 and (np.diff(folded.time_s) < 0.0).all() and (np.diff(folded.memory_bytes) > 0.0).all()
 
 
 @pytest.mark.parametrize("longest", [1, 9])

@@ -49,23 +49,22 @@ class Bounds:
         self._steps = steps[0] * (1.0 - _ROUNDING), steps[1] * (1.0 - _ROUNDING)
         self._time_weights = np.array([w.time_weight for w in weighted])
         self._memory_weights = np.array([w.memory_weight for w in weighted])
-        self._left: dict[int, FloatArray] = {}
-        self._least_with: dict[int, FloatArray] = {}
-        self._unary: dict[int, FloatArray] = {}
-        for i, v in enumerate(messages.variables):
-            part = slice(messages.starts[i], messages.starts[i + 1])
-            self._left[v] = np.array([w.left[part] for w in weighted])
-            self._least_with[v] = np.array([w.least_with[part] for w in weighted])
-            self._unary[v] = np.array([w.unary[part] for w in weighted])
+        starts = messages.starts.tolist()
+        parts = {v: slice(starts[i], starts[i + 1]) for i, v in enumerate(messages.variables)}
+        left, least_with, unary, shares = (
+            np.array(of_all)
+            for of_all in zip(*((w.left, w.least_with, w.unary, w.shares) for w in weighted), strict=True)
+        )
+        self._left = {v: left[:, part] for v, part in parts.items()}
+        self._least_with = {v: least_with[:, part] for v, part in parts.items()}
+        self._unary = {v: unary[:, part] for v, part in parts.items()}
         self._shares: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
         for (u, v), (first, second) in zip(messages.edges, messages.message_start.tolist(), strict=True):
             one, two = self._left[u].shape[1], self._left[v].shape[1]
-            self._shares[u, v] = (
-                np.array([w.shares[first : first + one] for w in weighted]),
-                np.array([w.shares[second : second + two] for w in weighted]),
-            )
-        self._least = {v: left.min(axis=1) for v, left in self._left.items()}
-        self._total = np.sum([self._least[v] for v in messages.variables], axis=0)
+            self._shares[u, v] = shares[:, first : first + one], shares[:, second : second + two]
+        least = np.minimum.reduceat(left, starts[:-1], axis=1)
+        self._least = dict(zip(messages.variables, least.T, strict=True))
+        self._total = least.sum(axis=1)
         self.time_s = np.empty(0)
         self.memory_bytes = np.empty(0)
         self.learn(np.array([w.time_s for w in weighted]), np.array([w.memory_bytes for w in weighted]))

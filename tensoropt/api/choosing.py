@@ -29,6 +29,7 @@ __all__ = [
     "check_search",
     "find_plan",
     "plan_of_point",
+    "plan_that_holds",
 ]
 
 _log = logging.getLogger("tensoropt")
@@ -134,26 +135,27 @@ def find_plan(
         point = choose(frontier, option, limit.limit_bytes)
     except InfeasibleError as error:
         raise _nothing_fits(planner, topology, limit, option, float(frontier.memory_bytes[0])) from error
-    return _plan_that_holds(planner, topology, frontier, point, option, limit)
+    return plan_that_holds(planner, topology, frontier, point, option, limit)[0]
 
 
-def _plan_that_holds(
+def plan_that_holds(
     planner: Planner, topology: Topology, frontier: Frontier, point: FrontierPoint, option: str, limit: MemoryLimit
-) -> Plan:
-    """The plan of a point, or of the largest smaller one whose peak, buffer by buffer, the device holds.
+) -> tuple[Plan, FrontierPoint]:
+    """The plan of a point, or of the largest smaller one whose peak, buffer by buffer, the device holds; and its point.
 
     Searches add up what operators keep; temporaries may come on top of that, more than the reserve for them.
     """
     plan = planner.plan(topology, point, option, limit)
     held = topology.device.memory_bytes
     if plan.peak_bytes <= held:
-        return plan
+        return plan, point
     low, high, holds = 0, point.index, None
     while low < high:
         middle = (low + high) // 2
-        smaller = planner.plan(topology, frontier.point(middle), option, limit)
+        lesser = frontier.point(middle)
+        smaller = planner.plan(topology, lesser, option, limit)
         if smaller.peak_bytes <= held:
-            low, holds = middle + 1, smaller
+            low, holds = middle + 1, (smaller, lesser)
         else:
             high = middle
     if holds is None:
@@ -164,7 +166,7 @@ def _plan_that_holds(
             f"{plan.peak_bytes:,.0f}",
             f"{held:,.0f}",
         )
-    return holds or plan
+    return holds or (plan, point)
 
 
 def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, search: str | Mcmc) -> Plan:
@@ -243,7 +245,7 @@ def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) 
         if least <= limit.limit_bytes:
             frontier = planner.frontier(part)
             best = frontier.best(limit.limit_bytes)
-            plan = _plan_that_holds(planner, part, frontier, best, MINI_PARALLELISM, limit)
+            plan, _ = plan_that_holds(planner, part, frontier, best, MINI_PARALLELISM, limit)
             notes = {**plan.notes, "fewer_devices": passed_by, "devices_of_job": topology.device_count}
             return dataclasses.replace(plan, notes=notes)
         passed_by[str(count)] = f"the least that any strategy takes is {least:,.0f} bytes per device"

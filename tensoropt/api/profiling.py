@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensoropt.api.arguments import NUMBERS
+from tensoropt.api.choosing import PROFILING, plan_that_holds
 from tensoropt.api.planning import Planner
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled, usual_counts
@@ -79,12 +80,15 @@ def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, p
         return ParallelismRow(
             count, reason=f"does not fit: the least that any strategy takes is {least:,.0f} bytes per device"
         )
-    point = planner.frontier(part).best(limit.limit_bytes)
+    frontier = planner.frontier(part)
+    best = frontier.best(limit.limit_bytes)
+    plan, point = plan_that_holds(planner, part, frontier, best, PROFILING, limit)
     return ParallelismRow.of(
         count,
         point.time_s,
         planner.network_seconds(part, point),
         point.memory_bytes,
+        plan.peak_bytes,
         batch=planner.batch(),
         price_per_device_hour=price,
     )

@@ -30,7 +30,8 @@ class ParallelismRow:
         devices: how many.
         time_s: predicted seconds per step of the fastest strategy that fits; None where there is none.
         network_time_s: the part of it that is communication.
-        memory_bytes: what it takes per device.
+        memory_bytes: what it takes per device, added up over operators as searches and limits count it.
+        peak_bytes: the most that a device holds at any time of a step, with temporaries (`tensoropt.search.peak`).
         samples_per_s: throughput; None also where the model's inputs have no common batch.
         cost_per_hour: of all devices, in the unit of the price; None without a price.
         cost_per_million_samples: the same.
@@ -41,6 +42,7 @@ class ParallelismRow:
     time_s: float | None = None
     network_time_s: float | None = None
     memory_bytes: float | None = None
+    peak_bytes: float | None = None
     samples_per_s: float | None = None
     cost_per_hour: float | None = None
     cost_per_million_samples: float | None = None
@@ -53,6 +55,7 @@ class ParallelismRow:
         time_s: float,
         network_time_s: float,
         memory_bytes: float,
+        peak_bytes: float,
         *,
         batch: int | None,
         price_per_device_hour: float | None,
@@ -63,14 +66,15 @@ class ParallelismRow:
             devices: how many.
             time_s: seconds per step.
             network_time_s: of which communication.
-            memory_bytes: per device.
+            memory_bytes: per device, added up.
+            peak_bytes: per device, at its peak.
             batch: samples per step, if known.
             price_per_device_hour: in any unit.
         """
         rate = None if batch is None or time_s <= 0 else batch / time_s
         per_hour = None if price_per_device_hour is None else price_per_device_hour * devices
         per_million = None if per_hour is None or rate is None else per_hour / _HOUR_S / rate * 1e6
-        return cls(devices, time_s, network_time_s, memory_bytes, rate, per_hour, per_million)
+        return cls(devices, time_s, network_time_s, memory_bytes, peak_bytes, rate, per_hour, per_million)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,7 @@ class ParallelismProfile:
 
     def _headers(self) -> list[str]:
         money = [] if self.price_per_device_hour is None else ["cost/hour", "cost/million samples"]
-        return ["devices", "time, ms", "network, ms", "memory, MiB", "samples/s", *money]
+        return ["devices", "time, ms", "network, ms", "memory, MiB", "peak, MiB", "samples/s", *money]
 
     def _cells(self, row: ParallelismRow) -> list[str]:
         def number(value: float | None, scale: float = 1.0) -> str:
@@ -219,6 +223,7 @@ class ParallelismProfile:
             number(row.time_s, 1e3),
             number(row.network_time_s, 1e3),
             number(row.memory_bytes, 2**-20),
+            number(row.peak_bytes, 2**-20),
             number(row.samples_per_s),
             *map(number, money),
         ]

@@ -214,6 +214,7 @@ def test_profiling_has_a_row_for_every_count_that_was_asked_for() -> None:
         plan = find("mini_time", topology=preset("v100", devices=count), memory_bytes=limit)
         row = rows[count]
         assert (row.time_s, row.memory_bytes) == (plan.time_s, plan.memory_bytes)
+        assert row.peak_bytes == plan.peak_bytes
         assert row.network_time_s is not None and 0 < row.network_time_s < plan.time_s
         assert row.samples_per_s == BATCH / plan.time_s
         assert row.cost_per_hour == 2.0 * count

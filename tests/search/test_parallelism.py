@@ -15,7 +15,7 @@ pytestmark = pytest.mark.pure
 
 
 def row(devices: int, time_s: float, price: float | None = 3.0, batch: int | None = 100) -> ParallelismRow:
-    return ParallelismRow.of(devices, time_s, time_s / 4, 2.0**30, batch=batch, price_per_device_hour=price)
+    return ParallelismRow.of(devices, time_s, time_s / 4, 2.0**30, 2.0**29, batch=batch, price_per_device_hour=price)
 
 
 def example(price: float | None = 3.0, batch: int | None = 100) -> ParallelismProfile:
@@ -82,8 +82,8 @@ def test_the_text_has_a_line_per_count_and_says_how_to_go_on() -> None:
     lines = str(example()).splitlines()
     assert lines[0] == "Predicted for cluster, 100 samples per step; at most 10 bytes per device (memory_bytes)"
     assert lines[1].split("  ")[-1] == "cost/million samples"
-    assert lines[2].split() == ["2", "-", "-", "-", "-", "-", "-"]
-    assert lines[3].split() == ["4", "500", "125", "1,024", "200", "12", "16.67"]
+    assert lines[2].split() == ["2", "-", "-", "-", "-", "-", "-", "-"]
+    assert lines[3].split() == ["4", "500", "125", "1,024", "512", "200", "12", "16.67"]
     assert "2 devices: does not fit: too much." in lines
     assert "Fastest: 8 devices. Least device time per step: 4 devices." in lines
     assert "find_strategy('mini_time')" in lines[-1] and "find_strategy('mini_parallelism')" in lines[-1]

@@ -13,7 +13,7 @@ from tensorflow.python.framework import meta_graph
 from tensoropt.api.model import Model
 from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
-from tensoropt.exec.executor import share_slots
+from tensoropt.exec.building import share_slots
 
 __all__ = ["InitialValues", "Reference"]
 

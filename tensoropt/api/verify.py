@@ -14,7 +14,7 @@ from tensoropt.api.reference import InitialValues, Reference
 from tensoropt.api.seeds import Seeds
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.errors import SessionError, VerificationError
-from tensoropt.exec.executor import Fetch, GradientOf
+from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId

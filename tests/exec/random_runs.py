@@ -20,7 +20,8 @@ from tensoropt.api.strategy import ImportedModel, import_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.executor import Executor, Fetch, GradientOf
+from tensoropt.exec.executor import Executor
+from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import keep_choices

@@ -126,7 +126,7 @@ def test_a_program_is_built_once_and_holds_only_what_it_needs() -> None:
 
 
 def test_the_gradient_of_a_step_is_fetched_whole() -> None:
-    from tensoropt.exec.executor import GradientOf
+    from tensoropt.exec.fetch import GradientOf
     from tensoropt.graph.spec import TensorId
 
     x = np.arange(12, dtype=np.float32).reshape(4, 3) / 12
@@ -319,7 +319,7 @@ def test_steps_of_one_optimizer_have_hyperparameters_of_their_own_and_share_slot
 def test_programs_give_the_same_with_and_without_callables_from_options() -> None:
     import tensorflow as tf
 
-    from tensoropt.exec.executor import _callable
+    from tensoropt.exec.calling import callable_of
 
     class Older:
         """A session that has not TensorFlow's faster way."""
@@ -332,7 +332,7 @@ def test_programs_give_the_same_with_and_without_callables_from_options() -> Non
         nothing = tf.no_op()
         fetches = [nothing, one + other, tf.identity(one), tf.constant("text"), nothing]
         fed = (np.float32(3), np.array([1, 2], np.float32))
-        fast, slow = (_callable(each, fetches, [one, other])(*fed) for each in (session, Older(session)))
+        fast, slow = (callable_of(each, fetches, [one, other])(*fed) for each in (session, Older(session)))
     assert [type(value) for value in fast] == [type(value) for value in slow]
     assert fast[0] is None and fast[2:] == [3.0, b"text", None]
     np.testing.assert_array_equal(fast[1], [4, 5])
@@ -345,7 +345,8 @@ def test_gradients_that_are_fetched_alone_update_nothing() -> None:
     from tensoropt.api.model import current_model
     from tensoropt.api.strategy import import_model
     from tensoropt.cluster.presets import cpu
-    from tensoropt.exec.executor import Executor, GradientOf
+    from tensoropt.exec.executor import Executor
+    from tensoropt.exec.fetch import GradientOf
     from tensoropt.graph.spec import TensorId
     from tests.thread_world import run_threads, session_config
 

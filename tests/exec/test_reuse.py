@@ -16,7 +16,8 @@ from tensoropt.api.model import current_model, leave_graph
 from tensoropt.api.strategy import import_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
-from tensoropt.exec.executor import Executor, GradientOf
+from tensoropt.exec.executor import Executor
+from tensoropt.exec.fetch import GradientOf
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.reuse import GRADIENTS_FROM_OUTPUT, with_inputs_again, with_output_again
 from tensoropt.graph.graph import Graph

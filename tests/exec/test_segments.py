@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.executor import _callable
+from tensoropt.exec.calling import callable_of
 from tensoropt.exec.segments import keep_segments
 
 pytestmark = pytest.mark.tf
@@ -103,4 +103,4 @@ def test_operations_that_wait_for_each_other_are_an_error() -> None:
         first._add_control_input(second)
         second._add_control_input(first)
         with tf.compat.v1.Session(graph=graph) as session, pytest.raises(tf.errors.OpError):
-            _callable(session, [first], [])()
+            callable_of(session, [first], [])()

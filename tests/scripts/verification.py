@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensoropt
 from tensoropt.api import job
 from tensoropt.errors import VerificationError
-from tensoropt.exec import executor
+from tensoropt.exec import building
 from tensoropt.exec.gradient import with_gradient
 from tensoropt.exec.lowering import OpLowering
 from tensoropt.plan.plan import Plan
@@ -41,17 +41,17 @@ def fails(plan: Plan, message: str, **options: Any) -> None:
 @contextmanager
 def lowered(name: str, change: Callable[[Sequence[Any], list[Any]], list[Any]]) -> Iterator[None]:
     """Plants an error: the outputs of one operator are changed."""
-    right = executor.lower_operator
+    right = building.lower_operator
 
     def wrong(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
         outputs = right(context, inputs)
         return change(inputs, outputs) if context.op.name == name else outputs
 
-    executor.lower_operator = wrong
+    building.lower_operator = wrong
     try:
         yield
     finally:
-        executor.lower_operator = right
+        building.lower_operator = right
 
 
 @case

@@ -1,0 +1,227 @@
+"""Building a program: its operators in the local graph, one by one, with reshards, gradients and updates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.errors import FeedError, SessionError
+from tensoropt.exec.feeding import share_layout
+from tensoropt.exec.fetch import Fetch, GradientOf
+from tensoropt.exec.gradient import with_gradient
+from tensoropt.exec.local import LocalGraph
+from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.exec.ordering import Backward, after_readers
+from tensoropt.exec.resharding import reshard, reshard_edge
+from tensoropt.exec.reuse import Reuse
+from tensoropt.exec.training import Training
+from tensoropt.graph.graph import Edge
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout, canonical_path
+
+__all__ = ["INPUTS", "Builder", "share_slots"]
+
+INPUTS = ("Placeholder", "PlaceholderWithDefault")
+_READS = ("Variable", "ReadVariableOp")
+_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+
+class Builder:
+    """Lowers operators one by one into the default graph."""
+
+    def __init__(self, local: LocalGraph, modes: Mapping[str, bool], updating: Container[str] | None) -> None:
+        """Begins a program.
+
+        Args:
+            local: what it is added to.
+            modes: for each placeholder that is fed, whether it is a share of the batch.
+            updating: the training steps that are certain to run; None for all that are built.
+        """
+        self._local = local
+        self._modes = modes
+        self._updating = updating
+        self._values: dict[TensorId, Any] = {}
+        self._reuse = Reuse(local.graph, local.rules, local.plan, local.engine, self._values)
+        self._operations: dict[str, Any] = {}
+        self._added: set[str] = set()
+        self._gradients: dict[tuple[str, str], Any] = {}
+        self.feeds: dict[str, Any] = {}
+        # How many ops the graph had before the first backward pass; all of them come before none.
+        self.backward = sys.maxsize
+
+    def add(self, op: Operator) -> None:
+        """Builds one operator, unless it is there; those that it needs are."""
+        if op.name in self._added:
+            return
+        self._added.add(op.name)
+        with tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
+            outputs = self._outputs(op)
+        for index, tensor in enumerate(outputs):
+            self._values[TensorId(op.name, index)] = tensor
+
+    def operation(self, name: str) -> Any:
+        """The local operation for an operator that is run for its effect."""
+        if name not in self._operations:
+            if name in self._local.trainings:
+                self._operations[name] = self._train(self._local.trainings[name])
+            elif self._local.graph[name].type == "NoOp":
+                inner = self._local.graph[name].control_inputs
+                self._operations[name] = tf.group(*(self.operation(other) for other in inner))
+            else:
+                made = [value for key, value in self._values.items() if key.op == name and value is not None]
+                self._operations[name] = tf.group(*made)
+        return self._operations[name]
+
+    def fetched(self, fetch: Fetch) -> Any:
+        """What is given to ``Session.run`` for a fetch."""
+        if isinstance(fetch, str):
+            return self.operation(fetch)
+        if isinstance(fetch, GradientOf):
+            gradient = tf.convert_to_tensor(self._gradients[fetch.training, fetch.variable])
+            layout = self._local.layout_of(TensorId(fetch.variable))
+            return self._whole(gradient, layout)
+        return self._whole_tensor(fetch)
+
+    def _whole(self, piece: Any, layout: Layout) -> Any:
+        local = self._local
+        path = canonical_path(layout, Layout.replicated(layout.rank))
+        return reshard(tf.identity(piece), layout, path, local.plan.mesh, local.engine)
+
+    def _whole_tensor(self, tensor: TensorId) -> Any:
+        if self._values[tensor] is None:
+            raise SessionError(f"Fetch '{tensor}': this output is only used by TensorFlow's own gradient.")
+        return self._whole(self._values[tensor], self._local.layout_of(tensor))
+
+    def _train(self, training: Training) -> Any:
+        """Gradients and update of a training step."""
+        local = self._local
+        # What waits for another training step is not there yet.
+        needs = (training.loss, *(tensor.op for tensor in training.parameters.values()), *training.after)
+        for op in local.graph.needed_for(name for name in needs if name in local.graph):
+            self.add(op)
+        others = [self.operation(name) for name in training.after]
+        loss = self._values[TensorId(training.loss)]
+        variables = [local.variables[name] for name in training.variables]
+        reads = [self._values[TensorId(name)] for name in training.variables]
+        self._reuse.start_backward()
+        built = len(local.tf_graph.get_operations())
+        self.backward = min(self.backward, built)
+        # Gradients of a weight that is read many times are added up one after the other. Where TensorFlow's optimizer
+        # makes one sum of them again, they are all held at once; `tensoropt.search.peak` counts them so.
+        gradients = tf.gradients(loss, reads, aggregation_method=tf.AggregationMethod.EXPERIMENTAL_TREE)
+        pairs = []
+        for name, gradient in zip(training.variables, gradients, strict=True):
+            if gradient is None:
+                raise SessionError(f"Variable '{name}': loss '{training.loss}' has no gradient with respect to it.")
+            self._gradients[training.op, name] = gradient
+        backward = Backward(gradients, built)
+        backward.wait_for_gradients()
+        late = after_readers(gradients, reads, loss)
+        for gradient, variable in zip(late, variables, strict=True):
+            pairs.append((_own_rows(gradient) if local.engine.size > 1 else gradient, variable))
+        parameters = {argument: self._values[tensor] for argument, tensor in training.parameters.items()}
+        optimizer = training.make_optimizer(parameters)  # its hyperparameters may be of this step alone
+        share_slots(local.optimizers.setdefault(training.optimizer, optimizer), optimizer)
+        step = None if training.global_step is None else local.variables[training.global_step]
+        # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it, or
+        # before what the step waits for.
+        # A random operator that programs share has reads of its own.
+        early = (key for key in self._values if local.graph[key.op].type in _READS or key.op in local.shared)
+        read = [self._values[key] for key in early]
+        with tf.control_dependencies([loss, *read, *others]):
+            update = optimizer.apply_gradients(pairs, global_step=step)
+        needed = [*(tensor.op for tensor in parameters.values()), *others]
+        if self._updating is None or training.op in self._updating:
+            backward.wait_for_updates(late, () if local.one_thread else local.chains[-1].names, needed)
+        return tf.group(update, *others)
+
+    def _outputs(self, op: Operator) -> list[Any]:
+        local = self._local
+        if op.type == "Variable":
+            return [local.variables[op.name].read_value()]
+        if op.type in INPUTS:
+            return [self._input(op)]
+        if op.type == "NoOp":
+            self.operation(op.name)
+            return []
+        edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
+        inputs = [self._reuse.arrived(edge, self._arrive(edge)) for edge in edges]
+        if op.type in ("Fanout", "Sink"):
+            return [tf.identity(inputs[0])]
+        if op.type == "ReadVariableOp":
+            now = local.variables[op.inputs[0].op].read_value()
+            return with_gradient(inputs, [now], lambda gradient: [gradient])
+        if op.type in _ASSIGNMENTS:
+            variable = local.variables[op.inputs[0].op]
+            assign = {
+                "AssignVariableOp": variable.assign,
+                "AssignAddVariableOp": variable.assign_add,
+                "AssignSubVariableOp": variable.assign_sub,
+            }[op.type]
+            with tf.control_dependencies([inputs[0]]):  # who reads the variable without waiting gets the old value
+                self._operations[op.name] = assign(inputs[1], read_value=False)
+            return []
+        shared = has_rule(op.type) and declaration(op.type).shared
+        if shared and op.name in local.shared:
+            return local.shared_outputs(op)
+        context = OpLowering(
+            op,
+            local.rules[op.name],
+            local.graph.input_specs(op),
+            local.plan.configuration(op.name),
+            local.plan.mesh,
+            local.engine,
+        )
+        outputs = self._reuse.outputs(edges, inputs, lower_operator(context, inputs), context)
+        if shared:
+            local.shared[op.name] = outputs
+        return outputs
+
+    def _input(self, op: Operator) -> Any:
+        local = self._local
+        spec = op.outputs[0]
+        layout = local.layout_of(TensorId(op.name))
+        if op.name not in self._modes:
+            raise FeedError(f"{op}: placeholders with a default must be fed when they run on several devices.")
+        share = share_layout(spec, local.plan.mesh) if self._modes[op.name] else None
+        fed = layout if share is None else share
+        placeholder = tf.compat.v1.placeholder(spec.dtype, fed.local_shape(spec.shape, local.plan.mesh), op.name)
+        self.feeds[op.name] = placeholder
+        return reshard(placeholder, fed, canonical_path(fed, layout), local.plan.mesh, local.engine)
+
+    def _arrive(self, edge: Edge) -> Any:
+        local = self._local
+        given, wanted = local.given(edge.tensor), local.wanted(edge)
+        steps = local.plan.edge(edge)
+        tensor = self._reuse.source(edge)
+        if edge not in local.graph.differentiable:
+            return reshard(tensor, given.value, steps.forward, local.plan.mesh, local.engine)
+        return reshard_edge(
+            tensor,
+            given.value,
+            steps.forward,
+            wanted.gradient,
+            steps.backward,
+            given.gradient,
+            local.plan.mesh,
+            local.engine,
+        )
+
+
+def share_slots(first: Any, second: Any) -> None:
+    """Lets an optimizer that is made for another program or step use the slots of the first one."""
+    second._slots = first._slots
+    second._non_slot_dict = first._non_slot_dict
+
+
+def _own_rows(gradient: Any) -> Any:
+    """Rows without those that belong to other devices, which carry the index -1."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    own = tf.reshape(tf.where(gradient.indices >= 0), [-1])
+    return tf.IndexedSlices(tf.gather(gradient.values, own), tf.gather(gradient.indices, own), gradient.dense_shape)

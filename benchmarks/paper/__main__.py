@@ -1,4 +1,4 @@
-"""Runs an experiment of the papers: TensorOpt's section 5, FlexFlow's table 5, PaSE's table I and figure 6.
+"""Runs an experiment of the papers: TensorOpt's section 5, FlexFlow's table 5, PaSE's tables and figure 6.
 
     python -m benchmarks.paper figure6 --json figure6.json --plot .
     python -m benchmarks.paper table3 --model transformer --devices 16 64 --size layers=50
@@ -30,6 +30,7 @@ from benchmarks.paper import (
     pase_equals_ft,
     pase_figure6,
     pase_table1,
+    pase_table2,
     table1,
     table3,
 )
@@ -45,6 +46,7 @@ _EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "pase_equals_ft": pase_equals_ft.run,
     "pase_figure6": pase_figure6.run,
     "pase_table1": pase_table1.run,
+    "pase_table2": pase_table2.run,
     "table1": table1.run,
     "table3": table3.run,
 }

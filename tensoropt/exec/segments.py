@@ -1,9 +1,9 @@
-"""Lets all ranks do the same work of the backward pass between the same collectives.
+"""Lets all ranks do the same work between the same collectives.
 
 Ranks meet in every collective. TensorFlow runs what is ready in an order of its own, and another one on each rank: what
 one rank does before a collective, such as the gradient of a weight, another one may do after it. Then the second waits
 for the first in this one, and the first for the second in the next. Control dependencies keep what takes long between
-the collectives that were made before and after it.
+the collectives that were made before and after it, or, in the forward pass, before the one after it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import heapq
 from collections.abc import Container, Iterable
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 __all__ = ["keep_segments"]
 
-# What takes long in a backward pass.
+# What takes long in a forward pass, and in a backward pass.
+_FORWARD = frozenset("BatchMatMul BatchMatMulV2 Conv2D DepthwiseConv2dNative Einsum MatMul".split())
 _HEAVY = frozenset(
     "BatchMatMul BatchMatMulV2 Conv2DBackpropFilter Conv2DBackpropInput DepthwiseConv2dNativeBackpropFilter "
     "DepthwiseConv2dNativeBackpropInput Einsum MatMul".split()
@@ -57,9 +61,15 @@ def keep_segments(targets: Iterable[Any], collectives: Container[str], first: in
     for op in order:
         last[op] = index_of.get(op, max((last[source] for source in before[op]), default=-1))
     following: dict[Any, int] = {}
+    ends = {_end(op, live, index_of, backward) for op in order if live[op] < backward and op.type in _FORWARD}
+    added = 0
     for op in reversed(order):
         following[op] = index_of.get(op, min((following[other] for other in after[op]), default=len(met)))
-    added = 0
+        own = segment[op]
+        if op in ends and own < len(met) and following[op] > own:
+            met[own]._add_control_input(_seen(op))
+            following[op] = own
+            added += 1
     for op in order:
         if live[op] < backward or op.type not in _HEAVY:
             continue
@@ -75,6 +85,30 @@ def keep_segments(targets: Iterable[Any], collectives: Container[str], first: in
             op._add_control_input(met[own - 1])
             added += 1
     return added
+
+
+def _end(op: Any, live: dict[Any, int], collectives: Container[Any], backward: int) -> Any:
+    """The last of the ops, each the only reader of the one before, that may be computed together with ``op``."""
+    while True:
+        readers = {reader for out in op.outputs for reader in out.consumers() if reader in live}
+        if len(readers) != 1:
+            return op
+        reader = readers.pop()
+        if reader in collectives or live[reader] >= backward or reader.type in _FORWARD:
+            return op
+        op = reader
+
+
+def _seen(op: Any) -> Any:
+    """An op that runs after another one, and is not computed together with it.
+
+    TensorFlow computes ops apart as soon as others wait for one of them, with other kernels and so other roundings.
+    Something that reads a number of the result leaves them together.
+    """
+    value = op.outputs[0]
+    first = np.zeros(value.shape.rank, np.int32)
+    with op.graph.as_default(), tf.control_dependencies(None), tf.name_scope("segment"):
+        return tf.raw_ops.Slice(input=value, begin=first, size=first + 1).op
 
 
 def _needed(targets: Iterable[Any], first: int) -> dict[Any, int]:

@@ -74,13 +74,35 @@ def test_what_may_be_computed_with_its_reader_is_left_alone() -> None:
     assert program.keep(biased, met) == 0
 
 
-def test_the_forward_pass_and_what_is_not_needed_are_left_alone() -> None:
+def test_what_is_not_needed_is_left_alone() -> None:
     program = _Program()
-    product = program.reshaped(program.product(program.x))
-    backward = len(program.graph.get_operations())
     program.product(program.x)  # nobody reads it
+    assert program.keep(program.meet(program.x)) == 0
+
+
+def test_a_collective_waits_for_the_forward_pass_before_it() -> None:
+    program = _Program()
+    first = program.product(program.x)
+    second = program.product(first)
+    with program.graph.as_default():
+        end = tf.nn.relu(tf.nn.bias_add(second, tf.ones([4])))
     met = program.meet(program.x)
-    assert program.keep(product, met, backward=backward) == 0
+    backward = len(program.graph.get_operations())
+    # Products that the last one needs are waited for with it, and what may be computed with it is left together.
+    assert program.keep(end, met, backward=backward) == 1
+    (seen,) = met.op.control_inputs
+    assert seen.type == "Slice" and seen.inputs[0] is end
+    assert not any(op.control_inputs for op in (first.op, second.op, end.op))
+    with tf.compat.v1.Session(graph=program.graph) as session:
+        np.testing.assert_array_equal(session.run(met, {program.x: np.ones([4, 4], np.float32)}), -np.ones([4, 4]))
+
+
+def test_the_forward_pass_after_a_collective_is_not_held_back() -> None:
+    program = _Program()
+    met = program.meet(program.x)
+    product = program.product(program.x)
+    backward = len(program.graph.get_operations())
+    assert program.keep(program.reshaped(product), met, backward=backward) == 0
 
 
 def test_an_op_that_was_made_late_and_is_waited_for_early_closes_no_circle() -> None:

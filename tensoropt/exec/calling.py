@@ -21,15 +21,16 @@ def callable_of(session: Any, values: Sequence[Any], feeds: Sequence[Any]) -> Ca
     if make is None:
         return session.make_callable(list(values), list(feeds))
     fetched = [value for value in values if not isinstance(value, tf.Operation)]
-    if not fetched and values:
-        # TensorFlow says nothing if an operation never comes to run, since others wait for one another; that a value is
-        # missing, it does.
-        with values[0].graph.as_default(), tf.control_dependencies(values):
-            fetched = [tf.timestamp(name="done")]
+    operations = [value for value in values if isinstance(value, tf.Operation)]
+    if operations:
+        # TensorFlow says nothing if an operation never comes to run, since others wait for one another, whatever else
+        # is fetched; that a value is missing, it does.
+        with operations[0].graph.as_default(), tf.control_dependencies(operations):
+            fetched.append(tf.timestamp(name="done"))
     options = config_pb2.CallableOptions(
         feed=[feed.name for feed in feeds],
         fetch=[tensor.name for tensor in fetched],
-        target=[value.name for value in values if isinstance(value, tf.Operation)],
+        target=[operation.name for operation in operations],
     )
     run = make(options)
     is_operation = [isinstance(value, tf.Operation) for value in values]

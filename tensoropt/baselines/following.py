@@ -121,7 +121,6 @@ class Follower:
         places = range(len(operators)) if every else sorted(self._place[name] for name in changed)
         heap = [place for place in places if not self._is_still[place]]
         parameters = {place for place in places if self._is_still[place]}
-        deferring = {place for place in places if self._defers[place]}
         moved = {*places}
         queued = {*heap}
         while heap:
@@ -134,8 +133,6 @@ class Follower:
             actions[op.name], wanted[op.name] = made, asked
             moved.add(place)
             parameters.update(source for source in self._sources[place] if self._is_still[source])
-            deferring.update(source for source in self._sources[place] if self._defers[source])
-            deferring.update([place] if self._defers[place] else ())
             for reader in self._readers[place]:
                 if reader not in queued:  # it comes later
                     queued.add(reader)
@@ -154,14 +151,14 @@ class Follower:
                 continue
             actions[op.name] = made
             moved.add(place)
-            deferring.update(source for source in self._sources[place] if self._defers[source])
-            deferring.update([place] if self._defers[place] else ())
             for source in self._sources[place]:
                 if source not in parameters:  # what it reads depends on no sample either
                     parameters.add(source)
                     heapq.heappush(heap, -source)
         differ = []
-        for place in sorted(moved | deferring):
+        # What a fan-out defers goes by its readers.
+        fanouts = {source for place in moved for source in self._sources[place] if self._defers[source]}
+        for place in sorted(moved | fanouts):
             op = operators[place]
             final = actions[op.name]
             if self._defers[place]:

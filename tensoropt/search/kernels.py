@@ -81,27 +81,27 @@ def fold_cells(offsets: Any, time: Any, memory: Any, count: int) -> Any:
         of the tables take the second one instead.
     """
     cells = len(offsets) - 1
-    most = 0
+    counts = np.empty(cells, np.int64)
     for cell in range(cells):
         length = offsets[cell + 1] - offsets[cell]
-        most += 0 if length == 0 else 1 if length == 1 else count + 1
-    counts = np.zeros(cells, np.int64)
+        counts[cell] = length if length < 2 else count + 1
+    most = counts.sum()
     out_time, out_memory = np.empty(most), np.empty(most)
     first, second = np.empty(most, np.int64), np.empty(most, np.int64)
     done = 0
     for cell in range(cells):
         at = offsets[cell]
-        for taken in range((1 if offsets[cell + 1] - at == 1 else count + 1) if offsets[cell + 1] > at else 0):
+        for taken in range(counts[cell]):
             total_time, total_memory = time[at] * (count - taken), memory[at] * (count - taken)
             if taken > 0:
                 total_time += time[at + 1] * taken
                 total_memory += memory[at + 1] * taken
                 # Costs that are off the grid may round to what was there before.
                 if total_time >= out_time[done - 1] or total_memory <= out_memory[done - 1]:
+                    counts[cell] -= 1
                     continue
             out_time[done], out_memory[done] = total_time, total_memory
             first[done], second[done] = at, taken
-            counts[cell] += 1
             done += 1
     return counts, out_time[:done], out_memory[:done], first[:done], second[:done]
 

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from tensoropt.errors import EngineError
+
 __all__ = ["callable_of"]
 
 
@@ -16,27 +18,37 @@ def callable_of(session: Any, values: Sequence[Any], feeds: Sequence[Any]) -> Ca
     """A function of the feeds that gives a value per fetch, None for an operation.
 
     What ``Session.make_callable`` gives goes through ``Session.run``, whose Python takes twice as long as a small step.
+
+    The function raises an EngineError if TensorFlow ends a step before all that is fetched has run.
     """
     make = getattr(session, "_make_callable_from_options", None)
     if make is None:
         return session.make_callable(list(values), list(feeds))
     fetched = [value for value in values if not isinstance(value, tf.Operation)]
     operations = [value for value in values if isinstance(value, tf.Operation)]
-    if operations:
-        # TensorFlow says nothing if an operation never comes to run, since others wait for one another, whatever else
-        # is fetched; that a value is missing, it does.
-        with operations[0].graph.as_default(), tf.control_dependencies(operations):
-            fetched.append(tf.timestamp(name="done"))
+    # Where ops never come to run, since they wait for one another, TensorFlow ends the step and says nothing; a value
+    # that is not there comes back as an empty array. This one has a shape that tells it from that.
+    needed = [*operations, *(tensor.op for tensor in fetched)]
+    with session.graph.as_default(), tf.control_dependencies(needed):
+        done = tf.timestamp(name="done")
     options = config_pb2.CallableOptions(
         feed=[feed.name for feed in feeds],
-        fetch=[tensor.name for tensor in fetched],
+        fetch=[tensor.name for tensor in (*fetched, done)],
         target=[operation.name for operation in operations],
     )
     run = make(options)
     is_operation = [isinstance(value, tf.Operation) for value in values]
 
     def call(*arrays: np.ndarray) -> list[Any]:
-        found = iter(run(*arrays))
+        *results, ended = run(*arrays)
+        if np.ndim(ended):
+            names = ", ".join(op.name for op in needed[:3])
+            raise EngineError(
+                f"Session: TensorFlow ended a step before all of its operations ran. What {names} needs waits for "
+                "itself, as TensorFlow has merged operations. Variables may have been updated in part. Start the job "
+                "anew with TF_ENABLE_ONEDNN_OPTS=0 in its environment, with which fewer are merged, or by another plan."
+            )
+        found = iter(results)
         return [None if nothing else next(found) for nothing in is_operation]
 
     return call

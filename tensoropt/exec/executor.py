@@ -20,6 +20,7 @@ from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
 from tensoropt.exec.feeding import Feeding
 from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.local import LocalGraph
+from tensoropt.exec.merging import keep_apart
 from tensoropt.exec.segments import keep_segments
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Graph
@@ -289,9 +290,10 @@ class Executor:
                 if op.name in late:
                     builder.add(op)
             values = tuple(builder.fetched(fetch) for fetch in fetches)
+            targets = [getattr(value, "op", value) for value in values]
             if self._local.one_thread:
-                targets = [getattr(value, "op", value) for value in values]
                 keep_segments(targets, chain.names, built, builder.backward)
+            keep_apart(targets, built)
             emitted = self.engine.emitted(self.tf_graph)[before:]
         # Every rank compares what it is about to run: a difference would pair up the wrong collectives.
         if self._agree is not None:

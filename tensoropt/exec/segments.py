@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["keep_segments"]
+__all__ = ["keep_segments", "needed_ops", "sources_of"]
 
 # What takes long in a forward pass, and in a backward pass.
 _FORWARD = frozenset("BatchMatMul BatchMatMulV2 Conv2D DepthwiseConv2dNative Einsum MatMul".split())
@@ -42,8 +42,8 @@ def keep_segments(targets: Iterable[Any], collectives: Container[str], first: in
     Returns:
         How many control dependencies were added.
     """
-    live = _needed(targets, first)
-    before = {op: [source for source in _sources(op) if source in live] for op in live}
+    live = needed_ops(targets, first)
+    before = {op: [source for source in sources_of(op) if source in live] for op in live}
     after: dict[Any, list[Any]] = {op: [] for op in live}
     for op in live:
         for source in before[op]:
@@ -111,8 +111,13 @@ def _seen(op: Any) -> Any:
         return tf.raw_ops.Slice(input=value, begin=first, size=first + 1).op
 
 
-def _needed(targets: Iterable[Any], first: int) -> dict[Any, int]:
-    """The ops of a program that its targets need, with their numbers in the graph."""
+def needed_ops(targets: Iterable[Any], first: int) -> dict[Any, int]:
+    """The ops of a program that its targets need, with their numbers in the graph.
+
+    Args:
+        targets: the operations that the program runs.
+        first: how many ops the graph had before the program.
+    """
     pending = list(targets)
     number = {op: index for index, op in enumerate(pending[0].graph.get_operations())} if pending else {}
     found: dict[Any, int] = {}
@@ -120,7 +125,7 @@ def _needed(targets: Iterable[Any], first: int) -> dict[Any, int]:
         op = pending.pop()
         if op not in found and number[op] >= first:
             found[op] = number[op]
-            pending += _sources(op)
+            pending += sources_of(op)
     return found
 
 
@@ -160,5 +165,6 @@ def _topological(live: dict[Any, int], before: dict[Any, list[Any]]) -> list[Any
     return list(done)
 
 
-def _sources(op: Any) -> list[Any]:
+def sources_of(op: Any) -> list[Any]:
+    """The ops that an op waits for."""
     return [*(tensor.op for tensor in op.inputs), *op.control_inputs]

@@ -1,0 +1,116 @@
+"""Keeps TensorFlow from merging ops that must not become one.
+
+On CPUs TensorFlow merges a convolution with the addition of a bias to what it gives, with the padding of what it
+reads, and the gradient of its filter with that of the bias. It does not look at what lies between the two: where one
+waits for something that waits for the other one, such as a copy of the bias that is gathered only once the convolution
+is done, or activations that are gathered again after the bias's gradient was summed, the merged op waits for itself. It
+never runs, nor does anything after it, and TensorFlow ends the step as if nothing were missing.
+
+Two ops that wait for different ones are not merged. So one of them waits for an op of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.exec.segments import needed_ops, sources_of
+
+__all__ = ["keep_apart"]
+
+# What TensorFlow's optimizer takes away, so that their readers read what they read.
+_PASSING = frozenset("Identity IdentityN PreventGradient Reshape Snapshot StopGradient".split())
+
+
+def keep_apart(targets: Iterable[Any], first: int) -> int:
+    """Adds to a program that is complete what keeps apart those ops that would wait for themselves as one.
+
+    Args:
+        targets: the operations that the program runs.
+        first: how many ops the graph had before the program.
+
+    Returns:
+        How many ops wait for one of their own now.
+    """
+    number = needed_ops(targets, first)
+    live = dict.fromkeys(sorted(number, key=number.__getitem__))
+    merged = _merged(live)
+    if not merged:
+        return 0
+    before = {op: [source for source in sources_of(op) if source in live] for op in live}
+    added = 0
+    while True:
+        waiting = _waiting(before, merged)
+        circular = [group for group in merged if group[0] in waiting]
+        if not circular:
+            return added
+        # Those that wait for themselves whatever else is merged; a circle may also go through several.
+        for group in [group for group in circular if _waiting(before, [group])] or circular[:1]:
+            merged.remove(group)
+            for op in group[:-1]:
+                with op.graph.as_default(), tf.control_dependencies(None), tf.name_scope("apart"):
+                    op._add_control_input(tf.timestamp().op)
+                added += 1
+
+
+def _merged(live: Mapping[Any, None]) -> list[Sequence[Any]]:
+    """Ops that TensorFlow may make one of, each once; it merges none of a group if all but the last are kept apart."""
+    group_of: dict[Any, list[Any]] = {}
+    gradients: dict[Any, list[Any]] = {}
+    for op in live:
+        if op.type in ("BiasAddGrad", "Conv2DBackpropFilter"):
+            gradients.setdefault(_origin(op.inputs[-1]).ref(), []).append(op)
+        else:
+            kind = {"BiasAdd": "Conv2D", "Conv2D": "Pad"}.get(op.type)
+            other = None if kind is None else _origin(op.inputs[0]).op
+            if other is not None and other in live and other.type == kind:
+                group = group_of.setdefault(other, [other])
+                group.append(op)
+                group_of[op] = group
+    found = [group for group in gradients.values() if len({op.type for op in group}) > 1]
+    return [*dict.fromkeys(tuple(group) for group in group_of.values()), *(tuple(group) for group in found)]
+
+
+def _waiting(before: dict[Any, list[Any]], merged: Sequence[Sequence[Any]]) -> dict[Any, None]:
+    """The ops that wait for themselves, or lie between two such, if each group is one op, its first; in order."""
+    first = {op: group[0] for group in merged for op in group}
+    sources: dict[Any, dict[Any, None]] = {}
+    for op, waits_for in before.items():
+        own = first.get(op, op)
+        sources.setdefault(own, {}).update((first.get(each, each), None) for each in waits_for)
+        sources[own].pop(own, None)
+    readers: dict[Any, list[Any]] = {op: [] for op in sources}
+    for op, own_sources in sources.items():
+        for source in own_sources:
+            readers[source].append(op)
+    left = _without_ends(dict.fromkeys(sources), sources, readers)
+    return _without_ends(left, readers, sources)
+
+
+def _without_ends(
+    ops: dict[Any, None], sources: Mapping[Any, Iterable[Any]], readers: Mapping[Any, Iterable[Any]]
+) -> dict[Any, None]:
+    """``ops`` without those that can run, in turn, once all that they wait for has run."""
+    waiting = {op: sum(source in ops for source in sources[op]) for op in ops}
+    ready = [op for op in ops if not waiting[op]]
+    done = set(ready)
+    while ready:
+        for reader in readers[ready.pop()]:
+            if reader in waiting:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    done.add(reader)
+                    ready.append(reader)
+    return {op: None for op in ops if op not in done}
+
+
+def _origin(tensor: Any) -> Any:
+    """The tensor that one is, but for ops that only pass it on."""
+    while tensor.op.type in _PASSING:
+        source = tensor.op.inputs[tensor.value_index]
+        if source.shape != tensor.shape:
+            break
+        tensor = source
+    return tensor

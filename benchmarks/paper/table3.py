@@ -69,8 +69,8 @@ def _shared_by(devices: int, usual: Planner, model: str, options: Options) -> Pl
 
 def _compile() -> None:
     """Loads compiled loops, or compiles them the first time that a machine runs them, before anything is timed."""
-    for kernels in ("tensoropt.ft.kernels", "tensoropt.ft.message_kernels", "tensoropt.search.kernels"):
-        importlib.import_module(kernels)
+    for kernels in ("ft.kernels", "ft.message_kernels", "search.kernels", "search.cell_kernels", "search.grid_kernels"):
+        importlib.import_module(f"tensoropt.{kernels}")
 
 
 def _all_timed(tracker: SpaceTracker, options: Options) -> Report:

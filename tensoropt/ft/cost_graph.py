@@ -52,7 +52,7 @@ class CostGraph:
     def merged(self, scope: tuple[int, ...]) -> Factor:
         """The one factor over ``scope``, of which there must be any."""
         several = self._factors[scope]
-        if len(several) > 1:
+        if len(several) > 1 or several[0].copies > 1:
             self._factors[scope] = [self.workshop.merge(several, self.sizes, self.limits)]
         return self._factors[scope][0]
 
@@ -104,7 +104,7 @@ class CostGraph:
         for v in (variable, *self.neighbours(variable)):
             candidates *= self.sizes[v]
         for scope in sorted(self._of[variable]):
-            candidates *= 1.0 + sum([f.table.mean_points - 1.0 for f in self._factors[scope]])
+            candidates *= 1.0 + sum([f.copies * (f.table.mean_points - 1.0) for f in self._factors[scope]])
         return candidates
 
     def copy(self) -> CostGraph:
@@ -128,10 +128,11 @@ class CostGraph:
                         cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), factor.table.shape)
                         made[key] = factor.table.take(cells.reshape(-1), cells.shape)
                     table, points = made[key]
-                    left.append(Factor(scope, table, Select(factor.origin, points)))
+                    left.append(Factor(scope, table, Select(factor.origin, points), copies=factor.copies))
             if limits is not None:
                 # What a scope takes is known of its factors together only.
-                whole = left[0] if len(left) == 1 else workshop.merge(left, graph.sizes, limits)
+                single = len(left) == 1 and left[0].copies == 1
+                whole = left[0] if single else workshop.merge(left, graph.sizes, limits)
                 left = [_limited(whole, limits)]
             for factor in left:
                 graph.add(factor)
@@ -174,7 +175,7 @@ class CostGraph:
                 cells = np.arange(factor.table.cells).reshape(factor.table.shape).take(configuration, axis=axis)
                 table, points = factor.table.take(cells.reshape(-1), cells.shape)
                 scope = tuple(v for v in factor.scope if v != variable)
-                factor = Factor(scope, table, Select(factor.origin, points))
+                factor = Factor(scope, table, Select(factor.origin, points), copies=factor.copies)
             graph.add(factor)
         return graph
 
@@ -200,13 +201,17 @@ def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> 
             made[key] = _Leaves(table, rows[0][cell] if len(rows) == 1 else None, alternative)
         return made[key]
 
+    def leaf(term: Term, found: _Leaves, configuration: IntArray | None) -> Factor:
+        origin = Leaf(term.terms, configuration, found.alternative)
+        return Factor(term.scope, found.table, origin, copies=len(term.terms))
+
     content = [rows.tobytes() for rows in reduced.alive]
     for term in reduced.terms:
         if len(term.scope) == 1:
             v = term.scope[0]
             found = leaves(term, [reduced.alive[v]], [content[v]])
-            configuration = found.configuration if term.term < problem.nodes else None
-            whole.add(Factor(term.scope, found.table, Leaf(term.term, configuration, found.alternative)))
+            configuration = found.configuration if term.terms[0] < problem.nodes else None
+            whole.add(leaf(term, found, configuration))
     graph = CostGraph({v: int(c.max()) + 1 for v, c in enumerate(reduced.classes)}, workshop)
     merged: dict[tuple[int, bytes], tuple[FrontierTable, IntArray]] = {}
     for v, classes in enumerate(reduced.classes):
@@ -220,7 +225,7 @@ def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> 
         if len(term.scope) == 2:
             u, v = term.scope
             found = leaves(term, [ends[u], ends[v]], [content[u], content[v]])
-            graph.add(Factor(term.scope, found.table, Leaf(term.term, None, found.alternative)))
+            graph.add(leaf(term, found, None))
     return graph
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["possible_points", "worst_points"]
+__all__ = ["equal_rows", "possible_points", "worst_points"]
 
 _I = types.Array(types.int64, 1, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
@@ -18,6 +18,39 @@ _OUT_FF = types.Array(types.float64, 2, "C")
 _OUT_I, _OUT_F = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
 _OUT_B = types.Array(types.boolean, 1, "C")
 _NUMBER, _INT = types.float64, types.int64
+
+
+@njit(_OUT_I(_FF, _I), cache=True, nogil=True)
+def equal_rows(table: Any, classes: Any) -> Any:
+    """Divides classes of rows further, into those that are equal.
+
+    Args:
+        table: ``(rows, columns)``.
+        classes: of each row.
+
+    Returns:
+        the classes, numbered by first rows.
+    """
+    rows, columns = table.shape
+    found = np.empty(rows, np.int64)
+    first = np.empty(rows, np.int64)
+    count = 0
+    for row in range(rows):
+        found[row] = count
+        for number in range(count):
+            other = first[number]
+            if classes[other] != classes[row]:
+                continue
+            column = 0
+            while column < columns and table[row, column] == table[other, column]:
+                column += 1
+            if column == columns:
+                found[row] = number
+                break
+        if found[row] == count:
+            first[count] = row
+            count += 1
+    return found
 
 
 @njit(_INT(_F, _INT, _INT, _NUMBER), cache=True, nogil=True, inline="always")

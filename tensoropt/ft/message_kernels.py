@@ -186,7 +186,7 @@ def _sweep(
 
 
 @njit(
-    types.UniTuple(_NUMBER, 2)(_II, _II, _I, _I, _F, _F, _I, _NUMBER, _NUMBER, _OUT_I),
+    types.UniTuple(_NUMBER, 2)(_II, _II, _I, _F, _I, _F, _F, _I, _NUMBER, _NUMBER, _OUT_I),
     cache=True,
     nogil=True,
 )
@@ -194,6 +194,7 @@ def _price(
     scopes: Any,
     strides: Any,
     table_cell: Any,
+    copies: Any,
     offsets: Any,
     time: Any,
     memory: Any,
@@ -208,6 +209,7 @@ def _price(
         scopes: ``(tables, 2)`` variables, -1 for none.
         strides: ``(tables, 2)``.
         table_cell: the first cell of each table.
+        copies: how often each table is there.
         offsets: of all cells of distinct tables, one after another.
         time: of all points.
         memory: of all points.
@@ -231,8 +233,8 @@ def _price(
         if best < 0:
             return np.inf, np.inf
         points[f] = best - offsets[table_cell[f]]
-        total_time += time[best]
-        total_memory += memory[best]
+        total_time += copies[f] * time[best]
+        total_memory += copies[f] * memory[best]
     return total_time, total_memory
 
 
@@ -241,7 +243,7 @@ def _price(
         *(_NUMBER, _NUMBER, _I, _F, _F),
         *(_I, _I, _I, _F),
         *(_II, _II, _I, _I, _I, _II, _I, _I, _II),
-        *(_II, _II, _I),
+        *(_II, _II, _I, _F),
         *(_INT, _NUMBER, _NUMBER),
         *(_OUT_F, _OUT_F, _OUT_F, _OUT_F, _OUT_F, _OUT_I, _OUT_I),
     ),
@@ -270,6 +272,7 @@ def pass_messages(
     scopes: Any,
     strides: Any,
     table_cell: Any,
+    copies: Any,
     most: int,
     close: float,
     gain: float,
@@ -286,7 +289,7 @@ def pass_messages(
     Args:
         time_weight: per second.
         memory_weight: per byte.
-        offsets: see `_price`, as are ``time``, ``memory``, ``scopes``, ``strides`` and ``table_cell``.
+        offsets: see `_price`, as are ``time``, ``memory``, ``scopes``, ``strides``, ``table_cell`` and ``copies``.
         time: of all points.
         memory: of all points.
         sum_starts: see `_add`, as are ``part_starts``, ``parts`` and ``counts``. First those of variables.
@@ -305,6 +308,7 @@ def pass_messages(
         scopes: of tables.
         strides: of tables.
         table_cell: of tables.
+        copies: of tables.
         most: passes.
         close: relative distance of bound and strategy at which passes end.
         gain: relative gain of the bound below which they end.
@@ -351,7 +355,7 @@ def pass_messages(
         )
         bound = max(bound, before)
         one_time, one_memory = _price(
-            scopes, strides, table_cell, offsets, time, memory, tried, time_weight, memory_weight, taken
+            scopes, strides, table_cell, copies, offsets, time, memory, tried, time_weight, memory_weight, taken
         )
         if one_time < np.inf and one_time * time_weight + one_memory * memory_weight < value:
             value = one_time * time_weight + one_memory * memory_weight

@@ -127,6 +127,7 @@ class Messages:
         self._scopes = np.array(scopes, np.int64).reshape(-1, 2)
         self._strides = np.array(strides, np.int64).reshape(-1, 2)
         self._table_cell = self._cells[np.array(which, np.int64)]
+        self._copies = np.array([factor.copies for factor in factors], np.float64)
         self._offsets = np.concatenate(
             [*(t.offsets[:-1] + at for t, at in zip(distinct, points, strict=False)), points[-1:]]
         )
@@ -139,18 +140,18 @@ class Messages:
 
         Equal sums of edges are made once.
         """
-        of: dict[tuple[int, ...], list[int]] = {}
+        of: dict[tuple[int, ...], Counter[int]] = {}
         for factor, number in zip(factors, which, strict=True):
-            of.setdefault(factor.scope, []).append(int(self._cells[number]))
-        parts = [Counter(of.get((v,), [])) for v in self.variables]
-        known: dict[tuple[int, ...], int] = {}
+            of.setdefault(factor.scope, Counter())[int(self._cells[number])] += factor.copies
+        parts = [of.get((v,), Counter()) for v in self.variables]
+        known: dict[tuple[tuple[int, int], ...], int] = {}
         edge_sums = []
         lengths = self.sizes.tolist()
         for scope, ends in zip(self.edges, self._ends.tolist(), strict=True):
-            tables = tuple(sorted(of[scope]))
+            tables = tuple(sorted(of[scope].items()))
             if tables not in known:
                 known[tables] = len(parts)
-                parts.append(Counter(tables))
+                parts.append(of[scope])
                 lengths.append(math.prod(self.sizes[ends].tolist()))
             edge_sums.append(known[tables])
         self._sum_start = np.cumsum([0, *lengths])
@@ -179,7 +180,7 @@ class Messages:
             *(self._sum_start, self._part_start, self._parts, self._counts),
             *(self._orders, self._ranks, self.sizes, self._around_start, self._around),
             *(self._ends, self._edge_sum, self.starts, self.message_start),
-            *(self._scopes, self._strides, self._table_cell),
+            *(self._scopes, self._strides, self._table_cell, self._copies),
             *(2 * _PASSES, _CLOSE, _GAIN),
             *(messages, shares, left, least_with, unary, labels, points),
         )

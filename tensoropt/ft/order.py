@@ -60,7 +60,8 @@ class _Eliminations:
         for factor in graph.factors():
             if factor.scope:
                 table = factor.table
-                self._put(factor.scope, _Expected(self._number("table", id(table)), max(1.0, table.mean_points)))
+                length = 1.0 + factor.copies * max(0.0, table.mean_points - 1.0)
+                self._put(factor.scope, _Expected(self._number("table", id(table), factor.copies), length))
         self.steps = {v: self._look(v) for v in sorted(graph.sizes)}
         self._equals: dict[int, int] = {}
         for step in self.steps.values():

@@ -12,20 +12,20 @@ import numpy as np
 
 from tensoropt.search.problem import IntArray
 
-__all__ = ["Choice", "Fold", "Join", "Leaf", "Origin", "Select", "Sum", "unroll"]
+__all__ = ["Choice", "Fold", "Join", "Leaf", "Origin", "Select", "Sum", "copy_of", "unroll"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """A table of the problem.
+    """A table of the problem, which several nodes or edges may have: each takes the same point of it.
 
     Attributes:
-        term: the node *i*, or N + *e* for edge *e*.
+        terms: the nodes *i*, or N + *e* for edges *e*.
         configuration: for each point its configuration of the node; None for an edge.
         alternative: for each point its alternative; None where there is only one.
     """
 
-    term: int
+    terms: tuple[int, ...]
     configuration: IntArray | None
     alternative: IntArray | None
 
@@ -54,11 +54,13 @@ class Fold:
 
     Attributes:
         children: of the tables.
+        copies: how many tables each child stands for. Several are nodes or edges of the problem.
         points: for each point the one that the last tables take.
         second: how many of the first ones take the point after it.
     """
 
     children: tuple[Origin, ...]
+    copies: tuple[int, ...]
     points: IntArray
     second: IntArray
 
@@ -83,6 +85,17 @@ class Choice:
 Origin = Leaf | Join | Sum | Fold | Select | Choice
 
 
+def copy_of(origin: Origin, copy: int) -> Origin:
+    """The origin of one of the nodes or edges whose table it is."""
+    match origin:
+        case Leaf():
+            return Leaf((origin.terms[copy],), origin.configuration, origin.alternative)
+        case Select():
+            return Select(copy_of(origin.child, copy), origin.points)
+        case _:
+            raise TypeError(f"{type(origin).__name__} is of one table.")
+
+
 def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[IntArray, IntArray]:
     """The strategies of chosen points of a fully decided table.
 
@@ -104,18 +117,24 @@ def unroll(origin: Origin, points: IntArray, nodes: int, terms: int) -> tuple[In
         at, where, rows = stack.pop()
         match at:
             case Leaf():
+                of = np.array(at.terms)[:, None]
                 if at.configuration is not None:
-                    assignments[at.term, rows] = at.configuration[where]
+                    assignments[of, rows] = at.configuration[where]
                 if at.alternative is not None:
-                    alternatives[at.term, rows] = at.alternative[where]
+                    alternatives[of, rows] = at.alternative[where]
             case Join():
                 stack.append((at.left, at.left_points[where], rows))
                 stack.append((at.right, at.right_points[where], rows))
             case Sum():
-                stack += [(child, of[where], rows) for child, of in zip(at.children, at.points, strict=True)]
+                stack += [(child, taken[where], rows) for child, taken in zip(at.children, at.points, strict=True)]
             case Fold():
                 first, second = at.points[where], at.second[where]
-                stack += [(child, first + (second > i), rows) for i, child in enumerate(at.children)]
+                place = 0
+                for child, copies in zip(at.children, at.copies, strict=True):
+                    # A row for each node or edge, where the child stands for several.
+                    takes_second = second > (place if copies == 1 else np.arange(place, place + copies)[:, None])
+                    stack.append((child, first + takes_second, rows))
+                    place += copies
             case Select():
                 stack.append((at.child, at.points[where], rows))
             case Choice():

@@ -30,15 +30,15 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A table of the problem over variables.
+    """A table of the problem over variables, once for all nodes, or all edges, that have it over the same ones.
 
     Attributes:
-        term: the node *i*, or N + *e* for edge *e*.
+        terms: the nodes *i*, or N + *e* for edges *e*.
         scope: one variable, or two different ones.
         costs: one axis per variable of ``scope``, then alternatives.
     """
 
-    term: int
+    terms: tuple[int, ...]
     scope: tuple[int, ...]
     costs: Costs
 
@@ -49,7 +49,7 @@ class Reduced:
 
     Attributes:
         members: per variable, the nodes that it decides, ascending.
-        terms: all nodes and edges.
+        terms: all nodes, then all edges.
         alive: per variable, the configurations that remain, ascending.
         classes: per variable, the class of each remaining configuration; classes are numbered by first
             member.
@@ -88,7 +88,7 @@ def reduce_problem(problem: Problem) -> Reduced:
         for v in term.scope:
             of[v].append(term)
     alive = dict(enumerate(_possible(problem, members, of)))
-    done: dict[tuple[object, ...], IntArray] = {}
+    done: dict[tuple[object, ...], list[int]] = {}
     classes = tuple(_classes(v, alive, of[v], done) for v in range(len(members)))
     return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive.values()), classes)
 
@@ -105,16 +105,23 @@ def _terms(problem: Problem, variable: list[int]) -> list[Term]:
             known[key] = known.setdefault(content, made)
         return known[key]
 
-    nodes = zip(problem.node_time_s, problem.node_memory_bytes, strict=True)
-    terms = [Term(i, (variable[i],), costs(*tables, "node")) for i, tables in enumerate(nodes)]
+    of_nodes: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    of_edges: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for i, tables in enumerate(zip(problem.node_time_s, problem.node_memory_bytes, strict=True)):
+        of_nodes.setdefault(((variable[i],), id(costs(*tables, "node"))), []).append(i)
     for e, (u, v) in enumerate(problem.edges.tolist()):
         a, b = variable[u], variable[v]
         # Scopes ascend, so that parallel edges meet whichever way they point.
         form = "within" if a == b else "forward" if a < b else "backward"
         scope = (a,) if a == b else (min(a, b), max(a, b))
         tables = problem.edge_time_s[e], problem.edge_memory_bytes[e]
-        terms.append(Term(problem.nodes + e, scope, costs(*tables, form)))
-    return terms
+        of_edges.setdefault((scope, id(costs(*tables, form))), []).append(problem.nodes + e)
+    by_id = {id(made): made for made in known.values()}
+    return [
+        Term(tuple(terms), scope, by_id[content])
+        for grouped in (of_nodes, of_edges)
+        for (scope, content), terms in grouped.items()
+    ]
 
 
 def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form: str) -> Costs:
@@ -185,38 +192,30 @@ def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) 
 
 
 def _classes(
-    variable: int, alive: dict[int, IntArray], terms: list[Term], done: dict[tuple[object, ...], IntArray]
+    variable: int, alive: dict[int, IntArray], terms: list[Term], done: dict[tuple[object, ...], list[int]]
 ) -> IntArray:
-    """Numbers the configurations whose edge tables' rows are bitwise equal.
+    """Numbers the configurations whose edge tables' rows are equal, by first members.
 
     ``done`` has the numbers that single tables give; repeated layers ask for the same.
     """
+    from tensoropt.ft.kernels import equal_rows
+
     rows = alive[variable]
-    classes = np.zeros(len(rows), np.int64)
+    classes = [0] * len(rows)
     for term in terms:
         other = _other(term, variable)
         if other is None:
             continue
         key = (id(term.costs), term.scope[0] == variable, rows.tobytes(), alive[other].tobytes())
         if key not in done:
-            tables = [term.costs.time_s, term.costs.memory_bytes][: 1 if term.costs.free_memory else 2]
-            if term.scope[0] != variable:
-                tables = [table.swapaxes(0, 1) for table in tables]
-            parts = [_row_bytes(table[np.ix_(rows, alive[other])]) for table in tables]
-            number: dict[bytes, int] = {}
-            done[key] = np.array(
-                [number.setdefault(b"".join(row), len(number)) for row in zip(*parts, strict=True)], np.int64
-            )
-        pairs = classes * len(rows) + done[key]
-        _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
-        if len(first) == len(rows):
-            return np.arange(len(rows))
-        # Numbered by first members.
-        place = np.empty(len(first), np.int64)
-        place[np.argsort(first)] = np.arange(len(first))
-        classes = place[inverse.reshape(-1)]
-    return classes
-
-
-def _row_bytes(table: FloatArray) -> list[bytes]:
-    return [row.tobytes() for row in np.ascontiguousarray(table)]
+            same = np.zeros(len(rows), np.int64)
+            for table in [term.costs.time_s, term.costs.memory_bytes][: 1 if term.costs.free_memory else 2]:
+                seen = table if term.scope[0] == variable else table.swapaxes(0, 1)
+                cells = np.ascontiguousarray(seen[np.ix_(rows, alive[other])]).reshape(len(rows), -1)
+                same = equal_rows(cells, same)
+            done[key] = same.tolist()
+        number: dict[tuple[int, int], int] = {}
+        classes = [number.setdefault(pair, len(number)) for pair in zip(classes, done[key], strict=True)]
+        if len(number) == len(rows):
+            break
+    return np.array(classes, np.int64)

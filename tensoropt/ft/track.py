@@ -200,7 +200,7 @@ def _solve(graph: CostGraph, options: _Options) -> Factor:
     """The frontier of a graph, part by part."""
     parts = graph.components()
     solved = [_solve_part(graph.part(variables), options) for variables in parts]
-    decided = [factor for factor in graph.factors() if not factor.scope]
+    decided = [graph.merged(())] if any(not factor.scope for factor in graph.factors()) else []
     # Small ones first, so that the long products come last.
     first, *others = sorted([*decided, *solved], key=lambda f: f.table.points) or [unit()]
     result = first
@@ -271,7 +271,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         expected = planned = fewest_points_order(left)
         if expected.largest >= COMPARE_FROM:
             # Beside what is left of its neighbours, a configuration is more often dominated than beside all there was.
-            drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope])
+            drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope for _ in range(f.copies)])
             left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
             planned = None
         graph = left
@@ -322,7 +322,7 @@ def _is_long(graph: CostGraph, order: Order | None = None) -> bool:
     if not _can_be_bounded(graph):
         return False
     # Every point is looked at once at least.
-    if sum(factor.table.points for factor in graph.factors()) >= BOUND_FROM:
+    if sum(factor.copies * factor.table.points for factor in graph.factors()) >= BOUND_FROM:
         return True
     return (order or fewest_points_order(graph)).candidates >= BOUND_FROM
 

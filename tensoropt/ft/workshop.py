@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tensoropt.ft.origin import Choice, Fold, Join, Origin
+from tensoropt.ft.origin import Choice, Fold, Join, Origin, copy_of
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray
 from tensoropt.search.result import Elimination
@@ -84,12 +84,17 @@ class Factor:
     """A frontier for every joint configuration of ``scope``'s variables (ascending), with its back-pointers.
 
     ``reach`` is there while limits are.
+
+    Attributes:
+        copies: how often it is there, since nodes and edges of the problem may have equal tables over the same
+            variables. Merging them leaves one.
     """
 
     scope: tuple[int, ...]
     table: FrontierTable
     origin: Origin
     reach: Reach | None = None
+    copies: int = 1
 
 
 class TooLongError(Exception):
@@ -101,10 +106,6 @@ PRUNE_FROM = 100_000
 as they are not, and made once."""
 
 
-_FOLD_FROM = 3
-"""Equal tables from which their product is made at once."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Merged:
     """The product of some of several tables.
@@ -112,12 +113,14 @@ class _Merged:
     Attributes:
         table: the product.
         places: which of them it is made of, if they are equal.
+        copy: which copy, if it is one of a single place.
         parts: what else it was made of.
         made: how.
     """
 
     table: FrontierTable
     places: tuple[int, ...]
+    copy: int = 0
     parts: tuple[_Merged, ...] = ()
     made: Joined | Folded | None = None
 
@@ -125,9 +128,12 @@ class _Merged:
         """Where the points come from if the tables are these factors'."""
         match self.made:
             case None:
-                return factors[self.places[0]].origin
+                whole = factors[self.places[0]]
+                return whole.origin if whole.copies == 1 else copy_of(whole.origin, self.copy)
             case Folded():
-                return Fold(tuple(factors[place].origin for place in self.places), self.made.points, self.made.second)
+                several = [factors[place] for place in self.places]
+                origins, copies = tuple(f.origin for f in several), tuple(f.copies for f in several)
+                return Fold(origins, copies, self.made.points, self.made.second)
             case Joined():
                 left, right = (part.origin_of(factors) for part in self.parts)
                 return Join(left, right, self.made.left, self.made.right)
@@ -164,7 +170,7 @@ class Workshop:
     progress: Callable[[int, int], None] | None = None
     decided: int = 0
     joined: dict[tuple[object, ...], tuple[FrontierTable, FrontierTable, Joined]] = field(default_factory=dict)
-    merged: dict[tuple[int, ...], tuple[list[FrontierTable], _Merged]] = field(default_factory=dict)
+    merged: dict[tuple[tuple[int, int], ...], tuple[list[FrontierTable], _Merged]] = field(default_factory=dict)
     folded: dict[tuple[int, int], tuple[FrontierTable, Folded]] = field(default_factory=dict)
 
     @contextmanager
@@ -178,13 +184,18 @@ class Workshop:
             self.ratio, self.left = before
 
     def record(
-        self, kind: str, variables: Iterable[int], into: Iterable[int] = (), configuration: int | None = None
+        self,
+        kind: str,
+        variables: Iterable[int],
+        into: Iterable[int] = (),
+        configuration: int | None = None,
+        times: int = 1,
     ) -> None:
-        """Notes a step."""
+        """Notes a step, or several that are the same."""
         nodes: tuple[str, ...] = ()
         for v in variables:
             nodes += self.names[v]
-        self.steps.append(Elimination(kind, nodes, tuple([self.names[v][0] for v in into]), configuration))
+        self.steps += [Elimination(kind, nodes, tuple([self.names[v][0] for v in into]), configuration)] * times
         if self.progress is not None and kind not in ("edge", "product"):
             self.decided = min(self.decided + 1, len(self.names))
             self.progress(self.decided, len(self.names))
@@ -225,29 +236,28 @@ class Workshop:
         """The product of factors over the same variables (edge elimination, Eq. 5)."""
         scope = factors[0].scope
         if len(scope) > 1:
-            for _ in factors[1:]:
-                self.record("edge", scope, scope)
+            self.record("edge", scope, scope, times=sum([factor.copies for factor in factors]) - 1)
         if limits is not None and all(factor.reach is not None for factor in factors):
             whole = factors[0]
             for factor in factors[1:]:
                 whole = self.join(whole, factor, scope, (), sizes, limits=limits)
             return whole
-        merged = self._merge_tables([factor.table for factor in factors])
+        merged = self._merge_tables([factor.table for factor in factors], [factor.copies for factor in factors])
         if merged.table.points == 0 and limits is None and not self.conflict:
             self.conflict = scope
         return Factor(scope, merged.table, merged.origin_of(factors))
 
-    def _merge_tables(self, tables: list[FrontierTable]) -> _Merged:
-        """The product of tables of one shape.
+    def _merge_tables(self, tables: list[FrontierTable], copies: list[int]) -> _Merged:
+        """The product of tables of one shape, each as often as there are copies.
 
         Two by two, and equal ones first, so that most of many equal ones are made once.
         """
-        key = tuple(map(id, tables))
+        key = tuple(zip(map(id, tables), copies, strict=True))
         if key not in self.merged:
             equal: dict[int, list[int]] = {}
             for place, table in enumerate(tables):
                 equal.setdefault(id(table), []).append(place)
-            left = [merged for places in equal.values() for merged in self._fold(tables[places[0]], places)]
+            left = [merged for places in equal.values() for merged in self._fold(tables[places[0]], places, copies)]
             while len(left) > 1:
                 made = []
                 for one, two in zip(left[::2], left[1::2], strict=False):
@@ -255,21 +265,22 @@ class Workshop:
                     points = max(1.0, one.table.mean_points) * max(1.0, two.table.mean_points)
                     self._spend(max(1, one.table.cells) * points)
                     both = self._product(one.table, axes, two.table, axes, shape, len(axes), 0.0, None, None)
-                    made.append(_Merged(both.table, (), (one, two), both))
+                    made.append(_Merged(both.table, (), 0, (one, two), both))
                 left = [*made, *left[2 * len(made) :]]
             self.merged[key] = tables, left[0]
         return self.merged[key][1]
 
-    def _fold(self, table: FrontierTable, places: list[int]) -> list[_Merged]:
+    def _fold(self, table: FrontierTable, places: list[int], copies: list[int]) -> list[_Merged]:
         """Equal tables, as one where that can be said at once."""
-        if len(places) < _FOLD_FROM or table.counts.max(initial=0) > 2:
-            return [_Merged(table, (place,)) for place in places]
-        key = (id(table), len(places))
+        count = sum([copies[place] for place in places])
+        if count == 1 or table.counts.max(initial=0) > 2:
+            return [_Merged(table, (place,), copy) for place in places for copy in range(copies[place])]
+        key = (id(table), count)
         if key not in self.folded:
-            self._spend(table.cells + (len(places) + 1) * max(0, table.points - table.cells))
-            self.folded[key] = table, fold(table, len(places))  # holds the table, so that its id stays its own
+            self._spend(table.cells + (count + 1) * max(0, table.points - table.cells))
+            self.folded[key] = table, fold(table, count)  # holds the table, so that its id stays its own
         made = self.folded[key][1]
-        return [_Merged(made.table, tuple(places), (), made)]
+        return [_Merged(made.table, tuple(places), 0, (), made)]
 
     def _product(
         self,

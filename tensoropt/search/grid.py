@@ -35,18 +35,21 @@ def problem_grids(problem: Problem) -> tuple[Grid, Grid]:
 
 def _grid(arrays: Sequence[FloatArray]) -> Grid:
     # Shared tables are read once, and broadcast zeros not at all.
-    tables, counts = distinct_tables(array for array in arrays if not array.strides or any(array.strides))
-    ranges = np.array([_finite_range(table) for table in tables]).reshape(-1, 2)
-    least, largest = (np.array(counts) @ ranges).tolist()
+    counted = [(a, n) for a, n in zip(*distinct_tables(arrays), strict=True) if not a.strides or any(a.strides)]
+    ranges = np.array([_finite_range(table) for table, _ in counted]).reshape(-1, 2)
+    counts = np.array([count for _, count in counted])
+    least, largest = (counts @ ranges).tolist()
     if largest == 0.0:
         return 0.0
     grid = math.ldexp(1.0, max(math.frexp(largest)[1] - 52, -1022))
-    return grid if sum(counts) * grid / 2 <= _RELATIVE_LOSS * least else _integer_grid(tables, largest)
+    if counts.sum() * grid / 2 <= _RELATIVE_LOSS * least:
+        return grid
+    return _integer_grid([table for table, _ in counted], largest)
 
 
 def _finite_range(array: FloatArray) -> tuple[float, float]:
     """The least and the largest finite number, 0.0 if there is none."""
-    from tensoropt.search.kernels import finite_range
+    from tensoropt.search.grid_kernels import finite_range
 
     found: tuple[float, float] = finite_range(np.ascontiguousarray(array).reshape(-1))
     return found
@@ -73,9 +76,9 @@ def coarsest_grid(arrays: Sequence[FloatArray]) -> Grid:
     Tables that are one number throughout have no say, since they change no difference. Two different sums of such
     costs are at least this far apart.
     """
-    from tensoropt.search.kernels import common_bits
+    from tensoropt.search.grid_kernels import common_bits
 
-    tables, _ = distinct_tables(array for array in arrays if any(array.strides) or array.size == 1)
+    tables = [table for table in distinct_tables(arrays)[0] if any(table.strides) or table.size == 1]
     largest = max((_finite_range(table)[1] for table in tables), default=0.0)
     if largest == 0.0:
         return 0.0

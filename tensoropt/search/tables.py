@@ -15,13 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.search.frontier import offsets_of, ranges
+from tensoropt.search.frontier import offsets_of
 from tensoropt.search.problem import FloatArray, IntArray
 
 __all__ = ["Folded", "FrontierTable", "Joined", "fold", "join", "table_from_costs"]
 
 _CHUNK = 200_000
 """Candidate tuples that a thread looks at before it takes more: a millisecond's work or so, which keeps all busy."""
+
+_ROWS_FROM = 1 << 14
+"""Joint cells from which tables of single points are worth laying out as rows (measured)."""
 
 Prune = Callable[[IntArray, FloatArray, FloatArray], np.ndarray]
 """(cell of each point, time, memory) -> a mask of the points to keep."""
@@ -83,9 +86,10 @@ class FrontierTable:
 
     def take(self, cells: IntArray, shape: tuple[int, ...]) -> tuple[FrontierTable, IntArray]:
         """A table of the chosen cells, and for each of its points the point it was here."""
-        counts = self.counts[cells]
-        points = ranges(self.offsets[cells], counts)
-        return FrontierTable(shape, offsets_of(counts), self.time_s[points], self.memory_bytes[points]), points
+        from tensoropt.search.cell_kernels import take_cells
+
+        offsets, time, memory, points = take_cells(self.offsets, self.time_s, self.memory_bytes, cells)
+        return FrontierTable(shape, offsets, time, memory), points
 
 
 def table_from_costs(time_s: FloatArray, memory_bytes: FloatArray) -> tuple[FrontierTable, IntArray]:
@@ -98,7 +102,7 @@ def table_from_costs(time_s: FloatArray, memory_bytes: FloatArray) -> tuple[Fron
     Returns:
         the table, and the flat index into the cost arrays of each of its points.
     """
-    from tensoropt.search.kernels import cell_frontiers
+    from tensoropt.search.cell_kernels import cell_frontiers
 
     several = time_s.shape[-1]
     time, memory = (np.ascontiguousarray(costs).reshape(-1, several) for costs in (time_s, memory_bytes))
@@ -139,7 +143,7 @@ class Folded:
 
 def fold(table: FrontierTable, count: int) -> Folded:
     """The product of ``count`` equal tables of at most two points a cell, as `join` would make it, again and again."""
-    from tensoropt.search.kernels import fold_cells
+    from tensoropt.search.cell_kernels import fold_cells
 
     counts, time, memory, points, second = fold_cells(table.offsets, table.time_s, table.memory_bytes, count)
     return Folded(FrontierTable(table.shape, offsets_of(counts), time, memory), points, second)
@@ -191,7 +195,7 @@ def join(
         a table of shape ``sizes[:keep]`` with back-pointers.
     """
     # Imported here because it takes Numba.
-    from tensoropt.search import kernels
+    from tensoropt.search import cell_kernels, kernels
 
     join_cells: Callable[..., _Part] = kernels.join_cells
     join_single_points: Callable[..., tuple[IntArray, FloatArray, FloatArray, IntArray]] = kernels.join_single_points
@@ -199,10 +203,10 @@ def join(
     cells = math.prod(shape)
     # A joint cell's number in a table is a sum: a part from the axes that stay, and one from those that go.
     one, other = (_strides(axes, t.shape, len(sizes)) for t, axes in ((left, left_axes), (right, right_axes)))
-    numbers = kernels.joint_cells(np.array(sizes, np.int64), one, other, keep)
+    numbers = cell_kernels.joint_cells(np.array(sizes, np.int64), one, other, keep)
     stay, rest = numbers[:2], numbers[2:]
     bounds = _NO_BOUNDS if box is None else box
-    if left.is_single and right.is_single:
+    if cells * gone >= _ROWS_FROM and left.is_single and right.is_single:
         rows, sides = [], []
         for side, table in enumerate((left, right)):
             starts, row = np.unique(stay[side], return_inverse=True)

@@ -79,7 +79,7 @@ def test_no_point_of_a_frontier_is_lost(shape: str) -> None:
         workshop = Workshop(names=names, rank=tuple(range(len(names))), ratio=0.0, pool=None)
         graph = build_cost_graph(problem, reduced, workshop)
         alive = {v: np.arange(k) for v, k in graph.sizes.items()}
-        drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope])
+        drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope for _ in range(f.copies)])
         left = graph.restricted(alive, workshop, None)
         dropped += sum(graph.sizes.values()) - sum(left.sizes.values())
         ends = []

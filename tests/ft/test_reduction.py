@@ -45,7 +45,7 @@ def test_group_becomes_one_variable_and_its_inner_edge_a_diagonal() -> None:
     )
     reduced = reduce_problem(problem)
     assert reduced.members == ((0, 2), (1,))
-    inner = next(term for term in reduced.terms if term.term == 3)
+    inner = next(term for term in reduced.terms if term.terms == (3,))
     assert inner.scope == (0,) and inner.costs.time_s[:, 0].tolist() == [5.0, 6.0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
 from tensoropt.search import Frontier, Problem, Search, brute_force, get_search
 from tensoropt.search.frontier import reduce_segments
+from tensoropt.search.problem import FloatArray
 from tensoropt.search.single_cost import single_cost
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
@@ -63,27 +65,37 @@ def force_bounds(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_edges_that_repeat_many_times_equal_brute_force(forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("copies", "more"), [(4, ()), (2, (0.5, 0.25))])
+def test_edges_that_repeat_equal_brute_force(
+    copies: int, more: tuple[float, ...], forced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if forced:
         force_bounds(monkeypatch)
-    folds = 0
+
+    def several(times: Sequence[FloatArray], factors: tuple[float, ...]) -> list[FloatArray]:
+        """The tables with more alternatives, each several times."""
+        one = [time[..., None] if time.ndim == 2 else time for time in times]
+        whole = [np.concatenate([t, *(factor * t[..., :1] for factor in factors)], axis=-1) for t in one]
+        return [table for table in whole for _ in range(copies)]
+
+    differ = 0
     for seed in range(40):
         once = random_problem("chain", seed, nodes=3)
         problem = Problem(
             once.names,
             once.node_time_s,
             once.node_memory_bytes,
-            np.repeat(once.edges, 4, axis=0),
-            [table for table in once.edge_time_s for _ in range(4)],
-            [table for table in once.edge_memory_bytes for _ in range(4)],
+            np.repeat(once.edges, copies, axis=0),
+            several(once.edge_time_s, more),
+            several([memory + 1.0 for memory in once.edge_memory_bytes], tuple(1.0 / factor for factor in more)),
             once.groups,
         )
         found = solve_or_none(track_frontier, problem, threads=1)
         assert_same_points(found, solve_or_none(brute_force, problem))
         if found is not None:
             assert_costs_are_exact(problem, found)
-            folds += any(len({*row[problem.nodes :]}) > 1 for row in found.alternatives.tolist())
-    assert folds > 2  # some strategies take different alternatives of equal edges
+            differ += any(len({*row[problem.nodes :]}) > 1 for row in found.alternatives.tolist())
+    assert differ > 2  # some strategies take different alternatives of equal edges
 
 
 @pytest.mark.parametrize("shape", SHAPES)

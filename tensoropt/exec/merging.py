@@ -20,6 +20,8 @@ from tensoropt.exec.segments import needed_ops, sources_of
 
 __all__ = ["keep_apart"]
 
+# The readers of convolutions and of padding that may be merged with them.
+_READING = {"BiasAdd": "Conv2D", "Conv2D": "Pad"}
 # What TensorFlow's optimizer takes away, so that their readers read what they read.
 _PASSING = frozenset("Identity IdentityN PreventGradient Reshape Snapshot StopGradient".split())
 
@@ -49,26 +51,26 @@ def keep_apart(targets: Iterable[Any], first: int) -> int:
         # Those that wait for themselves whatever else is merged; a circle may also go through several.
         for group in [group for group in circular if _waiting(before, [group])] or circular[:1]:
             merged.remove(group)
-            for op in group[:-1]:
+            for op in [op for op in group if op.type not in _PASSING][:-1]:
                 with op.graph.as_default(), tf.control_dependencies(None), tf.name_scope("apart"):
                     op._add_control_input(tf.timestamp().op)
                 added += 1
 
 
 def _merged(live: Mapping[Any, None]) -> list[Sequence[Any]]:
-    """Ops that TensorFlow may make one of, each once; it merges none of a group if all but the last are kept apart."""
+    """Ops that TensorFlow may make one of, with those that pass what is between them; each op once."""
     group_of: dict[Any, list[Any]] = {}
     gradients: dict[Any, list[Any]] = {}
     for op in live:
         if op.type in ("BiasAddGrad", "Conv2DBackpropFilter"):
-            gradients.setdefault(_origin(op.inputs[-1]).ref(), []).append(op)
-        else:
-            kind = {"BiasAdd": "Conv2D", "Conv2D": "Pad"}.get(op.type)
-            other = None if kind is None else _origin(op.inputs[0]).op
-            if other is not None and other in live and other.type == kind:
-                group = group_of.setdefault(other, [other])
-                group.append(op)
-                group_of[op] = group
+            source, _ = _passed(op.inputs[-1])
+            gradients.setdefault(source.ref(), []).append(op)
+        elif op.type in _READING:
+            source, passing = _passed(op.inputs[0])
+            if source.op in live and source.op.type == _READING[op.type]:
+                group = group_of.setdefault(source.op, [source.op])
+                group += [*(each for each in passing if each not in group_of), op]
+                group_of.update((each, group) for each in (*passing, op))
     found = [group for group in gradients.values() if len({op.type for op in group}) > 1]
     return [*dict.fromkeys(tuple(group) for group in group_of.values()), *(tuple(group) for group in found)]
 
@@ -106,11 +108,13 @@ def _without_ends(
     return {op: None for op in ops if op not in done}
 
 
-def _origin(tensor: Any) -> Any:
-    """The tensor that one is, but for ops that only pass it on."""
-    while tensor.op.type in _PASSING:
+def _passed(tensor: Any) -> tuple[Any, list[Any]]:
+    """The tensor that one is, but for ops that only pass it on, and those ops."""
+    passing = []
+    while tensor.op.type in _PASSING and not tensor.op.control_inputs:
         source = tensor.op.inputs[tensor.value_index]
         if source.shape != tensor.shape:
             break
+        passing.append(tensor.op)
         tensor = source
-    return tensor
+    return tensor, passing

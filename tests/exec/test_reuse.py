@@ -137,13 +137,14 @@ def _three_layers() -> tuple[Graph, Plan]:
     return _planned(_SPLITS | {"product1": "n", "tanh1": "d1"})
 
 
-def _planned(splits: Mapping[str, str | None]) -> tuple[Graph, Plan]:
-    """The current model, planned for two ranks: what each operator splits, by name or by type, or else nothing."""
+def _planned(splits: Mapping[str, Any], ranks: int = 2) -> tuple[Graph, Plan]:
+    """The current model, planned for some ranks: what each operator splits, by name or by type, or else nothing."""
     imported = import_model(current_model())
-    space = SearchSpace(imported.graph, AnalyticCost(cpu(2)), slots=imported.slots)
+    space = SearchSpace(imported.graph, AnalyticCost(cpu(ranks)), slots=imported.slots)
     chosen = {}
     for op in space.operators:
-        wanted = Configuration((splits.get(op.name, splits.get(op.type)),))
+        wanted = splits.get(op.name, splits.get(op.type))
+        wanted = Configuration(wanted if isinstance(wanted, tuple) else (wanted,))
         choices = space.choices(op.name)
         chosen[op.name] = wanted if wanted in choices else choices[-1]
     return imported.graph, space.plan(space.assignment(chosen), "hand")
@@ -172,11 +173,11 @@ def _train(plan: Plan, check: Callable[[Executor, dict[str, np.ndarray]], Any]) 
         executor = Executor(imported.graph, plan, engine, steps, config=session_config())
         try:
             executor.set_variables(lambda name: values[name])
-            return check(executor, {"x": x[4 * engine.rank : 4 * engine.rank + 4]})
+            return check(executor, {"x": np.split(x, engine.size)[engine.rank]})
         finally:
             executor.close()
 
-    return run_threads(2, (2,), run)
+    return run_threads(plan.mesh.size, plan.mesh.shape, run)
 
 
 def test_the_backward_pass_reads_the_copies_before_the_moves_only() -> None:
@@ -276,3 +277,24 @@ def test_readers_of_a_fan_out_share_what_is_made_again() -> None:
     (once, loss_once), (twice, loss_twice) = _train(plan, check)[0], _train(kept, check)[0]
     assert (once, twice) == (1, 2)
     np.testing.assert_allclose(loss_twice, loss_once, rtol=1e-5)
+
+
+def test_a_convolution_whose_input_is_made_again_after_the_gradient_of_its_bias_trains() -> None:
+    x = to.placeholder(to.float32, [8, 16], name="x")
+    images = to.tanh(to.reshape(to.matmul(x, to.get_variable("w", [16, 16])), [8, 2, 2, 4]), name="images")
+    y = to.nn.conv2d(images, to.get_variable("filter", [3, 3, 4, 4]), 1, "SAME")
+    y = to.nn.bias_add(y, to.get_variable("bias", [4]))
+    loss = to.reduce_mean(to.square(y), name="loss")
+    to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    splits = {"Conv2D": ("n", "c"), "BiasAdd": ("d0", None), "filter": ("d3", None), "images": ("d0", "d3")}
+    graph, plan = _planned(splits, ranks=4)
+
+    def check(executor: Executor, feeds: dict[str, np.ndarray]) -> list[Any]:
+        for _ in range(2):
+            executor.run(["train"], feeds)
+        return executor.run([TensorId(name) for name in ("w", "filter", "bias")])
+
+    kept = _keeping(plan, graph, "before")
+    assert any(entry.keep == "before" and edge.tensor.op == "filter" for edge, entry in kept.edges.items())
+    for found, wanted in zip(_train(kept, check)[0], _train(plan, check)[0], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

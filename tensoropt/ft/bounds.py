@@ -64,6 +64,7 @@ class Bounds:
             self._shares[u, v] = shares[:, first : first + one], shares[:, second : second + two]
         least = np.minimum.reduceat(left, starts[:-1], axis=1)
         self._least = dict(zip(messages.variables, least.T, strict=True))
+        self._chosen: dict[int, IntArray] | None = None
         self._total = least.sum(axis=1)
         self.time_s = np.empty(0)
         self.memory_bytes = np.empty(0)
@@ -160,7 +161,8 @@ class Bounds:
         """Per variable, the configurations that some strategy on the frontier may have."""
         zero = np.zeros(len(self._weighted))
         result = {}
-        for v, least in self._least_with.items():
+        for v, least_with in self._least_with.items():
+            least = self._of(v, least_with)
             size = least.shape[1]
             empty = np.zeros(size)
             result[v] = np.flatnonzero(self._possible(np.arange(size), empty, empty, [(1, size, least)], zero))
@@ -174,7 +176,8 @@ class Bounds:
     def near(self, count: int, strategies: slice = slice(None)) -> dict[int, IntArray]:
         """Per variable, so many configurations that promise most under each pair of weights, and strategies' own."""
         result = {}
-        for i, (v, least) in enumerate(sorted(self._least_with.items())):
+        for i, (v, least_with) in enumerate(sorted(self._least_with.items())):
+            least = self._of(v, least_with)
             first = least.argmin(axis=1)[:, None] if count == 1 else least.argsort(axis=1, kind="stable")[:, :count]
             known = [w.labels[i] for w in self._weighted[strategies]]
             result[v] = np.unique(np.concatenate([first.reshape(-1), known]))
@@ -205,17 +208,20 @@ class Bounds:
         """The same bounds where only some configurations are left."""
         other = object.__new__(Bounds)
         other.__dict__.update(self.__dict__)
-        for name in ("_left", "_least_with", "_unary"):
-            setattr(other, name, {v: a[:, chosen[v]] for v, a in getattr(self, name).items()})
-        other._shares = {(u, v): (one[:, chosen[u]], two[:, chosen[v]]) for (u, v), (one, two) in self._shares.items()}
+        # Most are never asked for.
+        other._chosen = {v: rows if self._chosen is None else self._chosen[v][rows] for v, rows in chosen.items()}
         return other
+
+    def _of(self, variable: int, costs: FloatArray) -> FloatArray:
+        """Costs ``(weights, configurations)`` of the configurations that are left."""
+        return costs if self._chosen is None else costs[:, self._chosen[variable]]
 
     def taken(self, scope: tuple[int, ...]) -> Taken:
         """What one table of the graph takes of the least cost."""
         none = np.zeros(len(self._weighted))
         if len(scope) == 2:
-            return Taken(dict(zip(scope, self._shares[scope], strict=True)), none)
-        return Taken({v: self._unary[v] for v in scope}, none)
+            return Taken({v: self._of(v, part) for v, part in zip(scope, self._shares[scope], strict=True)}, none)
+        return Taken({v: self._of(v, self._unary[v]) for v in scope}, none)
 
     def without(self, taken: Taken, gone: Sequence[int]) -> Taken:
         """The same after some variables were decided."""
@@ -227,8 +233,9 @@ class Bounds:
         base = self._total - taken.decided
         parts: list[tuple[int, int, FloatArray]] = []
         for v in reversed(scope):
+            left = self._of(v, self._left[v])
             with np.errstate(invalid="ignore"):
-                rest = np.where(np.isinf(self._left[v]), np.inf, self._left[v] - taken.shares[v])
+                rest = np.where(np.isinf(left), np.inf, left - taken.shares[v])
             base = base - self._least[v]
             stride = parts[-1][0] * parts[-1][1] if parts else 1
             parts.append((stride, rest.shape[1], rest))

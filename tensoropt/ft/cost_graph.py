@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -182,7 +181,7 @@ class CostGraph:
 
 def _limited(factor: Factor, limits: Limits) -> Factor:
     """A factor of the graph that limits are for."""
-    return dataclasses.replace(factor, reach=Reach(limits.taken(factor.scope), limits))
+    return Factor(factor.scope, factor.table, factor.origin, Reach(limits, factor.scope))
 
 
 def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> CostGraph:

@@ -43,11 +43,14 @@ class Taken:
 class Reach:
     """What a table takes, worked out once it is asked for: most tables are too small to be tested."""
 
-    __slots__ = ("_gone", "_limits", "_parts", "_taken")
+    __slots__ = ("_gone", "_limits", "_parts", "_scope", "_taken")
 
-    def __init__(self, taken: Taken | None, limits: Limits, parts: tuple[Reach, ...] = (), gone: tuple[int, ...] = ()):
-        """Takes it, or of which tables it is the product, and which variables were decided then."""
-        self._taken, self._limits, self._parts, self._gone = taken, limits, parts, gone
+    def __init__(
+        self, limits: Limits, scope: tuple[int, ...], parts: tuple[Reach, ...] = (), gone: tuple[int, ...] = ()
+    ) -> None:
+        """Takes the scope of a table of the graph; or of which tables it is the product, and what was decided then."""
+        self._limits, self._scope, self._parts, self._gone = limits, scope, parts, gone
+        self._taken: Taken | None = None
 
     def taken(self) -> Taken:
         """What the table takes."""
@@ -59,9 +62,11 @@ class Reach:
             if waiting:
                 stack += waiting
                 continue
-            if at._taken is None:
+            if at._taken is None and at._parts:
                 left, right = (part.taken() for part in at._parts)
                 at._taken, at._parts = at._limits.without(left.plus(right), at._gone), ()
+            elif at._taken is None:
+                at._taken = at._limits.taken(at._scope)
             stack.pop()
         return self._taken
 
@@ -215,7 +220,7 @@ class Workshop:
         candidates = math.prod(sizes[v] for v in axes) * math.prod(max(1.0, f.table.mean_points) for f in (left, right))
         reach, prune, box = None, None, None
         if limits is not None and left.reach is not None and right.reach is not None:
-            reach = Reach(None, limits, (left.reach, right.reach), gone)
+            reach = Reach(limits, scope, (left.reach, right.reach), gone)
             if candidates > PRUNE_FROM:
                 prune, box = limits.tests(reach.taken(), scope)
         self._spend(candidates)

@@ -398,9 +398,11 @@ class Problem:
             if key not in counted:
                 first.append(i)
             counted[key] = counted.get(key, 0) + 1
-        entries = np.array([self._entries(i, chosen, picks[:, i]) for i in first]).transpose(1, 2, 0)
+        entries = np.empty((2, len(first), len(chosen)))
+        for place, i in enumerate(first):
+            entries[:, place] = self._entries(i, chosen, picks[:, i])
         times = np.array(list(counted.values()))
-        sums = np.array([_exact_sums(costs, times) for costs in entries])
+        sums = np.array([_exact_sums(costs.T, times) for costs in entries])
         sums[:, np.isinf(sums).any(axis=0)] = np.inf
         return sums[0], sums[1]
 

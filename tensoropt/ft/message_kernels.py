@@ -41,35 +41,57 @@ def _add(starts: Any, part_starts: Any, parts: Any, counts: Any, tables: Any, ou
     for number in range(len(starts) - 1):
         first, length = starts[number], starts[number + 1] - starts[number]
         for part in range(part_starts[number], part_starts[number + 1]):
-            at = parts[part]
+            table, total, count = tables[parts[part] :], out[first : first + length], counts[part]
             for i in range(length):
-                out[first + i] += counts[part] * tables[at + i]
+                total[i] += count * table[i]
+
+
+# Slices, since an index that might be negative keeps a loop from being vectorized.
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _down(table: Any, start: int, rows: int, columns: int, base: Any, out: Any, at: int) -> None:
     """``out[l] = min over k of base[k] + table[k, l]``."""
-    for column in range(columns):
-        out[at + column] = np.inf
+    least = out[at : at + columns]
+    least[:] = np.inf
     for row in range(rows):
         add = base[row]
         if add < np.inf:
-            line = start + row * columns
+            line = table[start + row * columns : start + (row + 1) * columns]
             for column in range(columns):
-                value = add + table[line + column]
-                out[at + column] = value if value < out[at + column] else out[at + column]
+                value = add + line[column]
+                least[column] = value if value < least[column] else least[column]
 
 
-@njit(cache=True, nogil=True, inline="always", fastmath={"nnan", "nsz", "reassoc"})
+@njit(cache=True, nogil=True, inline="always")
 def _up(table: Any, start: int, rows: int, columns: int, base: Any, out: Any, at: int) -> None:
     """``out[k] = min over l of base[l] + table[k, l]``."""
-    for row in range(rows):
-        line = start + row * columns
-        least = 1e308
+    add, least = base[:columns], out[at : at + rows]
+    row = 0
+    while row + 4 <= rows:  # a minimum waits for the one before; four rows do so side by side
+        line = table[start + row * columns : start + (row + 4) * columns]
+        one, two, three, four = line[:columns], line[columns:], line[2 * columns :], line[3 * columns :]
+        a = b = c = d = np.inf
         for column in range(columns):
-            value = base[column] + table[line + column]
-            least = value if value < least else least
-        out[at + row] = least if least < 1e307 else np.inf
+            more = add[column]
+            value = more + one[column]
+            a = value if value < a else a
+            value = more + two[column]
+            b = value if value < b else b
+            value = more + three[column]
+            c = value if value < c else c
+            value = more + four[column]
+            d = value if value < d else d
+        least[row], least[row + 1], least[row + 2], least[row + 3] = a, b, c, d
+        row += 4
+    while row < rows:
+        line = table[start + row * columns : start + (row + 1) * columns]
+        a = np.inf
+        for column in range(columns):
+            value = add[column] + line[column]
+            a = value if value < a else a
+        least[row] = a
+        row += 1
 
 
 @njit(

@@ -108,10 +108,11 @@ def join_cells(
     out_right = np.empty(capacity, np.int64)
     done = 0
     room = 64
+    # A point's number in both tables is one code: the left one's, then 32 bits of the right one's.
     stair_time, stair_memory = np.empty(room), np.empty(room)
-    stair_left, stair_right = np.empty(room, np.int64), np.empty(room, np.int64)
+    stair_code = np.empty(room, np.int64)
     row_time, row_memory = np.empty(room), np.empty(room)
-    row_left, row_right = np.empty(room, np.int64), np.empty(room, np.int64)
+    row_code = np.empty(room, np.int64)
     for cell in range(first, last):
         length = 0
         pivot_time, pivot_memory = np.inf, np.inf
@@ -145,10 +146,9 @@ def join_cells(
                     room *= 2
                 stair_time = np.append(stair_time[:length], np.empty(room - length))
                 stair_memory = np.append(stair_memory[:length], np.empty(room - length))
-                stair_left = np.append(stair_left[:length], np.empty(room - length, np.int64))
-                stair_right = np.append(stair_right[:length], np.empty(room - length, np.int64))
+                stair_code = np.append(stair_code[:length], np.empty(room - length, np.int64))
                 row_time, row_memory = np.empty(room), np.empty(room)
-                row_left, row_right = np.empty(room, np.int64), np.empty(room, np.int64)
+                row_code = np.empty(room, np.int64)
             for i in range(a0, a1):
                 add_time, add_memory = point_time[i], point_memory[i]
                 least_time, least_memory = add_time + point_time[b1 - 1], add_memory + point_memory[b0]
@@ -212,7 +212,7 @@ def join_cells(
                         if stair_time[p] < fastest:
                             fastest = stair_time[p]
                             row_time[n], row_memory[n] = stair_time[p], stair_memory[p]
-                            row_left[n], row_right[n] = stair_left[p], stair_right[p]
+                            row_code[n] = stair_code[p]
                             n += 1
                         p += 1
                     else:
@@ -221,7 +221,7 @@ def join_cells(
                         ):
                             fastest = time
                             row_time[n], row_memory[n] = time, memory
-                            row_left[n], row_right[n] = (j, i) if swapped else (i, j)
+                            row_code[n] = (j << 32 | i) if swapped else (i << 32 | j)
                             n += 1
                         j += 1
                 while p < length and stair_time[p] >= fastest:
@@ -230,14 +230,14 @@ def join_cells(
                 if shift > 0:
                     for q in range(length - 1, p - 1, -1):
                         stair_time[q + shift], stair_memory[q + shift] = stair_time[q], stair_memory[q]
-                        stair_left[q + shift], stair_right[q + shift] = stair_left[q], stair_right[q]
+                        stair_code[q + shift] = stair_code[q]
                 elif shift < 0:
                     for q in range(p, length):
                         stair_time[q + shift], stair_memory[q + shift] = stair_time[q], stair_memory[q]
-                        stair_left[q + shift], stair_right[q + shift] = stair_left[q], stair_right[q]
+                        stair_code[q + shift] = stair_code[q]
                 for q in range(n):
                     stair_time[place + q], stair_memory[place + q] = row_time[q], row_memory[q]
-                    stair_left[place + q], stair_right[place + q] = row_left[q], row_right[q]
+                    stair_code[place + q] = row_code[q]
                 length += shift
                 need = length + b1 - b0 + 1
                 if need > room:
@@ -245,10 +245,9 @@ def join_cells(
                         room *= 2
                     stair_time = np.append(stair_time[:length], np.empty(room - length))
                     stair_memory = np.append(stair_memory[:length], np.empty(room - length))
-                    stair_left = np.append(stair_left[:length], np.empty(room - length, np.int64))
-                    stair_right = np.append(stair_right[:length], np.empty(room - length, np.int64))
+                    stair_code = np.append(stair_code[:length], np.empty(room - length, np.int64))
                     row_time, row_memory = np.empty(room), np.empty(room)
-                    row_left, row_right = np.empty(room, np.int64), np.empty(room, np.int64)
+                    row_code = np.empty(room, np.int64)
             if length > 0:
                 pivot_time, pivot_memory = stair_time[length >> 1], stair_memory[length >> 1]
         if done + length > capacity:
@@ -259,7 +258,7 @@ def join_cells(
             out_right = np.append(out_right[:done], np.empty(capacity - done, np.int64))
         for q in range(length):
             out_time[done + q], out_memory[done + q] = stair_time[q], stair_memory[q]
-            out_left[done + q], out_right[done + q] = stair_left[q], stair_right[q] - right_start
+            out_left[done + q], out_right[done + q] = stair_code[q] >> 32, (stair_code[q] & 0xFFFFFFFF) - right_start
         counts[cell - first] = length
         done += length
     return counts, out_time[:done].copy(), out_memory[:done].copy(), out_left[:done].copy(), out_right[:done].copy()

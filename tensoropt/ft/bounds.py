@@ -24,6 +24,9 @@ __all__ = ["Bounds"]
 WEIGHTS = 24
 """Pairs of weights tried. More of them come closer to the frontier's convex hull."""
 
+_SHARE_FROM = 1 << 20
+"""Cells of a pass of messages from which threads share the pairs of weights: some milliseconds each."""
+
 _SLACK = 1e-9
 """Relative: a bound must be beaten by more than this, which is far more than its sums' rounding errors."""
 
@@ -91,7 +94,7 @@ class Bounds:
                 strategy is at least a step faster, or smaller, than it.
         """
         messages = Messages(graph)
-        pool = graph.workshop.pool
+        pool = graph.workshop.pool if messages.cells >= _SHARE_FROM else None
         each: Callable[..., Iterable[Weighted | None]] = map if pool is None else pool.map
         fastest, smallest = each(lambda pair: messages.run(*pair), [(1.0, 0.0), (0.0, 1.0)])
         if fastest is None or smallest is None:

@@ -124,7 +124,9 @@ class CostGraph:
                 for factor in factors:
                     key = (id(factor.table), *rows)
                     if key not in made:
-                        cells = np.ravel_multi_index(np.ix_(*(chosen[v] for v in scope)), factor.table.shape)
+                        cells = np.zeros((), np.int64)
+                        for v, size in zip(scope, factor.table.shape, strict=True):
+                            cells = cells[..., None] * size + chosen[v]
                         made[key] = factor.table.take(cells.reshape(-1), cells.shape)
                     table, points = made[key]
                     left.append(Factor(scope, table, Select(factor.origin, points), copies=factor.copies))

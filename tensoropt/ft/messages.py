@@ -79,6 +79,7 @@ class Messages:
         starts: per variable, where its part of arrays over (variable, configuration) starts; then their length.
         edges: the scopes of two variables.
         message_start: ``(edges, 2)``, where the part of each end starts in arrays over them.
+        cells: of all edges, of which each is looked at once in a pass.
     """
 
     def __init__(self, graph: CostGraph) -> None:
@@ -96,6 +97,7 @@ class Messages:
         self.edges = sorted({factor.scope for factor in factors if len(factor.scope) == 2})
         self._ends = np.array([[place[v] for v in scope] for scope in self.edges], np.int64).reshape(-1, 2)
         lengths = self.sizes[self._ends]
+        self.cells = int(lengths.prod(axis=1).sum())
         self.message_start = (np.cumsum(lengths.reshape(-1)) - lengths.reshape(-1)).reshape(-1, 2)
         self._message_length = int(lengths.sum())
         self._lay_sums(factors, which)

@@ -144,6 +144,12 @@ def _operator(tf_op: Any, significant: dict[str, bool], source: str | None) -> t
             "could not follow. Write it with ops whose gradients TensorFlow knows; for tf.nn.silu and tf.nn.swish use "
             "tensoropt.nn's."
         )
+    if any(value.HasField("func") or value.list.func for value in tf_op.node_def.attr.values()):
+        raise GraphError(
+            f"{tf_op.type} '{tf_op.name}' ({source}): has branches or a body of its own, which devices cannot "
+            "follow. Compute both branches and choose with tensoropt.where, write a loop's turns one after another, "
+            "or feed what it computes, such as a learning rate."
+        )
     attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
     if tf_op.type == "Const":
         attrs = {"value": tf.get_static_value(tf_op.outputs[0]), "dtype": attrs["dtype"]}

@@ -1,4 +1,4 @@
-"""Custom gradients: refused by the importer, and replaced where TensorFlow's own functions have them."""
+"""Custom gradients and functions: refused by the importer, and replaced where TensorFlow's own functions have them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def test_custom_gradient_is_refused_because_devices_could_not_follow_it() -> Non
         y = tf.reduce_sum(tf.nn.silu(x))
     with pytest.raises(GraphError, match=r"has a gradient of its own \(tf.custom_gradient\).*tensoropt.nn's"):
         import_graph(graph, losses=[y.name])
+
+
+def test_branches_and_loops_are_refused_because_devices_could_not_follow_them() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        rate = tf.compat.v1.train.piecewise_constant(step, [10], [0.1, 0.01])
+    with pytest.raises(GraphError, match=r"StatelessIf .* has branches or a body of its own.* tensoropt.where"):
+        import_graph(graph, losses=[], parameters=[rate.name])
 
 
 def test_silu_has_tensorflows_values_and_imports(model: Any) -> None:

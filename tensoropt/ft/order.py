@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensoropt.ft.cost_graph import CostGraph
@@ -14,15 +13,16 @@ __all__ = ["Order", "fewest_points_order", "least_table_order"]
 Scope = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Expected:
+class _Expected(NamedTuple):
     """What a table will be.
 
     Attributes:
+        cells: joint configurations of its variables.
         content: a number that tables share which are sure to be equal.
         length: points of a cell, on average.
     """
 
+    cells: int
     content: int
     length: float
 
@@ -61,7 +61,7 @@ class _Eliminations:
             if factor.scope:
                 table = factor.table
                 length = 1.0 + factor.copies * max(0.0, table.mean_points - 1.0)
-                self._put(factor.scope, _Expected(self._number("table", id(table), factor.copies), length))
+                self._put(factor.scope, self._number("table", id(table), factor.copies), length)
         self.steps = {v: self._look(v) for v in sorted(graph.sizes)}
         self._equals: dict[int, int] = {}
         for step in self.steps.values():
@@ -80,7 +80,7 @@ class _Eliminations:
             for v in scope:
                 self._of[v].discard(scope)
         if step.near:
-            self._put(step.near, _Expected(self._number("made", step.content), step.length))
+            self._put(step.near, self._number("made", step.content), step.length)
         for v in step.near:
             # A variable that went still counts among those that it was equal to: they share what was made for it.
             before, now = self.steps[v].content, self._look(v)
@@ -89,22 +89,22 @@ class _Eliminations:
             self._equals[now.content] = self._equals.get(now.content, 0) + 1
         return step.near
 
-    def _put(self, scope: Scope, table: _Expected) -> None:
+    def _put(self, scope: Scope, content: int, length: float) -> None:
         known = self._tables.get(scope)
         if known is not None:
-            table = _Expected(self._number("sum", known.content, table.content), known.length + table.length - 1.0)
-        self._tables[scope] = table
+            content, length = self._number("sum", known.content, content), known.length + length - 1.0
+        self._tables[scope] = _Expected(math.prod([self._sizes[v] for v in scope]), content, length)
         for v in scope:
             self._of[v].add(scope)
 
     def _look(self, variable: int) -> _Step:
-        sizes = self._sizes
-        scopes = sorted(self._of[variable], key=lambda s: (math.prod([sizes[v] for v in s]), s))
-        axes = sorted({v for scope in scopes for v in scope} | {variable})
+        sizes, tables = self._sizes, self._tables
+        scopes = [scope for _, scope in sorted([(tables[scope].cells, scope) for scope in self._of[variable]])]
+        axes = sorted({variable}.union(*scopes))
         place = {v: axis for axis, v in enumerate(axes)}
-        parts = [(self._tables[scope].content, *[place[v] for v in scope]) for scope in scopes]
-        lengths = [self._tables[scope].length for scope in scopes]
-        near = tuple(v for v in axes if v != variable)
+        parts = [(tables[scope].content, *[place[v] for v in scope]) for scope in scopes]
+        lengths = [tables[scope].length for scope in scopes]
+        near = tuple([v for v in axes if v != variable])
         joint = math.prod([sizes[v] for v in axes])
         content = self._number("product", place[variable], sizes[variable], *parts)
         return _Step(content, near, joint, 1.0 + sum(lengths) - len(lengths), _number_of(joint) * math.prod(lengths))

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -27,6 +27,8 @@ __all__ = ["MpiLibrary", "cache_directory", "compile_library", "find_compiler"]
 
 _OPTIMISE = ("-O3", "-fPIC", "-shared", "-w")  # -w: TensorFlow's headers warn by the hundred
 _COMPILE_LIMIT_S = 600
+# Included by the first, and compiled with it as one unit: nearly all of the time is for TensorFlow's headers.
+_SOURCES = ("mpi_collectives.cc", "meter.h", "mpi_call.h", "reduction.h")
 _OPS = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Permute")
 _NAME_CAPACITY = 512
 
@@ -75,7 +77,7 @@ def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
     """Compile the ops unless it was done before; one process at a time.
 
     Args:
-        mpi_version: The version text of the MPI library in use. A part of the key, as are the source, the
+        mpi_version: The version text of the MPI library in use. A part of the key, as are the sources, the
             TensorFlow and compiler versions and the flags.
         directory: Where compiled libraries are kept; by default ``cache_directory()``.
 
@@ -86,12 +88,13 @@ def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
         EngineError: There is no compiler, it failed, or the directory cannot be written.
     """
     command = find_compiler()
-    source = importlib.resources.files(__package__).joinpath("mpi_collectives.cc").read_bytes()
+    folder = importlib.resources.files(__package__)
+    sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
     flags = (*_OPTIMISE, *tf.sysconfig.get_compile_flags())
     links = tuple(tf.sysconfig.get_link_flags())
     compiler = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
     parts = (tf.__version__, mpi_version, command, compiler, platform.machine(), *flags, *links)
-    key = hashlib.sha256(b"\0".join([source, *(part.encode() for part in parts)])).hexdigest()[:24]
+    key = hashlib.sha256(b"\0".join([*sources.values(), *(part.encode() for part in parts)])).hexdigest()[:24]
     directory = cache_directory() if directory is None else directory
     library = directory / f"mpi_collectives-{key}.so"
     if library.exists():
@@ -100,7 +103,7 @@ def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         with _locked(directory / f"mpi_collectives-{key}.lock"):
             if not library.exists():  # another process may have made it while we waited
-                _compile(command, source, flags, links, library)
+                _compile(command, sources, flags, links, library)
     except OSError as error:
         raise EngineError(
             f"The MPI ops need a directory to be compiled into. Got {error} for '{directory}'. Name one that "
@@ -109,11 +112,15 @@ def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
     return library
 
 
-def _compile(command: str, source: bytes, flags: tuple[str, ...], links: tuple[str, ...], library: Path) -> None:
+def _compile(
+    command: str, sources: Mapping[str, bytes], flags: tuple[str, ...], links: tuple[str, ...], library: Path
+) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        code, made = Path(scratch) / "mpi_collectives.cc", Path(scratch) / library.name
-        code.write_bytes(source)
-        line = [command, *flags, str(code), "-o", str(made), *links]
+        folder = Path(scratch)
+        for name, text in sources.items():
+            (folder / name).write_bytes(text)
+        made = folder / library.name
+        line = [command, *flags, str(folder / _SOURCES[0]), "-o", str(made), *links]
         try:
             done = subprocess.run(line, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False)
         except subprocess.TimeoutExpired as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from tensoropt.exec.engines.mpi_library import MpiLibrary, cache_directory, comp
 
 pytestmark = pytest.mark.tf
 
+_ENGINES = Path(mpi_library.__file__).parent
 VERSION = "#!/bin/sh\n[ \"$1\" = --version ] && { echo 'c++ 1.0'; exit 0; }\n"
 # Stands for a compiler: counts its runs, and writes the file that -o names.
 FAKE = VERSION + (
@@ -67,6 +69,29 @@ def test_another_mpi_or_compiler_has_a_library_of_its_own(compiler: Path, tmp_pa
     third = compile_library("MPI 1", tmp_path)
     assert len({first, second, third}) == 3
     assert runs(compiler) == 3
+
+
+def test_a_change_of_any_source_makes_another_library(
+    compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(compiler, FAKE)
+    for name in mpi_library._SOURCES:
+        (tmp_path / name).write_bytes((_ENGINES / name).read_bytes())
+    made = [compile_library("MPI 1", tmp_path)]
+    monkeypatch.setattr(importlib.resources, "files", lambda package: tmp_path)
+    assert compile_library("MPI 1", tmp_path) == made[0]
+    for name in mpi_library._SOURCES:
+        (tmp_path / name).write_bytes((_ENGINES / name).read_bytes() + b"\n")
+        made.append(compile_library("MPI 1", tmp_path))
+    assert len(set(made)) == len(made)
+
+
+def test_every_source_in_the_package_is_compiled() -> None:
+    present = sorted(path.name for pattern in ("*.cc", "*.h") for path in _ENGINES.glob(pattern))
+    assert present == sorted(mpi_library._SOURCES)
+    # Each is included by the first, or by one that is.
+    texts = {name: (_ENGINES / name).read_text() for name in present}
+    assert all(any(f'#include "{name}"' in text for text in texts.values()) for name in mpi_library._SOURCES[1:])
 
 
 def test_failing_compiler_is_quoted_and_leaves_nothing(compiler: Path, tmp_path: Path) -> None:

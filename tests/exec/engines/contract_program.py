@@ -1,8 +1,10 @@
 """What every engine has to do, checked against NumPy on every rank; started by ``test_contract.py`` with
 mpirun.
 
-Each rank knows the inputs of all ranks, since they follow from a seed, and so computes for itself what it
-must get. Prints ``rank r: ENGINE checked N`` for each engine named and ends with status 0, or raises.
+Each argument, such as ``4:mpi,mpi4py``, is a number of ranks and the engines that so many try. The numbers fall, from
+that of the job's ranks on: those that are surplus end. Each rank knows the inputs of all ranks, since they follow from
+a seed, and so computes for itself what it must get. Prints ``rank r of n: ENGINE checked N`` for each engine and ends
+with status 0, or raises.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import tensorflow as tf
 from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import Group
-from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
+from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.measurement import EngineMeasurement
 from tensoropt.exec.engines.mpi_engine import MpiEngine
 from tensoropt.exec.engines.select import ENGINES, make_engine
@@ -409,12 +411,16 @@ def check_engine(name: str, world: Any) -> int:
     return checked + check_wrong_mesh(name, world.size)
 
 
-def main(names: Sequence[str]) -> None:
-    """Check one engine after another."""
-    world = start_mpi()
-    install_abort_hook()
-    for name in names:
-        print(f"rank {world.rank}: {name} checked {check_engine(name, world)}", flush=True)
+def main(runs: Sequence[str]) -> None:
+    """Check one engine after another, on fewer and fewer ranks."""
+    install_abort_hook(start_mpi())
+    for run in runs:
+        size, names = run.split(":")
+        if not keep_first_ranks(int(size)):
+            return
+        world = start_mpi()
+        for name in names.split(","):
+            print(f"rank {world.rank} of {world.size}: {name} checked {check_engine(name, world)}", flush=True)
 
 
 if __name__ == "__main__":

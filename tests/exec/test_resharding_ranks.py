@@ -12,8 +12,8 @@ from tests.mpi_support import run_mpi
 pytestmark = pytest.mark.mpi
 
 _SCRIPT = Path(__file__).with_name("resharding_ranks.py")
-# Meshes, extents of a tensor's dimensions, and how many pairs of layouts go all the way; the steps of eight times as many
-# are run, on 2x3 those of all pairs. One job does both meshes. `test_resharding.py` has every pair, in one process.
+# Meshes, extents of a tensor's dimensions, and how many pairs of layouts go all the way; the steps of eight times as
+# many are run, on 2x3 those of all pairs. One job does both meshes. All pairs are in `test_resharding.py`.
 _RUNS = {"2x2x2": (8, 120), "2x3": (6, 98)}
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "make_case",
     "random_keep",
     "random_plan",
+    "real_session",
     "reference_outcome",
     "small_session",
     "train",
@@ -120,6 +121,16 @@ def small_session() -> Any:
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return config
+
+
+def real_session() -> Any:
+    """A session's configuration as jobs have it, with one thread: TensorFlow's optimizer, ranks kept in step."""
+    return tf.compat.v1.ConfigProto(
+        use_per_session_threads=True,
+        inter_op_parallelism_threads=1,
+        intra_op_parallelism_threads=1,
+        device_count={"GPU": 0},
+    )
 
 
 def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], None] | None, config: Any) -> Outcome:

@@ -41,7 +41,7 @@ ALIKE: dict[str, Outcome] = {
     "batch size of zero": ("PlanError", r"batch_size must be at least 1, got 0"),
     "batch that the ranks do not divide": (
         "PlanError",
-        r"^Placeholder 'x' \(bad_input\.py:\d+\): its batch of 7 cannot be shared by 2 devices: 7 % 2 != 0\. Use ",
+        r"^Placeholder 'x' \(misuse\.py:\d+\): its batch of 7 cannot be shared by 2 devices: 7 % 2 != 0\. Use ",
     ),
     "open shape without a batch size": ("GraphError", r"Placeholder 'x'.*\(None, 4\).*find_strategy\(batch_size=…\)"),
     "open shape beside the batch": ("GraphError", r"Placeholder 'words'.*\(8, None\).*Give it a full shape"),

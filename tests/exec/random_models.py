@@ -437,7 +437,7 @@ class _Maker:
         ]  # fmt: skip
         weights = np.array([weight for _, weight in layers], dtype=float)
         self.pool.append(self.dense())
-        for _ in range(int(self.random.integers(4, 11))):
+        for _ in range(int(self.random.integers(3, 8))):
             made = layers[int(self.random.choice(len(layers), p=weights / weights.sum()))][0]()
             if made is not None and made.shape.rank and 1 < made.shape.num_elements() <= 4096 and made.shape.rank <= 4:
                 self.pool.append(made)

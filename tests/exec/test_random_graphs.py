@@ -27,7 +27,7 @@ from tests.mpi_support import run_mpi
 from tests.thread_world import run_threads
 
 _SCRIPT = Path(__file__).with_name("random_graphs_ranks.py")
-_UNDER_MPIRUN = 40
+_UNDER_MPIRUN = 20
 # The other seeds run as threads, so that 200 graphs are tried on four ranks; then a few on other meshes.
 _THREADS = [*((first, 20, (2, 2)) for first in range(_UNDER_MPIRUN, 200, 20)), (200, 6, (2, 3)), (206, 3, (2, 2, 2))]
 

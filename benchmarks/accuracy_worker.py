@@ -264,6 +264,8 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
         "waiting_s": waiting_s,
         "traced_compute_s": compute_s,
         "collectives": inside_s.shape[2],
+        # Of all ranks together, collectives included: a step that leaves work out shows here.
+        "processor_s": float(reduce(processor_s.sum(axis=0))),
         "kernels": len(run.kernels),
         "additive_bytes": float(plan.memory_bytes),
         "predicted_parts": peak["parts"],

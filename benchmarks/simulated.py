@@ -84,6 +84,8 @@ def compared(report: dict[str, Any]) -> dict[str, Any]:
         "sample": report.get("sample", "random"),
         "kinds": [entry["kind"] for entry in report["strategies"]],
         "steps_s": {kind: times[:, column].tolist() for column, kind in enumerate((*_KINDS, "measured"))},
+        "collectives": [entry.get("collectives") for entry in report["strategies"]],
+        "processor_s": [entry.get("processor_s") for entry in report["strategies"]],
         "errors": {kind: float(np.abs(relative[:, column]).mean()) for column, kind in enumerate(_KINDS)},
         "bias": {kind: float(relative[:, column].mean()) for column, kind in enumerate(_KINDS)},
         "spearman": {

@@ -81,6 +81,10 @@ OWN: dict[str, tuple[str, str]] = {
         )
     },
     **{f"nn.{name}": ("tensoropt.api.activations", name) for name in ("silu", "swish")},
+    **{
+        f"train.{name}": ("tensoropt.api.schedules", name)
+        for name in ("piecewise_constant", "piecewise_constant_decay")
+    },
     "softmax_cross_entropy": ("tensoropt.api.losses", "softmax_cross_entropy"),
     "set_random_seed": (_RANDOM, "set_random_seed"),
     "random.set_random_seed": (_RANDOM, "set_random_seed"),

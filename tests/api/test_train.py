@@ -130,6 +130,31 @@ class TestRecord:
         assert spec.tensors == {"learning_rate": rate.name}
         assert dict(spec.hyperparameters)["momentum"] == 0.5
 
+    def test_piecewise_constant_learning_rate_is_tensorflows(self, model: Model) -> None:
+        boundaries, values = [2, 5], [0.5, 0.25, 1.0]
+        step = tensoropt.placeholder(tensoropt.int64, [])
+        rate = tensoropt.train.piecewise_constant(step, boundaries, values)
+        always = tensoropt.train.piecewise_constant_decay(step, [], [0.5])
+        with v1.Session(graph=model.graph) as session:
+            found = [session.run([rate, always], {step: at}) for at in range(8)]
+        with tf.Graph().as_default(), v1.Session() as session:
+            rates = [v1.train.piecewise_constant(np.int64(at), boundaries, values) for at in range(8)]
+            assert found == [[wanted, 0.5] for wanted in session.run(rates)]
+
+    @pytest.mark.parametrize(
+        ("boundaries", "values", "text"),
+        [
+            ([2, 5], [0.5, 0.25], "one more value than boundaries, got 2 values and 2 boundaries"),
+            ([2.0], [0.5, 0.25], "must have the dtype of x, int64, got float32"),
+            ([2], [0.5, 1], "values must have one dtype, got float32 and int32"),
+        ],
+    )
+    def test_piecewise_constant_says_what_does_not_fit(
+        self, model: Model, boundaries: list[Any], values: list[Any], text: str
+    ) -> None:
+        with pytest.raises(GraphError, match=f"piecewise_constant 'PiecewiseConstant': .*{text}"):
+            tensoropt.train.piecewise_constant(tensoropt.train.get_or_create_global_step(), boundaries, values)
+
     def test_variable_as_learning_rate_is_read_in_the_graph(self, model: Model) -> None:
         rate = tensoropt.get_variable("rate", [], trainable=False)
         tensoropt.GradientDescentOptimizer(rate).minimize(_loss()[0])

@@ -68,7 +68,7 @@ def a_learning_rate_can_decay_with_the_global_step() -> None:
     def make(m: Any) -> Model:
         made = classifier(m)
         step = m.train.get_or_create_global_step()
-        rate = m.train.exponential_decay(0.5, step, 1, 0.5)
+        rate = m.train.exponential_decay(0.5, step, 1, 0.5) * m.train.piecewise_constant(step, [0, 1], [1.0, 0.5, 2.0])
         return {**made, "step": step, "train": m.train.AdamOptimizer(rate).minimize(made["loss"], global_step=step)}
 
     compare(make, ["w1", "b1", "w2", "step"], "train", batch)

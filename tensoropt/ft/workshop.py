@@ -217,7 +217,8 @@ class Workshop:
     ) -> Factor:
         """Product of two factors, then union over ``gone``; the result is over ``scope``."""
         axes = (*scope, *gone)
-        candidates = math.prod(sizes[v] for v in axes) * math.prod(max(1.0, f.table.mean_points) for f in (left, right))
+        joint = math.prod([sizes[v] for v in axes])
+        candidates = joint * max(1.0, left.table.mean_points) * max(1.0, right.table.mean_points)
         reach, prune, box = None, None, None
         if limits is not None and left.reach is not None and right.reach is not None:
             reach = Reach(limits, scope, (left.reach, right.reach), gone)

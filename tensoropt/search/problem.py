@@ -381,6 +381,7 @@ class Problem:
                 f"Problem alternatives: shape must be ({len(chosen)}, {terms}), one per point, node and "
                 f"edge, got {picks.shape}. Give those that came with the assignments."
             )
+        self._check_alternatives(picks)
         # Equal layers that are configured alike have equal terms: each is looked up once, and counted.
         columns: dict[bytes, int] = {}
         nodes = [columns.setdefault(column.tobytes(), len(columns)) for column in np.ascontiguousarray(chosen.T)]
@@ -409,20 +410,29 @@ class Problem:
     def _entries(self, term: int, chosen: IntArray, picks: IntArray) -> tuple[FloatArray, FloatArray]:
         """Time and memory of a node, or of edge ``term - nodes``, ``(points,)`` each."""
         if term < self.nodes:
-            subject, tables = f"{self.names[term]!r}", self.node_tables(term)
+            tables = self.node_tables(term)
             where: tuple[IntArray, ...] = (chosen[:, term], picks)
         else:
             u, v = self.edges[term - self.nodes].tolist()
-            subject = f"edge {term - self.nodes} ({self.names[u]!r} -> {self.names[v]!r})"
             tables = self.edge_tables(term - self.nodes)
             where = (chosen[:, u], chosen[:, v], picks)
-        count = tables[0].shape[-1]
-        if picks.size and not (0 <= picks.min() and picks.max() < count):
-            raise ProblemError(
-                f"Problem alternatives: that of {subject} must be in 0..{count - 1}, got "
-                f"{picks.min()}..{picks.max()}. Choose one that exists."
-            )
         return tables[0][where], tables[1][where]
+
+    def _check_alternatives(self, picks: IntArray) -> None:
+        """Whether all ``(points, N + E)`` exist."""
+        counts = [table.shape[1] if table.ndim == 2 else 1 for table in self.node_time_s]
+        counts += [table.shape[2] if table.ndim == 3 else 1 for table in self.edge_time_s]
+        wrong = np.flatnonzero(((picks < 0) | (picks >= np.array(counts, np.int64))).any(axis=0))
+        if len(wrong):
+            term = int(wrong[0])
+            subject = f"{self.names[term]!r}" if term < self.nodes else f"edge {term - self.nodes}"
+            if term >= self.nodes:
+                u, v = self.edges[term - self.nodes].tolist()
+                subject += f" ({self.names[u]!r} -> {self.names[v]!r})"
+            raise ProblemError(
+                f"Problem alternatives: that of {subject} must be in 0..{counts[term] - 1}, got "
+                f"{picks[:, term].min()}..{picks[:, term].max()}. Choose one that exists."
+            )
 
     def evaluate(
         self, assignment: npt.ArrayLike, alternatives: npt.ArrayLike | None = None

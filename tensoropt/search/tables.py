@@ -66,7 +66,7 @@ class FrontierTable:
     @property
     def mean_points(self) -> float:
         """Points of a cell, on average; below 1.0 where cells are empty."""
-        return self.points / max(1, self.cells)
+        return len(self.time_s) / max(1, len(self.offsets) - 1)
 
     @property
     def is_single(self) -> bool:

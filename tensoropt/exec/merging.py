@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import networkx as nx
 import tensorflow as tf
 
 from tensoropt.exec.segments import needed_ops, sources_of
@@ -44,12 +45,12 @@ def keep_apart(targets: Iterable[Any], first: int) -> int:
     before = {op: [source for source in sources_of(op) if source in live] for op in live}
     added = 0
     while True:
-        waiting = _waiting(before, merged)
-        circular = [group for group in merged if group[0] in waiting]
+        circles = _circles(before, merged)
+        circular = [group for group in merged if group[0] in circles]
         if not circular:
             return added
         # Those that wait for themselves whatever else is merged; a circle may also go through several.
-        for group in [group for group in circular if _waiting(before, [group])] or circular[:1]:
+        for group in [group for group in circular if _circles(before, [group])] or circular[:1]:
             merged.remove(group)
             for op in [op for op in group if op.type not in _PASSING][:-1]:
                 with op.graph.as_default(), tf.control_dependencies(None), tf.name_scope("apart"):
@@ -75,37 +76,13 @@ def _merged(live: Mapping[Any, None]) -> list[Sequence[Any]]:
     return [*dict.fromkeys(tuple(group) for group in group_of.values()), *(tuple(group) for group in found)]
 
 
-def _waiting(before: dict[Any, list[Any]], merged: Sequence[Sequence[Any]]) -> dict[Any, None]:
-    """The ops that wait for themselves, or lie between two such, if each group is one op, its first; in order."""
+def _circles(before: Mapping[Any, Sequence[Any]], merged: Sequence[Sequence[Any]]) -> set[Any]:
+    """The ops that wait for themselves if each group is one op, its first."""
     first = {op: group[0] for group in merged for op in group}
-    sources: dict[Any, dict[Any, None]] = {}
-    for op, waits_for in before.items():
-        own = first.get(op, op)
-        sources.setdefault(own, {}).update((first.get(each, each), None) for each in waits_for)
-        sources[own].pop(own, None)
-    readers: dict[Any, list[Any]] = {op: [] for op in sources}
-    for op, own_sources in sources.items():
-        for source in own_sources:
-            readers[source].append(op)
-    left = _without_ends(dict.fromkeys(sources), sources, readers)
-    return _without_ends(left, readers, sources)
-
-
-def _without_ends(
-    ops: dict[Any, None], sources: Mapping[Any, Iterable[Any]], readers: Mapping[Any, Iterable[Any]]
-) -> dict[Any, None]:
-    """``ops`` without those that can run, in turn, once all that they wait for has run."""
-    waiting = {op: sum(source in ops for source in sources[op]) for op in ops}
-    ready = [op for op in ops if not waiting[op]]
-    done = set(ready)
-    while ready:
-        for reader in readers[ready.pop()]:
-            if reader in waiting:
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    done.add(reader)
-                    ready.append(reader)
-    return {op: None for op in ops if op not in done}
+    graph = nx.DiGraph()
+    for op, sources in before.items():
+        graph.add_edges_from((first.get(source, source), first.get(op, op)) for source in sources)
+    return {op for part in nx.strongly_connected_components(graph) if len(part) > 1 for op in part}
 
 
 def _passed(tensor: Any) -> tuple[Any, list[Any]]:

@@ -23,7 +23,7 @@ __all__ = ["Folded", "FrontierTable", "Joined", "fold", "join", "table_from_cost
 _CHUNK = 200_000
 """Candidate tuples that a thread looks at before it takes more: a millisecond's work or so, which keeps all busy."""
 
-_ROWS_FROM = 1 << 14
+_ROWS_FROM = 1 << 10
 """Joint cells from which tables of single points are worth laying out as rows (measured)."""
 
 Prune = Callable[[IntArray, FloatArray, FloatArray], np.ndarray]

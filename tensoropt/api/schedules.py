@@ -45,10 +45,12 @@ def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any],
                 raise GraphError(
                     f"{subject}: boundaries must have the dtype of x, {at.dtype.name}, got {step.dtype.name}. Cast one."
                 )
-        for dtype in [rate.dtype for rate in rates if rate.dtype != rates[0].dtype]:
-            raise GraphError(
-                f"{subject}: values must have one dtype, got {rates[0].dtype.name} and {dtype.name}. Cast one."
-            )
+        dtype = rates[0].dtype
+        for rate in rates:
+            if rate.dtype != dtype:
+                raise GraphError(
+                    f"{subject}: values must have one dtype, got {dtype.name} and {rate.dtype.name}. Cast one."
+                )
         passed = [tf.cast(at > tf.cast(step, at.dtype), tf.int32) for step in steps]
         return tf.gather(tf.stack(rates), tf.add_n(passed) if passed else 0)
 

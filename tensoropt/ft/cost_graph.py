@@ -50,10 +50,9 @@ class CostGraph:
 
     def merged(self, scope: tuple[int, ...]) -> Factor:
         """The one factor over ``scope``, of which there must be any."""
-        several = self._factors[scope]
-        if len(several) > 1 or several[0].copies > 1:
-            self._factors[scope] = [self.workshop.merge(several, self.sizes, self.limits)]
-        return self._factors[scope][0]
+        whole = self.workshop.merge(self._factors[scope], self.sizes, self.limits)
+        self._factors[scope] = [whole]
+        return whole
 
     def around(self, variable: int) -> list[Factor]:
         """The factors over ``variable``, smallest first."""
@@ -132,9 +131,7 @@ class CostGraph:
                     left.append(Factor(scope, table, Select(factor.origin, points), copies=factor.copies))
             if limits is not None:
                 # What a scope takes is known of its factors together only.
-                single = len(left) == 1 and left[0].copies == 1
-                whole = left[0] if single else workshop.merge(left, graph.sizes, limits)
-                left = [_limited(whole, limits)]
+                left = [_limited(workshop.merge(left, graph.sizes, limits), limits)]
             for factor in left:
                 graph.add(factor)
         return graph

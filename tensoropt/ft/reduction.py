@@ -105,23 +105,21 @@ def _terms(problem: Problem, variable: list[int]) -> list[Term]:
             known[key] = known.setdefault(content, made)
         return known[key]
 
-    of_nodes: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    of_edges: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    grouped: dict[tuple[bool, tuple[int, ...], int], tuple[Costs, list[int]]] = {}
+
+    def add(term: int, scope: tuple[int, ...], made: Costs) -> None:
+        grouped.setdefault((term < problem.nodes, scope, id(made)), (made, []))[1].append(term)
+
     for i, tables in enumerate(zip(problem.node_time_s, problem.node_memory_bytes, strict=True)):
-        of_nodes.setdefault(((variable[i],), id(costs(*tables, "node"))), []).append(i)
+        add(i, (variable[i],), costs(*tables, "node"))
     for e, (u, v) in enumerate(problem.edges.tolist()):
         a, b = variable[u], variable[v]
         # Scopes ascend, so that parallel edges meet whichever way they point.
         form = "within" if a == b else "forward" if a < b else "backward"
         scope = (a,) if a == b else (min(a, b), max(a, b))
         tables = problem.edge_time_s[e], problem.edge_memory_bytes[e]
-        of_edges.setdefault((scope, id(costs(*tables, form))), []).append(problem.nodes + e)
-    by_id = {id(made): made for made in known.values()}
-    return [
-        Term(tuple(terms), scope, by_id[content])
-        for grouped in (of_nodes, of_edges)
-        for (scope, content), terms in grouped.items()
-    ]
+        add(problem.nodes + e, scope, costs(*tables, form))
+    return [Term(tuple(terms), scope, made) for (_, scope, _), (made, terms) in grouped.items()]
 
 
 def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form: str) -> Costs:

@@ -239,7 +239,9 @@ class Workshop:
             raise TooLongError(candidates)
 
     def merge(self, factors: list[Factor], sizes: dict[int, int], limits: Limits | None = None) -> Factor:
-        """The product of factors over the same variables (edge elimination, Eq. 5)."""
+        """The product of factors over the same variables (edge elimination, Eq. 5); a single one is its own."""
+        if len(factors) == 1 and factors[0].copies == 1:
+            return factors[0]
         scope = factors[0].scope
         if len(scope) > 1:
             self.record("edge", scope, scope, times=sum([factor.copies for factor in factors]) - 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensoropt.search.problem import FloatArray, IntArray
 
-__all__ = ["offsets_of", "ranges", "reduce_segments"]
+__all__ = ["offsets_of", "reduce_segments"]
 
 _FILTER_FROM = 12
 """Mean candidates per segment from which the bucket filter costs less than the sorting that it saves
@@ -25,7 +25,7 @@ def offsets_of(counts: IntArray) -> IntArray:
     return offsets
 
 
-def ranges(starts: IntArray, counts: IntArray) -> IntArray:
+def _ranges(starts: IntArray, counts: IntArray) -> IntArray:
     """``starts[0], starts[0] + 1, ... (counts[0] of them), starts[1], ...``."""
     total = int(counts.sum())
     first = np.cumsum(counts) - counts
@@ -139,5 +139,5 @@ def _sort_and_scan(
     new_offsets = offsets_of(new_counts)
     kept = np.empty(int(new_offsets[-1]), np.int64)
     for rows, kept_counts, positions in rows_kept:
-        kept[ranges(new_offsets[rows], kept_counts)] = positions
+        kept[_ranges(new_offsets[rows], kept_counts)] = positions
     return kept, new_offsets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,32 +66,6 @@ def distinct_tables(tables: Iterable[FloatArray]) -> tuple[list[FloatArray], lis
 def sum_over(tables: Iterable[FloatArray], of: Callable[[FloatArray], float]) -> float:
     """The sum of a number of every table, which is worked out once per table that is shared."""
     return sum(of(table) * count for table, count in zip(*distinct_tables(tables), strict=True))
-
-
-def _exact_sums(terms: FloatArray, counts: IntArray) -> FloatArray:
-    """The correctly rounded sums of each row ``(points, terms)`` of so many of each term, all >= 0."""
-    totals = terms @ counts.astype(np.float64)
-    largest = float(totals.max(where=np.isfinite(totals), initial=0.0))
-    if largest > 0.0:
-        # Multiples of one unit whose sum is below 2^53 of it add exactly in any order. Mostly the first row tells.
-        unit = math.ldexp(1.0, math.frexp(largest)[1] - 52)
-        if _are_multiples(terms[:1], unit) and _are_multiples(terms, unit):
-            return totals
-    # A multiple as its powers of two, which are exact.
-    powers = [
-        (i, float(1 << power))
-        for i, c in enumerate(counts.tolist())
-        for power in range(c.bit_length())
-        if c >> power & 1
-    ]
-    parts = terms[:, [i for i, _ in powers]] * np.array([scale for _, scale in powers])
-    return np.array([math.fsum(row.tolist()) for row in parts])
-
-
-def _are_multiples(costs: FloatArray, unit: float) -> bool:
-    """Whether all that are finite are."""
-    counts = costs[np.isfinite(costs)] / unit
-    return bool((counts == np.rint(counts)).all())
 
 
 def _int_array(name: str, value: Any) -> IntArray:
@@ -369,6 +342,9 @@ class Problem:
         Raises:
             ProblemError: indices out of range or of the wrong shape.
         """
+        # Imported here because it is written over this module.
+        from tensoropt.search.exact_sums import exact_sums
+
         chosen = self.check_assignments(assignments)
         terms = self.nodes + len(self.edges)
         picks = (
@@ -403,7 +379,7 @@ class Problem:
         for place, i in enumerate(first):
             entries[:, place] = self._entries(i, chosen, picks[:, i])
         times = np.array(list(counted.values()))
-        sums = np.array([_exact_sums(costs.T, times) for costs in entries])
+        sums = np.array([exact_sums(costs.T, times) for costs in entries])
         sums[:, np.isinf(sums).any(axis=0)] = np.inf
         return sums[0], sums[1]
 
@@ -425,10 +401,11 @@ class Problem:
         wrong = np.flatnonzero(((picks < 0) | (picks >= np.array(counts, np.int64))).any(axis=0))
         if len(wrong):
             term = int(wrong[0])
-            subject = f"{self.names[term]!r}" if term < self.nodes else f"edge {term - self.nodes}"
-            if term >= self.nodes:
+            if term < self.nodes:
+                subject = f"{self.names[term]!r}"
+            else:
                 u, v = self.edges[term - self.nodes].tolist()
-                subject += f" ({self.names[u]!r} -> {self.names[v]!r})"
+                subject = f"edge {term - self.nodes} ({self.names[u]!r} -> {self.names[v]!r})"
             raise ProblemError(
                 f"Problem alternatives: that of {subject} must be in 0..{counts[term] - 1}, got "
                 f"{picks[:, term].min()}..{picks[:, term].max()}. Choose one that exists."

@@ -192,9 +192,11 @@ def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> 
     def leaves(term: Term, rows: list[IntArray], content: list[bytes]) -> _Leaves:
         key = (id(term.costs), *content)
         if key not in made:
-            where = np.ix_(*rows)
-            table, source = table_from_costs(term.costs.time_s[where], term.costs.memory_bytes[where])
-            several = term.costs.time_s.shape[-1]
+            time, memory = term.costs.time_s, term.costs.memory_bytes
+            *sizes, several = time.shape
+            if [len(chosen) for chosen in rows] != sizes:
+                time, memory = time[np.ix_(*rows)], memory[np.ix_(*rows)]
+            table, source = table_from_costs(time, memory)
             cell, alternative = (source, None) if several == 1 else np.divmod(source, several)
             made[key] = _Leaves(table, rows[0][cell] if len(rows) == 1 else None, alternative)
         return made[key]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.errors import InfeasibleError
-from tensoropt.search.grid import Grid, on_grid, problem_grids
+from tensoropt.search.grid import Grid, problem_grids
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 
 __all__ = ["Reduced", "Term", "reduce_problem"]
@@ -87,10 +87,8 @@ def reduce_problem(problem: Problem) -> Reduced:
     for term in terms:
         for v in term.scope:
             of[v].append(term)
-    alive = dict(enumerate(_possible(problem, members, of)))
-    done: dict[tuple[object, ...], list[int]] = {}
-    classes = tuple(_classes(v, alive, of[v], done) for v in range(len(members)))
-    return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive.values()), classes)
+    alive = _possible(problem, members, of)
+    return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive), tuple(_classes(alive, of)))
 
 
 def _terms(problem: Problem, variable: list[int]) -> list[Term]:
@@ -105,24 +103,38 @@ def _terms(problem: Problem, variable: list[int]) -> list[Term]:
             known[key] = known.setdefault(content, made)
         return known[key]
 
+    # What has the same tables over the same variables, by the tables as they are, then by what they hold.
+    same: dict[tuple[int, ...], list[int]] = {}
+    for i, (time, memory) in enumerate(zip(problem.node_time_s, problem.node_memory_bytes, strict=True)):
+        same.setdefault((id(time), id(memory), variable[i]), []).append(i)
+    tables = zip(problem.edges.tolist(), problem.edge_time_s, problem.edge_memory_bytes, strict=True)
+    for term, ((u, v), time, memory) in enumerate(tables, start=problem.nodes):
+        same.setdefault((id(time), id(memory), variable[u], variable[v]), []).append(term)
+    times, memories = (
+        (*problem.node_time_s, *problem.edge_time_s),
+        (*problem.node_memory_bytes, *problem.edge_memory_bytes),
+    )
     grouped: dict[tuple[bool, tuple[int, ...], int], tuple[Costs, list[int]]] = {}
+    for (_, _, *ends), terms in same.items():
+        form = _form(ends)
+        scope = tuple(sorted({*ends}))
+        made = costs(times[terms[0]], memories[terms[0]], form)
+        grouped.setdefault((form == "node", scope, id(made)), (made, []))[1].extend(terms)
+    return [Term(tuple(sorted(terms)), scope, made) for (_, scope, _), (made, terms) in grouped.items()]
 
-    def add(term: int, scope: tuple[int, ...], made: Costs) -> None:
-        grouped.setdefault((term < problem.nodes, scope, id(made)), (made, []))[1].append(term)
 
-    for i, tables in enumerate(zip(problem.node_time_s, problem.node_memory_bytes, strict=True)):
-        add(i, (variable[i],), costs(*tables, "node"))
-    for e, (u, v) in enumerate(problem.edges.tolist()):
-        a, b = variable[u], variable[v]
-        # Scopes ascend, so that parallel edges meet whichever way they point.
-        form = "within" if a == b else "forward" if a < b else "backward"
-        scope = (a,) if a == b else (min(a, b), max(a, b))
-        tables = problem.edge_time_s[e], problem.edge_memory_bytes[e]
-        add(problem.nodes + e, scope, costs(*tables, form))
-    return [Term(tuple(terms), scope, made) for (_, scope, _), (made, terms) in grouped.items()]
+def _form(ends: list[int]) -> str:
+    """How a table lies over its scope, which ascends, so that parallel edges meet whichever way they point."""
+    if len(ends) == 1:
+        return "node"
+    u, v = ends
+    return "within" if u == v else "forward" if u < v else "backward"
 
 
 def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form: str) -> Costs:
+    # Imported here because it takes Numba.
+    from tensoropt.search.grid_kernels import on_grids
+
     if time.ndim == (1 if form == "node" else 2):  # without alternatives
         time, memory = time[..., None], memory[..., None]
     if form == "within":  # both ends take one configuration: the diagonal
@@ -130,12 +142,9 @@ def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form:
         time, memory = time[diagonal, diagonal], memory[diagonal, diagonal]
     elif form == "backward":
         time, memory = time.swapaxes(0, 1), memory.swapaxes(0, 1)
-    time, memory = on_grid(time, grids[0]), on_grid(memory, grids[1])
-    impossible = ~np.isfinite(time + memory)
-    if impossible.any():
-        time, memory = np.where(impossible, np.inf, time), np.where(impossible, np.inf, memory)
-    free = not memory.any()
-    return Costs(np.ascontiguousarray(time), np.ascontiguousarray(memory), free)
+    flat_time, flat_memory = (np.ascontiguousarray(costs).reshape(-1) for costs in (time, memory))
+    times, memories, free = on_grids(flat_time, flat_memory, *grids)
+    return Costs(times.reshape(time.shape), memories.reshape(time.shape), free)
 
 
 def _other(term: Term, variable: int) -> int | None:
@@ -189,31 +198,44 @@ def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) 
     return [np.flatnonzero(mask) for mask in masks]
 
 
-def _classes(
-    variable: int, alive: dict[int, IntArray], terms: list[Term], done: dict[tuple[object, ...], list[int]]
-) -> IntArray:
-    """Numbers the configurations whose edge tables' rows are equal, by first members.
+def _classes(alive: list[IntArray], of: list[list[Term]]) -> list[IntArray]:
+    """Numbers each variable's configurations whose edge tables' rows are equal, by first members.
 
-    ``done`` has the numbers that single tables give; repeated layers ask for the same.
+    Repeated layers ask for the same, of a table and of all tables of a variable.
     """
+    content = [rows.tobytes() for rows in alive]
+    by_table: dict[tuple[object, ...], list[int]] = {}
+    by_tables: dict[tuple[object, ...], IntArray] = {}
+    found = []
+    for variable, terms in enumerate(of):
+        beside = [(term, other) for term in terms if (other := _other(term, variable)) is not None]
+        keys = [(id(t.costs), t.scope[0] == variable, content[variable], content[other]) for t, other in beside]
+        whole = (content[variable], *sorted({*keys}))
+        if whole not in by_tables:
+            count = len(alive[variable])
+            classes = [0] * count
+            for key, (term, other) in zip(keys, beside, strict=True):
+                if key not in by_table:
+                    by_table[key] = _equal_rows(term, variable, alive[variable], alive[other])
+                number: dict[tuple[int, int], int] = {}
+                pairs = zip(classes, by_table[key], strict=True)
+                classes = [number.setdefault(pair, len(number)) for pair in pairs]
+                if len(number) == count:
+                    break
+            by_tables[whole] = np.array(classes, np.int64)
+        found.append(by_tables[whole])
+    return found
+
+
+def _equal_rows(term: Term, variable: int, rows: IntArray, beside: IntArray) -> list[int]:
+    """The class of each row of a table, by first members."""
+    # Imported here because it takes Numba.
     from tensoropt.ft.kernels import equal_rows
 
-    rows = alive[variable]
-    classes = [0] * len(rows)
-    for term in terms:
-        other = _other(term, variable)
-        if other is None:
-            continue
-        key = (id(term.costs), term.scope[0] == variable, rows.tobytes(), alive[other].tobytes())
-        if key not in done:
-            same = np.zeros(len(rows), np.int64)
-            for table in [term.costs.time_s, term.costs.memory_bytes][: 1 if term.costs.free_memory else 2]:
-                seen = table if term.scope[0] == variable else table.swapaxes(0, 1)
-                cells = np.ascontiguousarray(seen[np.ix_(rows, alive[other])]).reshape(len(rows), -1)
-                same = equal_rows(cells, same)
-            done[key] = same.tolist()
-        number: dict[tuple[int, int], int] = {}
-        classes = [number.setdefault(pair, len(number)) for pair in zip(classes, done[key], strict=True)]
-        if len(number) == len(rows):
-            break
-    return np.array(classes, np.int64)
+    same = np.zeros(len(rows), np.int64)
+    for table in [term.costs.time_s, term.costs.memory_bytes][: 1 if term.costs.free_memory else 2]:
+        seen = table if term.scope[0] == variable else table.swapaxes(0, 1)
+        cells = np.ascontiguousarray(seen[np.ix_(rows, beside)]).reshape(len(rows), -1)
+        same = equal_rows(cells, same)
+    classes: list[int] = same.tolist()
+    return classes

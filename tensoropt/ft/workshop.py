@@ -106,7 +106,7 @@ class TooLongError(Exception):
     """Products have more candidates than is allowed; whoever set the limit does something else then."""
 
 
-PRUNE_FROM = 100_000
+PRUNE_FROM = 200_000
 """Candidates of a product from which its points are tested by bounds. Smaller ones of repeated layers are equal as long
 as they are not, and made once."""
 

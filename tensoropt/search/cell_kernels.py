@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["cell_frontiers", "fold_cells", "joint_cells", "take_cells"]
+__all__ = ["cell_frontiers", "fold_cells", "take_cells"]
 
 # Read-only arrays are what problems hold; others are accepted as such.
 _I = types.Array(types.int64, 1, "C", readonly=True)
@@ -87,44 +87,6 @@ def take_cells(offsets: Any, time: Any, memory: Any, cells: Any) -> Any:
             points[point] = first + point
             out_time[point], out_memory[point] = time[first + point], memory[first + point]
     return chosen, out_time, out_memory, points
-
-
-@njit(_OUT_I(_I, _I), cache=True, nogil=True)
-def _cell_numbers(sizes: Any, strides: Any) -> Any:
-    """For every joint cell (C order over ``sizes``) the sum of its coordinates times ``strides``."""
-    total = 1
-    for size in sizes:
-        total *= size
-    out = np.zeros(total, np.int64)
-    done = 1
-    for axis in range(len(sizes) - 1, -1, -1):
-        # The cells of the axes after this one, once for each coordinate.
-        for k in range(1, sizes[axis] if total > 0 else 0):
-            for i in range(done):
-                out[k * done + i] = out[i] + k * strides[axis]
-        done *= sizes[axis]
-    return out
-
-
-@njit(types.UniTuple(_OUT_I, 4)(_I, _I, _I, types.int64), cache=True, nogil=True)
-def joint_cells(sizes: Any, left: Any, right: Any, keep: int) -> Any:
-    """The cells of two tables that the joint cells over ``sizes`` lie in, as sums of two parts.
-
-    Args:
-        sizes: of the joint axes; those that stay come first.
-        left: by how much the left table's cell number grows along each of them.
-        right: the same of the right table.
-        keep: how many axes stay.
-
-    Returns:
-        the parts of the axes that stay, of the left and of the right table, then those of the axes that go.
-    """
-    return (
-        _cell_numbers(sizes[:keep], left[:keep]),
-        _cell_numbers(sizes[:keep], right[:keep]),
-        _cell_numbers(sizes[keep:], left[keep:]),
-        _cell_numbers(sizes[keep:], right[keep:]),
-    )
 
 
 @njit(types.Tuple((_OUT_I, _OUT_F, _OUT_F, _OUT_I, _OUT_I))(_I, _F, _F, types.int64), cache=True, nogil=True)

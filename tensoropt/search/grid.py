@@ -57,7 +57,9 @@ def _finite_range(array: FloatArray) -> tuple[float, float]:
 
 def _integer_grid(tables: Sequence[FloatArray], largest: float) -> Grid:
     """1.0 where all costs are whole numbers whose sums are exact anyway, otherwise 0.0."""
-    if largest < 2.0**52 and all(bool((np.rint(a) == a)[np.isfinite(a)].all()) for a in tables):
+    from tensoropt.search.grid_kernels import common_bits
+
+    if largest < 2.0**52 and all(common_bits(np.ascontiguousarray(a).reshape(-1), 1.0) >= 0 for a in tables):
         return 1.0
     return 0.0
 

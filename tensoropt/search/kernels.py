@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-__all__ = ["join_cells", "join_single_points"]
+__all__ = ["join_cells", "join_single_points", "join_tables", "joint_cells"]
 
 # Read-only arrays are what problems hold; others are accepted as such.
 _I = types.Array(types.int64, 1, "C", readonly=True)
 _F = types.Array(types.float64, 1, "C", readonly=True)
+_II = types.Array(types.int64, 2, "C", readonly=True)
 _FF = types.Array(types.float64, 2, "C", readonly=True)
 _OUT_I, _OUT_F = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
 _CELL, _RATIO = types.int64, types.float64
@@ -44,6 +45,44 @@ def _possible(corner_time: Any, corner_memory: Any, time: float, memory: float) 
         else:
             high = middle
     return low < len(corner_memory) and corner_time[low] >= time
+
+
+@njit(_OUT_I(_I, _I), cache=True, nogil=True)
+def _cell_numbers(sizes: Any, strides: Any) -> Any:
+    """For every joint cell (C order over ``sizes``) the sum of its coordinates times ``strides``."""
+    total = 1
+    for size in sizes:
+        total *= size
+    out = np.zeros(total, np.int64)
+    done = 1
+    for axis in range(len(sizes) - 1, -1, -1):
+        # The cells of the axes after this one, once for each coordinate.
+        for k in range(1, sizes[axis] if total > 0 else 0):
+            for i in range(done):
+                out[k * done + i] = out[i] + k * strides[axis]
+        done *= sizes[axis]
+    return out
+
+
+@njit(types.UniTuple(_OUT_I, 4)(_II, types.int64), cache=True, nogil=True)
+def joint_cells(joint: Any, keep: int) -> Any:
+    """The cells of two tables that joint cells lie in, as sums of two parts.
+
+    Args:
+        joint: ``(3, axes)``, of each joint axis its size, and by how much the left and the right table's cell number
+            grows along it. Those that stay come first.
+        keep: how many axes stay.
+
+    Returns:
+        the parts of the axes that stay, of the left and of the right table, then those of the axes that go.
+    """
+    sizes, left, right = joint[0], joint[1], joint[2]
+    return (
+        _cell_numbers(sizes[:keep], left[:keep]),
+        _cell_numbers(sizes[:keep], right[:keep]),
+        _cell_numbers(sizes[keep:], left[keep:]),
+        _cell_numbers(sizes[keep:], right[keep:]),
+    )
 
 
 @njit(
@@ -262,6 +301,57 @@ def join_cells(
         counts[cell - first] = length
         done += length
     return counts, out_time[:done].copy(), out_memory[:done].copy(), out_left[:done].copy(), out_right[:done].copy()
+
+
+@njit(
+    types.Tuple((_OUT_I, _OUT_F, _OUT_F, _OUT_I, _OUT_I))(
+        _I, _F, _F, _I, _F, _F, _II, types.int64, _F, _F, _F, _F, _RATIO
+    ),
+    cache=True,
+    nogil=True,
+)
+def join_tables(
+    left_offsets: Any,
+    left_time: Any,
+    left_memory: Any,
+    right_offsets: Any,
+    right_time: Any,
+    right_memory: Any,
+    joint: Any,
+    keep: int,
+    outside_time: Any,
+    outside_memory: Any,
+    corner_time: Any,
+    corner_memory: Any,
+    ratio: float,
+) -> Any:
+    """All cells of `join_cells` at once, from tables as they are; see there and `joint_cells`.
+
+    Returns:
+        the offsets of the cells, then for each point its time, memory, and its points in both tables.
+    """
+    left_cell, right_cell, left_step, right_step = joint_cells(joint, keep)
+    counts, time, memory, left, right = join_cells(
+        left_cell,
+        right_cell,
+        left_step,
+        right_step,
+        left_offsets,
+        right_offsets,
+        np.concatenate((left_time, right_time)),
+        np.concatenate((left_memory, right_memory)),
+        outside_time,
+        outside_memory,
+        corner_time,
+        corner_memory,
+        ratio,
+        0,
+        len(left_cell),
+    )
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    for cell in range(len(counts)):
+        offsets[cell + 1] = offsets[cell] + counts[cell]
+    return offsets, time, memory, left, right
 
 
 @njit(

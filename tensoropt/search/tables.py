@@ -149,14 +149,14 @@ def fold(table: FrontierTable, count: int) -> Folded:
     return Folded(FrontierTable(table.shape, offsets_of(counts), time, memory), points, second)
 
 
-def _strides(axes: Sequence[int], shape: Sequence[int], count: int) -> IntArray:
+def _strides(axes: Sequence[int], shape: Sequence[int], count: int) -> list[int]:
     """By how much a table's cell number grows along each of ``count`` joint axes."""
     strides = [0] * count
     stride = 1
     for axis, size in zip(reversed(axes), reversed(shape), strict=True):
         strides[axis] = stride
         stride *= size
-    return np.array(strides, np.int64)
+    return strides
 
 
 def join(
@@ -195,18 +195,26 @@ def join(
         a table of shape ``sizes[:keep]`` with back-pointers.
     """
     # Imported here because it takes Numba.
-    from tensoropt.search import cell_kernels, kernels
+    from tensoropt.search import kernels
 
-    join_cells: Callable[..., _Part] = kernels.join_cells
-    join_single_points: Callable[..., tuple[IntArray, FloatArray, FloatArray, IntArray]] = kernels.join_single_points
     shape, gone = tuple(sizes[:keep]), math.prod(sizes[keep:])
     cells = math.prod(shape)
     # A joint cell's number in a table is a sum: a part from the axes that stay, and one from those that go.
-    one, other = (_strides(axes, t.shape, len(sizes)) for t, axes in ((left, left_axes), (right, right_axes)))
-    numbers = cell_kernels.joint_cells(np.array(sizes, np.int64), one, other, keep)
-    stay, rest = numbers[:2], numbers[2:]
+    strides = [_strides(axes, t.shape, len(sizes)) for t, axes in ((left, left_axes), (right, right_axes))]
+    joint = np.array([sizes, *strides], np.int64).reshape(3, -1)
     bounds = _NO_BOUNDS if box is None else box
-    if cells * gone >= _ROWS_FROM and left.is_single and right.is_single:
+    cuts = _cuts(left, right, cells, gone)
+    single = cells * gone >= _ROWS_FROM and left.is_single and right.is_single
+    if len(cuts) <= 2 and prune is None and not single:
+        # Most products are so small that a second call would take as long as they do.
+        tables = (left.offsets, left.time_s, left.memory_bytes, right.offsets, right.time_s, right.memory_bytes)
+        offsets, time, memory, a, b = kernels.join_tables(*tables, joint, keep, *bounds, ratio)
+        return Joined(FrontierTable(shape, offsets, time, memory), a, b)
+    join_cells: Callable[..., _Part] = kernels.join_cells
+    join_single_points: Callable[..., tuple[IntArray, FloatArray, FloatArray, IntArray]] = kernels.join_single_points
+    numbers = kernels.joint_cells(joint, keep)
+    stay, rest = numbers[:2], numbers[2:]
+    if single:
         rows, sides = [], []
         for side, table in enumerate((left, right)):
             starts, row = np.unique(stay[side], return_inverse=True)
@@ -232,7 +240,7 @@ def join(
         def solve(first: int, last: int) -> _Part:
             return _finish(first, last, join_cells(*flat, *bounds, ratio, first, last), prune)
 
-    pairs = list(itertools.pairwise(_cuts(left, right, cells, gone)))
+    pairs = list(itertools.pairwise(cuts))
     if pool is not None and len(pairs) > 1:
         parts = list(pool.map(lambda pair: solve(*pair), pairs))
     else:

@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--sample", choices=SAMPLES, default=SAMPLES[0], help="(default %(default)s)")
     parser.add_argument("--strategies", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=15, help="measured for each strategy (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=21, help="measured for each strategy (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--costs", choices=("measured", "analytic"), default="measured")
     parser.add_argument("--quick", action="store_true", help="3 strategies of 2 models")

@@ -53,7 +53,8 @@ class _Run:
         steps_s: seconds of each step without a trace.
         processor_s: processor time of each of them.
         journals: when each collective of these steps began and ended, and its processor time, in seconds.
-        drifts: how many times longer the reference took then than during the profile.
+        references_s: what the reference took then.
+        predicted_s: the step by the profile before all steps, and by the one after them.
     """
 
     strategy: Strategy
@@ -64,7 +65,8 @@ class _Run:
     steps_s: list[float] = field(default_factory=list)
     processor_s: list[float] = field(default_factory=list)
     journals: list[NDArray[np.float64]] = field(default_factory=list)
-    drifts: list[float] = field(default_factory=list)
+    references_s: list[float] = field(default_factory=list)
+    predicted_s: list[float] = field(default_factory=list)
 
     def steps(self, job: Any, step: Callable[[], Any]) -> list[tuple[float, float, NDArray[np.float64]]]:
         """A turn of steps, measured, after one that is not: seconds, processor time, and the journal of each."""
@@ -80,13 +82,13 @@ class _Run:
             result.append((*took, 1e-9 * np.array(engine.read_journal(), np.float64).reshape(-1, 3)))
         return result
 
-    def keep(self, steps: list[tuple[float, float, NDArray[np.float64]]], drift: float) -> None:
+    def keep(self, steps: list[tuple[float, float, NDArray[np.float64]]], reference_s: float) -> None:
         """Adds a turn's steps to what was measured."""
         for took_s, processor_s, journal in steps:
             self.steps_s.append(took_s)
             self.processor_s.append(processor_s)
             self.journals.append(journal)
-            self.drifts.append(drift)
+            self.references_s.append(reference_s)
 
 
 def main() -> None:
@@ -122,7 +124,6 @@ def main() -> None:
     reference = Reference(job.comm)
     profiled_s = _watch_profile(reference, others)
     costs.settle_costs(job, planner, topology, flags.costs)
-    profiled_s.append(reference.seconds())
     measured_s = time.perf_counter() - started
     space = planner.space(topology)
     train_op = imported.steps[0]
@@ -158,14 +159,21 @@ def main() -> None:
             job.executor = run.executor
             steps = others.undisturbed(functools.partial(run.steps, job, step))
             after_s = reference.seconds()
-            run.keep(steps, (before_s + after_s) / 2 / float(np.mean(profiled_s)))
+            run.keep(steps, (before_s + after_s) / 2)
             before_s = after_s
-    networks = (network_of(space), BlockingBreakdown(space).network()) if job.rank == 0 else ()
+    # The machine's speed may have changed since the profile, so there is another one after all steps.
+    job.remeasure = True
+    costs.settle_costs(job, planner, topology, flags.costs)
+    spaces = (space, planner.space(topology))
+    for run in runs:
+        run.predicted_s = [_predicted(each, run) for each in spaces]
+    networks = [(each, network_of(each), BlockingBreakdown(each).network()) for each in spaces if job.rank == 0]
     entries = []
     for number, run in enumerate(runs):
-        entry = _entry(job, space, run, crowding, reduce)
+        entry = _entry(job, space, run, crowding, float(np.mean(profiled_s)), reduce)
         if job.rank == 0:
-            entry["simulated_s"] = [_simulated(space, run.strategy, network) for network in networks]
+            simulated_s = [[_simulated(each, run.strategy, one) for one in kinds] for each, *kinds in networks]
+            entry["simulated_s"] = np.mean(simulated_s, axis=0).tolist()
             if flags.operators:
                 entry["operators"] = _by_operator(run.plan, run.kernels)
                 entry["kernels_by_name"] = run.kernels
@@ -187,6 +195,12 @@ def main() -> None:
             "strategies": entries,
         }
         flags.out.write_text(json.dumps(report) + "\n", encoding="utf-8")
+
+
+def _predicted(space: Any, run: _Run) -> float:
+    """What a strategy's step takes in a space of the same configurations."""
+    alternatives = None if run.strategy.alternatives is None else [run.strategy.alternatives]
+    return float(space.problem.costs([run.strategy.assignment], alternatives)[0][0])
 
 
 def _simulated(space: Any, strategy: Strategy, network: Network) -> float:
@@ -221,7 +235,9 @@ def _watch_profile(reference: Reference, others: Others) -> list[float]:
     return profiled_s
 
 
-def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..., Any]) -> dict[str, Any]:
+def _entry(
+    job: Any, space: Any, run: _Run, crowding: float, profiled_s: float, reduce: Callable[..., Any]
+) -> dict[str, Any]:
     """Measured and predicted figures of one strategy; what ranks measured is combined. Collective."""
     kernels = run.kernels.items()
     packing_s = sum(took for name, took in kernels if _SCOPE in name and not _is_collective(name))
@@ -250,15 +266,18 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
     network_s = float(space.network_seconds(strategy.assignment, strategy.alternatives)[0])
     to_pack_s = packing_seconds(space, plan)
     peak: Any = plan.notes["peak_memory"]
+    predicted_s = float(np.mean(run.predicted_s))
+    drifts = np.array(run.references_s) / profiled_s
     return {
         "kind": strategy.kind,
-        "time_s": [float(plan.time_s), took_s],
+        "time_s": [predicted_s, took_s],
+        "predicted_s": run.predicted_s,
         # The same, if the machine had stayed as fast as when operators were profiled.
-        "steady_time_s": [float(plan.time_s), float(reduce(steps_s / run.drifts))],
+        "steady_time_s": [predicted_s, float(reduce(steps_s / drifts))],
         "network_s": [network_s, collectives_s + packing_s],
         "memory_bytes": [float(peak["memory_bytes"]), float(sum(parts.values()))],
         # What the times are made of; operators take what is left, with what TensorFlow takes between kernels.
-        "compute_s": [float(plan.time_s) - network_s, took_s - collectives_s - packing_s - waiting_s],
+        "compute_s": [predicted_s - network_s, took_s - collectives_s - packing_s - waiting_s],
         "packing_s": [to_pack_s, packing_s],
         "collectives_s": [network_s - to_pack_s, collectives_s],
         "waiting_s": waiting_s,
@@ -272,7 +291,7 @@ def _entry(job: Any, space: Any, run: _Run, crowding: float, reduce: Callable[..
         "measured_parts": parts,
         "predicted_at": f"{peak['operator']}, {'backward' if peak['backward'] else 'forward'}",
         "steps_s": steps_s.tolist(),
-        "drifts": run.drifts,
+        "drifts": drifts.tolist(),
         "transfers_s": np.median(transfer_s, axis=0).tolist(),
     }
 

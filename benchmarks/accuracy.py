@@ -22,9 +22,10 @@ packing of collectives' buffers, collectives, and what ranks wait for one anothe
 operators include; and says how far the memory is off that searches add up. ``benchmarks.simulated`` has the simulator's
 times of the same steps.
 
-What other programs disturb is measured again (``--patience``). The machine's speed may have changed since operators
-were profiled: a fixed reference is timed before and after each turn of steps, and *steady time* compares with steps
-that are divided by how much longer it took then than during the profile.
+What other programs disturb is measured again (``--patience``). The machine's speed changes while all this goes on, so
+operators are profiled before the steps and after them, and the mean of both predictions counts. A fixed reference is
+timed before and after each turn of steps, too, and *steady time* compares with steps that are divided by how much
+longer it took then than during the profiles.
 """
 
 from __future__ import annotations

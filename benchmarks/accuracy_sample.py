@@ -22,8 +22,8 @@ from tensoropt.search.problem import Problem
 
 __all__ = ["SAMPLES", "Strategy", "sample_strategies"]
 
-SAMPLES = ("random", "methods")
-"""Which strategies are executed: these ones, or those of :mod:`benchmarks.accuracy_methods`."""
+SAMPLES = ("random", "methods", "both")
+"""Which strategies are executed: these ones, those of :mod:`benchmarks.accuracy_methods`, or those and then these."""
 
 _KINDS = ("frontier", "distorted", "changed")
 

@@ -124,6 +124,7 @@ def main() -> None:
     reference = Reference(job.comm)
     profiled_s = _watch_profile(reference, others)
     costs.settle_costs(job, planner, topology, flags.costs)
+    profiled_s.append(reference.seconds())
     measured_s = time.perf_counter() - started
     space = planner.space(topology)
     train_op = imported.steps[0]
@@ -137,10 +138,14 @@ def main() -> None:
         return tensoropt.run(train_op, mine)
 
     def sample() -> list[Strategy]:
-        if flags.sample == "random":
-            return sample_strategies(space.problem, flags.strategies, flags.seed)
-        found = functools.partial(planner.found_by, topology)
-        return strategies_of_methods(planner.frontier(topology), lambda name: found(name).frontier, flags.strategies)
+        chosen: list[Strategy] = []
+        if flags.sample != "random":
+            found = functools.partial(planner.found_by, topology)
+            least = flags.strategies if flags.sample == "methods" else 0
+            chosen = strategies_of_methods(planner.frontier(topology), lambda name: found(name).frontier, least)
+        if flags.sample != "methods":
+            chosen += sample_strategies(space.problem, flags.strategies - len(chosen), flags.seed)
+        return chosen
 
     runs = []
     for strategy in job.on_rank_0("sampling", sample):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,7 +70,8 @@ def compare(
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
         topology: the cluster, or a preset's name; by default the one that ``init`` collected.
         methods: some of :data:`METHODS`, of which those by Markov chains may have options
-            (``tensoropt.Mcmc(seconds=10)``); by default all.
+            (``tensoropt.Mcmc(seconds=10)``); by default all. One that is there again, with other options, has a number
+            behind its name: ``mcmc (2)``.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
@@ -132,7 +135,18 @@ def _compare(
         if interrupted:
             rows += [_without(one, "not compared: Ctrl-C ended the comparison") for one in methods[len(rows) :]]
             break
-    return Comparison(topology.name, topology.device_count, str(limit), planner.batch(), tables_s, tuple(rows))
+    return Comparison(topology.name, topology.device_count, str(limit), planner.batch(), tables_s, _told_apart(rows))
+
+
+def _told_apart(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+    """Rows of one method with their numbers, from the second on."""
+    counts: Counter[str] = Counter()
+    result = []
+    for row in rows:
+        counts[row.method] += 1
+        number = counts[row.method]
+        result.append(row if number == 1 else dataclasses.replace(row, method=f"{row.method} ({number})"))
+    return tuple(result)
 
 
 def _row(chains: Chains, method: str | Mcmc, limit: MemoryLimit) -> tuple[ComparisonRow, bool]:

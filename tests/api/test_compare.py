@@ -105,6 +105,16 @@ def test_chains_of_a_comparison_have_options() -> None:
     assert (table.row("mcmc").simulated_time_s or 0.0) <= (table.row("ft").simulated_time_s or 0.0)
 
 
+def test_chains_with_other_options_are_rows_of_their_own() -> None:
+    import tensoropt
+    from tensoropt.cluster.presets import cpu
+
+    few, more = (tensoropt.Mcmc(iterations=count, chains=1, patience=1.0) for count in (20, 40))
+    table = tensoropt.compare(_build(), cpu(2), methods=["ft", few, more])
+    assert [row.method for row in table.rows] == ["ft", "mcmc", "mcmc (2)"]
+    assert [table.plan(name).notes["proposals"] for name in ("mcmc", "mcmc (2)")] == [20, 40]
+
+
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_rows_that_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensoropt

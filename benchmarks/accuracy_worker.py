@@ -7,7 +7,7 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,6 @@ class _Run:
         processor_s: processor time of each of them.
         journals: when each collective of these steps began and ended, and its processor time, in seconds.
         references_s: what the reference took then.
-        predicted_s: the step by the profile before all steps, and by the one after them.
     """
 
     strategy: Strategy
@@ -66,7 +65,6 @@ class _Run:
     processor_s: list[float] = field(default_factory=list)
     journals: list[NDArray[np.float64]] = field(default_factory=list)
     references_s: list[float] = field(default_factory=list)
-    predicted_s: list[float] = field(default_factory=list)
 
     def steps(self, job: Any, step: Callable[[], Any]) -> list[tuple[float, float, NDArray[np.float64]]]:
         """A turn of steps, measured, after one that is not: seconds, processor time, and the journal of each."""
@@ -170,12 +168,10 @@ def main() -> None:
     job.remeasure = True
     costs.settle_costs(job, planner, topology, flags.costs)
     spaces = (space, planner.space(topology))
-    for run in runs:
-        run.predicted_s = [_predicted(each, run) for each in spaces]
     networks = [(each, network_of(each), BlockingBreakdown(each).network()) for each in spaces if job.rank == 0]
     entries = []
     for number, run in enumerate(runs):
-        entry = _entry(job, space, run, crowding, float(np.mean(profiled_s)), reduce)
+        entry = _entry(job, spaces, run, crowding, float(np.mean(profiled_s)), reduce)
         if job.rank == 0:
             simulated_s = [[_simulated(each, run.strategy, one) for one in kinds] for each, *kinds in networks]
             entry["simulated_s"] = np.mean(simulated_s, axis=0).tolist()
@@ -202,10 +198,14 @@ def main() -> None:
         flags.out.write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 
-def _predicted(space: Any, run: _Run) -> float:
-    """What a strategy's step takes in a space of the same configurations."""
-    alternatives = None if run.strategy.alternatives is None else [run.strategy.alternatives]
-    return float(space.problem.costs([run.strategy.assignment], alternatives)[0][0])
+def _predicted(space: Any, run: _Run) -> tuple[float, float, float]:
+    """What a strategy's step takes in a space, of that the network, and of that packing."""
+    chosen = run.strategy.assignment, run.strategy.alternatives
+    return (
+        float(space.problem.costs(*chosen)[0][0]),
+        float(space.network_seconds(*chosen)[0]),
+        packing_seconds(space, run.plan),
+    )
 
 
 def _simulated(space: Any, strategy: Strategy, network: Network) -> float:
@@ -241,9 +241,9 @@ def _watch_profile(reference: Reference, others: Others) -> list[float]:
 
 
 def _entry(
-    job: Any, space: Any, run: _Run, crowding: float, profiled_s: float, reduce: Callable[..., Any]
+    job: Any, spaces: Sequence[Any], run: _Run, crowding: float, profiled_s: float, reduce: Callable[..., Any]
 ) -> dict[str, Any]:
-    """Measured and predicted figures of one strategy; what ranks measured is combined. Collective."""
+    """Measured figures of one strategy, ranks' combined, and predicted ones, the mean of all spaces'. Collective."""
     kernels = run.kernels.items()
     packing_s = sum(took for name, took in kernels if _SCOPE in name and not _is_collective(name))
     compute_s = sum(took for name, took in kernels if _SCOPE not in name and not _is_collective(name))
@@ -267,16 +267,14 @@ def _entry(
         packing_s, waiting_s = packing_s * crowding, 0.0
         collectives_s = max(float(reduce(steps_s - busy_s.mean(axis=0) * crowding)), 0.0)
     plan = run.plan
-    strategy = run.strategy
-    network_s = float(space.network_seconds(strategy.assignment, strategy.alternatives)[0])
-    to_pack_s = packing_seconds(space, plan)
+    predictions = [_predicted(space, run) for space in spaces]
+    predicted_s, network_s, to_pack_s = np.mean(predictions, axis=0).tolist()
     peak: Any = plan.notes["peak_memory"]
-    predicted_s = float(np.mean(run.predicted_s))
     drifts = np.array(run.references_s) / profiled_s
     return {
-        "kind": strategy.kind,
+        "kind": run.strategy.kind,
         "time_s": [predicted_s, took_s],
-        "predicted_s": run.predicted_s,
+        "predicted_s": [step_s for step_s, *_ in predictions],
         # The same, if the machine had stayed as fast as when operators were profiled.
         "steady_time_s": [predicted_s, float(reduce(steps_s / drifts))],
         "network_s": [network_s, collectives_s + packing_s],

@@ -153,10 +153,16 @@ WIDTH = 8
 OF_TASK = (LINE_POSITION, STAMP, WAITING, ENABLER, TURN, END, TAIL, OPEN)
 
 
+# Words of a cache line: a blob begins with one, and so does each task's part of the first array.
+_LINE = 8
+
+
 def pack(numbers: Mapping[int, int], arrays: Mapping[int, Ints | int]) -> Ints:
     """A blob of numbers and arrays; an array that is given as a size is zeros."""
     sizes = {field: value if isinstance(value, int) else value.size for field, value in arrays.items()}
-    result = np.zeros(HEADER + sum(sizes.values()), np.int64)
+    room = np.zeros(HEADER + sum(sizes.values()) + _LINE, np.int64)
+    first = -(room.ctypes.data // room.itemsize) % _LINE
+    result = room[first : first + len(room) - _LINE]
     for field, number in numbers.items():
         result[field] = number
     place = HEADER

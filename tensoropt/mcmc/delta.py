@@ -13,6 +13,7 @@ from tensoropt.mcmc.blob import (
     BUFFER_AFTER,
     CHANGED,
     CLASSES,
+    DIRTY,
     DRIFT,
     ENABLER,
     END,
@@ -66,14 +67,14 @@ from tensoropt.mcmc.blob import (
 from tensoropt.mcmc.changes import find_changes, mark_changes
 from tensoropt.mcmc.compiled import compiled
 from tensoropt.mcmc.heap import pop, push
-from tensoropt.mcmc.links import tasks_after, waits_for_one
+from tensoropt.mcmc.links import tasks_after
 from tensoropt.mcmc.marks import forget_tails, leave_marks, leave_tails
 from tensoropt.mcmc.regions import consider, find_shift, next_change, note, skip
 from tensoropt.mcmc.relations import lane_of
 
 __all__ = ["change", "commit"]
 
-# Trying to skip costs as much as simulating a few tasks.
+# Skipping costs as much as simulating so many tasks, and those that the change concerns.
 _LEAST_GAIN = 12
 # After a change so many others are tried before chains are measured anew: several changes may follow one another.
 _TRIES = 4
@@ -131,14 +132,15 @@ def change(
     size = skip(net, frame, pool, path, work, stages, 0, base, 0, 0, limit)
     reach = limit + work[LOST] + work[DRIFT]
     tries, pause = 2, 2
+    least = _LEAST_GAIN + work[DIRTY]
     while size > 0:
         if tries <= 0:
             start, shift = find_shift(work, base, size)
             tries = pause
             pause = min(2 * pause, 256)  # looking costs as much as simulating several tasks
             if start >= 0:
-                stop = next_change(net, frame, pool, path, work, stages, start, total, _LEAST_GAIN)
-                if stop - start >= _LEAST_GAIN:
+                stop = next_change(net, frame, pool, path, work, stages, start, total, least)
+                if stop - start >= least:
                     base = stop
                     size = skip(net, frame, pool, path, work, stages, start, stop, shift, size, limit)
                     tries, pause = 2, 2
@@ -186,7 +188,8 @@ def change(
             work[FRESH_NEW] = max(work[FRESH_NEW], end)
         for number in range(tasks_after(net, frame, pool, path, work, stages, task, work[BUFFER_AFTER])):
             after = work[work[BUFFER_AFTER] + number]
-            if waits_for_one(net, frame, stages, after):
+            if after < 0:
+                after = ~after
                 work[work[WAITING] + WIDTH * after], work[work[ENABLER] + WIDTH * after] = epoch, task
                 push(work, work[HEAP_READY], work[HEAP_TASK], size, end, after)
                 size += 1

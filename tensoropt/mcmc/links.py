@@ -1,7 +1,9 @@
 """Who waits for whom under the strategy of a timeline, kept from one strategy to the next.
 
 What :mod:`tensoropt.mcmc.relations` follows through operators and edges is held here as lists of slots, in which an
-empty way is left out. A change rewrites the entries of ways that become empty or cease to be.
+empty way is left out. A change rewrites the entries of ways that become empty or cease to be. Of what comes after,
+slots and tasks that wait for a single other one are written as their complement, ``~slot``: simulation need not look up
+what else they wait for.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tensoropt.mcmc.blob import (
 from tensoropt.mcmc.compiled import compiled, inlined
 from tensoropt.mcmc.relations import predecessors, successors
 
-__all__ = ["link", "link_all", "tasks_after", "tasks_before", "waits_for_one"]
+__all__ = ["link", "link_all", "tasks_after", "tasks_before"]
 
 
 @inlined
@@ -32,7 +34,7 @@ def link(net: Any, work: Any, slot: int, empty: bool) -> None:
     """Notes whether a way is empty: then its ends wait for one another directly."""
     if net[net[SOURCE] + slot] >= 0:
         source, target = net[net[SOURCE] + slot], net[net[TARGET] + slot]
-        work[work[AFTER] + net[net[SOURCE_ENTRY] + slot]] = target if empty else slot
+        work[work[AFTER] + net[net[SOURCE_ENTRY] + slot]] = target if empty else ~slot
         work[work[BEFORE] + net[net[TARGET_ENTRY] + slot]] = source if empty else slot
 
 
@@ -50,16 +52,20 @@ def link_all(net: Any, path: Any, work: Any) -> None:
 
 @inlined
 def tasks_after(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: int, task: int, at: int) -> int:
-    """The tasks that wait for a task: how many are written to ``work`` from ``at`` on."""
+    """The tasks that wait for a task: how many are written to ``work`` from ``at`` on.
+
+    Those known to wait for no other one are written as their complement.
+    """
     if frame[CLASSES] > 1:
         return successors(net, frame, pool, path, stages, task, work, at)
     slot = task // stages
     if task - slot * stages + 1 < pool[path[slot]]:
-        work[at] = task + 1
+        work[at] = ~(task + 1)
         return 1
     first, last = net[net[AFTER_FIRST] + slot], net[net[AFTER_FIRST] + slot + 1]
     for entry in range(first, last):
-        work[at + entry - first] = work[work[AFTER] + entry] * stages
+        after = work[work[AFTER] + entry]
+        work[at + entry - first] = after * stages if after >= 0 else ~(~after * stages)
     return last - first
 
 
@@ -77,13 +83,3 @@ def tasks_before(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: 
         before = work[work[BEFORE] + entry]
         work[at + entry - first] = before * stages + pool[path[before]] - 1
     return last - first
-
-
-@inlined
-def waits_for_one(net: Any, frame: Any, stages: int, task: int) -> bool:
-    """Whether a task, where all devices do the same, waits for a single other one."""
-    slot = task // stages
-    return bool(
-        frame[CLASSES] == 1
-        and (task > slot * stages or net[net[BEFORE_FIRST] + slot + 1] - net[net[BEFORE_FIRST] + slot] == 1)
-    )

@@ -126,6 +126,7 @@ def leave_tails(net: Any, frame: Any, pool: Any, path: Any, work: Any, stages: i
         tail = 0
         for number in range(tasks_after(net, frame, pool, path, work, stages, task, buffer)):
             after = work[buffer + number]
+            after = after if after >= 0 else ~after
             spent = pool[path[after // stages] + 1 + 2 * (after % stages)]
             tail = max(tail, spent + work[work[TAIL] + WIDTH * after])
         work[work[TAIL] + WIDTH * task] = tail

@@ -445,6 +445,8 @@ class Network:
         for way_of in np.flatnonzero(source >= 0).tolist():
             after[way_of].append(int(target[way_of]))
             before[way_of].append(int(source[way_of]))
+        # Slots that wait for a single other one; see tensoropt.mcmc.links.
+        marked = [~slot if len(some) == 1 else slot for slot, some in enumerate(before)]
         after_first, before_first = (np.cumsum([0, *map(len, some)]).astype(np.int64) for some in (after, before))
         return {
             blob.EDGE_FROM: ends[:, 0].copy(),
@@ -474,9 +476,9 @@ class Network:
             blob.AFTER_FIRST: after_first,
             blob.BEFORE_FIRST: before_first,
             blob.SOURCE: source,
-            blob.TARGET: target,
+            blob.TARGET: np.array(marked, np.int64)[target],
             blob.SOURCE_ENTRY: after_first[source] + source_place,
             blob.TARGET_ENTRY: before_first[target] + target_place,
-            blob.AFTER_ALL: np.array([other for some in after for other in some], np.int64),
+            blob.AFTER_ALL: np.array([marked[other] for some in after for other in some], np.int64),
             blob.BEFORE_ALL: np.array([other for some in before for other in some], np.int64),
         }

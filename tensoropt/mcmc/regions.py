@@ -97,7 +97,7 @@ def _turn(work: Any, task: int) -> int:
     return int(((2 * work[work[REGION_LOGGED] + region]) << 32) + place)
 
 
-@compiled
+@inlined
 def consider(
     net: Any,
     frame: Any,

@@ -48,7 +48,7 @@ def test_delta_simulation_gives_the_timeline_of_full_simulation_for_1000_sequenc
     for seed in range(1000):
         rng = np.random.default_rng(seed)
         if seed % 5 == 0:
-            network = random_network(seed, operators=int(rng.integers(3, 30)))
+            network = random_network(seed, operators=int(rng.integers(3, 60)))
             simulator, whole = (Simulator(network, _random(network, rng)) for _ in range(2))
         for _ in range(5):
             operator = int(rng.integers(network.operators))

@@ -4,6 +4,7 @@
     python -m benchmarks.paper table3 --model transformer --devices 16 64 --size layers=50
     python -m benchmarks.paper table3 --model transformer --size layers=4 --method ldp
     python -m benchmarks.paper pase_equals_ft --model alexnet --devices 4
+    python -m benchmarks.paper flexflow_table5 --model inception3 --devices 16 --whole
     python -m benchmarks.paper pase_table1 --model inception3 --devices 4 64
 
 ``--size`` replaces an argument of every chosen model, such as its layers (100 Transformer layers are an encoder and a
@@ -64,6 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epsilon", type=float, default=0.0, help="bound on the error of frontiers (default: exact)")
     parser.add_argument("--threads", type=positive, default=None)
     parser.add_argument("--method", nargs="+", choices=table3.METHODS, help="of table3")
+    parser.add_argument("--whole", action="store_true", help="of flexflow_table5: search all of SOAP, not what runs")
     flags = parser.parse_args(arguments)
     options = Options(
         tuple(flags.model),
@@ -74,7 +76,11 @@ def main(arguments: list[str] | None = None) -> None:
     )
     if flags.method and flags.experiment != "table3":
         parser.error(f"--method: is of table3, got it for {flags.experiment}")
-    more = {"methods": tuple(flags.method)} if flags.method else {}
+    if flags.whole and flags.experiment != "flexflow_table5":
+        parser.error(f"--whole: is of flexflow_table5, got it for {flags.experiment}")
+    more: Report = {"methods": tuple(flags.method)} if flags.method else {}
+    if flags.whole:
+        more["whole"] = True
     try:
         for model in flags.model if flags.experiment != "figure7" else ():  # it has an argument of its own
             check_sizes(model, MODELS[model], dict(flags.size))

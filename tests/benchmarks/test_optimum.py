@@ -31,12 +31,16 @@ def test_chains_find_the_best_of_all_strategies_of_lenet() -> None:
     assert report["partial_strategies"] < 1e5
 
 
-def test_a_row_of_table_5_says_what_was_searched() -> None:
+@pytest.mark.parametrize(
+    ("whole", "searched"),
+    [(False, "no placement of operators, no splits of height and width"), (True, "all of SOAP: operators on parts")],
+)
+def test_a_row_of_table_5_says_what_was_searched(whole: bool, searched: str) -> None:
     from benchmarks.paper.flexflow_table5 import run
     from benchmarks.paper.setting import Options
 
-    report = run(Options(("lenet",), (4,)), initial=1)
-    assert "no placement of operators, no splits of height and width" in report["searched"]
+    report = run(Options(("lenet",), (4,)), whole=whole, initial=1)
+    assert searched in report["searched"]
     row = report["rows"]["lenet, 4 devices"]
     assert row["best_strategy_s"]["least"] <= row["first_strategy_s"]
     assert row["best_strategy_s"]["least"] <= row["data_parallel_s"]

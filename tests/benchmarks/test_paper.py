@@ -248,6 +248,7 @@ def test_a_size_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         ),
         (["table1", "--size", "foo=3"], "--size foo: must be an argument of vgg16, one of batch_size"),
         (["figure8", "--method", "ldp"], "--method: is of table3, got it for figure8"),
+        (["table3", "--whole"], "--whole: is of flexflow_table5, got it for table3"),
         (["figure8", "--devices", "0"], "argument --devices: must be a whole number of at least 1, got '0'"),
         (["figure8", "--threads", "x"], "argument --threads: must be a whole number of at least 1, got 'x'"),
         (["table1", "--json", "/nowhere/x.json"], "'/nowhere/x.json': the directory '/nowhere' does not exist"),

@@ -20,7 +20,7 @@ import numpy as np
 from tensoropt.ft import track_frontier
 from tensoropt.search.problem import Problem
 
-__all__ = ["SAMPLES", "Strategy", "sample_strategies"]
+__all__ = ["SAMPLES", "Strategy", "sample_strategies", "told_apart"]
 
 SAMPLES = ("random", "methods", "both")
 """Which strategies are executed: these ones, those of :mod:`benchmarks.accuracy_methods`, or those and then these."""
@@ -60,6 +60,22 @@ def sample_strategies(problem: Problem, count: int, seed: int) -> list[Strategy]
         if len(found) == count:
             break
     return [Strategy(kind, point) for point, kind in found.items()]
+
+
+def told_apart(problem: Problem, strategies: Sequence[Strategy], share: float) -> list[Strategy]:
+    """Those that are predicted to take more or less time than each before them, by more than a share of it.
+
+    Strategies that take the same time have an order of prediction, but none that could be measured.
+    """
+    result: list[Strategy] = []
+    times: list[float] = []
+    for strategy in strategies:
+        alternatives = None if strategy.alternatives is None else np.array(strategy.alternatives)
+        time_s = float(problem.costs(np.array(strategy.assignment), alternatives)[0][0])
+        if all(abs(time_s - other) > share * min(time_s, other) for other in times):
+            result.append(strategy)
+            times.append(time_s)
+    return result
 
 
 def _distorted(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:

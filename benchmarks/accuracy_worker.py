@@ -22,7 +22,7 @@ from benchmarks.accuracy_machine import Others, Reference
 from benchmarks.accuracy_memory import memory_parts
 from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
-from benchmarks.accuracy_sample import SAMPLES, Strategy, sample_strategies
+from benchmarks.accuracy_sample import SAMPLES, Strategy, sample_strategies, told_apart
 from benchmarks.accuracy_simulated import BlockingBreakdown
 from tensoropt.api import costs
 from tensoropt.api.job import current_job
@@ -36,6 +36,8 @@ from tensoropt.mcmc import Network, network_of, simulate
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import reverse_steps
 
+# Random strategies that are drawn for each that is wanted, where some may be too alike.
+_SURPLUS = 4
 _WARM_UP = 2
 _TRACED = 4
 _SCOPE = "tensoropt_move"
@@ -95,6 +97,7 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(MODELS), required=True)
     parser.add_argument("--sample", choices=SAMPLES, default=SAMPLES[0])
     parser.add_argument("--strategies", type=int, default=20)
+    parser.add_argument("--apart", type=float, default=0.0, help="share by which predicted times differ at least")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--costs", default="measured")
@@ -142,7 +145,10 @@ def main() -> None:
             least = flags.strategies if flags.sample == "methods" else 0
             chosen = strategies_of_methods(planner.frontier(topology), lambda name: found(name).frontier, least)
         if flags.sample != "methods":
-            chosen += sample_strategies(space.problem, flags.strategies - len(chosen), flags.seed)
+            count = (_SURPLUS if flags.apart > 0 else 1) * flags.strategies - len(chosen)
+            chosen += sample_strategies(space.problem, count, flags.seed)
+        if flags.apart > 0:
+            chosen = told_apart(space.problem, chosen, flags.apart)[: flags.strategies]
         return chosen
 
     runs = []

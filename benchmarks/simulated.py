@@ -3,11 +3,11 @@
     python -m benchmarks.simulated --models rnn --ranks 2 --json simulated.json
 
 The strategies are those that searches and baselines choose (``accuracy_methods``), then random ones
-(``accuracy_sample``), since good strategies may take the same time to a hundredth, and then have no order that could be
-measured; ``--sample methods`` or ``random`` takes only those. Three predictions of the same steps stand beside what was
-measured: the *sum* of what operators and moves take; the step that FlexFlow's simulator makes of the same costs, in
-which links are devices of their own and work while devices compute (*simulated*); and the simulator's step if
-collectives keep devices busy instead (*blocking*).
+(``accuracy_sample``); ``--sample methods`` or ``random`` takes only those. Good strategies often take the same time to
+a hundredth, and then have no order that could be measured, so predicted times differ by ``--apart`` at least; 0 takes
+all strategies. Three predictions of the same steps stand beside what was measured: the *sum* of what operators and
+moves take; the step that FlexFlow's simulator makes of the same costs, in which links are devices of their own and work
+while devices compute (*simulated*); and the simulator's step if collectives keep devices busy instead (*blocking*).
 
 The last one is what this machine does. The executor runs a rank's operators one after another, with collectives among
 them in one agreed order, and its only thread is inside MPI for as long as a collective lasts. Where the simulator sums
@@ -46,7 +46,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--sample", choices=SAMPLES, default="both", help="(default %(default)s)")
-    parser.add_argument("--strategies", type=int, default=16, help="of methods at least (default %(default)s)")
+    parser.add_argument("--strategies", type=int, default=16, help="of each model (default %(default)s)")
+    parser.add_argument("--apart", type=float, default=0.03, help="share of predicted time (default %(default)s)")
     parser.add_argument("--steps", type=int, default=21, help="measured for each strategy (default %(default)s)")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--profile-seconds", type=float, default=60.0, help="budget (default %(default)s)")
@@ -62,7 +63,7 @@ def main() -> None:
             for ranks in flags.ranks:
                 for model in flags.models:
                     arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
-                    arguments += ["--seed", str(flags.seed), "--sample", flags.sample]
+                    arguments += ["--seed", str(flags.seed), "--sample", flags.sample, "--apart", str(flags.apart)]
                     path = Path(folder) / f"{model}{ranks}.json"
                     report = measured(arguments, ranks, path, Path(folder) / "cache", flags.profile_seconds)
                     results.append(compared(report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.accuracy import halves, known_results, summary
 from benchmarks.accuracy_halves import agreement_of_halves, best_possible
 from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
-from benchmarks.accuracy_sample import sample_strategies
+from benchmarks.accuracy_sample import sample_strategies, told_apart
 from tensoropt.baselines import apply_baseline
 from tensoropt.baselines.data_parallel import data_parallel as find_data_parallel
 from tensoropt.cluster.presets import cpu
@@ -40,6 +41,21 @@ def test_samples_are_different_possible_strategies_of_all_kinds_and_the_same_for
         assert problem.costs(strategy.assignment)[0][0] < float("inf")
     assert sample == sample_strategies(problem, 12, 5)
     assert sample != sample_strategies(problem, 12, 6)
+
+
+def test_strategies_of_the_same_predicted_time_count_once() -> None:
+    problem = SearchSpace(mlp(), AnalyticCost(cpu(4))).problem
+    sample = sample_strategies(problem, 30, 5)
+    apart = told_apart(problem, sample, 0.1)
+    times = [problem.costs(strategy.assignment)[0][0] for strategy in apart]
+    assert 1 < len(apart) < len(sample)
+    assert apart[0] == sample[0]
+    assert all(later > 1.1 * earlier for earlier, later in itertools.pairwise(sorted(times)))
+    # What was left out is like one that was kept.
+    for strategy in sample:
+        time_s = problem.costs(strategy.assignment)[0][0]
+        assert any(abs(time_s - other) <= 0.1 * min(time_s, other) for other in times)
+    assert told_apart(problem, sample, 0.0)[:2] == sample[:2]
 
 
 @pytest.mark.parametrize("count", [3, 12])

@@ -12,8 +12,9 @@ while devices compute (*simulated*); and the simulator's step if collectives kee
 The last one is what this machine does. The executor runs a rank's operators one after another, with collectives among
 them in one agreed order, and its only thread is inside MPI for as long as a collective lasts. Where the simulator sums
 a gradient beside the rest of the backward pass, this machine does not; the difference of *simulated* and *blocking* is
-what that overlap would save. *Halves* is how well the measured times agree with themselves, as in
-``benchmarks.accuracy``. On devices that are alike and do the same there is nothing else to simulate, and
+what that overlap would save. *Steady* is the last one beside steps that are divided by how much longer a fixed
+reference took then than during the profiles, and *halves* is how well the measured times agree with themselves, both as
+in ``benchmarks.accuracy``. On devices that are alike and do the same there is nothing else to simulate, and
 *blocking* is the sum.
 """
 
@@ -37,7 +38,9 @@ from benchmarks.accuracy_models import MODELS
 from benchmarks.accuracy_sample import SAMPLES
 
 _KINDS = ("sum", "simulated", "blocking")
-_WIDTH = 120
+_STEADY = "steady"
+_COLUMNS = (*_KINDS, _STEADY)
+_WIDTH = 132
 
 
 def main() -> None:
@@ -76,36 +79,40 @@ def main() -> None:
 
 def compared(report: dict[str, Any]) -> dict[str, Any]:
     """Steps of one model as predicted and measured, with mean errors and rank correlations."""
-    steps = [[entry["time_s"][0], *entry["simulated_s"], entry["time_s"][1]] for entry in report["strategies"]]
-    times = np.array(steps)
-    truth = times[:, -1]
-    relative = times[:, :-1] / truth[:, None] - 1
+    entries = report["strategies"]
+    steps_s = {"sum": [entry["time_s"][0] for entry in entries]}
+    for column, kind in enumerate(_KINDS[1:]):
+        steps_s[kind] = [entry["simulated_s"][column] for entry in entries]
+    steps_s["measured"] = [entry["time_s"][1] for entry in entries]
+    steps_s[_STEADY] = [entry["steady_time_s"][1] for entry in entries]
+    pairs = {kind: (np.array(steps_s[kind]), np.array(steps_s["measured"])) for kind in _KINDS}
+    pairs[_STEADY] = np.array(steps_s[_KINDS[-1]]), np.array(steps_s[_STEADY])
     return {
         "model": report["model"],
         "ranks": report["ranks"],
         "sample": report.get("sample", "random"),
-        "kinds": [entry["kind"] for entry in report["strategies"]],
-        "steps_s": {kind: times[:, column].tolist() for column, kind in enumerate((*_KINDS, "measured"))},
-        "collectives": [entry.get("collectives") for entry in report["strategies"]],
-        "processor_s": [entry.get("processor_s") for entry in report["strategies"]],
-        "errors": {kind: float(np.abs(relative[:, column]).mean()) for column, kind in enumerate(_KINDS)},
-        "bias": {kind: float(relative[:, column].mean()) for column, kind in enumerate(_KINDS)},
+        "kinds": [entry["kind"] for entry in entries],
+        "steps_s": steps_s,
+        "collectives": [entry.get("collectives") for entry in entries],
+        "processor_s": [entry.get("processor_s") for entry in entries],
+        "errors": {kind: float(np.abs(found / truth - 1).mean()) for kind, (found, truth) in pairs.items()},
+        "bias": {kind: float((found / truth - 1).mean()) for kind, (found, truth) in pairs.items()},
         "spearman": {
-            kind: float(spearmanr(times[:, column], truth)[0]) if len(times) > 2 else None
-            for column, kind in enumerate(_KINDS)
+            kind: float(spearmanr(found, truth)[0]) if len(entries) > 2 else None
+            for kind, (found, truth) in pairs.items()
         },
-        "spearman_of_halves": agreement_of_halves(report["strategies"]),
+        "spearman_of_halves": agreement_of_halves(entries),
     }
 
 
 def _show(results: list[dict[str, Any]], console: Console) -> None:
     table = Table(title="steps as predicted and as measured: mean error (signed mean), Spearman")
-    for header in ("model", "ranks", "strategies", "measured ms", *_KINDS, "halves"):
+    for header in ("model", "ranks", "strategies", "measured ms", *_COLUMNS, "halves"):
         table.add_column(header, justify="left" if header == "model" else "right")
     for result in results:
         steps_s = result["steps_s"]["measured"]
         cells = []
-        for kind in _KINDS:
+        for kind in _COLUMNS:
             error, bias = 100 * result["errors"][kind], 100 * result["bias"][kind]
             spearman = result["spearman"][kind]
             order = "-" if spearman is None else f"{spearman:.3f}"

@@ -25,8 +25,8 @@ _SEARCHED_WHOLE = "all of SOAP: operators on parts of the mesh too, and images s
 _INITIAL = 10  # "10 random initial strategies" (section 8.2)
 # The budget of a search, which few need: most end as nothing better was found for half of it. (The paper: 30 minutes.)
 _PROPOSALS = 20_000
-# A whole search by full simulation would take hours. After every so many batches of a search by delta simulation, some
-# proposals are made and timed by full simulation, too; the first ones come before the clock starts.
+# A whole search by full simulation would take hours. After each of the first batches of a search by delta simulation,
+# then after every so many, proposals are made by full simulation, too: some before the clock starts, then those timed.
 _FULL_EVERY = 4
 _FULL_FIRST, _FULL_PROPOSALS = 8, 32
 
@@ -78,7 +78,7 @@ def _row(model: str, options: Options, topology: Topology, whole: bool, initial:
         delta_s += seconds[-1]
         proposals += found.proposals
         best_s.append(chain.best_s)
-        full_s += float(np.mean(clock.each_s)) * found.proposals
+        full_s += clock.seconds(found.proposals)
     devices = topology.device_count
     paper = FLEXFLOW_TABLE_5_SECONDS.get(model, {}).get(devices)
     return {
@@ -105,17 +105,16 @@ def _row(model: str, options: Options, topology: Topology, whole: bool, initial:
 
 
 class _FullClock:
-    """Times proposals by full simulation while a chain goes on.
+    """Times proposals by full simulation while a chain goes on, more often at first, as strategies change most then.
 
     Attributes:
-        each_s: seconds of a proposal, each time.
         spent_s: seconds that the chain waited.
     """
 
     def __init__(self, network: Network, moves: Moves, chain: Chain) -> None:
         self._network, self._moves, self._chain = network, moves, chain
         self._batches = 0
-        self.each_s: list[float] = []
+        self._known, self._known_s, self._each_s = 0, 0.0, 0.0
         self.spent_s = 0.0
 
     def __call__(self, proposals: int, accepted: int, best_s: float) -> None:
@@ -128,8 +127,14 @@ class _FullClock:
         whole.run(Stop(iterations=_FULL_FIRST, patience=1))
         began = time.process_time()
         whole.run(Stop(iterations=_FULL_FIRST + _FULL_PROPOSALS, patience=1))
-        self.each_s.append((time.process_time() - began) / _FULL_PROPOSALS)
+        self._each_s = (time.process_time() - began) / _FULL_PROPOSALS
+        self._known_s = self.seconds(proposals)
+        self._known = proposals
         self.spent_s += time.process_time() - came
+
+    def seconds(self, proposals: int) -> float:
+        """Of so many proposals in all: each time counts for those since the one before."""
+        return self._known_s + self._each_s * (proposals - self._known)
 
 
 def _chain(network: Network, moves: Moves, seed: int, delta: bool, start: tuple[int, ...] | None = None) -> Chain:

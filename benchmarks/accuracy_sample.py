@@ -70,8 +70,7 @@ def told_apart(problem: Problem, strategies: Sequence[Strategy], share: float) -
     result: list[Strategy] = []
     times: list[float] = []
     for strategy in strategies:
-        alternatives = None if strategy.alternatives is None else np.array(strategy.alternatives)
-        time_s = float(problem.costs(np.array(strategy.assignment), alternatives)[0][0])
+        time_s = float(problem.costs(strategy.assignment, strategy.alternatives)[0][0])
         if all(abs(time_s - other) > share * min(time_s, other) for other in times):
             result.append(strategy)
             times.append(time_s)

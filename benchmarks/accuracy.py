@@ -23,9 +23,9 @@ operators include; and says how far the memory is off that searches add up. ``be
 times of the same steps.
 
 What other programs disturb is measured again (``--patience``). The machine's speed changes while all this goes on, so
-operators are profiled before the steps and after them, and the mean of both predictions counts. A fixed reference is
-timed before and after each turn of steps, too, and *steady time* compares with steps that are divided by how much
-longer it took then than during the profiles.
+operators and collectives are profiled before the steps, between them and after them (``--profiles``), and the mean of
+all predictions counts. A fixed reference is timed before and after each turn of steps, too, and *steady time* compares
+with steps that are divided by how much longer it took then than during the profiles.
 """
 
 from __future__ import annotations
@@ -82,31 +82,32 @@ def main() -> None:
         help="seconds to wait for other programs (default %(default)s)",
     )
     parser.add_argument("--resume", action="store_true", help="keep the results that the file of --json has")
+    parser.add_argument("--profiles", type=int, default=3, help="how often costs are measured (default %(default)s)")
     parser.add_argument("--cache", type=Path, help="keep measured costs here; by default all is measured anew")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
     if flags.quick:
         flags.models, flags.strategies = ["rnn", "vgg16"], 3
     started = time.perf_counter()
-    results = known_results(flags.json) if flags.resume else []
-    done = {(result["model"], result["ranks"]) for result in results}
-    with tempfile.TemporaryDirectory() as folder:
-        cache = flags.cache or Path(folder) / "cache"
-        for ranks in flags.ranks:
-            for model in flags.models:
-                if (model, ranks) in done:
-                    continue
-                results.append(_run(flags, model, ranks, Path(folder) / f"{model}{ranks}.json", cache))
-                _show([results[-1]], Console(stderr=True, width=_WIDTH))
-                _write(flags, results, time.perf_counter() - started)
+    results = known_results(flags)
+    for model, ranks in pairs_without(results, flags):
+        results.append(_run(flags, model, ranks))
+        _show([results[-1]], Console(stderr=True, width=_WIDTH))
+        _write(flags, results, time.perf_counter() - started)
     _show(results, Console(width=_WIDTH))
 
 
-def known_results(path: Path | None) -> list[dict[str, Any]]:
-    """The results in a file of an earlier run, if there is one."""
-    if path is None or not path.exists():
+def known_results(flags: argparse.Namespace) -> list[dict[str, Any]]:
+    """The results in the file of ``--json``, if there is one and ``--resume`` says to keep them."""
+    if not flags.resume or flags.json is None or not flags.json.exists():
         return []
-    return list(json.loads(path.read_text(encoding="utf-8"))["results"])
+    return list(json.loads(flags.json.read_text(encoding="utf-8"))["results"])
+
+
+def pairs_without(results: list[dict[str, Any]], flags: argparse.Namespace) -> list[tuple[str, int]]:
+    """Models and numbers of ranks of ``--models`` and ``--ranks`` that have no result."""
+    done = {(result["model"], result["ranks"]) for result in results}
+    return [(model, ranks) for ranks in flags.ranks for model in flags.models if (model, ranks) not in done]
 
 
 def _write(flags: argparse.Namespace, results: list[dict[str, Any]], seconds: float) -> None:
@@ -122,25 +123,30 @@ def _write(flags: argparse.Namespace, results: list[dict[str, Any]], seconds: fl
     flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def _run(flags: argparse.Namespace, model: str, ranks: int, path: Path, cache: Path) -> dict[str, Any]:
-    arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
-    arguments += ["--seed", str(flags.seed), "--costs", flags.costs, "--patience", str(flags.patience)]
-    arguments += ["--sample", flags.sample]
-    result = measured(arguments + ["--least"] * flags.least, ranks, path, cache, flags.profile_seconds)
+def _run(flags: argparse.Namespace, model: str, ranks: int) -> dict[str, Any]:
+    arguments = ["--costs", flags.costs, *["--least"] * flags.least]
+    result = measured(flags, model, ranks, arguments, flags.cache)
     return {**result, **summary(result["strategies"])}
 
 
-def measured(arguments: list[str], ranks: int, path: Path, cache: Path, profile_seconds: float) -> dict[str, Any]:
-    """What ``accuracy_worker`` reports of one model on some ranks."""
-    extra = {
-        "TENSOROPT_CACHE_DIR": str(cache),
-        "TENSOROPT_PROFILE_SECONDS": str(profile_seconds),
-        "TENSOROPT_PROFILE_ROUNDS": "3",  # the machine's speed changes from second to second
-        "TENSOROPT_COLLECTIVES": "mpi",  # the engine that keeps a journal
-        "TENSOROPT_STALL_SECONDS": "0",  # no thread that looks after each of many engines
-    }
-    launch("benchmarks.accuracy_worker", [*arguments, "--out", str(path)], ranks, extra)
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+def measured(
+    flags: argparse.Namespace, model: str, ranks: int, arguments: list[str], cache: Path | None = None
+) -> dict[str, Any]:
+    """What ``accuracy_worker`` reports of one model on some ranks; costs are measured anew without a cache."""
+    arguments = ["--model", model, *arguments]
+    for name in ("sample", "strategies", "steps", "profiles", "seed", "patience"):
+        arguments += [f"--{name}", str(getattr(flags, name))]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.json"
+        extra = {
+            "TENSOROPT_CACHE_DIR": str(cache or Path(folder) / "cache"),
+            "TENSOROPT_PROFILE_SECONDS": str(flags.profile_seconds),
+            "TENSOROPT_PROFILE_ROUNDS": "3",  # the machine's speed changes from second to second
+            "TENSOROPT_COLLECTIVES": "mpi",  # the engine that keeps a journal
+            "TENSOROPT_STALL_SECONDS": "0",  # no thread that looks after each of many engines
+        }
+        launch("benchmarks.accuracy_worker", [*arguments, "--out", str(path)], ranks, extra)
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def summary(strategies: list[dict[str, Any]]) -> dict[str, Any]:

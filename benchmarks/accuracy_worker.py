@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--strategies", type=int, default=20)
     parser.add_argument("--apart", type=float, default=0.0, help="share by which predicted times differ at least")
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--profiles", type=int, default=2, help="before, between and after the steps")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--costs", default="measured")
     parser.add_argument("--least", action="store_true", help="the least instead of the median, on a busy machine")
@@ -162,18 +163,20 @@ def main() -> None:
         run.kernels, run.memory = tracer.trace(step, run.executor.tf_graph)
         runs.append(run)
         job.executor = None  # kept open
-    before_s = reference.seconds()
-    for _ in range(-(-flags.steps // TURN_STEPS)):
-        for run in runs:
+    spaces = [space]
+    turns = -(-flags.steps // TURN_STEPS)
+    for some in np.array_split(np.arange(turns), max(flags.profiles - 1, 1)):
+        before_s = reference.seconds()
+        for run in runs * len(some):
             job.executor = run.executor
             steps = others.undisturbed(functools.partial(run.steps, job, step))
             after_s = reference.seconds()
             run.keep(steps, (before_s + after_s) / 2)
             before_s = after_s
-    # The machine's speed may have changed since the profile, so there is another one after all steps.
-    job.remeasure = True
-    costs.settle_costs(job, planner, topology, flags.costs)
-    spaces = (space, planner.space(topology))
+        if len(spaces) < flags.profiles:  # the machine's speed may have changed since the last one
+            topology = others.undisturbed(lambda: tensoropt.init(refresh=True))
+            costs.settle_costs(job, planner, topology, flags.costs)
+            spaces.append(planner.space(topology))
     networks = [(each, network_of(each), BlockingBreakdown(each).network()) for each in spaces if job.rank == 0]
     entries = []
     for number, run in enumerate(runs):

@@ -4,18 +4,22 @@
 
 The strategies are those that searches and baselines choose (``accuracy_methods``), then random ones
 (``accuracy_sample``); ``--sample methods`` or ``random`` takes only those. Good strategies often take the same time to
-a hundredth, and then have no order that could be measured, so predicted times differ by ``--apart`` at least; 0 takes
-all strategies. Three predictions of the same steps stand beside what was measured: the *sum* of what operators and
-moves take; the step that FlexFlow's simulator makes of the same costs, in which links are devices of their own and work
-while devices compute (*simulated*); and the simulator's step if collectives keep devices busy instead (*blocking*).
+a hundredth, and then have no order that could be measured: on a shared virtual machine medians of the same steps differ
+by some hundredths. So predicted times differ by ``--apart`` at least; 0 takes all strategies. Three predictions of the
+same steps stand beside what was measured: the *sum* of what operators and moves take; the step that FlexFlow's
+simulator makes of the same costs, in which links are devices of their own and work while devices compute (*simulated*);
+and the simulator's step if collectives keep devices busy instead (*blocking*).
 
 The last one is what this machine does. The executor runs a rank's operators one after another, with collectives among
 them in one agreed order, and its only thread is inside MPI for as long as a collective lasts. Where the simulator sums
 a gradient beside the rest of the backward pass, this machine does not; the difference of *simulated* and *blocking* is
-what that overlap would save. *Steady* is the last one beside steps that are divided by how much longer a fixed
-reference took then than during the profiles, and *halves* is how well the measured times agree with themselves, both as
-in ``benchmarks.accuracy``. On devices that are alike and do the same there is nothing else to simulate, and
+what that overlap would save. On devices that are alike and do the same there is nothing else to simulate, and
 *blocking* is the sum.
+
+Costs are measured before, between and after the steps (``--profiles``), as the machine's speed changes, and the means
+of all predictions count. *Steady* is *blocking* beside steps that are divided by how much longer a fixed reference took
+then than during the profiles, and *halves* is how well the measured times agree with themselves, both as in
+``benchmarks.accuracy``.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from benchmarks.accuracy import halves, measured
+from benchmarks.accuracy import halves, known_results, measured, pairs_without
 from benchmarks.accuracy_halves import agreement_of_halves
 from benchmarks.accuracy_models import MODELS
 from benchmarks.accuracy_sample import SAMPLES
@@ -49,28 +52,36 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--sample", choices=SAMPLES, default="both", help="(default %(default)s)")
-    parser.add_argument("--strategies", type=int, default=16, help="of each model (default %(default)s)")
-    parser.add_argument("--apart", type=float, default=0.03, help="share of predicted time (default %(default)s)")
+    parser.add_argument("--strategies", type=int, default=12, help="of each model (default %(default)s)")
+    parser.add_argument("--apart", type=float, default=0.05, help="share of predicted time (default %(default)s)")
     parser.add_argument("--steps", type=int, default=21, help="measured for each strategy (default %(default)s)")
     parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--profile-seconds", type=float, default=60.0, help="budget (default %(default)s)")
+    parser.add_argument("--profiles", type=int, default=3, help="how often costs are measured (default %(default)s)")
+    parser.add_argument("--profile-seconds", type=float, default=60.0, help="of each (default %(default)s)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        help="seconds to wait for other programs (default %(default)s)",
+    )
+    parser.add_argument("--resume", action="store_true", help="keep the results that the file of --json has")
     parser.add_argument("--of", type=Path, nargs="+", help="reports of benchmarks.accuracy, instead of measuring")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
-    results = []
+    results = known_results(flags)
     if flags.of:
         for path in flags.of:
             results += [compared(report) for report in json.loads(path.read_text(encoding="utf-8"))["results"]]
+        _write(flags, results)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            for ranks in flags.ranks:
-                for model in flags.models:
-                    arguments = ["--model", model, "--strategies", str(flags.strategies), "--steps", str(flags.steps)]
-                    arguments += ["--seed", str(flags.seed), "--sample", flags.sample, "--apart", str(flags.apart)]
-                    path = Path(folder) / f"{model}{ranks}.json"
-                    report = measured(arguments, ranks, path, Path(folder) / "cache", flags.profile_seconds)
-                    results.append(compared(report))
+        for model, ranks in pairs_without(results, flags):
+            results.append(compared(measured(flags, model, ranks, ["--apart", str(flags.apart)])))
+            _show([results[-1]], Console(stderr=True, width=_WIDTH))
+            _write(flags, results)
     _show(results, Console(width=_WIDTH))
+
+
+def _write(flags: argparse.Namespace, results: list[dict[str, Any]]) -> None:
     if flags.json is not None:
         machine = {"cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()}
         text = json.dumps({"machine": machine, "results": results}, indent=1) + "\n"

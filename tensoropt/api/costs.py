@@ -6,16 +6,15 @@ What is measured is kept per machine in the cache directory, so that a model is 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tensoropt.api.candidates import Candidate, batches, candidates_of, likeliest_first, runs_of
 from tensoropt.api.curves import (
     CURVES,
     iteration_seconds,
@@ -27,11 +26,9 @@ from tensoropt.api.machine import Machine
 from tensoropt.api.model import OptimizerSpec
 from tensoropt.cluster import Topology
 from tensoropt.cluster.cache import load_document, store_document
-from tensoropt.cost import AnalyticCost, Curve, OpProfile, OpTime, gradient_positions, profile_key
+from tensoropt.cost import Curve, OpProfile, OpTime
 from tensoropt.errors import ClusterError, PlanError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
-from tensoropt.exec.op_profiler import OperatorProbe
-from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["COSTS", "check_costs", "measure_profile_of", "optimizer_key", "settle_costs"]
@@ -44,10 +41,8 @@ _BUDGET_S = 30.0
 _ROUNDS_VARIABLE = "TENSOROPT_PROFILE_ROUNDS"
 # To build a probe and its gradient, and to read its part of the traces; an estimate, for the progress bar.
 _PROBE_S = 0.02
-_BATCH_BYTES = 2**29
 # An operator that needs more of a device's memory than this, with its gradients, is not measured.
 _MEMORY_SHARE = 0.2
-_BATCH_PROBES = 100
 _SHOWN_FROM_S = 2.0
 
 
@@ -106,16 +101,6 @@ def _unmeasurable(job: Any, topology: Topology) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """One distinct thing to measure."""
-
-    probe: OperatorProbe
-    analytic_s: float
-    count: int
-    size_bytes: float  # of its tensors and their gradients
-
-
 def measure_profile_of(
     job: Any,
     topology: Topology,
@@ -127,8 +112,9 @@ def measure_profile_of(
 ) -> OpProfile:
     """What operators of a space take on this job's devices: from the cache, and measured where it lacks something.
 
-    Collective over the job. The most important operators are measured first; what the budget has no time for is left to
-    the analytic model.
+    Collective over the job. What is most likely to be chosen is measured first: configurations in which an operator is
+    nearly as fast as in any, and of those the ones that take longest. What the budget has no time for is left to the
+    analytic model.
 
     Args:
         job: has ``comm`` and ``guard``.
@@ -167,7 +153,7 @@ def _measure(
 ) -> OpProfile:
     comm = job.comm
     machine = Machine.of(comm)
-    candidates = _candidates(topology, space, comm.rank)
+    candidates = candidates_of(topology, space, comm.rank)
     names = [f"update {optimizer_key(spec)}" for spec in optimizers]
     known, chosen, curves = comm.bcast(
         _choose(topology, machine, candidates, names, refresh) if comm.rank == 0 else None, root=0
@@ -177,26 +163,28 @@ def _measure(
     start = time.perf_counter()
     expected_s = min(budget_s, machine.turns * _PROBE_S * len(chosen)) + (_SHOWN_FROM_S if curves else 0.0)
     order = {key: position for position, key in enumerate(candidates)}
-    batches = _batches([(key, candidates[key]) for key in chosen])
+    measured_at_once = batches([(key, candidates[key]) for key in chosen])
     rounds = comm.bcast(rounds, root=0)
     seconds: dict[str, list[tuple[float, float]]] = {}
     times: dict[str, OpTime] = {}
     refused: set[str] = set()
     lines: list[dict[str, Curve]] = []
     iteration_s = 0.0
-    with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, rounds * len(batches) + bool(curves)) as advance:
+    with _progress(
+        comm.rank == 0 and expected_s > _SHOWN_FROM_S, rounds * len(measured_at_once) + bool(curves)
+    ) as advance:
         if curves:
             iteration_s = iteration_seconds(comm, job.guard)
             lines.append(measure_curves(machine, comm, optimizers))
             advance()
-        for number, batch in enumerate(rounds * batches):
+        for number, batch in enumerate(rounds * measured_at_once):
             spent_s = time.perf_counter() - start
             if not comm.bcast(spent_s * (number + 1) <= budget_s * max(number, 1), root=0):
                 break  # another batch would take as long as those before, and more than there is
-            if lines and number and number % len(batches) == 0:
+            if lines and number and number % len(measured_at_once) == 0:
                 lines.append(measure_curves(machine, comm, optimizers))
             batch.sort(key=lambda item: order[item[0]])  # runs are like steps then
-            measured = run_probes(machine, comm, [candidate.probe for _, candidate in batch])
+            measured = run_probes(machine, comm, [candidate.probe for _, candidate in batch], runs_of(batch))
             for (key, candidate), entry in zip(batch, measured, strict=True):
                 if entry is None:
                     refused.add(key)
@@ -212,6 +200,7 @@ def _measure(
                     alone.forward_reduced_bytes,
                     alone.backward_reduced_bytes,
                     alone.scratch_bytes,
+                    candidate.whole,
                 )
             advance()
     profile = known.with_more(OpProfile(times, _medians(lines), iteration_s, frozenset(refused)))
@@ -230,35 +219,14 @@ def _measure(
 # ------------------------------------------------------------------------------------------------------- what to do
 
 
-def _candidates(topology: Topology, space: SearchSpace, rank: int) -> dict[str, _Candidate]:
-    """Everything that the space can ask for, by its key."""
-    analytic = AnalyticCost(topology)
-    found: dict[str, _Candidate] = {}
-    for op in space.operators:
-        if has_rule(op.type) and declaration(op.type).lower is None:
-            continue
-        rule, inputs = space.rules[op.name], space.graph.input_specs(op)
-        wanted, outgoing = gradient_positions(space.graph, op)
-        for configuration in space.choices(op.name):
-            key = profile_key(op, rule, inputs, configuration, space.mesh, wanted, outgoing)
-            if key in found:
-                found[key] = dataclasses.replace(found[key], count=found[key].count + 1)
-            else:
-                probed = OperatorProbe(op, rule, inputs, configuration, space.mesh, rank, wanted, outgoing)
-                seconds = analytic.op_seconds(op, rule, inputs, configuration, gradients=len(wanted))
-                size = 2.0 * sum(spec.size_bytes for spec in (*probed.local_inputs(), *probed.local_outputs()))
-                found[key] = _Candidate(probed, seconds, 1, size)
-    return found
-
-
 def _choose(
     topology: Topology,
     machine: Machine,
-    candidates: Mapping[str, _Candidate],
+    candidates: Mapping[str, Candidate],
     updates: Sequence[str],
     refresh: bool,
 ) -> tuple[OpProfile, list[str], bool]:
-    """What is known, and what to measure: operators, the most important ones first, and whether the curves."""
+    """What is known, and what to measure: operators, the likeliest ones first, and whether the curves."""
     known = OpProfile()
     document = None if refresh else load_document("ops", machine.key)
     if document is not None:
@@ -272,21 +240,7 @@ def _choose(
         for key, candidate in candidates.items()
         if key not in known.times and key not in known.refused and candidate.size_bytes <= room
     ]
-    missing.sort(key=lambda key: (-candidates[key].analytic_s * candidates[key].count, key))
-    return known, missing, any(name not in known.curves for name in (*CURVES, *updates))
-
-
-def _batches(chosen: Sequence[tuple[str, _Candidate]]) -> list[list[tuple[str, _Candidate]]]:
-    """Runs of what memory has room for at once."""
-    result: list[list[tuple[str, _Candidate]]] = []
-    room = 0.0
-    for key, candidate in chosen:
-        if not result or candidate.size_bytes > room or len(result[-1]) >= _BATCH_PROBES:
-            result.append([])
-            room = _BATCH_BYTES
-        result[-1].append((key, candidate))
-        room -= candidate.size_bytes
-    return result
+    return known, likeliest_first(candidates, missing), any(name not in known.curves for name in (*CURVES, *updates))
 
 
 def _budget_s() -> float:

@@ -42,13 +42,16 @@ def optimizer_key(spec: OptimizerSpec) -> str:
     return " ".join((spec.kind, *spec.slot_names))
 
 
-def run_probes(machine: Machine, comm: Any, probes: Sequence[Probe]) -> list[tuple[float, float, Measured] | None]:
+def run_probes(
+    machine: Machine, comm: Any, probes: Sequence[Probe], runs: int = 5
+) -> list[tuple[float, float, Measured] | None]:
     """Seconds forward and backward of each probe: the mean of the ranks, at their pace, crowding included. Collective.
 
     Args:
         machine: of this rank.
         comm: of all ranks.
         probes: the same ones on every rank.
+        runs: how often each runs, with TensorFlow's trace and without it; medians count.
 
     Returns:
         With what this rank measured; None for a probe that cannot be measured.
@@ -58,6 +61,7 @@ def run_probes(machine: Machine, comm: Any, probes: Sequence[Probe]) -> list[tup
         turn=lambda: machine.together(comm),
         spread=lambda mine: set().union(*comm.allgather(mine)),
         crowd=(lambda: at_once(comm)) if machine.crowding > 1 else None,
+        runs=runs,
     )
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)

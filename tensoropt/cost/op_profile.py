@@ -18,9 +18,9 @@ from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 
-__all__ = ["Curve", "OpProfile", "OpTime", "profile_key"]
+__all__ = ["Curve", "OpProfile", "OpTime", "profile_key", "whole_key"]
 
-_SCHEMA = 4
+_SCHEMA = 5
 _SEEDS = ("seed", "seed2")
 
 
@@ -37,6 +37,7 @@ class OpTime:
         backward_reduced_bytes: the same, backward.
         scratch_bytes: what kernels hold beside the operator's tensors: at most forward, kept for the backward pass,
             at most backward.
+        whole: the :func:`whole_key` of the operator, which its configurations have in common.
     """
 
     type: str
@@ -46,6 +47,7 @@ class OpTime:
     forward_reduced_bytes: tuple[int, ...] = ()
     backward_reduced_bytes: tuple[int, ...] = ()
     scratch_bytes: tuple[int, int, int] = (0, 0, 0)
+    whole: str = ""
 
     def __post_init__(self) -> None:
         figures = (self.forward_s, self.backward_s, self.analytic_s, *self.scratch_bytes)
@@ -112,13 +114,16 @@ class OpProfile:
         )
 
     def ratios(self) -> dict[str, float]:
-        """By op type, how much longer than the analytic model says it takes (median); ``""`` for all together."""
+        """How much longer than the analytic model says it takes (median).
+
+        By :func:`whole_key`, of all configurations that were measured of one operator; by op type; and ``""``, of all.
+        """
         found: dict[str, list[float]] = {}
         for entry in self.times.values():
             if entry.analytic_s > 0:
                 ratio = (entry.forward_s + entry.backward_s) / entry.analytic_s
-                found.setdefault(entry.type, []).append(ratio)
-                found.setdefault("", []).append(ratio)
+                for name in {entry.whole, entry.type, ""}:
+                    found.setdefault(name, []).append(ratio)
         return {name: float(np.median(values)) for name, values in found.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -137,6 +142,7 @@ class OpProfile:
                     list(entry.forward_reduced_bytes),
                     list(entry.backward_reduced_bytes),
                     list(entry.scratch_bytes),
+                    entry.whole,
                 ]
                 for key, entry in sorted(self.times.items())
             },
@@ -156,9 +162,16 @@ class OpProfile:
             return cls(
                 {
                     str(key): OpTime(
-                        str(kind), float(f), float(b), float(a), _integers(fr), _integers(br), _scratch(scratch)
+                        str(kind),
+                        float(f),
+                        float(b),
+                        float(a),
+                        _integers(fr),
+                        _integers(br),
+                        _scratch(held),
+                        str(whole),
                     )
-                    for key, (kind, f, b, a, fr, br, scratch) in data["times"].items()
+                    for key, (kind, f, b, a, fr, br, held, whole) in data["times"].items()
                 },
                 {
                     str(name): Curve(_integers(sizes), tuple(float(second) for second in seconds))
@@ -202,6 +215,18 @@ def profile_key(
         )
     )
     return f"{op.type}:{hashlib.sha256(described.encode()).hexdigest()[:20]}"
+
+
+def whole_key(
+    op: Operator,
+    rule: OpRule,
+    inputs: Sequence[TensorSpec],
+    mesh: Mesh,
+    wanted: Sequence[int],
+    outgoing: Sequence[int],
+) -> str:
+    """The :func:`profile_key` of an operator that is not divided."""
+    return profile_key(op, rule, inputs, Configuration((None,) * len(mesh.shape)), mesh, wanted, outgoing)
 
 
 def _described(value: object) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.analytic import AnalyticCost
-from tensoropt.cost.op_profile import OpProfile, OpTime, profile_key
+from tensoropt.cost.op_profile import OpProfile, OpTime, profile_key, whole_key
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
@@ -28,7 +28,9 @@ _INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
 class ProfiledCost:
-    """What was measured, and where nothing was, the analytic model times what its op type took longer than that.
+    """What was measured, and where nothing was, the analytic model times what the like took longer than that.
+
+    The like are other configurations of the operator; if none was measured, operators of its type; then all.
 
     Collectives cost what the topology measured (TensorOpt section 3.2, "Improving cost estimation accuracy").
 
@@ -96,7 +98,8 @@ class ProfiledCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         measured = self._measured(op, rule, inputs, configuration, gradients)
         if measured is None:
-            return self._ratio(op) * self._analytic.op_seconds(op, rule, inputs, configuration, gradients=gradients)
+            analytic_s = self._analytic.op_seconds(op, rule, inputs, configuration, gradients=gradients)
+            return self._ratio(op, rule, inputs, gradients) * analytic_s
         # What TensorFlow's graph optimizer makes a part of the kernel before it takes next to nothing itself.
         forward_s = 0.0 if _is_fused(self._graph, op) else measured.forward_s
         return forward_s + measured.backward_s + self._reduction_seconds(measured, rule, configuration)
@@ -113,9 +116,8 @@ class ProfiledCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         measured = self._measured(op, rule, inputs, configuration, gradients)
         if measured is None:
-            return self._ratio(op) * self._analytic.internal_seconds(
-                op, rule, inputs, configuration, gradients=gradients
-            )
+            analytic_s = self._analytic.internal_seconds(op, rule, inputs, configuration, gradients=gradients)
+            return self._ratio(op, rule, inputs, gradients) * analytic_s
         return self._reduction_seconds(measured, rule, configuration)
 
     def scratch_bytes(
@@ -134,9 +136,13 @@ class ProfiledCost:
         forward, kept, backward = measured.scratch_bytes
         return float(forward), float(kept), float(backward)
 
-    def _ratio(self, op: Operator) -> float:
-        """How many times the analytic time its op type took; where that was not measured, all types."""
-        return self._ratios.get(op.type, self._ratios.get("", 1.0))
+    def _ratio(self, op: Operator, rule: OpRule, inputs: Sequence[TensorSpec], gradients: int) -> float:
+        """How many times the analytic time the like took."""
+        whole = whole_key(op, rule, inputs, self.mesh, *self._gradient_positions(op, gradients))
+        return next((self._ratios[name] for name in (whole, op.type, "") if name in self._ratios), 1.0)
+
+    def _gradient_positions(self, op: Operator, gradients: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return gradient_positions(self._graph, op) if gradients else ((), ())
 
     def _measured(
         self,
@@ -146,8 +152,8 @@ class ProfiledCost:
         configuration: Configuration,
         gradients: int,
     ) -> OpTime | None:
-        wanted, outgoing = gradient_positions(self._graph, op) if gradients else ((), ())
-        key = profile_key(op, rule, inputs, configuration, self.mesh, wanted, outgoing)
+        positions = self._gradient_positions(op, gradients)
+        key = profile_key(op, rule, inputs, configuration, self.mesh, *positions)
         return self.profile.times.get(key)
 
     def _reduction_seconds(self, measured: OpTime, rule: OpRule, configuration: Configuration) -> float:

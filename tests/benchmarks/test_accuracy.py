@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import itertools
 from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import halves, known_results, summary
+from benchmarks.accuracy import halves, known_results, pairs_without, summary
 from benchmarks.accuracy_halves import agreement_of_halves, best_possible
 from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
@@ -119,10 +120,12 @@ def test_steady_times_are_summed_up_where_they_were_measured() -> None:
 
 
 def test_an_earlier_run_is_resumed_from_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    assert known_results(None) == known_results(path) == []
-    path.write_text('{"results": [{"model": "rnn", "ranks": 2}]}', encoding="utf-8")
-    assert known_results(path) == [{"model": "rnn", "ranks": 2}]
+    flags = argparse.Namespace(json=tmp_path / "report.json", resume=True, models=["rnn", "vgg16"], ranks=[2, 4])
+    assert known_results(flags) == known_results(argparse.Namespace(json=None, resume=True)) == []
+    flags.json.write_text('{"results": [{"model": "rnn", "ranks": 2}]}', encoding="utf-8")
+    assert known_results(argparse.Namespace(json=flags.json, resume=False)) == []
+    assert known_results(flags) == [{"model": "rnn", "ranks": 2}]
+    assert pairs_without(known_results(flags), flags) == [("vgg16", 2), ("rnn", 4), ("vgg16", 4)]
 
 
 def test_rank_correlation_sees_order_only() -> None:

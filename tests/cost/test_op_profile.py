@@ -26,7 +26,7 @@ INPUTS = (TensorSpec((8, 4), "float32"), TensorSpec((4, 16), "float32"))
 TIMES = {
     "MatMul:1": OpTime("MatMul", 1e-3, 3e-3, 2e-3),
     "MatMul:2": OpTime("MatMul", 1e-3, 1e-3, 2e-3),
-    "Softmax:1": OpTime("Softmax", 5e-3, 4e-3, 1e-3, (8, 16), (32,), (64, 0, 128)),
+    "Softmax:1": OpTime("Softmax", 5e-3, 4e-3, 1e-3, (8, 16), (32,), (64, 0, 128), "Softmax:whole"),
 }
 PROFILE = OpProfile(TIMES, {"sum": Curve((4, 8), (1e-6, 3e-6))}, 1e-4, frozenset({"Odd:1"}))
 
@@ -80,8 +80,8 @@ def test_curves_are_linear_between_sizes_and_as_fast_beyond_the_largest() -> Non
     assert curve.at(np.array([0.0, 100, 150, 200, 400])).tolist() == [1.0, 1.0, 2.0, 3.0, 6.0]
 
 
-def test_ratios_are_medians_by_type_and_of_all() -> None:
-    assert PROFILE.ratios() == {"MatMul": 1.5, "Softmax": 9.0, "": 2.0}
+def test_ratios_are_medians_of_an_operator_of_a_type_and_of_all() -> None:
+    assert PROFILE.ratios() == {"MatMul": 1.5, "Softmax": 9.0, "Softmax:whole": 9.0, "": 2.0}
     assert OpProfile().ratios() == {}
 
 
@@ -115,7 +115,7 @@ def test_malformed_curves_are_refused(sizes: tuple[int, ...], seconds: tuple[flo
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema": 99}])
 def test_another_schema_is_refused(data: object) -> None:
-    with pytest.raises(ClusterError, match="Profile JSON: schema must be 4, got"):
+    with pytest.raises(ClusterError, match="Profile JSON: schema must be 5, got"):
         OpProfile.from_json(data)
 
 

@@ -19,6 +19,7 @@ from tensoropt.cost import (
     gradient_positions,
     packing_of,
     profile_key,
+    whole_key,
 )
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import rule_of
@@ -84,6 +85,22 @@ def test_what_was_not_measured_is_as_much_slower_than_the_model_as_its_type_is()
     cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({_key("y"): measured}))
     assert _op(cost, "y", ("m",)) == pytest.approx(3 * _analytic("y", ("m",)))
     assert _op(cost, "s") == pytest.approx(3 * _analytic("s"))  # no Square at all: the ratio of everything
+
+
+def test_what_was_measured_of_the_operator_itself_tells_more_than_its_type() -> None:
+    inputs = GRAPH.input_specs(GRAPH["y"])
+    whole = whole_key(
+        GRAPH["y"], rule_of(GRAPH["y"], inputs), inputs, ANALYTIC.mesh, *gradient_positions(GRAPH, GRAPH["y"])
+    )
+    times = {
+        _key("y"): OpTime("MatMul", 2 * _analytic("y"), _analytic("y"), _analytic("y"), whole=whole),
+        _key("h"): OpTime("MatMul", 9 * _analytic("h"), 0.0, _analytic("h"), whole="another"),
+        _key("h", ("m",)): OpTime("MatMul", 9 * _analytic("h"), 0.0, _analytic("h"), whole="another"),
+    }
+    cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile(times))
+    assert whole == _key("y")
+    assert _op(cost, "y", ("m",)) == pytest.approx(3 * _analytic("y", ("m",)))
+    assert _op(cost, "s") == pytest.approx(9 * _analytic("s"))
 
 
 def test_without_measurements_operators_cost_what_the_analytic_model_says() -> None:

@@ -1,0 +1,107 @@
+"""What there is to measure of a space's operators, in which order, and how much of it at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.cluster import Topology
+from tensoropt.cost import AnalyticCost, gradient_positions, profile_key, whole_key
+from tensoropt.exec.op_profiler import OperatorProbe
+from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["Candidate", "batches", "candidates_of", "likeliest_first", "runs_of"]
+
+_LEAST_S = 1e-9
+_BATCH_BYTES = 2**29
+_BATCH_PROBES = 100
+# What a batch takes once by the analytic model, at most. It takes many times that; whether there is time for another
+# one is judged by those before.
+_BATCH_S = 0.1
+# A batch runs so often, and one that takes longer by the analytic model than that, less often: its times are large
+# beside what disturbs them, and there is little time for the other batches.
+_RUNS, _LONG_RUNS, _LONG_S = 5, 3, 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One distinct thing to measure.
+
+    Attributes:
+        probe: measures it.
+        whole: the ``whole_key`` of the first operator that needs it.
+        analytic_s: what it takes by the analytic model.
+        slowness: how many times longer than in its fastest configuration such an operator takes then, at least.
+        count: how many operators and configurations need it.
+        size_bytes: of its tensors and their gradients.
+    """
+
+    probe: OperatorProbe
+    whole: str
+    analytic_s: float
+    slowness: float
+    count: int
+    size_bytes: float
+
+
+def candidates_of(topology: Topology, space: SearchSpace, rank: int) -> dict[str, Candidate]:
+    """Everything that the space can ask for, by its ``profile_key``."""
+    analytic = AnalyticCost(topology)
+    found: dict[str, Candidate] = {}
+    for op in space.operators:
+        if has_rule(op.type) and declaration(op.type).lower is None:
+            continue
+        rule, inputs = space.rules[op.name], space.graph.input_specs(op)
+        wanted, outgoing = gradient_positions(space.graph, op)
+        whole = whole_key(op, rule, inputs, space.mesh, wanted, outgoing)
+        choices = space.choices(op.name)
+        times_s = [analytic.op_seconds(op, rule, inputs, choice, gradients=len(wanted)) for choice in choices]
+        for configuration, seconds in zip(choices, times_s, strict=True):
+            key = profile_key(op, rule, inputs, configuration, space.mesh, wanted, outgoing)
+            slowness = max(seconds, _LEAST_S) / max(min(times_s), _LEAST_S)
+            if key in found:
+                one = found[key]
+                found[key] = dataclasses.replace(one, count=one.count + 1, slowness=min(one.slowness, slowness))
+            else:
+                probe = OperatorProbe(op, rule, inputs, configuration, space.mesh, rank, wanted, outgoing)
+                size = 2.0 * sum(spec.size_bytes for spec in (*probe.local_inputs(), *probe.local_outputs()))
+                found[key] = Candidate(probe, whole, seconds, slowness, 1, size)
+    return found
+
+
+def likeliest_first(candidates: Mapping[str, Candidate], keys: Iterable[str]) -> list[str]:
+    """Keys in the order in which to measure them, for there may not be time for all.
+
+    A good strategy hardly ever has an operator take several times longer than it could. So first come configurations
+    in which one is about as fast as in any, then those that take twice as long, and so on; among these, what takes the
+    longest in all.
+    """
+
+    def place(key: str) -> tuple[int, float, str]:
+        one = candidates[key]
+        return round(float(np.log2(one.slowness))), -one.analytic_s * one.count, key
+
+    return sorted(keys, key=place)
+
+
+def batches(chosen: Sequence[tuple[str, Candidate]]) -> list[list[tuple[str, Candidate]]]:
+    """Runs of what memory and time have room for at once."""
+    result: list[list[tuple[str, Candidate]]] = []
+    room = time_s = 0.0
+    for key, one in chosen:
+        if not result or one.size_bytes > room or one.analytic_s > time_s or len(result[-1]) >= _BATCH_PROBES:
+            result.append([])
+            room, time_s = _BATCH_BYTES, _BATCH_S
+        result[-1].append((key, one))
+        room -= one.size_bytes
+        time_s -= one.analytic_s
+    return result
+
+
+def runs_of(batch: Sequence[tuple[str, Candidate]]) -> int:
+    """How often to run a batch, for medians."""
+    return _RUNS if sum(one.analytic_s for _, one in batch) < _LONG_S else _LONG_RUNS

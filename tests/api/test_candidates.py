@@ -1,0 +1,66 @@
+"""What is measured of a space's operators: what first, and how much at once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tensoropt.api.candidates import Candidate, batches, candidates_of, likeliest_first, runs_of
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.search.space import SearchSpace
+from tests.plan.small_graphs import mlp
+
+pytestmark = pytest.mark.tf
+
+TOPOLOGY = cpu(4)
+SPACE = SearchSpace(mlp(), AnalyticCost(TOPOLOGY))
+CANDIDATES = candidates_of(TOPOLOGY, SPACE, 0)
+
+
+def _changed(**fields: object) -> Candidate:
+    return dataclasses.replace(next(iter(CANDIDATES.values())), **fields)  # type: ignore[arg-type]
+
+
+def test_all_configurations_are_there_once() -> None:
+    assert sum(one.count for one in CANDIDATES.values()) == sum(
+        len(SPACE.choices(op.name))
+        for op in SPACE.operators
+        if op.name in {one.probe.op.name for one in CANDIDATES.values()}
+    )
+    assert {one.probe.op.type for one in CANDIDATES.values()} >= {"MatMul", "Relu"}
+
+
+def test_one_configuration_of_each_operator_is_its_fastest() -> None:
+    assert all(one.slowness >= 1 for one in CANDIDATES.values())
+    for whole in {one.whole for one in CANDIDATES.values() if one.whole in CANDIDATES}:
+        assert min(one.slowness for one in CANDIDATES.values() if one.whole == whole) == 1
+
+
+def test_what_keeps_devices_busy_for_longer_than_it_must_is_measured_last() -> None:
+    some = {
+        "whole": _changed(slowness=4.0, analytic_s=9.0, count=1),
+        "halved": _changed(slowness=2.1, analytic_s=5.0, count=1),
+        "small": _changed(slowness=1.0, analytic_s=1.0, count=1),
+        "large": _changed(slowness=1.3, analytic_s=3.0, count=1),
+        "often": _changed(slowness=1.0, analytic_s=1.0, count=4),
+    }
+    assert likeliest_first(some, some) == ["often", "large", "small", "halved", "whole"]
+    assert likeliest_first(some, ["halved", "small"]) == ["small", "halved"]
+
+
+def test_a_batch_fits_into_memory_and_into_time() -> None:
+    small = _changed(size_bytes=1.0, analytic_s=1e-6)
+    assert [len(batch) for batch in batches([("small", small)] * 250)] == [100, 100, 50]
+    large = _changed(size_bytes=2.0**28, analytic_s=1e-6)
+    assert [len(batch) for batch in batches([("large", large)] * 5)] == [2, 2, 1]
+    long = _changed(size_bytes=1.0, analytic_s=0.04)
+    assert [len(batch) for batch in batches([("long", long)] * 5)] == [2, 2, 1]
+    endless = _changed(size_bytes=2.0**40, analytic_s=10.0)
+    assert [len(batch) for batch in batches([("endless", endless)] * 2)] == [1, 1]
+    assert batches([]) == []
+
+
+def test_what_takes_long_runs_less_often() -> None:
+    assert runs_of([("a", _changed(analytic_s=1e-4))]) > runs_of([("a", _changed(analytic_s=0.02))] * 2) >= 3

@@ -37,7 +37,7 @@ from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import reverse_steps
 
 # Random strategies that are drawn for each that is wanted, where some may be too alike.
-_SURPLUS = 4
+_SURPLUS = 12
 _WARM_UP = 2
 _TRACED = 4
 _SCOPE = "tensoropt_move"
@@ -93,20 +93,7 @@ class _Run:
 
 def main() -> None:
     """Runs the strategies."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=sorted(MODELS), required=True)
-    parser.add_argument("--sample", choices=SAMPLES, default=SAMPLES[0])
-    parser.add_argument("--strategies", type=int, default=20)
-    parser.add_argument("--apart", type=float, default=0.0, help="share by which predicted times differ at least")
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--profiles", type=int, default=2, help="before, between and after the steps")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--costs", default="measured")
-    parser.add_argument("--least", action="store_true", help="the least instead of the median, on a busy machine")
-    parser.add_argument("--operators", action="store_true", help="write what each operator took and was to take")
-    parser.add_argument("--patience", type=float, default=0.0, help="seconds to spend on waiting for other programs")
-    parser.add_argument("--out", type=Path, required=True)
-    flags = parser.parse_args()
+    flags = _flags()
     _name_moves()
     reduce = np.min if flags.least else np.median
     tracer = _Tracer(reduce)
@@ -129,31 +116,18 @@ def main() -> None:
     profiled_s.append(reference.seconds())
     measured_s = time.perf_counter() - started
     space = planner.space(topology)
-    train_op = imported.steps[0]
-    specs = {op.name: (op.outputs[0].shape, op.outputs[0].dtype) for op in imported.graph.of_type("Placeholder")}
-    mine = {}
-    for name, array in batch(flags.model, specs, 3).items():
-        count = len(array) // job.size
-        mine[f"{name}:0"] = array[job.rank * count : (job.rank + 1) * count]
+    mine = _inputs(flags.model, imported.graph, job)
 
     def step() -> Any:
-        return tensoropt.run(train_op, mine)
+        return tensoropt.run(imported.steps[0], mine)
 
-    def sample() -> list[Strategy]:
-        chosen: list[Strategy] = []
-        if flags.sample != "random":
-            found = functools.partial(planner.found_by, topology)
-            least = flags.strategies if flags.sample == "methods" else 0
-            chosen = strategies_of_methods(planner.frontier(topology), lambda name: found(name).frontier, least)
-        if flags.sample != "methods":
-            count = (_SURPLUS if flags.apart > 0 else 1) * flags.strategies - len(chosen)
-            chosen += sample_strategies(space.problem, count, flags.seed)
-        if flags.apart > 0:
-            chosen = told_apart(space.problem, chosen, flags.apart)[: flags.strategies]
-        return chosen
+    def profiled() -> Any:
+        now = others.undisturbed(lambda: tensoropt.init(refresh=True))
+        costs.settle_costs(job, planner, now, flags.costs)
+        return planner.space(now)
 
     runs = []
-    for strategy in job.on_rank_0("sampling", sample):
+    for strategy in job.on_rank_0("sampling", lambda: _strategies(flags, planner, topology, space)):
         plan_it = functools.partial(space.plan, strategy.assignment, "accuracy", alternatives=strategy.alternatives)
         plan = job.on_rank_0("planning", plan_it)
         tensoropt.build_execution_graph(plan=plan)
@@ -164,32 +138,12 @@ def main() -> None:
         runs.append(run)
         job.executor = None  # kept open
     spaces = [space]
-    turns = -(-flags.steps // TURN_STEPS)
-    for some in np.array_split(np.arange(turns), max(flags.profiles - 1, 1)):
-        before_s = reference.seconds()
-        for run in runs * len(some):
-            job.executor = run.executor
-            steps = others.undisturbed(functools.partial(run.steps, job, step))
-            after_s = reference.seconds()
-            run.keep(steps, (before_s + after_s) / 2)
-            before_s = after_s
-        if len(spaces) < flags.profiles:  # the machine's speed may have changed since the last one
-            topology = others.undisturbed(lambda: tensoropt.init(refresh=True))
-            costs.settle_costs(job, planner, topology, flags.costs)
-            spaces.append(planner.space(topology))
-    networks = [(each, network_of(each), BlockingBreakdown(each).network()) for each in spaces if job.rank == 0]
-    entries = []
-    for number, run in enumerate(runs):
-        entry = _entry(job, spaces, run, crowding, float(np.mean(profiled_s)), reduce)
-        if job.rank == 0:
-            simulated_s = [[_simulated(each, run.strategy, one) for one in kinds] for each, *kinds in networks]
-            entry["simulated_s"] = np.mean(simulated_s, axis=0).tolist()
-            if flags.operators:
-                entry["operators"] = _by_operator(run.plan, run.kernels)
-                entry["kernels_by_name"] = run.kernels
-                entry["moves"] = _by_collective(run, entry.pop("transfers_s"))
-            entries.append(entry)
-            _say(flags.model, job.size, number, entry)
+    # The machine's speed may change, so all is profiled again, amid the steps and after them.
+    for turns in np.array_split(np.arange(-(-flags.steps // TURN_STEPS)), max(flags.profiles - 1, 1)):
+        _take_turns(job, runs * len(turns), step, reference, others)
+        if len(spaces) < flags.profiles:
+            spaces.append(profiled())
+    entries = _entries(job, flags, spaces, runs, crowding, float(np.mean(profiled_s)), reduce)
     if job.rank == 0:
         report = {
             "model": flags.model,
@@ -205,6 +159,85 @@ def main() -> None:
             "strategies": entries,
         }
         flags.out.write_text(json.dumps(report) + "\n", encoding="utf-8")
+
+
+def _flags() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=sorted(MODELS), required=True)
+    parser.add_argument("--sample", choices=SAMPLES, default=SAMPLES[0])
+    parser.add_argument("--strategies", type=int, default=20)
+    parser.add_argument("--apart", type=float, default=0.0, help="share by which predicted times differ at least")
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--profiles", type=int, default=2, help="before, amid and after the steps")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--costs", default="measured")
+    parser.add_argument("--least", action="store_true", help="the least instead of the median, on a busy machine")
+    parser.add_argument("--operators", action="store_true", help="write what each operator took and was to take")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds to spend on waiting for other programs")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+def _inputs(model: str, graph: Any, job: Any) -> dict[str, NDArray[Any]]:
+    """This rank's share of a batch, by the names of the placeholders' tensors."""
+    specs = {op.name: (op.outputs[0].shape, op.outputs[0].dtype) for op in graph.of_type("Placeholder")}
+    mine = {}
+    for name, array in batch(model, specs, 3).items():
+        count = len(array) // job.size
+        mine[f"{name}:0"] = array[job.rank * count : (job.rank + 1) * count]
+    return mine
+
+
+def _strategies(flags: argparse.Namespace, planner: Any, topology: Any, space: Any) -> list[Strategy]:
+    """What to execute."""
+    chosen: list[Strategy] = []
+    if flags.sample != "random":
+        found = functools.partial(planner.found_by, topology)
+        least = flags.strategies if flags.sample == "methods" else 0
+        chosen = strategies_of_methods(planner.frontier(topology), lambda name: found(name).frontier, least)
+    if flags.sample != "methods":
+        count = (_SURPLUS if flags.apart > 0 else 1) * flags.strategies - len(chosen)
+        chosen += sample_strategies(space.problem, count, flags.seed)
+    if flags.apart > 0:
+        chosen = told_apart(space.problem, chosen, flags.apart)[: flags.strategies]
+    return chosen
+
+
+def _take_turns(job: Any, runs: Sequence[_Run], step: Callable[[], Any], reference: Reference, others: Others) -> None:
+    """A turn of steps of each, and what the reference takes before and after it."""
+    before_s = reference.seconds()
+    for run in runs:
+        job.executor = run.executor
+        steps = others.undisturbed(functools.partial(run.steps, job, step))
+        after_s = reference.seconds()
+        run.keep(steps, (before_s + after_s) / 2)
+        before_s = after_s
+
+
+def _entries(
+    job: Any,
+    flags: argparse.Namespace,
+    spaces: Sequence[Any],
+    runs: Sequence[_Run],
+    crowding: float,
+    profiled_s: float,
+    reduce: Callable[..., Any],
+) -> list[dict[str, Any]]:
+    """What to report of each strategy; nothing but on rank 0. Collective."""
+    networks = [(each, network_of(each), BlockingBreakdown(each).network()) for each in spaces if job.rank == 0]
+    entries = []
+    for number, run in enumerate(runs):
+        entry = _entry(job, spaces, run, crowding, profiled_s, reduce)
+        if job.rank == 0:
+            simulated_s = [[_simulated(each, run.strategy, one) for one in kinds] for each, *kinds in networks]
+            entry["simulated_s"] = np.mean(simulated_s, axis=0).tolist()
+            if flags.operators:
+                entry["operators"] = _by_operator(run.plan, run.kernels)
+                entry["kernels_by_name"] = run.kernels
+                entry["moves"] = _by_collective(run, entry.pop("transfers_s"))
+            entries.append(entry)
+            _say(flags.model, job.size, number, entry)
+    return entries
 
 
 def _predicted(space: Any, run: _Run) -> tuple[float, float, float]:

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--sample", choices=SAMPLES, default="both", help="(default %(default)s)")
     parser.add_argument("--strategies", type=int, default=12, help="of each model (default %(default)s)")
-    parser.add_argument("--apart", type=float, default=0.05, help="share of predicted time (default %(default)s)")
+    parser.add_argument("--apart", type=float, default=0.03, help="share of predicted time (default %(default)s)")
     parser.add_argument("--steps", type=int, default=21, help="measured for each strategy (default %(default)s)")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--profiles", type=int, default=3, help="how often costs are measured (default %(default)s)")

@@ -64,27 +64,11 @@ _LEAST_NETWORK_SHARE = 0.01
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
-    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--sample", choices=SAMPLES, default=SAMPLES[0], help="(default %(default)s)")
-    parser.add_argument("--strategies", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=21, help="measured for each strategy (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser = flag_parser(__doc__, sample=SAMPLES[0], strategies=20, seed=1, profile_seconds=90.0)
     parser.add_argument("--costs", choices=("measured", "analytic"), default="measured")
     parser.add_argument("--quick", action="store_true", help="3 strategies of 2 models")
     parser.add_argument("--least", action="store_true", help="the least of the steps instead of the median")
-    parser.add_argument("--profile-seconds", type=float, default=90.0, help="budget (default %(default)s)")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=60.0,
-        help="seconds to wait for other programs (default %(default)s)",
-    )
-    parser.add_argument("--resume", action="store_true", help="keep the results that the file of --json has")
-    parser.add_argument("--profiles", type=int, default=3, help="how often costs are measured (default %(default)s)")
     parser.add_argument("--cache", type=Path, help="keep measured costs here; by default all is measured anew")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
     if flags.quick:
         flags.models, flags.strategies = ["rnn", "vgg16"], 3
@@ -95,6 +79,34 @@ def main() -> None:
         _show([results[-1]], Console(stderr=True, width=_WIDTH))
         _write(flags, results, time.perf_counter() - started)
     _show(results, Console(width=_WIDTH))
+
+
+def flag_parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """Of the flags that :func:`measured`, :func:`known_results` and :func:`pairs_without` go by.
+
+    Args:
+        description: of the benchmark.
+        defaults: of ``sample``, ``strategies``, ``seed`` and ``profile_seconds``.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
+    parser.add_argument("--sample", choices=SAMPLES, help="(default %(default)s)")
+    parser.add_argument("--strategies", type=int, help="of each model (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=21, help="measured for each strategy (default %(default)s)")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--profiles", type=int, default=3, help="how often costs are measured (default %(default)s)")
+    parser.add_argument("--profile-seconds", type=float, help="budget of each (default %(default)s)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        help="seconds to wait for other programs (default %(default)s)",
+    )
+    parser.add_argument("--resume", action="store_true", help="keep the results that the file of --json has")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    parser.set_defaults(**defaults)
+    return parser
 
 
 def known_results(flags: argparse.Namespace) -> list[dict[str, Any]]:

@@ -35,10 +35,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from benchmarks.accuracy import halves, known_results, measured, pairs_without
+from benchmarks.accuracy import flag_parser, halves, known_results, measured, pairs_without
 from benchmarks.accuracy_halves import agreement_of_halves
-from benchmarks.accuracy_models import MODELS
-from benchmarks.accuracy_sample import SAMPLES
 
 _KINDS = ("sum", "simulated", "blocking")
 _STEADY = "steady"
@@ -48,25 +46,9 @@ _WIDTH = 132
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
-    parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--sample", choices=SAMPLES, default="both", help="(default %(default)s)")
-    parser.add_argument("--strategies", type=int, default=12, help="of each model (default %(default)s)")
+    parser = flag_parser(__doc__, sample="both", strategies=12, seed=2, profile_seconds=60.0)
     parser.add_argument("--apart", type=float, default=0.03, help="share of predicted time (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=21, help="measured for each strategy (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--profiles", type=int, default=3, help="how often costs are measured (default %(default)s)")
-    parser.add_argument("--profile-seconds", type=float, default=60.0, help="of each (default %(default)s)")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=60.0,
-        help="seconds to wait for other programs (default %(default)s)",
-    )
-    parser.add_argument("--resume", action="store_true", help="keep the results that the file of --json has")
     parser.add_argument("--of", type=Path, nargs="+", help="reports of benchmarks.accuracy, instead of measuring")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
     results = known_results(flags)
     if flags.of:

@@ -10,11 +10,11 @@ import numpy as np
 
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, gradient_positions, profile_key, whole_key
-from tensoropt.exec.op_profiler import OperatorProbe
+from tensoropt.exec.op_profiler import RUNS, OperatorProbe
 from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["Candidate", "batches", "candidates_of", "likeliest_first", "runs_of"]
+__all__ = ["Candidate", "candidates_of", "in_batches", "likeliest_first", "runs_of"]
 
 _LEAST_S = 1e-9
 _BATCH_BYTES = 2**29
@@ -22,9 +22,9 @@ _BATCH_PROBES = 100
 # What a batch takes once by the analytic model, at most. It takes many times that; whether there is time for another
 # one is judged by those before.
 _BATCH_S = 0.1
-# A batch runs so often, and one that takes longer by the analytic model than that, less often: its times are large
-# beside what disturbs them, and there is little time for the other batches.
-_RUNS, _LONG_RUNS, _LONG_S = 5, 3, 0.03
+# A batch that takes longer than this by the analytic model runs less often: its times are large beside what disturbs
+# them, and there is little time for the other batches.
+_LONG_S, _LONG_RUNS = 0.03, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,20 @@ def candidates_of(topology: Topology, space: SearchSpace, rank: int) -> dict[str
         rule, inputs = space.rules[op.name], space.graph.input_specs(op)
         wanted, outgoing = gradient_positions(space.graph, op)
         whole = whole_key(op, rule, inputs, space.mesh, wanted, outgoing)
-        choices = space.choices(op.name)
-        times_s = [analytic.op_seconds(op, rule, inputs, choice, gradients=len(wanted)) for choice in choices]
-        for configuration, seconds in zip(choices, times_s, strict=True):
+        keys = []
+        for configuration in space.choices(op.name):
             key = profile_key(op, rule, inputs, configuration, space.mesh, wanted, outgoing)
-            slowness = max(seconds, _LEAST_S) / max(min(times_s), _LEAST_S)
-            if key in found:
-                one = found[key]
-                found[key] = dataclasses.replace(one, count=one.count + 1, slowness=min(one.slowness, slowness))
-            else:
+            keys.append(key)
+            if key not in found:
                 probe = OperatorProbe(op, rule, inputs, configuration, space.mesh, rank, wanted, outgoing)
+                seconds = analytic.op_seconds(op, rule, inputs, configuration, gradients=len(wanted))
                 size = 2.0 * sum(spec.size_bytes for spec in (*probe.local_inputs(), *probe.local_outputs()))
-                found[key] = Candidate(probe, whole, seconds, slowness, 1, size)
+                found[key] = Candidate(probe, whole, seconds, np.inf, 0, size)
+        fastest_s = max(min(found[key].analytic_s for key in keys), _LEAST_S)
+        for key in keys:
+            one = found[key]
+            slowness = min(one.slowness, max(one.analytic_s, _LEAST_S) / fastest_s)
+            found[key] = dataclasses.replace(one, slowness=slowness, count=one.count + 1)
     return found
 
 
@@ -88,7 +90,7 @@ def likeliest_first(candidates: Mapping[str, Candidate], keys: Iterable[str]) ->
     return sorted(keys, key=place)
 
 
-def batches(chosen: Sequence[tuple[str, Candidate]]) -> list[list[tuple[str, Candidate]]]:
+def in_batches(chosen: Sequence[tuple[str, Candidate]]) -> list[list[tuple[str, Candidate]]]:
     """Runs of what memory and time have room for at once."""
     result: list[list[tuple[str, Candidate]]] = []
     room = time_s = 0.0
@@ -104,4 +106,4 @@ def batches(chosen: Sequence[tuple[str, Candidate]]) -> list[list[tuple[str, Can
 
 def runs_of(batch: Sequence[tuple[str, Candidate]]) -> int:
     """How often to run a batch, for medians."""
-    return _RUNS if sum(one.analytic_s for _, one in batch) < _LONG_S else _LONG_RUNS
+    return RUNS if sum(one.analytic_s for _, one in batch) < _LONG_S else _LONG_RUNS

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.api.candidates import Candidate, batches, candidates_of, likeliest_first, runs_of
+from tensoropt.api.candidates import Candidate, candidates_of, in_batches, likeliest_first, runs_of
 from tensoropt.api.curves import (
     CURVES,
     iteration_seconds,
@@ -163,25 +163,23 @@ def _measure(
     start = time.perf_counter()
     expected_s = min(budget_s, machine.turns * _PROBE_S * len(chosen)) + (_SHOWN_FROM_S if curves else 0.0)
     order = {key: position for position, key in enumerate(candidates)}
-    measured_at_once = batches([(key, candidates[key]) for key in chosen])
+    batches = in_batches([(key, candidates[key]) for key in chosen])
     rounds = comm.bcast(rounds, root=0)
     seconds: dict[str, list[tuple[float, float]]] = {}
     times: dict[str, OpTime] = {}
     refused: set[str] = set()
     lines: list[dict[str, Curve]] = []
     iteration_s = 0.0
-    with _progress(
-        comm.rank == 0 and expected_s > _SHOWN_FROM_S, rounds * len(measured_at_once) + bool(curves)
-    ) as advance:
+    with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, rounds * len(batches) + bool(curves)) as advance:
         if curves:
             iteration_s = iteration_seconds(comm, job.guard)
             lines.append(measure_curves(machine, comm, optimizers))
             advance()
-        for number, batch in enumerate(rounds * measured_at_once):
+        for number, batch in enumerate(rounds * batches):
             spent_s = time.perf_counter() - start
             if not comm.bcast(spent_s * (number + 1) <= budget_s * max(number, 1), root=0):
                 break  # another batch would take as long as those before, and more than there is
-            if lines and number and number % len(measured_at_once) == 0:
+            if lines and number and number % len(batches) == 0:
                 lines.append(measure_curves(machine, comm, optimizers))
             batch.sort(key=lambda item: order[item[0]])  # runs are like steps then
             measured = run_probes(machine, comm, [candidate.probe for _, candidate in batch], runs_of(batch))

@@ -17,7 +17,7 @@ from tensoropt.api.machine import Machine, at_once
 from tensoropt.api.model import OptimizerSpec
 from tensoropt.cost import Curve
 from tensoropt.exec.engines.guard import Guard
-from tensoropt.exec.op_profiler import FunctionProbe, Measured, Probe, measure_batch
+from tensoropt.exec.op_profiler import RUNS, FunctionProbe, Measured, Probe, measure_batch
 from tensoropt.graph.spec import TensorSpec
 
 __all__ = ["CURVES", "iteration_seconds", "measure_curves", "optimizer_key", "run_probes"]
@@ -43,7 +43,7 @@ def optimizer_key(spec: OptimizerSpec) -> str:
 
 
 def run_probes(
-    machine: Machine, comm: Any, probes: Sequence[Probe], runs: int = 5
+    machine: Machine, comm: Any, probes: Sequence[Probe], runs: int = RUNS
 ) -> list[tuple[float, float, Measured] | None]:
     """Seconds forward and backward of each probe: the mean of the ranks, at their pace, crowding included. Collective.
 

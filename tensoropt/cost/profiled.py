@@ -58,6 +58,7 @@ class ProfiledCost:
         self._analytic = AnalyticCost(topology)
         self._collectives = CollectiveModel(topology)
         self._ratios = profile.ratios()
+        self._ratio_of: dict[tuple[str, bool], float] = {}
         self._update = profile.curves.get(f"update {optimizer}")
 
     def step_seconds(
@@ -138,8 +139,12 @@ class ProfiledCost:
 
     def _ratio(self, op: Operator, rule: OpRule, inputs: Sequence[TensorSpec], gradients: int) -> float:
         """How many times the analytic time the like took."""
-        whole = whole_key(op, rule, inputs, self.mesh, *self._gradient_positions(op, gradients))
-        return next((self._ratios[name] for name in (whole, op.type, "") if name in self._ratios), 1.0)
+        known = (op.name, gradients > 0)  # the same for all configurations
+        if known not in self._ratio_of:
+            whole = whole_key(op, rule, inputs, self.mesh, *self._gradient_positions(op, gradients))
+            names = (name for name in (whole, op.type, "") if name in self._ratios)
+            self._ratio_of[known] = next((self._ratios[name] for name in names), 1.0)
+        return self._ratio_of[known]
 
     def _gradient_positions(self, op: Operator, gradients: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return gradient_positions(self._graph, op) if gradients else ((), ())

@@ -29,10 +29,21 @@ from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 
-__all__ = ["BatchTimes", "FunctionProbe", "Measured", "OperatorProbe", "Probe", "kernel_seconds", "measure_batch"]
+__all__ = [
+    "RUNS",
+    "BatchTimes",
+    "FunctionProbe",
+    "Measured",
+    "OperatorProbe",
+    "Probe",
+    "kernel_seconds",
+    "measure_batch",
+]
 
 _SCOPE = re.compile(r"\b(in|f|g|b)([0-9]+)/")
 _NANOSECOND_S = 1e-9
+RUNS = 5
+"""How often a batch runs, for medians, unless it is said."""
 # Written before a cold probe: several times what a core's own cache holds.
 _WORK_BYTES = 2**23
 
@@ -199,7 +210,7 @@ def measure_batch(
     spread: Callable[[set[int]], set[int]],
     crowd: Callable[[], AbstractContextManager[None]] | None = None,
     config: Any = None,
-    runs: int = 5,
+    runs: int = RUNS,
 ) -> BatchTimes:
     """Measures probes on this rank while the others do the same. Collective.
 

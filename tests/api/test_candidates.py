@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from tensoropt.api.candidates import Candidate, batches, candidates_of, likeliest_first, runs_of
+from tensoropt.api.candidates import Candidate, candidates_of, in_batches, likeliest_first, runs_of
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.search.space import SearchSpace
@@ -19,8 +20,8 @@ SPACE = SearchSpace(mlp(), AnalyticCost(TOPOLOGY))
 CANDIDATES = candidates_of(TOPOLOGY, SPACE, 0)
 
 
-def _changed(**fields: object) -> Candidate:
-    return dataclasses.replace(next(iter(CANDIDATES.values())), **fields)  # type: ignore[arg-type]
+def _changed(**fields: Any) -> Candidate:
+    return dataclasses.replace(next(iter(CANDIDATES.values())), **fields)
 
 
 def test_all_configurations_are_there_once() -> None:
@@ -52,14 +53,14 @@ def test_what_keeps_devices_busy_for_longer_than_it_must_is_measured_last() -> N
 
 def test_a_batch_fits_into_memory_and_into_time() -> None:
     small = _changed(size_bytes=1.0, analytic_s=1e-6)
-    assert [len(batch) for batch in batches([("small", small)] * 250)] == [100, 100, 50]
+    assert [len(batch) for batch in in_batches([("small", small)] * 250)] == [100, 100, 50]
     large = _changed(size_bytes=2.0**28, analytic_s=1e-6)
-    assert [len(batch) for batch in batches([("large", large)] * 5)] == [2, 2, 1]
+    assert [len(batch) for batch in in_batches([("large", large)] * 5)] == [2, 2, 1]
     long = _changed(size_bytes=1.0, analytic_s=0.04)
-    assert [len(batch) for batch in batches([("long", long)] * 5)] == [2, 2, 1]
+    assert [len(batch) for batch in in_batches([("long", long)] * 5)] == [2, 2, 1]
     endless = _changed(size_bytes=2.0**40, analytic_s=10.0)
-    assert [len(batch) for batch in batches([("endless", endless)] * 2)] == [1, 1]
-    assert batches([]) == []
+    assert [len(batch) for batch in in_batches([("endless", endless)] * 2)] == [1, 1]
+    assert in_batches([]) == []
 
 
 def test_what_takes_long_runs_less_often() -> None:

@@ -86,6 +86,8 @@ def compared(report: dict[str, Any]) -> dict[str, Any]:
         "sample": report.get("sample", "random"),
         "kinds": [entry["kind"] for entry in entries],
         "steps_s": steps_s,
+        # The sum by each profile alone.
+        "profiles_s": [entry.get("predicted_s") for entry in entries],
         "collectives": [entry.get("collectives") for entry in entries],
         "processor_s": [entry.get("processor_s") for entry in entries],
         "errors": {kind: float(np.abs(found / truth - 1).mean()) for kind, (found, truth) in pairs.items()},

@@ -33,8 +33,6 @@ _WARM_BYTES = 2**18
 _WORK_BYTES = 2**23
 # By how much less or more a batch may take without a trace, lest a disturbance decide on all of its operators.
 _LEAST_PACE, _MOST_PACE = 0.8, 1.5
-# The same by the processor's clock, which other programs disturb less than a trace.
-_LEAST_CROWDED_PACE = 0.4
 
 
 def optimizer_key(spec: OptimizerSpec) -> str:
@@ -51,22 +49,24 @@ def run_probes(
         machine: of this rank.
         comm: of all ranks.
         probes: the same ones on every rank.
-        runs: how often each runs, with TensorFlow's trace and without it; medians count.
+        runs: how often each runs; medians count.
 
     Returns:
         With what this rank measured; None for a probe that cannot be measured.
     """
+    # The processor's clock knows nothing of what GPUs do.
+    is_clocked = machine.crowding > 1 and not tf.config.list_physical_devices("GPU")
     times = measure_batch(
         probes,
         turn=lambda: machine.together(comm),
         spread=lambda mine: set().union(*comm.allgather(mine)),
-        crowd=(lambda: at_once(comm)) if machine.crowding > 1 else None,
+        crowd=(lambda: at_once(comm)) if is_clocked else None,
         runs=runs,
     )
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)
     mine = [(0.0, 0.0) if entry is None else (entry.forward_s, entry.backward_s) for entry in times.probes]
-    pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)), machine.crowding > 1)
+    pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)))
     mean = np.mean(comm.allgather(mine), axis=0) * machine.crowding * pace
     return [
         None if entry is None else (float(forward), float(backward), entry)
@@ -74,26 +74,22 @@ def run_probes(
     ]
 
 
-def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]], crowded: bool) -> float:
-    """How many times longer work takes than its kernels do, traced, on average over ranks.
+def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]]) -> float:
+    """How many times longer work takes than its kernels do, traced, on average over ranks, each with cores of its own.
 
     Without a trace kernels take less, but there is what TensorFlow takes between them; and the slowest rank sets the
     pace, because ranks meet in collectives. They do so many times in a step, and wait now for one rank, then for
-    another one: as if they met after every operator. Where ranks share cores, others work while one waits; and kernels
-    take longer than traced, in turns, since ranks that alternate on a core take its caches from one another.
+    another one: as if they met after every operator.
 
     Args:
-        ranks: of each what was measured of a batch: traced seconds, seconds of runs without a trace (by the processor's
-            clock where ranks share cores), and seconds of every pass of a probe in traced runs.
-        crowded: whether ranks share cores.
+        ranks: of each what was measured of a batch: traced seconds, seconds of runs without a trace, and seconds of
+            every pass of a probe in traced runs. Without such runs, where the clock has all of it, the pace is 1.
     """
     traced_s = float(np.mean([rank[0] for rank in ranks]))
     plain_s = np.array([rank[1] for rank in ranks])
     passes_s = np.array([rank[2] for rank in ranks])
     if traced_s <= 0 or not plain_s.size or not passes_s.any():
         return 1.0
-    if crowded:
-        return float(np.clip(np.median(plain_s, axis=1).mean() / traced_s, _LEAST_CROWDED_PACE, _MOST_PACE))
     slowest = float(np.median(plain_s.max(axis=0))) / traced_s
     waiting = float(np.median(passes_s.max(axis=0).sum(axis=1)) / np.median(passes_s.sum(axis=2).max(axis=0)))
     return float(np.clip(slowest * waiting, _LEAST_PACE, _MOST_PACE))

@@ -20,7 +20,7 @@ from tensoropt.plan.configuration import Configuration
 
 __all__ = ["Curve", "OpProfile", "OpTime", "profile_key", "whole_key"]
 
-_SCHEMA = 5
+_SCHEMA = 6
 _SEEDS = ("seed", "seed2")
 
 

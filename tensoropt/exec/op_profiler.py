@@ -3,8 +3,10 @@
 All probes of a batch are one graph that runs like a training step: forward one after another, then backward in reverse
 order, so that what the backward pass reads has left the caches as it would have. TensorFlow's own trace says how long
 each kernel took; runs without it say how long all of them take then, with what TensorFlow takes between them. All ranks
-run the same graph at once, so they contend for memory as they do when they train, and for caches where they share
-cores; there traces are taken in turns, since a kernel that waits for a core would look long.
+run the same graph at once, so they contend for memory as they do when they train.
+
+Where ranks share cores they contend for caches, too, and a kernel that waits for a core would look long in a trace. So
+there the processor's clock is read before and after each pass of a probe, while all ranks run at once.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ _SCOPE = re.compile(r"\b(in|f|g|b)([0-9]+)/")
 _NANOSECOND_S = 1e-9
 RUNS = 5
 """How often a batch runs, for medians, unless it is said."""
+# How often the clock is read with nothing between, to know what reading it takes.
+_PASSES_OF_NOTHING = 9
 # Written before a cold probe: several times what a core's own cache holds.
 _WORK_BYTES = 2**23
 
@@ -53,8 +57,8 @@ class Measured:
     """What one probe took on this rank.
 
     Attributes:
-        forward_s: in the kernels of the forward pass, traced.
-        backward_s: in the kernels of the backward pass, traced.
+        forward_s: in the kernels of the forward pass, traced; of the processor's time, where ranks share cores.
+        backward_s: the same of the backward pass.
         forward_reduced_bytes: input bytes of each all_reduce that its lowering emits forward, which is not in the
             times.
         backward_reduced_bytes: the same, backward.
@@ -77,9 +81,9 @@ class BatchTimes:
         probes: per probe; None for one that cannot be built or run by itself.
         failures: why a probe is None, by its number.
         traced_s: in all kernels of a traced run, those that make inputs included: the sum of their medians.
-        plain_s: of each run without a trace, less what a run takes in which no kernel runs; processor time where ranks
-            share cores.
-        passes_s: ``(traced runs, 2 * probes)``, in the kernels of each probe's forward and backward pass.
+        plain_s: of each run without a trace, less what a run takes in which no kernel runs; none where ranks share
+            cores.
+        passes_s: ``(runs, 2 * probes)``, each probe's forward and backward pass in every run that counts.
     """
 
     probes: tuple[Measured | None, ...]
@@ -214,20 +218,21 @@ def measure_batch(
 ) -> BatchTimes:
     """Measures probes on this rank while the others do the same. Collective.
 
-    Of several traced runs each kernel's median counts.
+    Of several runs each kernel's median counts, or each pass's where ranks share cores.
 
     Args:
         probes: the same ones on every rank, in the same order.
         turn: a context in which this rank runs, entered and left by all ranks together.
         spread: the union over ranks of what failed.
         crowd: where ranks share cores, a context in which all of them run at once. What takes a core's caches from a
-            rank in a step does so in runs without a trace, too; then their processor time counts.
+            rank in a step does so then, too.
         config: the session's ``tf.compat.v1.ConfigProto``.
-        runs: how many under TensorFlow's trace, after one that is thrown away, and how many without it.
+        runs: how many under TensorFlow's trace, after one that is thrown away, and how many without it. Where ranks
+            share cores, a trace tells only what memory kernels hold.
     """
     failures: dict[int, str] = {}
     while True:
-        batch = _Batch(probes, set(failures))
+        batch = _Batch(probes, set(failures), is_clocked=crowd is not None)
         failures |= batch.failures
         session = tf.compat.v1.Session(graph=batch.graph, config=_config(config))
         try:
@@ -239,17 +244,20 @@ def measure_batch(
                 continue
             if len(broken) == len(probes):
                 return BatchTimes((None,) * len(probes), failures)
-            per_run = []
-            for _ in range(runs):
+            traced = []
+            for _ in range(runs if crowd is None else 1):
                 with turn():
                     stats = _trace(session, batch)
-                per_run.append(kernel_seconds(stats))
+                traced.append(kernel_seconds(stats))
             held = held_by(stats, _pass_of, lambda name: (_pass_of(name) or ("", 0))[0] == "b")
-            clock = time.perf_counter if crowd is None else time.process_time
-            plain_s = _plain_seconds(session, batch, crowd or turn, clock, runs)
+            if crowd is not None:
+                passes_s = _clocked_seconds(session, batch, crowd, runs)
+                return _times(batch, np.median(passes_s, axis=0), held, failures, passes_s=passes_s)
+            plain_s = _plain_seconds(session, batch, turn, runs)
         finally:
             session.close()
-        return _times(batch, per_run, plain_s, held, failures)
+        kernels_s, passes_s, traced_s = _traced_seconds(batch, traced)
+        return _times(batch, kernels_s, held, failures, passes_s=passes_s, traced_s=traced_s, plain_s=plain_s)
 
 
 def kernel_seconds(step_stats: Any) -> dict[str, float]:
@@ -269,62 +277,80 @@ def _pass_of(name: str) -> tuple[str, int] | None:
 
 
 def _plain_seconds(
-    session: Any,
-    batch: _Batch,
-    turn: Callable[[], AbstractContextManager[None]],
-    clock: Callable[[], float],
-    runs: int,
+    session: Any, batch: _Batch, turn: Callable[[], AbstractContextManager[None]], runs: int
 ) -> tuple[float, ...]:
     calls = [session.make_callable(end, [batch.value]) for end in (batch.nothing, batch.target)]
     result = []
     for _ in range(runs + 1):
         with turn():
-            times = [clock()]
+            times = [time.perf_counter()]
             for call in calls:
                 call(0.5)
-                times.append(clock())
+                times.append(time.perf_counter())
         nothing_s, all_s = np.diff(times).tolist()
         result.append(max(all_s - nothing_s, 0.0))
     return tuple(result[1:])
 
 
-def _times(
-    batch: _Batch,
-    runs: Sequence[dict[str, float]],
-    plain_s: tuple[float, ...],
-    held: dict[Any, Held],
-    failures: dict[int, str],
-) -> BatchTimes:
+def _clocked_seconds(
+    session: Any, batch: _Batch, crowd: Callable[[], AbstractContextManager[None]], runs: int
+) -> NDArray[np.float64]:
+    """Processor time of each pass of each probe: ``(runs, 2 * probes)``."""
+    call = session.make_callable(batch.target, [batch.value])
+    result = np.zeros((runs + 1, 2 * len(batch.probes)))
+    for of_run in result:
+        batch.clock.clear()
+        with crowd():
+            call(0.5)
+        took = {key: end_s - start_s for key, (start_s, end_s) in batch.clock.items()}
+        # What a pass of nothing takes is the clock's.
+        least_s = float(np.median([seconds for (which, _), seconds in took.items() if which == "n"]))
+        for (which, number), seconds in took.items():
+            if which != "n":
+                of_run[2 * number + (which == "b")] = max(seconds - least_s, 0.0)
+    return result[1:]
+
+
+def _traced_seconds(
+    batch: _Batch, runs: Sequence[dict[str, float]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Seconds of each probe's passes by their kernels' medians, those of every run, and the sum of all medians."""
     names = sorted(runs[0])
     every = np.array([[run.get(name, 0.0) for name in names] for run in runs])
     middle = np.median(every, axis=0)
-    seconds = dict(zip(names, middle.tolist(), strict=True))
     passes_s = np.zeros((len(runs), 2 * len(batch.built)))
+    medians_s = np.zeros(2 * len(batch.built))
     for column, name in enumerate(names):
         if (part := _pass_of(name)) is not None:
-            passes_s[:, 2 * part[1] + (part[0] == "b")] += every[:, column]
-    sums: dict[tuple[str, int], list[float]] = {}
-    for name in names:
-        match = _SCOPE.match(name)
-        if match is not None:
-            sums.setdefault((match[1], int(match[2])), []).append(float(seconds[name]))
+            place = 2 * part[1] + (part[0] == "b")
+            passes_s[:, place] += every[:, column]
+            medians_s[place] += middle[column]
+    return medians_s, passes_s, float(middle.sum())
+
+
+def _times(
+    batch: _Batch,
+    seconds: NDArray[np.float64],
+    held: dict[Any, Held],
+    failures: dict[int, str],
+    **measured: Any,
+) -> BatchTimes:
     result: list[Measured | None] = []
     for number, built in enumerate(batch.built):
         if built is None or number in failures:
             result.append(None)
             continue
-        forward, backward = sums.get(("f", number), []), sums.get(("b", number), [])
         talk = tuple(built.talk)
         result.append(
             Measured(
-                sum(forward),
-                sum(backward),
+                float(seconds[2 * number]),
+                float(seconds[2 * number + 1]),
                 talk[: built.forward_talks],
                 talk[built.forward_talks :],
                 _scratch(built, batch.probes[number].saved_outputs, held, number),
             )
         )
-    return BatchTimes(tuple(result), failures, float(middle.sum()), plain_s, passes_s)
+    return BatchTimes(tuple(result), failures, **measured)
 
 
 def _scratch(built: _Built, saved: Sequence[int], held: Mapping[Any, Held], number: int) -> tuple[int, int, int]:
@@ -402,10 +428,26 @@ class _Built:
 
 @dataclass(slots=True)
 class _Batch:
-    """A graph with all probes of a batch in one chain."""
+    """A graph with all probes of a batch in one chain.
+
+    Attributes:
+        probes: what to measure.
+        left_out: numbers of those that are not part of the graph.
+        is_clocked: whether the processor's clock is read before and after each pass.
+        built: tensors of each probe; None for those that are left out or cannot be built.
+        failures: why they cannot be built.
+        graph: all of it.
+        value: a placeholder that all numbers are made of.
+        nothing: an operation that does nothing.
+        target: the end of the chain.
+        initial: initializes variables.
+        clock: processor seconds before and after each pass (``f`` and ``b``) of a run, and before and after nothing
+            (``n``), by that and the probe's number.
+    """
 
     probes: Sequence[Probe]
     left_out: set[int]
+    is_clocked: bool = False
     built: list[_Built | None] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     graph: Any = None
@@ -413,6 +455,7 @@ class _Batch:
     nothing: Any = None
     target: Any = None
     initial: Any = None
+    clock: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graph = tf.Graph()
@@ -425,6 +468,8 @@ class _Batch:
             self.built = [self._forward(number, probe) for number, probe in enumerate(self.probes)]
             for number in reversed(range(len(self.probes))):
                 self._backward(number, self.probes[number])
+            for number in range(_PASSES_OF_NOTHING * self.is_clocked):
+                self.target = tf.group(*self._read_clock("n", number, self._read_clock("n", number, [self.target])))
             self.initial = tf.compat.v1.global_variables_initializer()
 
     def _forward(self, number: int, probe: Probe) -> _Built | None:
@@ -436,12 +481,14 @@ class _Batch:
                 inputs = [self._made_up(spec, probe.highest_integer()) for spec in probe.local_inputs()]
                 with tf.control_dependencies(inputs):
                     between = [tf.fill([_WORK_BYTES // 4], self.value)] if probe.is_cold else []
-            with tf.control_dependencies([self.target, *inputs, *between]), tf.name_scope(f"f{number}"):
+            begun = self._read_clock("f", number, [self.target, *inputs, *between])
+            with tf.control_dependencies(begun), tf.name_scope(f"f{number}"):
                 outputs = probe.forward(inputs, talk)
         except Exception as error:  # an op that cannot stand alone is priced without a measurement
             self.failures[number] = f"{type(error).__name__}: {error}"
             return None
-        self.target = tf.group(*(x for x in outputs if x is not None), *inputs)
+        ended = self._read_clock("f", number, [*begun, *(x for x in outputs if x is not None)])
+        self.target = tf.group(*ended, *inputs)
         return _Built(inputs, outputs, talk, len(talk))
 
     def _backward(self, number: int, probe: Probe) -> None:
@@ -453,14 +500,26 @@ class _Batch:
             xs = [built.inputs[index] for index in probe.wanted]
             with tf.control_dependencies([self.target]), tf.name_scope(f"g{number}"):
                 incoming = [self._made_up(TensorSpec(tuple(y.shape.as_list()), y.dtype.name), 1) for y in ys]
-            with tf.control_dependencies([self.target, *incoming]), tf.name_scope(f"b{number}"):
+            begun = self._read_clock("b", number, [self.target, *incoming])
+            with tf.control_dependencies(begun), tf.name_scope(f"b{number}"):
                 made = [g for g in tf.gradients(ys, xs, incoming) if g is not None]
         except Exception as error:  # see above
             self.failures[number] = f"{type(error).__name__}: {error}"
             return
         flat = [g.values if isinstance(g, tf.IndexedSlices) else g for g in made]
         built.gradients = flat
-        self.target = tf.group(*flat, *incoming, self.target)
+        self.target = tf.group(*self._read_clock("b", number, [*begun, *flat]), *incoming)
+
+    def _read_clock(self, which: str, number: int, after: list[Any]) -> list[Any]:
+        """What to wait for, lest something begin before all of ``after`` is there and the clock is read."""
+        if not self.is_clocked:
+            return after
+
+        def read() -> None:
+            self.clock.setdefault((which, number), []).append(time.process_time())
+
+        with tf.control_dependencies(after), tf.name_scope("clock"):
+            return [tf.compat.v1.py_func(read, [], [])]
 
     def _made_up(self, spec: TensorSpec, bound: int) -> Any:
         dtype = tf.as_dtype(spec.dtype)

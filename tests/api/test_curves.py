@@ -16,17 +16,15 @@ def test_the_slowest_rank_and_waiting_set_the_pace() -> None:
     # Two passes of which each rank is slow in another one; without the trace they take nine tenths of the time.
     passes = [np.array([[1.0, 2.0]] * 3), np.array([[2.0, 1.0]] * 3)]
     ranks = [(4.0, (3.6, 3.6, 9.0), passes[0]), (4.0, (3.5, 3.6, 3.6), passes[1])]
-    assert _pace(ranks, False) == pytest.approx(0.9 * 4 / 3)
-    # Others work while one waits.
-    assert _pace(ranks, True) == pytest.approx(0.9)
+    assert _pace(ranks) == pytest.approx(0.9 * 4 / 3)
 
 
-def test_a_disturbance_has_bounds_and_without_kernels_there_is_no_pace() -> None:
+def test_a_disturbance_has_bounds_and_without_kernels_or_runs_there_is_no_pace() -> None:
     passes = np.array([[1.0, 1.0]])
-    assert _pace([(2.0, (20.0,), passes)], False) == 1.5
-    assert _pace([(2.0, (0.1,), passes)], False) == 0.8
-    assert _pace([(2.0, (0.1,), passes)], True) == 0.4
-    assert _pace([(0.0, (), np.zeros((0, 0)))], True) == 1.0
+    assert _pace([(2.0, (20.0,), passes)]) == 1.5
+    assert _pace([(2.0, (0.1,), passes)]) == 0.8
+    assert _pace([(0.0, (), np.zeros((0, 0)))]) == 1.0
+    assert _pace([(0.0, (), passes)]) == 1.0  # by the processor's clock
 
 
 def test_a_curve_is_the_median_of_its_rounds() -> None:

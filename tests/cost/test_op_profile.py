@@ -115,7 +115,7 @@ def test_malformed_curves_are_refused(sizes: tuple[int, ...], seconds: tuple[flo
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema": 99}])
 def test_another_schema_is_refused(data: object) -> None:
-    with pytest.raises(ClusterError, match="Profile JSON: schema must be 5, got"):
+    with pytest.raises(ClusterError, match="Profile JSON: schema must be 6, got"):
         OpProfile.from_json(data)
 
 

@@ -67,7 +67,7 @@ def test_operators_are_measured_forward_and_backward_at_local_shapes() -> None:
     assert times.forward_reduced_bytes == times.backward_reduced_bytes == ()
 
 
-def test_ranks_that_share_cores_run_at_once_without_a_trace_and_processor_time_counts(
+def test_ranks_that_share_cores_run_at_once_and_the_processors_clock_is_read_around_each_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entered = []
@@ -77,15 +77,48 @@ def test_ranks_that_share_cores_run_at_once_without_a_trace_and_processor_time_c
         entered.append(which)
         yield
 
-    seconds = iter(range(100))
-    monkeypatch.setattr(op_profiler.time, "process_time", lambda: float(next(seconds) ** 2))
-    probe = FunctionProbe((TensorSpec((8,), "float32"),), lambda x: [tf.negative(x)])
+    now = 0.0
+
+    def process_time() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    def busy(x: Any, seconds: float) -> Any:
+        """A kernel that keeps the processor busy for so long, by that clock, forward and twice as long backward."""
+
+        def advance(value: Any, times: int) -> Any:
+            nonlocal now
+            now += times * seconds
+            return value
+
+        @tf.custom_gradient
+        def kernel(given: Any) -> Any:
+            def gradient(incoming: Any) -> Any:
+                return tf.compat.v1.py_func(lambda value: advance(value, 2), [incoming], tf.float32)
+
+            return tf.compat.v1.py_func(lambda value: advance(value, 1), [given], tf.float32), gradient
+
+        result = kernel(x)
+        result.set_shape(x.shape)
+        return result
+
+    monkeypatch.setattr(op_profiler.time, "process_time", process_time)
+    vector = (TensorSpec((8,), "float32"),)
+    probes = [
+        FunctionProbe(vector, lambda x: [busy(x, 5.0)], (0,), (0,)),
+        FunctionProbe(vector, lambda x: [tf.negative(x)]),
+        FunctionProbe(vector, lambda x: [busy(x, 7.0)]),
+    ]
     times = measure_batch(
-        [probe], turn=lambda: entering("turn"), spread=lambda mine: mine, crowd=lambda: entering("crowd"), runs=2
+        probes, turn=lambda: entering("turn"), spread=lambda mine: mine, crowd=lambda: entering("crowd"), runs=3
     )
-    assert entered == ["turn"] * 3 + ["crowd"] * 3
-    # Clocks at squares: the run of the probe takes two seconds more than the one before it, of nothing.
-    assert times.plain_s == (2.0, 2.0)
+    # A run in which what fails is found, one whose trace tells what kernels hold, and one that is thrown away.
+    assert entered == ["turn"] * 2 + ["crowd"] * 4
+    # Less the second between two readings of the clock.
+    assert [(entry.forward_s, entry.backward_s) for entry in times.probes if entry] == [(5, 10), (0, 0), (7, 0)]
+    assert times.passes_s.tolist() == [[5, 10, 0, 0, 7, 0]] * 3
+    assert times.plain_s == ()
 
 
 def test_other_work_comes_between_the_inputs_of_a_cold_probe_and_itself() -> None:

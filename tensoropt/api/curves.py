@@ -43,7 +43,13 @@ def optimizer_key(spec: OptimizerSpec) -> str:
 def run_probes(
     machine: Machine, comm: Any, probes: Sequence[Probe], runs: int = RUNS
 ) -> list[tuple[float, float, Measured] | None]:
-    """Seconds forward and backward of each probe: the mean of the ranks, at their pace, crowding included. Collective.
+    """Seconds forward and backward of each probe, of all ranks together. Collective.
+
+    They are what kernels take, traced, on average over ranks, times how much longer all passes of the batch take by the
+    clock the slowest rank, each time another one: ranks meet in collectives, many times in a step. A single pass is too
+    short for a clock. Where ranks share cores, others work while one waits, and traces in turns do not show how they
+    take a core's caches from one another, each kernel in its own way: there each pass takes the mean of the ranks'
+    processor time, times how many share a core.
 
     Args:
         machine: of this rank.
@@ -54,45 +60,61 @@ def run_probes(
     Returns:
         With what this rank measured; None for a probe that cannot be measured.
     """
-    # The processor's clock knows nothing of what GPUs do.
-    is_clocked = machine.crowding > 1 and not tf.config.list_physical_devices("GPU")
+    # No clock of the host's tells what GPUs do.
+    clock = None
+    if not tf.config.list_physical_devices("GPU"):
+        clock = time.process_time if machine.crowding > 1 else time.perf_counter
     times = measure_batch(
         probes,
         turn=lambda: machine.together(comm),
         spread=lambda mine: set().union(*comm.allgather(mine)),
-        crowd=(lambda: at_once(comm)) if is_clocked else None,
+        crowd=lambda: at_once(comm),
+        clock=clock,
         runs=runs,
+        traced_runs=1 if clock is time.process_time else runs,
     )
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)
     mine = [(0.0, 0.0) if entry is None else (entry.forward_s, entry.backward_s) for entry in times.probes]
-    pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)))
-    mean = np.mean(comm.allgather(mine), axis=0) * machine.crowding * pace
+    kernels_s = np.mean(comm.allgather(mine), axis=0).reshape(-1)
+    passes_s = np.array(comm.allgather(times.passes_s))  # of each rank and run
+    if clock is time.process_time:
+        seconds = np.median(passes_s, axis=1).mean(axis=0) * machine.crowding
+    elif clock is time.perf_counter:
+        seconds = kernels_s * _bounded_pace(
+            float(np.median(passes_s.max(axis=0), axis=0).sum()), float(kernels_s.sum())
+        )
+    else:
+        pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)))
+        seconds = kernels_s * machine.crowding * pace
     return [
         None if entry is None else (float(forward), float(backward), entry)
-        for entry, (forward, backward) in zip(times.probes, mean, strict=True)
+        for entry, (forward, backward) in zip(times.probes, seconds.reshape(-1, 2), strict=True)
     ]
 
 
 def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]]) -> float:
-    """How many times longer work takes than its kernels do, traced, on average over ranks, each with cores of its own.
+    """How many times longer work takes than its kernels do, traced, on average over ranks.
 
     Without a trace kernels take less, but there is what TensorFlow takes between them; and the slowest rank sets the
-    pace, because ranks meet in collectives. They do so many times in a step, and wait now for one rank, then for
-    another one: as if they met after every operator.
+    pace, as if ranks met after every operator.
 
     Args:
         ranks: of each what was measured of a batch: traced seconds, seconds of runs without a trace, and seconds of
-            every pass of a probe in traced runs. Without such runs, where the clock has all of it, the pace is 1.
+            every pass of a probe in traced runs.
     """
     traced_s = float(np.mean([rank[0] for rank in ranks]))
     plain_s = np.array([rank[1] for rank in ranks])
     passes_s = np.array([rank[2] for rank in ranks])
-    if traced_s <= 0 or not plain_s.size or not passes_s.any():
+    if not plain_s.size or not passes_s.any():
         return 1.0
-    slowest = float(np.median(plain_s.max(axis=0))) / traced_s
+    slowest_s = float(np.median(plain_s.max(axis=0)))
     waiting = float(np.median(passes_s.max(axis=0).sum(axis=1)) / np.median(passes_s.sum(axis=2).max(axis=0)))
-    return float(np.clip(slowest * waiting, _LEAST_PACE, _MOST_PACE))
+    return _bounded_pace(slowest_s * waiting, traced_s)
+
+
+def _bounded_pace(took_s: float, traced_s: float) -> float:
+    return float(np.clip(took_s / traced_s, _LEAST_PACE, _MOST_PACE)) if traced_s > 0 else 1.0
 
 
 def measure_curves(machine: Machine, comm: Any, optimizers: Sequence[OptimizerSpec]) -> dict[str, Curve]:

@@ -1,16 +1,18 @@
 """Measures operators in TensorFlow: each lowered as the executor lowers it, at the local shapes of a configuration.
 
 All probes of a batch are one graph that runs like a training step: forward one after another, then backward in reverse
-order, so that what the backward pass reads has left the caches as it would have. TensorFlow's own trace says how long
-each kernel took; runs without it say how long all of them take then, with what TensorFlow takes between them. All ranks
-run the same graph at once, so they contend for memory as they do when they train.
+order, so that what the backward pass reads has left the caches as it would have. All ranks run the same graph at once,
+so they contend for memory as they do when they train, and for caches where they share cores.
 
-Where ranks share cores they contend for caches, too, and a kernel that waits for a core would look long in a trace. So
-there the processor's clock is read before and after each pass of a probe, while all ranks run at once.
+TensorFlow's own trace says how long each kernel took, to be trusted for how they compare; a trace makes ranks that
+share cores look slow, so they take turns at it. What a pass takes in a step, with what TensorFlow takes between its
+kernels, a clock says that is read before and after each pass of each probe. It cannot see what another device than the
+host does: there runs without a trace say how long all of a batch takes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +59,7 @@ class Measured:
     """What one probe took on this rank.
 
     Attributes:
-        forward_s: in the kernels of the forward pass, traced; of the processor's time, where ranks share cores.
+        forward_s: in the kernels of the forward pass, traced.
         backward_s: the same of the backward pass.
         forward_reduced_bytes: input bytes of each all_reduce that its lowering emits forward, which is not in the
             times.
@@ -81,9 +83,9 @@ class BatchTimes:
         probes: per probe; None for one that cannot be built or run by itself.
         failures: why a probe is None, by its number.
         traced_s: in all kernels of a traced run, those that make inputs included: the sum of their medians.
-        plain_s: of each run without a trace, less what a run takes in which no kernel runs; none where ranks share
-            cores.
-        passes_s: ``(runs, 2 * probes)``, each probe's forward and backward pass in every run that counts.
+        plain_s: of each run without a trace, less what a run takes in which no kernel runs; none with a clock.
+        passes_s: ``(runs, 2 * probes)``, each probe's forward and backward pass: by the clock, in runs without a trace,
+            or else in its kernels, in traced runs.
     """
 
     probes: tuple[Measured | None, ...]
@@ -212,27 +214,29 @@ def measure_batch(
     *,
     turn: Callable[[], AbstractContextManager[None]],
     spread: Callable[[set[int]], set[int]],
-    crowd: Callable[[], AbstractContextManager[None]] | None = None,
+    crowd: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    clock: Callable[[], float] | None = None,
     config: Any = None,
     runs: int = RUNS,
+    traced_runs: int | None = None,
 ) -> BatchTimes:
     """Measures probes on this rank while the others do the same. Collective.
 
-    Of several runs each kernel's median counts, or each pass's where ranks share cores.
+    Of several traced runs each kernel's median counts.
 
     Args:
         probes: the same ones on every rank, in the same order.
         turn: a context in which this rank runs, entered and left by all ranks together.
         spread: the union over ranks of what failed.
-        crowd: where ranks share cores, a context in which all of them run at once. What takes a core's caches from a
-            rank in a step does so then, too.
+        crowd: a context in which all ranks run at once, also those that share a core.
+        clock: seconds, to be read around each pass while all ranks run at once; None to go by traces alone.
         config: the session's ``tf.compat.v1.ConfigProto``.
-        runs: how many under TensorFlow's trace, after one that is thrown away, and how many without it. Where ranks
-            share cores, a trace tells only what memory kernels hold.
+        runs: how many count without a trace, after one that is thrown away.
+        traced_runs: how many count with it; as many, by default.
     """
     failures: dict[int, str] = {}
     while True:
-        batch = _Batch(probes, set(failures), is_clocked=crowd is not None)
+        batch = _Batch(probes, set(failures), clock=clock)
         failures |= batch.failures
         session = tf.compat.v1.Session(graph=batch.graph, config=_config(config))
         try:
@@ -243,21 +247,22 @@ def measure_batch(
                 failures |= {number: failures.get(number, "failed on another rank") for number in broken}
                 continue
             if len(broken) == len(probes):
-                return BatchTimes((None,) * len(probes), failures)
+                return BatchTimes((None,) * len(probes), failures, passes_s=np.zeros((runs, 2 * len(probes))))
             traced = []
-            for _ in range(runs if crowd is None else 1):
+            for _ in range(traced_runs or runs):
                 with turn():
                     stats = _trace(session, batch)
                 traced.append(kernel_seconds(stats))
             held = held_by(stats, _pass_of, lambda name: (_pass_of(name) or ("", 0))[0] == "b")
-            if crowd is not None:
+            kernels_s, passes_s, traced_s = _traced_seconds(batch, traced)
+            plain_s: tuple[float, ...] = ()
+            if clock is None:
+                plain_s = _plain_seconds(session, batch, turn, runs)
+            else:
                 passes_s = _clocked_seconds(session, batch, crowd, runs)
-                return _times(batch, np.median(passes_s, axis=0), held, failures, passes_s=passes_s)
-            plain_s = _plain_seconds(session, batch, turn, runs)
         finally:
             session.close()
-        kernels_s, passes_s, traced_s = _traced_seconds(batch, traced)
-        return _times(batch, kernels_s, held, failures, passes_s=passes_s, traced_s=traced_s, plain_s=plain_s)
+        return BatchTimes(_measured(batch, kernels_s, held, failures), failures, traced_s, plain_s, passes_s)
 
 
 def kernel_seconds(step_stats: Any) -> dict[str, float]:
@@ -295,15 +300,15 @@ def _plain_seconds(
 def _clocked_seconds(
     session: Any, batch: _Batch, crowd: Callable[[], AbstractContextManager[None]], runs: int
 ) -> NDArray[np.float64]:
-    """Processor time of each pass of each probe: ``(runs, 2 * probes)``."""
+    """What the clock says of each pass of each probe: ``(runs, 2 * probes)``."""
     call = session.make_callable(batch.target, [batch.value])
     result = np.zeros((runs + 1, 2 * len(batch.probes)))
     for of_run in result:
-        batch.clock.clear()
+        batch.readings.clear()
         with crowd():
             call(0.5)
-        took = {key: end_s - start_s for key, (start_s, end_s) in batch.clock.items()}
-        # What a pass of nothing takes is the clock's.
+        took = {key: end_s - start_s for key, (start_s, end_s) in batch.readings.items()}
+        # What a pass of nothing takes, it takes to read the clock.
         least_s = float(np.median([seconds for (which, _), seconds in took.items() if which == "n"]))
         for (which, number), seconds in took.items():
             if which != "n":
@@ -328,13 +333,9 @@ def _traced_seconds(
     return medians_s, passes_s, float(middle.sum())
 
 
-def _times(
-    batch: _Batch,
-    seconds: NDArray[np.float64],
-    held: dict[Any, Held],
-    failures: dict[int, str],
-    **measured: Any,
-) -> BatchTimes:
+def _measured(
+    batch: _Batch, seconds: NDArray[np.float64], held: dict[Any, Held], failures: dict[int, str]
+) -> tuple[Measured | None, ...]:
     result: list[Measured | None] = []
     for number, built in enumerate(batch.built):
         if built is None or number in failures:
@@ -350,7 +351,7 @@ def _times(
                 _scratch(built, batch.probes[number].saved_outputs, held, number),
             )
         )
-    return BatchTimes(tuple(result), failures, **measured)
+    return tuple(result)
 
 
 def _scratch(built: _Built, saved: Sequence[int], held: Mapping[Any, Held], number: int) -> tuple[int, int, int]:
@@ -433,7 +434,7 @@ class _Batch:
     Attributes:
         probes: what to measure.
         left_out: numbers of those that are not part of the graph.
-        is_clocked: whether the processor's clock is read before and after each pass.
+        clock: is read before and after each pass.
         built: tensors of each probe; None for those that are left out or cannot be built.
         failures: why they cannot be built.
         graph: all of it.
@@ -441,13 +442,13 @@ class _Batch:
         nothing: an operation that does nothing.
         target: the end of the chain.
         initial: initializes variables.
-        clock: processor seconds before and after each pass (``f`` and ``b``) of a run, and before and after nothing
+        readings: of the clock, before and after each pass (``f`` and ``b``) of a run, and before and after nothing
             (``n``), by that and the probe's number.
     """
 
     probes: Sequence[Probe]
     left_out: set[int]
-    is_clocked: bool = False
+    clock: Callable[[], float] | None = None
     built: list[_Built | None] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     graph: Any = None
@@ -455,7 +456,7 @@ class _Batch:
     nothing: Any = None
     target: Any = None
     initial: Any = None
-    clock: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    readings: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.graph = tf.Graph()
@@ -468,7 +469,7 @@ class _Batch:
             self.built = [self._forward(number, probe) for number, probe in enumerate(self.probes)]
             for number in reversed(range(len(self.probes))):
                 self._backward(number, self.probes[number])
-            for number in range(_PASSES_OF_NOTHING * self.is_clocked):
+            for number in range(0 if self.clock is None else _PASSES_OF_NOTHING):
                 self.target = tf.group(*self._read_clock("n", number, self._read_clock("n", number, [self.target])))
             self.initial = tf.compat.v1.global_variables_initializer()
 
@@ -512,11 +513,12 @@ class _Batch:
 
     def _read_clock(self, which: str, number: int, after: list[Any]) -> list[Any]:
         """What to wait for, lest something begin before all of ``after`` is there and the clock is read."""
-        if not self.is_clocked:
+        clock = self.clock
+        if clock is None:
             return after
 
         def read() -> None:
-            self.clock.setdefault((which, number), []).append(time.process_time())
+            self.readings.setdefault((which, number), []).append(clock())
 
         with tf.control_dependencies(after), tf.name_scope("clock"):
             return [tf.compat.v1.py_func(read, [], [])]

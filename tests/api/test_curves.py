@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from tensoropt.api import curves
 from tensoropt.api.costs import _medians
-from tensoropt.api.curves import _mean, _pace
+from tensoropt.api.curves import _mean, _pace, run_probes
+from tensoropt.api.machine import Machine
 from tensoropt.cost import Curve
+from tensoropt.exec.op_profiler import BatchTimes, Measured, Probe
 
 pytestmark = pytest.mark.tf
+
+
+def _run_probes(
+    monkeypatch: pytest.MonkeyPatch, crowding: float, *, gpus: Sequence[str] = ()
+) -> tuple[Any, list[tuple[float, float, Measured] | None]]:
+    """The clock that two ranks measure two probes by, of which one fails, and what is made of the measurements."""
+    mine = np.array([[1.0, 4.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0], [9.0, 4.0, 0.0, 0.0]])
+    other = np.array([[2.0, 3.0, 0.0, 0.0]] * 3)
+    clocks = []
+
+    def measure(probes: Sequence[Probe], **given: Any) -> BatchTimes:
+        clocks.append(given["clock"])
+        return BatchTimes((Measured(1.0, 4.0), None), {1: "broken"}, 5.0, (5.0,) * 3, mine)
+
+    def allgather(value: Any) -> list[Any]:
+        if isinstance(value, np.ndarray):
+            return [value, other]
+        if isinstance(value, tuple):
+            return [value, (5.0, (5.0,) * 3, other)]
+        return [value, [(2.0, 3.0), (0.0, 0.0)]]
+
+    monkeypatch.setattr(curves, "measure_batch", measure)
+    monkeypatch.setattr(curves.tf.config, "list_physical_devices", lambda kind: list(gpus))
+    machine = Machine({}, crowding, int(crowding), 0)
+    found = run_probes(machine, SimpleNamespace(allgather=allgather), [None, None])  # type: ignore[list-item]
+    return clocks[0], found
+
+
+def test_kernels_take_as_much_longer_as_all_passes_take_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = _run_probes(monkeypatch, 1.0)
+    assert clock is time.perf_counter
+    assert found[0] is not None and found[1] is None
+    # Kernels take 1.5 and 3.5; the slowest of each pass takes 2 and 4, but for a run that was disturbed.
+    assert found[0][:2] == pytest.approx((1.5 * 6 / 5, 3.5 * 6 / 5))
+
+
+def test_ranks_that_share_a_core_take_it_for_their_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = _run_probes(monkeypatch, 2.0)
+    assert clock is time.process_time
+    assert found == [(2.0 * (1.0 + 2.0) / 2, 2.0 * (4.0 + 3.0) / 2, Measured(1.0, 4.0)), None]
+
+
+def test_no_clock_tells_what_gpus_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = _run_probes(monkeypatch, 1.0, gpus=["GPU:0"])
+    assert clock is None
+    # The slowest of each pass together takes six, and each rank alone five.
+    assert found[0] is not None and found[1] is None
+    assert found[0][:2] == pytest.approx((1.5 * 6 / 5, 3.5 * 6 / 5))
 
 
 def test_the_slowest_rank_and_waiting_set_the_pace() -> None:
@@ -19,12 +75,11 @@ def test_the_slowest_rank_and_waiting_set_the_pace() -> None:
     assert _pace(ranks) == pytest.approx(0.9 * 4 / 3)
 
 
-def test_a_disturbance_has_bounds_and_without_kernels_or_runs_there_is_no_pace() -> None:
+def test_a_disturbance_has_bounds_and_without_kernels_there_is_no_pace() -> None:
     passes = np.array([[1.0, 1.0]])
     assert _pace([(2.0, (20.0,), passes)]) == 1.5
     assert _pace([(2.0, (0.1,), passes)]) == 0.8
     assert _pace([(0.0, (), np.zeros((0, 0)))]) == 1.0
-    assert _pace([(0.0, (), passes)]) == 1.0  # by the processor's clock
 
 
 def test_a_curve_is_the_median_of_its_rounds() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, gradient_positions, profile_key, whole_key
-from tensoropt.exec.op_profiler import RUNS, OperatorProbe
+from tensoropt.exec.op_profiler import RUNS
+from tensoropt.exec.probes import OperatorProbe
 from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.search.space import SearchSpace
 

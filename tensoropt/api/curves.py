@@ -17,7 +17,8 @@ from tensoropt.api.machine import Machine, at_once
 from tensoropt.api.model import OptimizerSpec
 from tensoropt.cost import Curve
 from tensoropt.exec.engines.guard import Guard
-from tensoropt.exec.op_profiler import RUNS, FunctionProbe, Measured, Probe, measure_batch
+from tensoropt.exec.op_profiler import RUNS, Measured, measure_batch
+from tensoropt.exec.probes import FunctionProbe, Probe
 from tensoropt.graph.spec import TensorSpec
 
 __all__ = ["CURVES", "iteration_seconds", "measure_curves", "optimizer_key", "run_probes"]

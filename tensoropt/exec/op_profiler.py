@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,23 +26,10 @@ from numpy.typing import NDArray
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.kernel_memory import Held, held_by
-from tensoropt.exec.lowering import OpLowering, lower_operator
-from tensoropt.graph.operator import Operator
-from tensoropt.graph.rule import OpRule
+from tensoropt.exec.probes import Probe
 from tensoropt.graph.spec import TensorSpec
-from tensoropt.layout import Mesh
-from tensoropt.plan.configuration import Configuration
 
-__all__ = [
-    "RUNS",
-    "BatchTimes",
-    "FunctionProbe",
-    "Measured",
-    "OperatorProbe",
-    "Probe",
-    "kernel_seconds",
-    "measure_batch",
-]
+__all__ = ["RUNS", "BatchTimes", "Measured", "kernel_seconds", "measure_batch"]
 
 _SCOPE = re.compile(r"\b(in|f|g|b)([0-9]+)/")
 _NANOSECOND_S = 1e-9
@@ -82,7 +69,8 @@ class BatchTimes:
     Attributes:
         probes: per probe; None for one that cannot be built or run by itself.
         failures: why a probe is None, by its number.
-        traced_s: in all kernels of a traced run, those that make inputs included: the sum of their medians.
+        traced_s: in all kernels of a traced run, those that make inputs or read a clock included: the sum of
+            their medians.
         plain_s: of each run without a trace, less what a run takes in which no kernel runs; none with a clock.
         passes_s: ``(runs, 2 * probes)``, each probe's forward and backward pass: by the clock, in runs without a trace,
             or else in its kernels, in traced runs.
@@ -93,120 +81,6 @@ class BatchTimes:
     traced_s: float = 0.0
     plain_s: tuple[float, ...] = ()
     passes_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
-
-
-class Probe(Protocol):
-    """A piece of a local graph to be measured."""
-
-    @property
-    def wanted(self) -> tuple[int, ...]:
-        """Positions of the inputs that get a gradient."""
-        ...
-
-    @property
-    def outgoing(self) -> tuple[int, ...]:
-        """Positions of the outputs that bring one."""
-        ...
-
-    @property
-    def saved_outputs(self) -> tuple[int, ...]:
-        """Positions of the outputs that its backward pass reads."""
-        ...
-
-    @property
-    def is_cold(self) -> bool:
-        """Whether other work comes between what makes its inputs and itself, so that no cache has them."""
-        ...
-
-    def local_inputs(self) -> tuple[TensorSpec, ...]:
-        """Shapes and dtypes of this device's inputs."""
-        ...
-
-    def highest_integer(self) -> int:
-        """A bound for integer inputs that is in range for whatever they index."""
-        ...
-
-    def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
-        """Builds the outputs; bytes that would be reduced over devices are noted in ``talk``, also in the gradient."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorProbe:
-    """One operator under one configuration: ``rank``'s piece of it."""
-
-    op: Operator
-    rule: OpRule
-    input_specs: tuple[TensorSpec, ...]
-    configuration: Configuration
-    mesh: Mesh
-    rank: int
-    wanted: tuple[int, ...]
-    outgoing: tuple[int, ...]
-
-    @property
-    def saved_outputs(self) -> tuple[int, ...]:
-        """See :class:`Probe`."""
-        return self.rule.saved_outputs if self.wanted else ()
-
-    @property
-    def is_cold(self) -> bool:
-        """See :class:`Probe`."""
-        return False
-
-    def local_inputs(self) -> tuple[TensorSpec, ...]:
-        """See :class:`Probe`."""
-        layouts = [self.configuration.input_layouts(self.rule, i).value for i in range(len(self.input_specs))]
-        return tuple(
-            TensorSpec(layout.local_shape(spec.shape, self.mesh), spec.dtype)
-            for spec, layout in zip(self.input_specs, layouts, strict=True)
-        )
-
-    def local_outputs(self) -> tuple[TensorSpec, ...]:
-        """Shapes and dtypes of this device's outputs."""
-        layouts = [self.configuration.output_layouts(self.rule, i).value for i in range(len(self.op.outputs))]
-        return tuple(
-            TensorSpec(layout.local_shape(spec.shape, self.mesh), spec.dtype)
-            for spec, layout in zip(self.op.outputs, layouts, strict=True)
-        )
-
-    def highest_integer(self) -> int:
-        """See :class:`Probe`."""
-        local = self.local_inputs()
-        if self.rule.sparse_input is not None:
-            return max(1, local[self.rule.sparse_input].shape[0])
-        return max(1, min((spec.shape[-1] for spec in local if spec.is_differentiable and spec.shape), default=2))
-
-    def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
-        """See :class:`Probe`."""
-        engine: Any = _Listener(self.rank, talk)
-        context = OpLowering(self.op, self.rule, self.input_specs, self.configuration, self.mesh, engine)
-        return lower_operator(context, inputs)
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionProbe:
-    """Any other piece, such as an optimizer's update: ``build`` takes the inputs, gives tensors or operations."""
-
-    inputs: tuple[TensorSpec, ...]
-    build: Callable[..., list[Any]]
-    wanted: tuple[int, ...] = ()
-    outgoing: tuple[int, ...] = ()
-    saved_outputs: tuple[int, ...] = ()
-    is_cold: bool = False
-
-    def local_inputs(self) -> tuple[TensorSpec, ...]:
-        """See :class:`Probe`."""
-        return self.inputs
-
-    def highest_integer(self) -> int:
-        """See :class:`Probe`."""
-        return 2
-
-    def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
-        """See :class:`Probe`."""
-        del talk
-        return self.build(*inputs)
 
 
 def measure_batch(
@@ -400,20 +274,6 @@ def _config(config: Any) -> Any:
     # Rewriting would move and merge what is to be told apart.
     result.graph_options.rewrite_options.disable_meta_optimizer = True
     return result
-
-
-class _Listener:
-    """Stands for the engine: devices do not talk, what they would say is noted."""
-
-    def __init__(self, rank: int, talk: list[int]) -> None:
-        self.rank = rank
-        self._talk = talk
-
-    def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
-        """The tensor itself."""
-        del axes, op
-        self._talk.append(int(np.prod(tensor.shape.as_list(), dtype=np.int64)) * tensor.dtype.size)
-        return tf.identity(tensor)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ from tensoropt.api.costs import _medians
 from tensoropt.api.curves import _mean, _pace, run_probes
 from tensoropt.api.machine import Machine
 from tensoropt.cost import Curve
-from tensoropt.exec.op_profiler import BatchTimes, Measured, Probe
+from tensoropt.exec.op_profiler import BatchTimes, Measured
+from tensoropt.exec.probes import FunctionProbe, Probe
 
 pytestmark = pytest.mark.tf
 
@@ -42,7 +43,7 @@ def _run_probes(
     monkeypatch.setattr(curves, "measure_batch", measure)
     monkeypatch.setattr(curves.tf.config, "list_physical_devices", lambda kind: list(gpus))
     machine = Machine({}, crowding, int(crowding), 0)
-    found = run_probes(machine, SimpleNamespace(allgather=allgather), [None, None])  # type: ignore[list-item]
+    found = run_probes(machine, SimpleNamespace(allgather=allgather), [FunctionProbe((), lambda: [])] * 2)
     return clocks[0], found
 
 

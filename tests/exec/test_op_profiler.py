@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from tensoropt.exec import op_profiler
 from tensoropt.exec.kernel_memory import Held, held_by
-from tensoropt.exec.op_profiler import BatchTimes, FunctionProbe, OperatorProbe, Probe, kernel_seconds, measure_batch
+from tensoropt.exec.op_profiler import BatchTimes, kernel_seconds, measure_batch
+from tensoropt.exec.probes import FunctionProbe, OperatorProbe, Probe
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorId, TensorSpec

@@ -61,33 +61,32 @@ def run_probes(
     Returns:
         With what this rank measured; None for a probe that cannot be measured.
     """
-    # No clock of the host's tells what GPUs do.
-    clock = None
-    if not tf.config.list_physical_devices("GPU"):
-        clock = time.process_time if machine.crowding > 1 else time.perf_counter
+    is_crowded = machine.crowding > 1
+    clock = time.process_time if is_crowded else time.perf_counter
+    # No clock of the host's tells what GPUs do. Ranks agree, or they would wait for one another.
+    has_gpus = any(comm.allgather(bool(tf.config.list_physical_devices("GPU"))))
     times = measure_batch(
         probes,
         turn=lambda: machine.together(comm),
         spread=lambda mine: set().union(*comm.allgather(mine)),
         crowd=lambda: at_once(comm),
-        clock=clock,
+        clock=None if has_gpus else clock,
         runs=runs,
-        traced_runs=1 if clock is time.process_time else runs,
+        traced_runs=1 if is_crowded and not has_gpus else runs,
     )
     for number, reason in sorted(times.failures.items()):
         _log.debug("profile: probe %d cannot be measured: %s", number, reason)
     mine = [(0.0, 0.0) if entry is None else (entry.forward_s, entry.backward_s) for entry in times.probes]
     kernels_s = np.mean(comm.allgather(mine), axis=0).reshape(-1)
-    passes_s = np.array(comm.allgather(times.passes_s))  # of each rank and run
-    if clock is time.process_time:
+    every = comm.allgather((times.traced_s, times.plain_s, times.passes_s))
+    passes_s = np.array([of_rank for *_, of_rank in every])
+    if has_gpus:
+        seconds = kernels_s * machine.crowding * _pace(every)
+    elif is_crowded:
         seconds = np.median(passes_s, axis=1).mean(axis=0) * machine.crowding
-    elif clock is time.perf_counter:
-        seconds = kernels_s * _bounded_pace(
-            float(np.median(passes_s.max(axis=0), axis=0).sum()), float(kernels_s.sum())
-        )
     else:
-        pace = _pace(comm.allgather((times.traced_s, times.plain_s, times.passes_s)))
-        seconds = kernels_s * machine.crowding * pace
+        slowest_s = np.median(passes_s.max(axis=0), axis=0)
+        seconds = kernels_s * _bounded_pace(float(slowest_s.sum()), float(kernels_s.sum()))
     return [
         None if entry is None else (float(forward), float(backward), entry)
         for entry, (forward, backward) in zip(times.probes, seconds.reshape(-1, 2), strict=True)

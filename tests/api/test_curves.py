@@ -22,7 +22,7 @@ pytestmark = pytest.mark.tf
 
 
 def _run_probes(
-    monkeypatch: pytest.MonkeyPatch, crowding: float, *, gpus: Sequence[str] = ()
+    monkeypatch: pytest.MonkeyPatch, crowding: float, *, gpus: Sequence[str] = (), others_gpus: bool = False
 ) -> tuple[Any, list[tuple[float, float, Measured] | None]]:
     """The clock that two ranks measure two probes by, of which one fails, and what is made of the measurements."""
     mine = np.array([[1.0, 4.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0], [9.0, 4.0, 0.0, 0.0]])
@@ -34,8 +34,8 @@ def _run_probes(
         return BatchTimes((Measured(1.0, 4.0), None), {1: "broken"}, 5.0, (5.0,) * 3, mine)
 
     def allgather(value: Any) -> list[Any]:
-        if isinstance(value, np.ndarray):
-            return [value, other]
+        if isinstance(value, bool):
+            return [value, others_gpus]
         if isinstance(value, tuple):
             return [value, (5.0, (5.0,) * 3, other)]
         return [value, [(2.0, 3.0), (0.0, 0.0)]]
@@ -61,8 +61,11 @@ def test_ranks_that_share_a_core_take_it_for_their_processor_time(monkeypatch: p
     assert found == [(2.0 * (1.0 + 2.0) / 2, 2.0 * (4.0 + 3.0) / 2, Measured(1.0, 4.0)), None]
 
 
-def test_no_clock_tells_what_gpus_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, found = _run_probes(monkeypatch, 1.0, gpus=["GPU:0"])
+@pytest.mark.parametrize(("gpus", "others_gpus"), [(["GPU:0"], False), ([], True)])
+def test_no_clock_tells_what_gpus_do_and_ranks_agree(
+    monkeypatch: pytest.MonkeyPatch, gpus: list[str], others_gpus: bool
+) -> None:
+    clock, found = _run_probes(monkeypatch, 1.0, gpus=gpus, others_gpus=others_gpus)
     assert clock is None
     # The slowest of each pass together takes six, and each rank alone five.
     assert found[0] is not None and found[1] is None

@@ -381,7 +381,7 @@ class _Batch:
             self.readings.setdefault((which, number), []).append(clock())
 
         with tf.control_dependencies(after), tf.name_scope("clock"):
-            return [tf.compat.v1.py_func(read, [], [])]
+            return [tf.numpy_function(read, [], [])]
 
     def _made_up(self, spec: TensorSpec, bound: int) -> Any:
         dtype = tf.as_dtype(spec.dtype)

@@ -94,9 +94,9 @@ def test_a_clock_is_read_around_each_pass_while_all_ranks_run_at_once() -> None:
         @tf.custom_gradient
         def kernel(given: Any) -> Any:
             def gradient(incoming: Any) -> Any:
-                return tf.compat.v1.py_func(lambda value: advance(value, 2), [incoming], tf.float32)
+                return tf.numpy_function(lambda value: advance(value, 2), [incoming], tf.float32)
 
-            return tf.compat.v1.py_func(lambda value: advance(value, 1), [given], tf.float32), gradient
+            return tf.numpy_function(lambda value: advance(value, 1), [given], tf.float32), gradient
 
         result = kernel(x)
         result.set_shape(x.shape)

@@ -29,6 +29,7 @@ from tensoropt.cluster.cache import load_document, store_document
 from tensoropt.cost import Curve, OpProfile, OpTime
 from tensoropt.errors import ClusterError, PlanError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
+from tensoropt.exec.primitive_cache import uncache_products
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["COSTS", "check_costs", "measure_profile_of", "optimizer_key", "settle_costs"]
@@ -153,6 +154,7 @@ def _measure(
 ) -> OpProfile:
     comm = job.comm
     machine = Machine.of(comm)
+    uncache_products(space.graph, topology.device_count)
     candidates = candidates_of(topology, space, comm.rank)
     names = [f"update {optimizer_key(spec)}" for spec in optimizers]
     known, chosen, curves = comm.bcast(

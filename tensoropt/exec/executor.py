@@ -21,6 +21,7 @@ from tensoropt.exec.feeding import Feeding
 from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.local import LocalGraph
 from tensoropt.exec.merging import keep_apart
+from tensoropt.exec.primitive_cache import uncache_products
 from tensoropt.exec.segments import keep_segments
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Graph
@@ -83,6 +84,7 @@ class Executor:
                 f"Plan: is for {plan.mesh.size} devices, this job has {engine.size}. "
                 f"Run it with mpirun -n {plan.mesh.size}, or call find_strategy again."
             )
+        uncache_products(graph, engine.size)
         self.graph = graph
         self.plan = plan
         self.engine = engine

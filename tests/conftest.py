@@ -16,6 +16,8 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Measuring operators takes seconds that most tests have no use for.
 os.environ.setdefault("TENSOROPT_COSTS", "analytic")
+# The default only where a processor has AVX512-VNNI; without it TensorFlow has no kernels for NCHW, which tests need.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # Tests run TensorFlow's own products, too, which tensoropt does not keep from oneDNN's fault (exec/primitive_cache.py).
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "0")
 # The ranks of a test would each claim the whole memory of a graphics card.

@@ -23,7 +23,6 @@ from benchmarks.accuracy_memory import memory_parts
 from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
 from benchmarks.accuracy_sample import SAMPLES, Strategy, sample_strategies, told_apart
-from benchmarks.accuracy_simulated import BlockingBreakdown
 from tensoropt.api import costs
 from tensoropt.api.job import current_job
 from tensoropt.api.machine import Machine
@@ -224,7 +223,7 @@ def _entries(
     reduce: Callable[..., Any],
 ) -> list[dict[str, Any]]:
     """What to report of each strategy; nothing but on rank 0. Collective."""
-    networks = [(each, network_of(each), BlockingBreakdown(each).network()) for each in spaces if job.rank == 0]
+    networks = [(each, network_of(each, overlap=True), network_of(each)) for each in spaces if job.rank == 0]
     entries = []
     for number, run in enumerate(runs):
         entry = _entry(job, spaces, run, crowding, profiled_s, reduce)

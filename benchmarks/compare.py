@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--batch", type=positive, help="samples per step; by default the paper's per device, or the model's"
     )
     parser.add_argument("--feed", choices=FEEDS, default=FEEDS[0], help="what each device is fed: its share, or all")
+    parser.add_argument("--overlap", action="store_true", help="simulate communication beside computation, as FlexFlow")
     parser.add_argument("--memory-gib", type=float, help="limit per device; by default the device's less a reserve")
     parser.add_argument("--size", nargs="+", type=size_argument, default=[], metavar="NAME=VALUE")
     flags = parser.parse_args(arguments)
@@ -77,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     limit = None if flags.memory_gib is None else flags.memory_gib * _GIB
     try:
         loss = built(flags.model, MODELS[flags.model], sizes)
-        table = tensoropt.compare(loss, topology, methods=flags.methods, memory_bytes=limit, feed=flags.feed)
+        table = tensoropt.compare(
+            loss, topology, methods=flags.methods, memory_bytes=limit, feed=flags.feed, overlap=flags.overlap
+        )
     except UsageError as error:
         parser.error(str(error))
     except TensorOptError as error:  # of what was asked for; no method's, which is in its row

@@ -10,7 +10,8 @@ than an error does: of 21 steps, one half often agrees with the other less than 
 
 Three predictions of the same steps stand beside what was measured: the *sum* of what operators and moves take; the step
 that FlexFlow's simulator makes of the same costs, in which links are devices of their own and work while devices
-compute (*simulated*); and the simulator's step if collectives keep devices busy instead (*blocking*).
+compute (*simulated*; ``overlap=True`` elsewhere); and the simulator's step if collectives keep devices busy instead
+(*blocking*), by which searches and ``compare`` go by default.
 
 The last one is what this machine does. The executor runs a rank's operators one after another, with collectives among
 them in one agreed order, and its only thread is inside MPI for as long as a collective lasts. Where the simulator sums

@@ -48,7 +48,7 @@ def run(options: Options, plot: Path | None = None, proposals: int = _PROPOSALS)
         plot: directory of the picture.
         proposals: of each of FlexFlow's chains.
     """
-    report: Report = {"figure": "PaSE 6", "clusters": {}}
+    report: Report = {"figure": "PaSE 6", "overlap": True, "clusters": {}}
     for cluster, make in _CLUSTERS.items():
         models: Report = {}
         for model in options.models or tuple(_EXPERTS):
@@ -75,11 +75,11 @@ def _row(plans: Planner, topology: Topology, expert: str | None, proposals: int)
             row[name] = {"search": search, "reason": str(error)}
             continue
         point = found.frontier.point(int(np.argmin(found.frontier.time_s)))
-        made = simulate(found.space, point.assignment)
+        made = simulate(found.space, point.assignment, overlap=True)
         row[name] = {"search": search, "time_s": point.time_s, "simulated_s": made.makespan_s}
     space = plans.space(topology)
     first = space.assignment(data_parallel(space))
-    chains = search_strategy(space, initial=(first, RANDOM), iterations=proposals)
+    chains = search_strategy(space, initial=(first, RANDOM), iterations=proposals, overlap=True)
     added = float(space.problem.costs(np.array(chains.assignment))[0][0])
     row["flexflow"] = {"search": "mcmc", "time_s": added, "simulated_s": chains.time_s}
     base = row["data_parallel"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +39,6 @@ Strategy = Mapping[str, Configuration]
 
 _DEFAULT: tuple[Initial, ...] = ("data_parallel", RANDOM)
 _BEST = 2  # of what others found, to begin at
-_WORDS = {"simulated": "simulated time", "additive": "the sum of all times"}
 
 
 class Chains:
@@ -49,10 +47,11 @@ class Chains:
     Attributes:
         planner: of the model.
         topology: the cluster.
+        overlap: whether links move data while devices compute in the simulated times of :meth:`seconds`.
         space: the strategies that run there.
     """
 
-    def __init__(self, planner: Planner, topology: Topology) -> None:
+    def __init__(self, planner: Planner, topology: Topology, *, overlap: bool = False) -> None:
         """Takes a model and a cluster.
 
         Raises:
@@ -60,14 +59,17 @@ class Chains:
         """
         self.planner = planner
         self.topology = topology
+        self.overlap = overlap
         self.space = planner.space(topology)
         self._known: list[tuple[float, tuple[int, ...]]] = []  # seconds of strategies that fit
         self._placed: list[Strategy] = []  # those of other spaces
+        self._networks: dict[bool, Network] = {}
 
-    @functools.cached_property
-    def network(self) -> Network:
-        """The tasks of the space."""
-        return network_of(self.space)
+    def network(self, overlap: bool) -> Network:
+        """The tasks of the space; see :func:`tensoropt.mcmc.network_of`."""
+        if overlap not in self._networks:
+            self._networks[overlap] = network_of(self.space, overlap=overlap)
+        return self._networks[overlap]
 
     def seconds(self, space: SearchSpace, point: FrontierPoint) -> float:
         """Simulated, of a strategy of this space or of another one.
@@ -75,7 +77,8 @@ class Chains:
         Tasks keep all copies; what it takes to make some again is added in full.
         """
         kept = float(space.problem.costs(np.array(point.assignment))[0][0])
-        network = self.network if space is self.space else network_of(space)
+        overlap = self.overlap
+        network = self.network(overlap) if space is self.space else network_of(space, overlap=overlap)
         return Simulator(network, point.assignment).makespan_s + max(0.0, point.time_s - kept)
 
     def remember(self, space: SearchSpace, seconds: float, point: FrontierPoint) -> None:
@@ -116,7 +119,7 @@ class Chains:
             found = tracker.contraction.expand(found)
         else:
             which = "operators that decide, with those that follow"
-            made = search_strategy(space, initial=firsts, network=self.network, **passed)
+            made = search_strategy(space, initial=firsts, network=self.network(options.overlap), **passed)
             found = frontier_of(space.problem, made.assignment, exact=False, eliminations=(), seconds=made.seconds)
         notes = {
             **({"simulated_time_s": made.time_s} if options.cost == "simulated" else {}),
@@ -133,7 +136,7 @@ class Chains:
         firsts += [self._configurations(one, options.seed, limit) for one in self._initial(options)]
         began = time.perf_counter()
         whole = whole_space(self.space, slots)
-        network = network_of(whole)
+        network = network_of(whole, overlap=options.overlap)
         count = 1 if options.chains is None else options.chains
         stop = Stop(options.proposals, options.seconds_of_chain(count), options.patience)
         results: list[WholeSpaceResult] = []
@@ -213,8 +216,9 @@ class Chains:
             return one
         indices = self._indices(one, limit)
         if isinstance(indices, str):
-            moves = moves_of(self.space, self.network)
-            indices = random_strategy(self.network, np.random.default_rng(seed), moves)
+            network = self.network(self.overlap)  # of which moves and what is possible are the same with the other one
+            moves = moves_of(self.space, network)
+            indices = random_strategy(network, np.random.default_rng(seed), moves)
         return _configurations(self.space, indices)
 
     def _check_point(self, point: FrontierPoint) -> None:
@@ -255,9 +259,12 @@ def _found(
     interrupted: bool,
 ) -> Found:
     """A result with the words and figures that plans note."""
-    searched = f"{which}, by {_WORDS[options.cost]}, {notes['proposals']:,} proposals of {chains} chain"
+    by = "the sum of all times"
+    if options.cost == "simulated":
+        by = f"simulated time ({'communication beside computation' if options.overlap else 'collectives block'})"
+    searched = f"{which}, by {by}, {notes['proposals']:,} proposals of {chains} chain"
     searched += f"{'s' * (chains > 1)}{', ended by Ctrl-C' * interrupted}"
-    said = {"cost": options.cost, "seed": options.seed, "chains": chains, **notes}
+    said = {"cost": options.cost, "overlap": options.overlap, "seed": options.seed, "chains": chains, **notes}
     return Found(space, dataclasses.replace(frontier, searched=searched), said, interrupted)
 
 

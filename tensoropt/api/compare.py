@@ -50,6 +50,7 @@ def compare(
     feed: str = "data_parallel",
     costs: str | None = None,
     slots: Mapping[str, int] | None = None,
+    overlap: bool = False,
 ) -> Comparison:
     """Which strategy every search and every baseline chooses, and what it is predicted to cost.
 
@@ -60,8 +61,10 @@ def compare(
     method that offers several strategies, the fastest that fits is shown. One that does not apply is in the table with
     its reason.
 
-    Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated, with tasks of
-    devices and links side by side (FlexFlow section 5), by which ``mcmc`` and ``mcmc_soap`` choose.
+    Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated (FlexFlow
+    section 5), by which ``mcmc`` and ``mcmc_soap`` choose. When a plan runs, collectives keep devices busy, and so they
+    do in simulated steps: these are shorter than the sum only where devices do different things. ``overlap`` lets links
+    move data while devices compute, as FlexFlow does, for machines that can.
 
     Ctrl-C ends a comparison, which keeps what it has: chains give their best so far, and rows of what was not finished
     say so. Before the first method is done, there is nothing to keep, and it raises as usual.
@@ -77,13 +80,16 @@ def compare(
         feed: see :func:`find_strategy`.
         costs: see :func:`find_strategy`; a ``Graph`` has analytic ones.
         slots: of a ``Graph``: for each trained variable, how many tensors of its shape its optimizer keeps.
+        overlap: whether simulated times have communication beside computation, and methods by Markov chains that are
+            given by name search so; ``tensoropt.Mcmc(…)`` has its own.
 
     Returns:
         The table: ``show()`` prints it, ``to_json()`` gives it as text, and ``plan("megatron")`` is the strategy of a
         row, for :func:`show_strategy`, or for :func:`find_strategy` if it is one that executes.
 
     Raises:
-        PlanError: an unknown method, a batch that devices do not divide, an unknown way to feed.
+        PlanError: an unknown method, a batch that devices do not divide, an unknown way to feed, an ``overlap`` that is
+            neither True nor False.
         GraphError: a loss of another model, or one that nothing minimizes.
         SessionError: before ``init``, if no topology is given.
 
@@ -99,7 +105,7 @@ def compare(
     names = [method.name if isinstance(method, Mcmc) else method for method in asked]
     what = f"compare(methods={names}, memory_bytes={memory_bytes}, feed={feed!r})"
     with job.step(what):
-        chosen = _checked(asked, memory_bytes, batch_size)
+        chosen = _checked(asked, memory_bytes, batch_size, overlap)
         if isinstance(model, Graph):
             _check_graph(model, slots, batch_size)
             planner = Planner(ImportedModel(model, None, dict(slots or {}), ()), feed, Model())
@@ -110,18 +116,18 @@ def compare(
     job.agree("model", planner.imported.graph.fingerprint())
     if not isinstance(model, Graph):
         settle_costs(job, planner, where, costs)
-    return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes))
+    return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
 
 
 def _compare(
-    planner: Planner, topology: Topology, methods: Sequence[str | Mcmc], memory_bytes: float | None
+    planner: Planner, topology: Topology, methods: Sequence[str | Mcmc], memory_bytes: float | None, overlap: bool
 ) -> Comparison:
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     began = time.perf_counter()
     space = planner.space(topology)
     space.problem  # noqa: B018  # priced here, once for all methods
     tables_s = time.perf_counter() - began
-    chains = Chains(planner, topology)
+    chains = Chains(planner, topology, overlap=overlap)
     rows: list[ComparisonRow] = []
     for method in methods:
         try:
@@ -135,7 +141,9 @@ def _compare(
         if interrupted:
             rows += [_without(one, "not compared: Ctrl-C ended the comparison") for one in methods[len(rows) :]]
             break
-    return Comparison(topology.name, topology.device_count, str(limit), planner.batch(), tables_s, _told_apart(rows))
+    return Comparison(
+        topology.name, topology.device_count, str(limit), planner.batch(), overlap, tables_s, _told_apart(rows)
+    )
 
 
 def _told_apart(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
@@ -156,6 +164,8 @@ def _row(chains: Chains, method: str | Mcmc, limit: MemoryLimit) -> tuple[Compar
         KeyboardInterrupt: Ctrl-C, before there was anything.
     """
     options = as_mcmc(method)
+    if options is not None and options is not method:
+        options = dataclasses.replace(options, overlap=chains.overlap)
     name = method if isinstance(method, str) else method.name
     kind = "search" if name in _SEARCHES else "baseline"
     if options is not None:
@@ -199,7 +209,9 @@ def _without(method: str | Mcmc, reason: str) -> ComparisonRow:
     return ComparisonRow(name, "search" if name in _SEARCHES else "baseline", reason=reason)
 
 
-def _checked(methods: Sequence[Any], memory_bytes: float | None, batch_size: int | None) -> tuple[str | Mcmc, ...]:
+def _checked(
+    methods: Sequence[Any], memory_bytes: float | None, batch_size: int | None, overlap: Any
+) -> tuple[str | Mcmc, ...]:
     unknown = [method for method in methods if not isinstance(method, Mcmc) and method not in METHODS]
     if unknown:
         raise PlanError(
@@ -209,6 +221,8 @@ def _checked(methods: Sequence[Any], memory_bytes: float | None, batch_size: int
     if not methods:
         raise PlanError("compare: methods must have at least one, got none. Leave it out for all.")
     check_sizes("compare", batch_size, memory_bytes)
+    if not isinstance(overlap, bool | np.bool_):
+        raise PlanError(f"compare: overlap must be True or False, got {overlap!r}. Leave it out for what runs.")
     return tuple(methods)
 
 

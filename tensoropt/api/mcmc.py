@@ -54,9 +54,10 @@ class Mcmc:
         processes: how many chains run at once, on as many processes; over the whole space only one does.
         beta: of the acceptance rule (Eq. 1), per second: the larger, the greedier; by default 2,000 for the time of the
             best so far.
-        cost: by what chains go: ``"simulated"`` time, as in FlexFlow, in which links move data while devices compute;
-            or ``"additive"``, all added (TensorOpt Eq. 1), as the other searches. Collectives of CPUs keep devices
-            busy: of a job on them the sum is the better prediction.
+        cost: by what chains go: ``"simulated"`` time, as in FlexFlow, for which strategies keep all copies of tensors
+            that they move; or ``"additive"``, all added (TensorOpt Eq. 1), as the other searches.
+        overlap: whether links move data while devices compute, as in FlexFlow's simulator. By default collectives keep
+            devices busy, as they do when a plan runs: where all devices do the same, simulated time is then the sum.
         whole_space: whether operators may run on a part of the devices, and images be cut by height and width, which
             is planned and compared, but does not execute yet.
         progress: whether to show a bar with the best so far and the acceptance rate.
@@ -71,6 +72,7 @@ class Mcmc:
     processes: int = 1
     beta: float | None = None
     cost: str = "simulated"
+    overlap: bool = False
     whole_space: bool = False
     progress: bool = False
 
@@ -93,6 +95,13 @@ class Mcmc:
             )
         if self.cost not in _COSTS:
             raise PlanError(f"Mcmc: cost must be one of {', '.join(map(repr, _COSTS))}, got {self.cost!r}.")
+        given: Any = self.overlap
+        if not isinstance(given, bool | np.bool_):
+            raise PlanError(f"Mcmc: overlap must be True or False, got {given!r}. Leave it out for what runs.")
+        if self.overlap and self.cost != "simulated":
+            raise PlanError(
+                f"Mcmc: overlap is of simulated time, got overlap=True with cost={self.cost!r}. Leave one of them out."
+            )
         if self.whole_space and (self.cost != "simulated" or self.processes > 1):
             raise PlanError(
                 "Mcmc: whole_space goes by simulated time, by one chain after another, got "

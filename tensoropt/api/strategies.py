@@ -90,9 +90,9 @@ def find_strategy(
 
             - ``ft``, frontier tracking, which every option chooses from;
             - ``pase``, the fastest strategy whatever memory it takes, found sooner (option ``mini_time``);
-            - ``mcmc``, what Markov chains come to within the memory by simulated time, in which links move data
-              while devices compute (option ``mini_time``); :class:`tensoropt.Mcmc` has its options, such as
-              ``Mcmc(seconds=10, seed=1, initial=("ft", "random"), cost="additive")``;
+            - ``mcmc``, what Markov chains come to within the memory by simulated time (option ``mini_time``);
+              :class:`tensoropt.Mcmc` has its options, such as ``Mcmc(seconds=10, seed=1, initial=("ft", "random"))``
+              or, as FlexFlow has it, ``Mcmc(overlap=True)``: links move data while devices compute;
             - ``mcmc_soap``, the same over FlexFlow's whole space, for planning with ``topology`` only;
             - a baseline of ``tensoropt.baselines.BASELINES``, such as ``megatron`` (options ``mini_time``,
               ``mini_memory`` and ``turning_point``, of what it offers).

@@ -90,6 +90,7 @@ def search_whole_space(
     beta: float | None = None,
     seed: np.random.SeedSequence | int = 0,
     network: Network | None = None,
+    overlap: bool = False,
     report: Report | None = None,
 ) -> WholeSpaceResult:
     """The strategy of least simulated time that chains find (FlexFlow section 6).
@@ -110,6 +111,7 @@ def search_whole_space(
         beta: of both, see :class:`tensoropt.mcmc.Chain`.
         seed: of both.
         network: of the space, if it is at hand.
+        overlap: of simulated time, see :func:`tensoropt.mcmc.network_of`; a given network has its own.
         report: what hears of both; see `tensoropt.mcmc.chain`.
 
     Raises:
@@ -123,7 +125,7 @@ def search_whole_space(
             f"MCMC over the whole space: it must have one of the {len(first)} strategies to begin at, and has none. "
             "Give data parallelism."
         )
-    network = network_of(space) if network is None else network
+    network = network_of(space, overlap=overlap) if network is None else network
     memory = DeviceMemory(space, memory_bytes)
     simulator = Simulator(network, starts[0])
     known = []

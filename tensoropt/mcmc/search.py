@@ -81,9 +81,15 @@ class McmcResult:
         return sum(chain.accepted for chain in self.chains) / made if made else 0.0
 
 
-def network_of(space: SearchSpace) -> Network:
-    """The task graphs of all strategies of a space (FlexFlow section 5.1)."""
-    breakdown = Breakdown(space)
+def network_of(space: SearchSpace, *, overlap: bool = False) -> Network:
+    """The task graphs of all strategies of a space (FlexFlow section 5.1).
+
+    Args:
+        space: of strategies.
+        overlap: whether links move data while devices compute, as in FlexFlow's simulator. By default collectives keep
+            devices busy, as when a strategy runs; devices that all do the same then take the sum of their tasks.
+    """
+    breakdown = Breakdown(space, overlap=overlap)
     return Network(breakdown.tables(), breakdown, space.mesh.shape, levels_of(space.cost.topology))
 
 
@@ -100,15 +106,18 @@ def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -
     return Moves.of(network, leaders, index, find_regions(space.problem, leaders, index))
 
 
-def simulate(space: SearchSpace, assignment: Sequence[int], *, network: Network | None = None) -> Timeline:
+def simulate(
+    space: SearchSpace, assignment: Sequence[int], *, network: Network | None = None, overlap: bool = False
+) -> Timeline:
     """The simulated step of a strategy.
 
     Args:
         space: what the strategy is of.
         assignment: a configuration index for each of its operators.
         network: of the space, if it is at hand.
+        overlap: see :func:`network_of`; a given network has its own.
     """
-    found = Simulator(network_of(space) if network is None else network, assignment).timeline()
+    found = Simulator(network_of(space, overlap=overlap) if network is None else network, assignment).timeline()
     return Timeline(
         found.tasks,
         found.makespan_s,
@@ -134,6 +143,7 @@ def search_strategy(
     cost: str = "simulated",
     progress: bool = False,
     network: Network | None = None,
+    overlap: bool = False,
     every: bool = False,
 ) -> McmcResult:
     """Searches a space by Markov chains.
@@ -159,6 +169,7 @@ def search_strategy(
         cost: ``"simulated"`` time, or the ``"additive"`` time of the space's problem.
         progress: whether to show a bar with the best so far and the acceptance rate.
         network: of the space, for simulated time, if it is at hand.
+        overlap: of simulated time, see :func:`network_of`; a given network has its own.
         every: whether every operator is drawn by itself. By default those are that decide, and proposals change them
             with their followers; initial strategies stay as they are until then. Variables decide for themselves if
             there is a memory limit. By the additive cost every operator decides.
@@ -186,7 +197,7 @@ def search_strategy(
         )
         return result
     stop = _stop(budget_seconds, iterations, patience)
-    network = network_of(space) if network is None else network
+    network = network_of(space, overlap=overlap) if network is None else network
     memory = no_memory()
     if memory_bytes is not None:
         problem = space.problem

@@ -36,15 +36,18 @@ class Breakdown:
     update, which the ways of its gradients lead to: these are the synchronisation. The seconds of all stages of a
     strategy add up to the time that the space's tables give it, where all copies are kept.
 
-    A step of a reshard is work of links of the outermost level that its group spans, or of devices if it is local.
-    Times of steps hold for all groups at once, and so does the step's task on a link that several groups share.
+    A step of a reshard that exchanges data keeps its devices busy: a rank runs its operators one after another, and is
+    inside a collective for as long as that lasts. With ``overlap`` it is work of links instead, of the outermost level
+    that its group spans, which FlexFlow's simulator has as devices of their own that work while devices compute. Times
+    of steps hold for all groups at once, and so does the step's task on a link that several groups share.
 
     Routes of reshards are found from one layout to all others, when a search first needs one of them.
     """
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: SearchSpace, *, overlap: bool = False) -> None:
         """Lists what there is; takes no table of pairs of configurations."""
         self.space = space
+        self._overlap = overlap
         self.extents = space.mesh.shape
         self._levels = [space.cost.topology.axis_level(axis) for axis in space.mesh.axes]
         self._index = {op.name: number for number, op in enumerate(space.operators)}
@@ -102,7 +105,9 @@ class Breakdown:
         return self._works[id(total)]
 
     def lane(self, axes: int) -> int:
-        """The links over which a group exchanges data: those of the outermost level that it spans."""
+        """What an exchange of data keeps busy: devices, or the links of the outermost level that the group spans."""
+        if not self._overlap:
+            return 0
         return 1 + min((level for axis, level in enumerate(self._levels) if axes >> axis & 1), default=0)
 
     def _goes_back(self, op: Operator) -> bool:

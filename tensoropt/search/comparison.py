@@ -14,7 +14,7 @@ from tensoropt.plan.plan import Plan
 
 __all__ = ["Comparison", "ComparisonRow"]
 
-_SCHEMA = 3
+_SCHEMA = 4
 _HEADERS = (
     "method", "time, ms", "simulated, ms", "memory, MiB", "network, ms", "network, MiB", "search, s", "remark",
 )  # fmt: skip
@@ -28,7 +28,7 @@ class ComparisonRow:
         method: its name.
         kind: ``search`` or ``baseline``.
         time_s: predicted seconds per step, all added (TensorOpt Eq. 1); None where there is no strategy.
-        simulated_time_s: predicted by the simulator, in which tasks overlap (FlexFlow section 5).
+        simulated_time_s: predicted by the simulator (FlexFlow section 5), as `Comparison.overlap` says.
         memory_bytes: what the strategy takes per device.
         network_time_s: the part of ``time_s`` that is communication.
         network_bytes: what all devices send in a step.
@@ -93,6 +93,8 @@ class Comparison:
         devices: how many it has.
         memory_limit: per device, for people.
         batch: samples per step; None where the model's inputs have no common batch.
+        overlap: whether simulated times have communication beside computation; else collectives keep devices busy, as
+            when a plan runs.
         tables_s: seconds that it took to price all strategies, once for all methods.
         rows: in the order in which they were asked for.
     """
@@ -101,6 +103,7 @@ class Comparison:
     devices: int
     memory_limit: str
     batch: int | None
+    overlap: bool
     tables_s: float
     rows: tuple[ComparisonRow, ...]
 
@@ -211,7 +214,8 @@ class Comparison:
         first = "Nothing fits."
         if added is not None and simulated is not None:
             first = f"Fastest of those that fit: {added.method} by the sum, {simulated.method} by simulation."
-        return f"{first}\nPricing all strategies took {self.tables_s:.3g} s."
+        how = "communication beside computation" if self.overlap else "collectives that keep devices busy"
+        return f"{first}\nSimulated with {how}. Pricing all strategies took {self.tables_s:.3g} s."
 
     @staticmethod
     def _cells(row: ComparisonRow) -> list[str]:

@@ -134,23 +134,33 @@ def test_search_that_ignores_memory_says_what_is_missing() -> None:
         find(search="pase", memory_bytes=least)
 
 
-@pytest.mark.parametrize("cost", ["simulated", "additive"])
-def test_mcmc_keeps_to_the_memory_and_says_by_which_time_it_went(cost: str) -> None:
+@pytest.mark.parametrize(
+    ("cost", "overlap", "words"),
+    [
+        ("simulated", False, "by simulated time (collectives block), "),
+        ("simulated", True, "by simulated time (communication beside computation), "),
+        ("additive", False, "by the sum of all times, "),
+    ],
+)
+def test_mcmc_keeps_to_the_memory_and_says_by_which_time_it_went(cost: str, overlap: bool, words: str) -> None:
     import tensoropt
 
     build()
-    search = tensoropt.Mcmc(cost=cost, iterations=3000)
+    search = tensoropt.Mcmc(cost=cost, overlap=overlap, iterations=3000)
     plan = find(search=search)
-    assert (plan.option, plan.notes["cost"]) == ("mcmc", cost)
-    words = {"simulated": "by simulated time", "additive": "by the sum of all times"}
-    assert words[cost] in plan.notes["searched"]
+    assert (plan.option, plan.notes["cost"], plan.notes["overlap"]) == ("mcmc", cost, overlap)
+    assert words in plan.notes["searched"]
     assert re.search(r", [\d,]+ proposals of 2 chains$", plan.notes["searched"])
     assert find(memory_bytes=1e12).time_s * (1 - 1e-12) <= plan.time_s
     if cost == "additive":
         assert plan.time_s <= find(search="data_parallel").time_s
         assert "simulated_time_s" not in plan.notes
-    else:
-        assert 0 < plan.notes["simulated_time_s"] <= plan.time_s * (1 + 1e-6)
+    elif overlap:
+        assert 0 < plan.notes["simulated_time_s"] < plan.time_s
+    else:  # all devices do the same, one task after another
+        assert plan.notes["simulated_time_s"] == pytest.approx(plan.time_s, rel=1e-6)
+        # It is the one cost by which others choose, too.
+        assert plan.time_s == pytest.approx(find(memory_bytes=1e12).time_s, rel=1e-6)
     limit = 1.5 * find("mini_memory").memory_bytes
     assert find(search=search, memory_bytes=limit).memory_bytes <= limit
 
@@ -242,6 +252,8 @@ def test_the_whole_space_is_for_planning_only() -> None:
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"patience": 0}, "patience must be a share of a chain, above 0 and up to 1, got 0"),
         ({"cost": "sum"}, "cost must be one of 'simulated', 'additive', got 'sum'"),
+        ({"overlap": "no"}, "overlap must be True or False, got 'no'"),
+        ({"overlap": True, "cost": "additive"}, "overlap is of simulated time, got overlap=True with cost='additive'"),
         ({"initial": "random"}, r"initial must be a tuple of strategies, at least one, got 'random'\. Give for ex"),
         ({"initial": ()}, "initial must be a tuple of strategies, at least one"),
         ({"initial": ("expert",)}, "an initial strategy is a Plan, .* one of 'random', 'ft', .*, got 'expert'"),

@@ -1,16 +1,10 @@
-"""The benchmark of simulated against measured steps: what it sums up, and what blocks devices."""
+"""The benchmark of simulated against measured steps: what it sums up."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.accuracy_simulated import BlockingBreakdown
 from benchmarks.simulated import compared
-from tensoropt.cluster.presets import cpu
-from tensoropt.cost import AnalyticCost
-from tensoropt.mcmc import simulate
-from tensoropt.search.space import SearchSpace
-from tests.plan.small_graphs import mlp
 
 pytestmark = pytest.mark.pure
 
@@ -40,14 +34,3 @@ def test_predictions_are_compared_with_what_was_measured() -> None:
     assert found["steps_s"]["measured"] == [1.0, 2.0, 3.0] and found["steps_s"]["steady"] == [1.25, 2.5, 2.4]
     assert found["kinds"] == ["zero2", "zero3", "frontier 3"] and found["sample"] == "random"
     assert found["spearman_of_halves"] == pytest.approx(1.0)
-
-
-def test_collectives_that_keep_devices_busy_leave_nothing_to_overlap() -> None:
-    space = SearchSpace(mlp(), AnalyticCost(cpu(4)))
-    network = BlockingBreakdown(space).network()
-    last = [len(space.choices(op.name)) - 1 for op in space.operators]
-    blocking = simulate(space, last, network=network)
-    assert {task.resource.kind for task in blocking.tasks} == {0}
-    # All devices do the same, one after another: the sum of what their tasks take.
-    assert blocking.makespan_s == pytest.approx(sum(task.end_s - task.start_s for task in blocking.on_device(0)))
-    assert blocking.makespan_s >= simulate(space, last).makespan_s

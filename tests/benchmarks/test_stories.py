@@ -95,7 +95,7 @@ def _whole(space: SearchSpace, plan: Plan) -> tuple[Mover, Callable[[Mapping[str
     current = mover.lifted({op.name: plan.configuration(op.name) for op in space.operators})
     assert current is not None
     mover.take(current)
-    network = network_of(mover.space)
+    network = network_of(mover.space, overlap=True)  # FlexFlow's simulator
     simulator = Simulator(network, current)
     before_s = simulator.makespan_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from typing import Any
@@ -29,7 +30,7 @@ def _table() -> Comparison:
         ComparisonRow("tofu", "baseline", 0.002, 0.003, 2 * _MIB, 0.0015, _MIB, 0.125, True, 1, False),
         ComparisonRow("zero1", "baseline", search_s=0.0, reason="does not apply because [it] cannot. Use 'zero2'."),
     )
-    return Comparison("2x2 X", 4, "4 MiB per device", 64, 1.5, rows)
+    return Comparison("2x2 X", 4, "4 MiB per device", 64, False, 1.5, rows)
 
 
 def test_the_fastest_is_of_those_that_fit_and_of_equal_ones_the_smallest() -> None:
@@ -39,7 +40,7 @@ def test_the_fastest_is_of_those_that_fit_and_of_equal_ones_the_smallest() -> No
     simulated = _table().fastest(simulated=True)
     assert simulated is not None
     assert simulated.method == "ft"
-    assert Comparison("x", 1, "1", None, 0.0, _table().rows[1:2]).fastest() is None
+    assert Comparison("x", 1, "1", None, True, 0.0, _table().rows[1:2]).fastest() is None
 
 
 def test_remarks_say_what_is_missing() -> None:
@@ -54,7 +55,9 @@ def test_remarks_say_what_is_missing() -> None:
     text = str(table)
     assert "Predicted for 4 devices of 2x2 X, 64 samples per step; at most 4 MiB per device" in text
     assert "Fastest of those that fit: tofu by the sum, ft by simulation." in text
-    assert "Nothing fits." in str(Comparison("x", 1, "1", None, 0.0, ()))
+    assert "Simulated with collectives that keep devices busy. Pricing" in text
+    assert "Simulated with communication beside computation. Pricing" in str(dataclasses.replace(table, overlap=True))
+    assert "Nothing fits." in str(Comparison("x", 1, "1", None, True, 0.0, ()))
 
 
 def test_it_is_shown_with_all_rows() -> None:
@@ -91,7 +94,7 @@ def test_a_method_without_a_strategy_has_no_plan() -> None:
     ):
         _table().plan("zero1")
     with pytest.raises(ProblemError, match=r"'pase' has no strategy .* Its plan was not kept\. Compare others\."):
-        Comparison("x", 1, "1", None, 0.0, _table().rows[1:2]).plan("pase")
+        Comparison("x", 1, "1", None, True, 0.0, _table().rows[1:2]).plan("pase")
 
 
 @pytest.mark.parametrize(
@@ -100,8 +103,8 @@ def test_a_method_without_a_strategy_has_no_plan() -> None:
         ("{", "cannot be read"),
         (b"\xff", "cannot be read"),
         (None, "cannot be read"),
-        ('{"schema": 7}', "schema must be 3"),
-        ('{"schema": 3}', "cannot be read"),
+        ('{"schema": 7}', "schema must be 4"),
+        ('{"schema": 4}', "cannot be read"),
     ],
 )
 def test_bad_json_is_refused(text: Any, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
-from tensoropt.api.model import Model
+from tensoropt.api.difference import tolerance_of
+from tensoropt.api.model import Model, TrainStep
 from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
 from tensoropt.exec.building import share_slots
+from tensoropt.exec.stored import Stored, stored_variables
 
-__all__ = ["InitialValues", "Reference"]
+__all__ = ["InitialValues", "Moved", "Reference"]
 
 _VARIABLE_OPS = ("VarHandleOp", "ReadVariableOp", "VarIsInitializedOp")
 
@@ -92,6 +95,19 @@ def _stateful_ops(tensor: Any) -> set[str]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A value, and how far it moves.
+
+    Attributes:
+        value: The value.
+        noise: By how much it moves, at most, if what it is computed from moves by its rounding.
+    """
+
+    value: np.ndarray
+    noise: float
+
+
 class Reference:
     """The model trained by TensorFlow alone, with the same seeds: the numbers that every plan must give."""
 
@@ -106,6 +122,10 @@ class Reference:
         self._graph = _copy(model.graph if graph is None else graph, seeds)
         self._gradients: dict[tuple[str, str], Any] = {}
         self._updates: dict[str, Any] = {}
+        self._steps = {step.op: step for step in model.train_steps}
+        self._pairs: dict[str, list[tuple[Any, Any]]] = {}
+        self._waits: dict[str, list[Any]] = {}
+        self._followed: dict[str, tuple[list[Any], Any]] = {}
         with self._graph.as_default():
             self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
             self._reads = {name: variable.read_value() for name, variable in self._variables.items()}
@@ -121,8 +141,7 @@ class Reference:
     def run(self, fetches: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Any]:
         """Runs tensors (``name:0``) and operations of the logical graph by name; None for an operation."""
         values = self._session.run(
-            [self._updates.get(name) or self._graph.as_graph_element(name) for name in fetches],
-            {f"{name}:0": value for name, value in feeds.items()},
+            [self._updates.get(name) or self._graph.as_graph_element(name) for name in fetches], _named(feeds)
         )
         return list(values)
 
@@ -132,10 +151,69 @@ class Reference:
         """One training step: the loss and the gradients that it used."""
         gradients = [self._gradients[step, name] for name in variables]
         loss_value, values, _ = self._session.run(
-            [self._graph.get_tensor_by_name(loss), gradients, self._updates[step]],
-            {f"{name}:0": value for name, value in feeds.items()},
+            [self._graph.get_tensor_by_name(loss), gradients, self._updates[step]], _named(feeds)
         )
         return np.asarray(loss_value), values
+
+    def run_operator(self, op: str, outputs: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Moved]:
+        """Outputs of one operator, each with how far it moves when the operator's inputs do."""
+        sources = _sources(self._graph.get_operation_by_name(op))
+        values, inputs = self._session.run([list(outputs), sources], _named(feeds))
+        return self._moved(outputs, values, sources, inputs)
+
+    def follow_step(
+        self,
+        step: str,
+        loss: str,
+        variables: Sequence[str],
+        feeds: Mapping[str, np.ndarray],
+        gradients: Sequence[np.ndarray],
+    ) -> tuple[Moved, list[np.ndarray]]:
+        """One training step whose update is by the gradients of another run, which it follows so.
+
+        Rounding would otherwise lead the two runs apart: Adam's first steps are as long for a gradient that is nothing
+        but rounding as for any other.
+
+        Args:
+            step: the step.
+            loss: the loss tensor's name.
+            variables: the trained variables.
+            feeds: arrays by placeholder.
+            gradients: whole ones, by which the variables are updated.
+
+        Returns:
+            The loss, and the gradients that the step has itself.
+        """
+        if step not in self._followed:
+            self._followed[step] = self._follow(self._steps[step])
+        fed, update = self._followed[step]
+        sources = _sources(self._graph.get_tensor_by_name(loss).op)
+        values, inputs, own, _ = self._session.run(
+            [[loss], sources, [self._gradients[step, name] for name in variables], update],
+            {**_named(feeds), **dict(zip(fed, gradients, strict=True))},
+        )
+        return self._moved([loss], values, sources, inputs)[0], own
+
+    def _moved(self, names: Sequence[str], values: Sequence[Any], sources: list[Any], inputs: list[Any]) -> list[Moved]:
+        random = np.random.default_rng(0)
+        moved = {}
+        for tensor, value in zip(sources, inputs, strict=True):
+            by = tolerance_of([tensor.dtype.name]).noise
+            moved[tensor] = value
+            if by:
+                shift = by * random.choice([-1.0, 1.0], np.shape(value))
+                moved[tensor] = (value * (1.0 + shift)).astype(tensor.dtype.as_numpy_dtype)
+        others = self._session.run(list(names), moved) if sources else values
+        result = []
+        for value, other in zip(values, others, strict=True):
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(np.asarray(value, np.complex128) - np.asarray(other, np.complex128))
+            result.append(Moved(np.asarray(value), float(np.max(apart[np.isfinite(apart)], initial=0.0))))
+        return result
+
+    def stored(self) -> dict[Stored, np.ndarray]:
+        """The values of the variables and of the optimizers' slots."""
+        return self._session.run(stored_variables(self._variables, self._optimizers))
 
     def variable(self, name: str) -> np.ndarray:
         """The value of a variable."""
@@ -145,22 +223,75 @@ class Reference:
         """Ends the session."""
         self._session.close()
 
-    def _add(self, step: Any) -> None:
-        spec = step.optimizer
-        tensors = {key: self._graph.get_tensor_by_name(name) for key, name in spec.tensors.items()}
-        optimizer = spec.build(tf, tensors)
-        share_slots(self._optimizers.setdefault(step.optimizer_index, optimizer), optimizer)
+    def _add(self, step: TrainStep) -> None:
+        optimizer = self._optimizer(step)
         variables = [self._variables[name] for name in step.variables]
         loss = self._graph.get_tensor_by_name(step.loss)
         marker = self._graph.get_operation_by_name(step.op)
-        with tf.control_dependencies(list(marker.control_inputs)):
-            pairs = optimizer.compute_gradients(loss, variables)
-        global_step = None if step.global_step is None else self._variables[step.global_step]
         # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it.
-        with tf.control_dependencies([*marker.control_inputs, loss]):
-            update = optimizer.apply_gradients(pairs, global_step=global_step)
+        self._waits[step.op] = [*marker.control_inputs, loss]
+        with tf.control_dependencies(list(marker.control_inputs)):
+            pairs = self._pairs[step.op] = optimizer.compute_gradients(loss, variables)
+        update = self._update(step, optimizer, pairs, ())
         for (gradient, _), name in zip(pairs, step.variables, strict=True):
             self._gradients[step.op, name] = tf.convert_to_tensor(gradient)
         # The marker does nothing by itself; what waits for it waits for the step.
         marker._add_control_input(update)
         self._updates[step.op] = marker
+
+    def _optimizer(self, step: TrainStep) -> Any:
+        """TensorFlow's optimizer of a step, with the slots of the first one that was made."""
+        tensors = {key: self._graph.get_tensor_by_name(name) for key, name in step.optimizer.tensors.items()}
+        optimizer = step.optimizer.build(tf, tensors)
+        share_slots(self._optimizers.setdefault(step.optimizer_index, optimizer), optimizer)
+        return optimizer
+
+    def _update(self, step: TrainStep, optimizer: Any, pairs: Sequence[tuple[Any, Any]], after: Sequence[Any]) -> Any:
+        global_step = None if step.global_step is None else self._variables[step.global_step]
+        with tf.control_dependencies([*self._waits[step.op], *after]):
+            return optimizer.apply_gradients(pairs, global_step=global_step)
+
+    def _follow(self, step: TrainStep) -> tuple[list[Any], Any]:
+        """Placeholders of whole gradients, and the step's update by what is fed to them."""
+        fed, pairs = [], []
+        with self._graph.as_default():
+            for gradient, variable in self._pairs[step.op]:
+                given = tf.compat.v1.placeholder(gradient.dtype, variable.shape)
+                fed.append(given)
+                if isinstance(gradient, tf.IndexedSlices):  # optimizers leave the rows alone that it has not
+                    rows = tf.unique(gradient.indices)[0]
+                    pairs.append((tf.IndexedSlices(tf.gather(given, rows), rows, gradient.dense_shape), variable))
+                else:
+                    pairs.append((given, variable))
+            own = [self._gradients[step.op, name] for name in step.variables]
+            update = self._update(step, self._optimizer(step), pairs, own)
+            return fed, tf.group(update, *self._waits[step.op])
+
+
+def _named(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{name}:0": value for name, value in feeds.items()}
+
+
+def _sources(op: Any) -> list[Any]:
+    """The tensors that an operator's outputs are computed from, back through single numbers to what these are sums of.
+
+    With all of them fed, nothing runs but the operators between. None where that would do something, such as draw.
+    """
+    if not _is_pure(op):
+        return []
+    found: dict[str, Any] = {}
+    pending = list(op.inputs)
+    while pending:
+        tensor = pending.pop()
+        if tensor.shape.rank == 0 and tensor.op.inputs and _is_pure(tensor.op):
+            pending += tensor.op.inputs
+        else:
+            found[tensor.name] = tensor
+    # What TensorFlow has relied upon while it built the graph (an axis) may not be fed, and is a constant.
+    return [tensor for tensor in found.values() if op.graph.is_feedable(tensor)]
+
+
+def _is_pure(op: Any) -> bool:
+    """Whether running an operator again with the same inputs changes nothing."""
+    plain = all(tensor.dtype.is_numpy_compatible for tensor in op.inputs)
+    return plain and not op.op_def.is_stateful and not op.control_inputs

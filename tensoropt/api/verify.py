@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tensoropt.api.difference import Tolerance, difference, tolerance_of
 from tensoropt.api.job import Job, current_job
 from tensoropt.api.model import Model, TrainStep, current_model
-from tensoropt.api.reference import InitialValues, Reference
+from tensoropt.api.reference import InitialValues, Moved, Reference
 from tensoropt.api.seeds import Seeds
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.errors import SessionError, VerificationError
 from tensoropt.exec.fetch import Fetch, GradientOf
+from tensoropt.exec.stored import Stored
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
@@ -30,7 +32,8 @@ _FOLLOWED = ("Fanout", "Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "
 class Verification:
     """What was compared, and the largest differences.
 
-    Differences are relative to the largest value of the tensor that they are in (absolute below 1).
+    Differences of losses and gradients are relative to the largest value of the tensor that they are in, those of
+    variables and slots to the largest change of a step (see :mod:`tensoropt.api.difference`).
     """
 
     steps: int
@@ -40,9 +43,9 @@ class Verification:
 
     def __str__(self) -> str:
         return (
-            f"{self.steps} steps equal one process's: largest relative difference of losses "
+            f"{self.steps} steps equal one process's on every rank: largest relative difference of losses "
             f"{self.loss_difference:.2g}, gradients {self.gradient_difference:.2g}, "
-            f"variables {self.variable_difference:.2g}"
+            f"changes of variables and slots {self.variable_difference:.2g}"
         )
 
 
@@ -52,23 +55,27 @@ def verify(
     *,
     feeds: Callable[[int], Mapping[Any, Any]] | None = None,
     train_op: Any = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     collectives: str = "auto",
 ) -> Verification:
     """Trains a fresh copy of the model by the plan and another by plain TensorFlow on rank 0, and compares.
 
-    The job's own variables are not touched. All ranks must call it.
+    Compared are, on every rank and after every step, the loss, the gradients, and what the rank stores: its pieces of
+    the variables and of the optimizer's slots. One process's update goes by the gradients of the plan, once these are
+    compared, so that rounding does not lead the two apart. The job's own variables are not touched. All ranks must
+    call it.
 
     Args:
         plan: for the current model.
         steps: how many training steps.
         feeds: whole batches by step, the same on every rank; by default random ones that fit the placeholders.
         train_op: which training step, if the model has several.
-        tolerance: largest relative difference that is taken for rounding.
+        tolerance: largest relative difference that is taken for rounding; by default what
+            :data:`tensoropt.api.difference.TOLERANCES` has for the coarsest dtype that a value is computed in.
         collectives: see :func:`tensoropt.build_execution_graph`.
 
     Raises:
-        VerificationError: naming the first operator, gradient or variable that differs, on every rank.
+        VerificationError: naming the first operator, gradient, variable or slot that differs, on every rank.
         SessionError: if the model trains nothing, or several steps and none was chosen.
     """
     job, model = current_job(), current_model()
@@ -76,16 +83,16 @@ def verify(
         imported = job.imported_model()
         step = _step(model, train_op)
         batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
-    run = _Run(job, model, imported, plan, step, collectives)
+    run = _Run(job, model, imported, plan, step, collectives, tolerance)
     try:
-        differences = run.train(batches, tolerance)
+        differences = run.train(batches)
     finally:
         run.close()
     if isinstance(differences, int):
         failed = differences
-        again = _Run(job, model, imported, plan, step, collectives, run.seeds)
+        again = _Run(job, model, imported, plan, step, collectives, tolerance, run.seeds)
         try:
-            raise VerificationError(again.locate(batches[: failed + 1], tolerance))
+            raise VerificationError(again.locate(batches[: failed + 1]))
         finally:
             again.close()
     return Verification(steps, *differences)
@@ -117,6 +124,19 @@ def reference_losses(loss: Any, train_op: Any, feeds: Iterable[Mapping[Any, Any]
     return job.on_rank_0("reference_losses", run)
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One comparison: the largest difference of all ranks, the rank that has it, and what is allowed."""
+
+    difference: float
+    rank: int
+    allowed: float
+
+    @property
+    def is_wrong(self) -> bool:
+        return not self.difference <= self.allowed
+
+
 class _Run:
     """A distributed copy of the model, and on rank 0 one of plain TensorFlow."""
 
@@ -128,37 +148,34 @@ class _Run:
         plan: Plan,
         step: TrainStep,
         collectives: str,
+        tolerance: float | None,
         seeds: Seeds | None = None,
     ) -> None:
         self._job = job
         self._graph = imported.graph
         self._step = step
         self._plan = plan
+        self._tolerances = _tolerances(self._graph, tolerance)
         self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds)
         with job.step("verify: initial values"):
             initial = InitialValues(imported.tf_graph, self.seeds)
             self._executor.set_variables(initial)
             initial.close()
             self._reference = Reference(model, self.seeds, imported.tf_graph) if job.rank == 0 else None
+            self._stored = self._reference.stored() if self._reference else {}
 
-    def train(self, batches: list[dict[str, np.ndarray]], tolerance: float) -> tuple[float, float, float] | int:
-        """Largest differences, or the number of the first step with one beyond ``tolerance``."""
+    def train(self, batches: list[dict[str, np.ndarray]]) -> tuple[float, float, float] | int:
+        """Largest differences, or the number of the first step with one that is no rounding."""
         worst = [0.0, 0.0, 0.0]
         for number, batch in enumerate(batches):
-            mine, theirs = self._train_step(batch)
-            found = self._agree([_difference(mine[0], theirs[0]), _worst(mine[1:], theirs[1:])])
-            worst = [max(worst[0], found[0]), max(worst[1], found[1]), 0.0]
-            if not max(found) <= tolerance:
-                return number
-        names = [op.name for op in self._graph.of_type("Variable")]
-        mine = self._executor.run([TensorId(name) for name in names], {})
-        theirs = [self._reference.variable(name) for name in names] if self._reference else mine
-        worst[2] = self._agree([_worst(mine, theirs)])[0]
-        if not worst[2] <= tolerance:
-            return len(batches) - 1
+            loss, gradients, stored = self._train_step(batch)
+            for kind, found in enumerate(([loss], list(gradients.values()), list(stored.values()))):
+                if any(one.is_wrong for one in found):
+                    return number
+                worst[kind] = max([worst[kind], *(one.difference for one in found)])
         return worst[0], worst[1], worst[2]
 
-    def locate(self, batches: list[dict[str, np.ndarray]], tolerance: float) -> str:
+    def locate(self, batches: list[dict[str, np.ndarray]]) -> str:
         """What differs first in the last of the batches."""
         for batch in batches[:-1]:
             self._train_step(batch)
@@ -167,21 +184,21 @@ class _Run:
             outputs = [TensorId(op.name, index) for index in range(len(op.outputs))]
             tensors = [tensor for tensor in outputs if tensor.index == 0 or self._graph.consumers(tensor)]
             mine = self._executor.run(tensors, _needed(self._graph, op, batches[-1]))
-            theirs = self._values(op, tensors, batches[-1], mine)
-            difference = self._agree([_worst(mine, theirs)])[0]
-            if not difference <= tolerance:
-                return self._message(op, "value", difference, tolerance)
-        mine, theirs = self._train_step(batches[-1])
-        found = self._agree([_difference(a, b) for a, b in zip(mine[1:], theirs[1:], strict=True)])
-        for name, difference in reversed(list(zip(self._step.variables, found, strict=True))):
-            if not difference <= tolerance:
-                return self._message(self._graph[name], "gradient", difference, tolerance)
-        for name in (op.name for op in self._graph.of_type("Variable")):
-            value = self._executor.run([TensorId(name)], {})[0]
-            other = self._reference.variable(name) if self._reference else value
-            difference = self._agree([_difference(value, other)])[0]
-            if not difference <= tolerance:
-                return self._message(self._graph[name], "value after the update", difference, tolerance)
+            theirs = self._values(op, tensors, batches[-1])
+            for found in self._compare_values(mine, theirs, self._tolerances[op.name]):
+                if found.is_wrong:
+                    return self._message(f"{op}: its value", op.name, found)
+        loss, gradients, stored = self._train_step(batches[-1])
+        if loss.is_wrong:
+            return self._message(f"loss '{self._step.loss}': its value", _tensor_id(self._step.loss).op, loss)
+        for name, found in reversed(gradients.items()):
+            if found.is_wrong:
+                return self._message(f"{self._graph[name]}: its gradient", name, found)
+        for key, found in stored.items():
+            if found.is_wrong:
+                what = "value" if not key.slot else f"slot '{key.slot}'"
+                subject = str(self._graph[key.variable]) if key.variable else f"optimizer {key.optimizer}"
+                return self._message(f"{subject}: its {what} after the update", key.variable, found)
         return (
             "verify: a difference was seen and could not be seen again, so the numbers vary from run to run. "
             "Look for operators that depend on timing."
@@ -192,46 +209,108 @@ class _Run:
         if self._reference is not None:
             self._reference.close()
 
-    def _train_step(self, batch: dict[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
+    def _train_step(self, batch: dict[str, np.ndarray]) -> tuple[_Found, dict[str, _Found], dict[Stored, _Found]]:
+        """A step of both; how the loss, the gradients and what is stored differ."""
         step = self._step
         fetches: list[Fetch] = [
             _tensor_id(step.loss),
             *(GradientOf(step.op, name) for name in step.variables),
             step.op,
         ]
-        mine = self._executor.run(fetches, batch)[:-1]
+        loss, *gradients = self._executor.run(fetches, batch)[:-1]
         with self._job.step("verify: a step of one process"):
-            if self._reference is None:
-                return mine, mine
-            loss, gradients = self._reference.run_step(step.op, step.loss, step.variables, batch)
-        return mine, [loss, *gradients]
+            if self._reference is not None:
+                theirs, own = self._reference.follow_step(step.op, step.loss, step.variables, batch, gradients)
+                after, before = self._reference.stored(), self._stored
+                self._stored = after
+            mine = self._executor.stored()
+        tolerance = self._tolerances[_tensor_id(step.loss).op]
+        reference = self._reference is not None
+        found = self._compare_values([loss], [theirs] if reference else None, tolerance)
+        # The gradient of a bias that changes nothing is the rounding of what cancels in it, which other gradients show.
+        largest = max((_largest(value) for value in own), default=0.0) if reference else 0.0
+        compared = [Moved(value, tolerance.noise * largest) for value in own] if reference else None
+        gradients_found = self._compare_values(gradients, compared, tolerance)
+        stored = {}
+        for key, (piece, part) in mine.items():
+            whole, change = None, 0.0
+            if reference:
+                whole = Moved(after[key], tolerance.noise * max(_largest(after[key]), _largest(before[key])))
+                change = _largest(np.subtract(after[key], before[key], dtype=np.complex128))
+            stored[key] = self._compare(piece, whole, tolerance, part, change)
+        return (
+            found[0],
+            dict(zip(step.variables, gradients_found, strict=True)),
+            dict(zip(stored, self._agree(list(stored.values()), tolerance), strict=True)),
+        )
 
     def _forward(self) -> list[Operator]:
         hidden = ("Fanout", "Sink", "NoOp", "Variable", "Placeholder", "PlaceholderWithDefault", "Const")
         needed = self._graph.needed_for([f"{self._step.loss}/sink"])
         return [op for op in needed if op.type not in hidden and op.outputs]
 
-    def _values(
-        self, op: Operator, tensors: list[TensorId], batch: dict[str, np.ndarray], mine: list[Any]
-    ) -> list[Any]:
+    def _values(self, op: Operator, tensors: list[TensorId], batch: dict[str, np.ndarray]) -> list[Moved] | None:
+        """One process's values, on rank 0."""
         with self._job.step("verify: a value of one process"):
             if self._reference is None:
-                return mine
-            return self._reference.run([str(tensor) for tensor in tensors], _needed(self._graph, op, batch))
+                return None
+            names = [str(tensor) for tensor in tensors]
+            return self._reference.run_operator(op.name, names, _needed(self._graph, op, batch))
 
-    def _agree(self, found: list[float]) -> list[float]:
-        """Rank 0's numbers, on every rank."""
-        if self._job.size == 1:
-            return found
-        return list(self._job.comm.bcast(found, root=0))
+    def _compare_values(self, mine: Sequence[Any], theirs: list[Moved] | None, tolerance: Tolerance) -> list[_Found]:
+        """How whole values differ from rank 0's of one process, which other ranks give None for."""
+        pairs = [(value, None if theirs is None else theirs[index]) for index, value in enumerate(mine)]
+        return self._agree([self._compare(value, other, tolerance) for value, other in pairs], tolerance)
 
-    def _message(self, op: Operator, what: str, difference: float, tolerance: float) -> str:
+    def _compare(
+        self,
+        mine: Any,
+        theirs: Moved | None,
+        tolerance: Tolerance,
+        part: tuple[slice, ...] = (),
+        scale: float | None = None,
+    ) -> float:
+        """How this rank's value differs from a part of the one that rank 0 gives; all ranks compare the same one."""
+        whole, scale = (theirs, scale) if self._job.size == 1 else self._job.comm.bcast((theirs, scale), root=0)
+        scale = _largest(whole.value) if scale is None else scale
+        return difference(mine, whole.value[part], tolerance, scale=scale, noise=whole.noise)
+
+    def _agree(self, found: list[float], tolerance: Tolerance) -> list[_Found]:
+        """The largest of all ranks, on every rank."""
+        ranks = [found] if self._job.size == 1 else self._job.comm.allgather(found)
+        result = []
+        for values in zip(*ranks, strict=True):
+            rank = max(range(len(values)), key=lambda index: values[index])
+            result.append(_Found(values[rank], rank, tolerance.relative))
+        return result
+
+    def _message(self, subject: str, operator: str, found: _Found) -> str:
         return (
-            f"{op}: its {what} differs from one process's by {difference:.3g} (relative; {tolerance:.3g} is allowed) "
-            f"under configuration {self._plan.configuration(op.name)} on {self._plan.mesh}. "
+            f"{subject} differs from one process's by {found.difference:.3g} on rank {found.rank} "
+            f"(relative; {found.allowed:.3g} is allowed)"
+            + (f" under configuration {self._plan.configuration(operator)}" if operator else "")
+            + f" on {self._plan.mesh}. "
             "It is the first that does, so its rule, its lowering or a reshard of its inputs is wrong. "
             "Please report it with the plan (Plan.save)."
         )
+
+
+def _tolerances(graph: Graph, relative: float | None) -> dict[str, Tolerance]:
+    """For each operator that of the coarsest dtype that its value is computed in."""
+    dtypes: dict[str, frozenset[str]] = {}
+    for op in graph.operators:
+        own = frozenset(spec.dtype for spec in op.outputs)
+        dtypes[op.name] = own.union(*(dtypes[tensor.op] for tensor in op.inputs))
+    found = {name: tolerance_of(sorted(known)) for name, known in dtypes.items()}
+    if relative is None:
+        return found
+    return {name: replace(tolerance, relative=relative) for name, tolerance in found.items()}
+
+
+def _largest(value: Any) -> float:
+    """The largest absolute value that is finite."""
+    sizes = np.abs(np.asarray(value).astype(np.complex128))
+    return float(np.max(sizes[np.isfinite(sizes)], initial=0.0))
 
 
 def random_feeds(graph: Graph, seed: int) -> dict[str, np.ndarray]:
@@ -297,23 +376,3 @@ def _named(feeds: Mapping[Any, Any]) -> dict[str, np.ndarray]:
 def _tensor_id(name: str) -> TensorId:
     op, _, index = name.partition(":")
     return TensorId(op, int(index or 0))
-
-
-def _worst(mine: list[Any], theirs: list[Any]) -> float:
-    return max((_difference(a, b) for a, b in zip(mine, theirs, strict=True)), default=0.0)
-
-
-def _difference(mine: Any, theirs: Any) -> float:
-    """The largest difference, relative to the largest value (absolute below 1); infinite where one is not finite."""
-    a, b = np.asarray(mine, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
-    if a.shape != b.shape:
-        return float("inf")
-    if a.size == 0:
-        return 0.0
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.abs(a - b))
-    if not np.all(np.isfinite(apart)):
-        return float("inf")
-    finite = np.abs(b[np.isfinite(b)])
-    return float(apart.max() / max(1.0, finite.max() if finite.size else 1.0))

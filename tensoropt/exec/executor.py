@@ -23,6 +23,7 @@ from tensoropt.exec.local import LocalGraph
 from tensoropt.exec.merging import keep_apart
 from tensoropt.exec.primitive_cache import uncache_products
 from tensoropt.exec.segments import keep_segments
+from tensoropt.exec.stored import Stored, stored_variables
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -152,6 +153,22 @@ class Executor:
         """Sets all slots of optimizers to their initial values."""
         self._initialized &= {variable.name for variable in self._local.variables.values()}
         self._initialize_rest()
+
+    def stored(self) -> dict[Stored, tuple[np.ndarray, tuple[slice, ...]]]:
+        """What this device stores, and which part of the whole it is; slots only of training steps that have run.
+
+        What ranks store of equal parts are copies of one another.
+        """
+        stored = stored_variables(self._local.variables, self._local.optimizers)
+        result = {}
+        for key, value in self._session.run(stored).items():
+            part: tuple[slice, ...] = ()
+            # An optimizer may keep a number for a variable, where others keep as much as the variable has.
+            if key.variable and value.shape == tuple(self._local.variables[key.variable].shape):
+                shape = self.graph[key.variable].outputs[0].shape
+                part = self.layout_of(TensorId(key.variable)).slices(shape, self.plan.mesh, self.engine.rank)
+            result[key] = (np.asarray(value), part)
+        return result
 
     def _make_variable(self, op: Operator) -> Any:
         layout = self.plan.configuration(op.name).output_layouts(self._local.rules[op.name], 0).value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensoropt.api.difference import difference
 from tensoropt.api.job import trainings
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.reference import InitialValues, Reference
@@ -22,6 +23,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.fetch import Fetch, GradientOf
+from tensoropt.exec.stored import Stored
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import keep_choices
@@ -39,6 +41,7 @@ __all__ = [
     "random_plan",
     "real_session",
     "reference_outcome",
+    "replicas_apart",
     "small_session",
     "train",
 ]
@@ -59,11 +62,15 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What training gives: per step the loss and the gradients, and the variables after the last."""
+    """What training gives: per step the loss and the gradients, and the variables after the last.
+
+    ``stored`` is this rank's pieces of variables and slots then, with their parts of the whole.
+    """
 
     losses: list[float] = field(default_factory=list)
     gradients: list[dict[str, np.ndarray]] = field(default_factory=list)
     variables: dict[str, np.ndarray] = field(default_factory=dict)
+    stored: dict[Stored, tuple[np.ndarray, tuple[slice, ...]]] = field(default_factory=dict)
 
 
 def make_case(seed: int, devices: int, folder: Path, *, build: Callable[[int], RandomModel] = build_model) -> Case:
@@ -158,6 +165,7 @@ def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], N
     names = list(model.states)
     finals = executor.run([TensorId(name) for name in names])
     outcome.variables = dict(zip(names, finals, strict=True))
+    outcome.stored = executor.stored()
     executor.close()
     return outcome
 
@@ -203,6 +211,19 @@ def differences(case: Case, found: Outcome, expected: Outcome) -> list[str]:
         for error, scale in [_error(one, other)]
         if not error <= _TOLERANCE[case.model.dtype] * max(1.0, scale)
     ]
+
+
+def replicas_apart(stored: Sequence[Mapping[Stored, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
+    """What ranks store of equal parts and is not equal to the last bit."""
+    found = []
+    for key in stored[0]:
+        first: dict[str, tuple[int, np.ndarray]] = {}
+        for rank, (piece, part) in enumerate(pieces[key] for pieces in stored):
+            before, other = first.setdefault(str(part), (rank, piece))
+            if piece.tobytes() != other.tobytes():
+                apart = difference(piece, other)
+                found.append(f"{key}: ranks {before} and {rank} have other copies, apart by {apart:.3g}")
+    return found
 
 
 def first_difference(case: Case, engine: CollectiveEngine, config: Any) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.spec import TensorSpec, sum_dtype
 from tensoropt.layout import Mesh, StepKind
 from tensoropt.plan.configuration import Configuration
 
@@ -82,7 +82,10 @@ class AnalyticCost:
                 size_bytes += op.outputs[0].size_bytes / pieces
             else:
                 size_bytes += spec.size_bytes / configuration.cuts(dims, self.mesh)
-        arithmetic = (rule.flops / pieces + rule.replicated_flops) / rate
+        summed = any(configuration.output_layouts(rule, i).value.partial for i in range(len(op.outputs)))
+        # Parts of sums are made in a wider dtype, which some devices are slower in.
+        wide_rate = self._device.flops(sum_dtype(dtype))
+        arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._reduction_seconds(rule, inputs, configuration)
         rims = self.halo_seconds(rule, inputs, configuration)
@@ -91,6 +94,9 @@ class AnalyticCost:
             return forward
         share = gradients / max(1, len(rule.inputs))
         arithmetic = rule.backward_flops * share / pieces / rate
+        if wide_rate != rate and rule.inputs:
+            parts = [configuration.input_layouts(rule, i).gradient.partial for i in range(len(rule.inputs))]
+            arithmetic *= sum(rate / wide_rate if part else 1.0 for part in parts) / len(parts)
         backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
         backward += self._device.op_overhead_s * gradients
         if gradients == len(rule.inputs):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorSpec
-from tensoropt.layout import Mesh
+from tensoropt.layout import PARTIAL, Mesh
 from tensoropt.plan.configuration import Configuration
 
 __all__ = ["KnowsScratch", "piece_bytes"]
@@ -39,12 +39,13 @@ def piece_bytes(spec: TensorSpec, states: NDArray[np.int8], mesh: Mesh) -> NDArr
 
     Args:
         spec: of the whole tensor.
-        states: ``(K, axes)``, layouts as :meth:`tensoropt.layout.ReshardTable.numbers` takes them. A summand is as
-            large as the sum.
+        states: ``(K, axes)``, layouts as :meth:`tensoropt.layout.ReshardTable.numbers` takes them. A part of a
+            sum is as large as the sum, but for what its dtype is wider.
         mesh: the factor mesh.
 
     Returns:
         ``(K,)``.
     """
     pieces = np.where(states >= 0, np.array(mesh.shape, dtype=np.int64), 1).prod(axis=1, dtype=np.int64)
-    return np.asarray(spec.size_bytes / pieces)
+    itemsize = np.where((states == PARTIAL).any(axis=1), spec.sum_itemsize, spec.itemsize)
+    return np.asarray(spec.elements * itemsize / pieces)

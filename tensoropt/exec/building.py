@@ -83,19 +83,19 @@ class Builder:
             return self.operation(fetch)
         if isinstance(fetch, GradientOf):
             gradient = tf.convert_to_tensor(self._gradients[fetch.training, fetch.variable])
-            layout = self._local.layout_of(TensorId(fetch.variable))
-            return self._whole(gradient, layout)
+            variable = TensorId(fetch.variable)
+            return self._whole(gradient, self._local.layout_of(variable), self._local.graph.spec(variable).dtype)
         return self._whole_tensor(fetch)
 
-    def _whole(self, piece: Any, layout: Layout) -> Any:
+    def _whole(self, piece: Any, layout: Layout, dtype: str) -> Any:
         local = self._local
         path = canonical_path(layout, Layout.replicated(layout.rank))
-        return reshard(tf.identity(piece), layout, path, local.plan.mesh, local.engine)
+        return reshard(tf.identity(piece), layout, path, local.plan.mesh, local.engine, dtype)
 
     def _whole_tensor(self, tensor: TensorId) -> Any:
         if self._values[tensor] is None:
             raise SessionError(f"Fetch '{tensor}': this output is only used by TensorFlow's own gradient.")
-        return self._whole(self._values[tensor], self._local.layout_of(tensor))
+        return self._whole(self._values[tensor], self._local.layout_of(tensor), self._local.graph.spec(tensor).dtype)
 
     def _train(self, training: Training) -> Any:
         """Gradients and update of a training step."""
@@ -198,9 +198,9 @@ class Builder:
         local = self._local
         given, wanted = local.given(edge.tensor), local.wanted(edge)
         steps = local.plan.edge(edge)
-        tensor = self._reuse.source(edge)
+        tensor, dtype = self._reuse.source(edge), local.graph.spec(edge.tensor).dtype
         if edge not in local.graph.differentiable:
-            return reshard(tensor, given.value, steps.forward, local.plan.mesh, local.engine)
+            return reshard(tensor, given.value, steps.forward, local.plan.mesh, local.engine, dtype)
         return reshard_edge(
             tensor,
             given.value,
@@ -210,6 +210,7 @@ class Builder:
             given.gradient,
             local.plan.mesh,
             local.engine,
+            dtype,
         )
 
 

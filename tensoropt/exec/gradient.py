@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["with_gradient"]
+__all__ = ["late", "with_gradient"]
 
 Backward = Callable[..., Sequence[Any]]
 _GRADIENT = "TensoroptGradient"
@@ -24,7 +24,8 @@ def with_gradient(inputs: Sequence[Any], outputs: Sequence[Any], backward: Backw
     Args:
         inputs: tensors that the outputs depend on.
         outputs: tensors; their own gradient is cut.
-        backward: takes a gradient per output (None where none arrived), gives one per input (None for none).
+        backward: takes a gradient per output (None where none arrived), gives one per input (None for none). Either
+            may be of another dtype than the tensor.
     """
     _register()
     graph = tf.compat.v1.get_default_graph()
@@ -38,6 +39,17 @@ def with_gradient(inputs: Sequence[Any], outputs: Sequence[Any], backward: Backw
     op = tensors[0].op
     op._set_attr("_tensoropt_gradient", tf.compat.v1.AttrValue(i=key))
     return list(tensors[: len(outputs)])
+
+
+def late(tensor: Any, after: Iterable[Any]) -> Any:
+    """``tensor``, but not before ``after``.
+
+    TensorFlow's optimizer merges ops that are alike, and ops that wait for different things are not: what is made of
+    this one is not merged with what was made in the forward pass, which would be kept until then.
+    """
+    ops = [each.values.op if isinstance(each, tf.IndexedSlices) else each.op for each in after]
+    with tf.control_dependencies(ops):
+        return tf.identity(tensor)
 
 
 def _gradient(op: Any, *incoming: Any) -> list[Any]:

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tensoropt.errors import OpError
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.gradient import with_gradient
+from tensoropt.exec.gradient import late, with_gradient
+from tensoropt.exec.summands import held_dtype, in_sum_dtype, widened_operator, widened_spec
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.graph.rule import OpRule
@@ -40,6 +41,27 @@ class OpLowering:
         self._configuration = configuration
         self._mesh = mesh
         self._engine = engine
+
+    def widened(self) -> OpLowering:
+        """The same operator on float32 wherever it is on 16-bit floats."""
+        specs = [widened_spec(spec) for spec in self._input_specs]
+        return OpLowering(widened_operator(self.op), self.rule, specs, self._configuration, self._mesh, self._engine)
+
+    def summed_outputs(self) -> tuple[int, ...]:
+        """The outputs of which each device makes a part of a sum, in a wider dtype than theirs."""
+        return tuple(index for index, spec in enumerate(self.op.outputs) if self.output_dtype(index) != spec.dtype)
+
+    def summed_gradients(self) -> tuple[int, ...]:
+        """The inputs of whose gradients each device makes a part of a sum, in a wider dtype than theirs.
+
+        Rows of a gradient are no parts of a sum: they stay apart.
+        """
+        layouts = [self._configuration.input_layouts(self.rule, i).gradient for i in range(len(self._input_specs))]
+        return tuple(
+            index
+            for index, (spec, layout) in enumerate(zip(self._input_specs, layouts, strict=True))
+            if held_dtype(spec.dtype, layout) != spec.dtype and index != self.rule.sparse_input
+        )
 
     def emit(
         self,
@@ -83,6 +105,10 @@ class OpLowering:
         """Local shape of an output."""
         return self._output_layout(index).local_shape(self.op.outputs[index].shape, self._mesh)
 
+    def output_dtype(self, index: int = 0) -> str:
+        """Dtype of a device's output: that of the operator's, unless it is a part of a sum."""
+        return str(held_dtype(self.op.outputs[index].dtype, self._output_layout(index)).name)
+
     def pieces(self, axis: str) -> int:
         """Into how many pieces an iteration axis is split."""
         return self._mesh.extent(self._configuration.mesh_axes(axis))
@@ -114,7 +140,12 @@ class OpLowering:
         group = tuple(sorted(axis for name in names for axis in self._configuration.mesh_axes(name)))
         if not group:
             return tensor
-        reduced = self._engine.all_reduce(tensor, group, op=op)
+
+        def reduce(part: Any) -> Any:
+            wide = in_sum_dtype(part) if op == "sum" else part
+            return tf.cast(self._engine.all_reduce(wide, group, op=op), part.dtype)
+
+        reduced = reduce(tensor)
         if gradient is None:
             return tf.stop_gradient(reduced)
         if op != "sum" or gradient not in ("partial", "complete"):
@@ -122,7 +153,7 @@ class OpLowering:
 
         def backward(incoming: Any) -> list[Any]:
             incoming = tf.convert_to_tensor(incoming)
-            return [incoming if gradient == "complete" else self._engine.all_reduce(incoming, group, op="sum")]
+            return [incoming if gradient == "complete" else reduce(incoming)]
 
         return with_gradient([tensor], [reduced], backward)[0]
 
@@ -137,11 +168,52 @@ class OpLowering:
 
 
 def lower_operator(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
-    """Builds the operator's local outputs and checks their shapes against the configuration.
+    """Builds the operator's local outputs, with their gradients, and checks their shapes against the configuration.
+
+    Parts of sums of 16-bit floats, among outputs and gradients of inputs, are made by the op on float32. All else is
+    computed in the dtypes of one process.
 
     Raises:
         OpError: if the lowering gives other shapes or dtypes than the rule.
     """
+    summed, summed_gradients = context.summed_outputs(), context.summed_gradients()
+    if not summed and not summed_gradients:
+        return _lowered(context, inputs)
+    # Each its own: an input that is read twice would get the gradients of both readings from each.
+    inputs = [tf.identity(tensor) for tensor in inputs]
+    made = _lowered(context, inputs)
+    outputs = list(made)
+    if summed:
+        # An op that computes nothing rounds nothing.
+        wide = made if context.rule.is_movement else _lowered(context.widened(), [in_sum_dtype(x) for x in inputs])
+        for index in summed:
+            outputs[index] = in_sum_dtype(wide[index])
+    present = [index for index, tensor in enumerate(outputs) if tensor is not None]
+
+    def backward(*incoming: Any) -> list[Any]:
+        given = {index: tf.convert_to_tensor(dy) for index, dy in zip(present, incoming, strict=True) if dy is not None}
+        others = [i for i, x in enumerate(inputs) if _is_differentiable(x) and i not in summed_gradients]
+        parts = [(inputs, made, others)]
+        if summed_gradients:
+            # Made from what is kept anyway: inputs in float32 would take twice the memory of those.
+            again = [in_sum_dtype(late(tensor, given.values())) for tensor in inputs]
+            parts.append((again, _lowered(context.widened(), again), list(summed_gradients)))
+        result: list[Any] = [None] * len(inputs)
+        for xs, ys, wanted in parts:
+            if not wanted:
+                continue
+            grad_ys = [tf.cast(dy, ys[index].dtype) for index, dy in given.items()]
+            found = tf.gradients([ys[index] for index in given], [xs[i] for i in wanted], grad_ys, stop_gradients=xs)
+            for position, gradient in zip(wanted, found, strict=True):
+                result[position] = gradient
+        return result
+
+    results = iter(with_gradient(inputs, [outputs[index] for index in present], backward))
+    return [None if tensor is None else next(results) for tensor in outputs]
+
+
+def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
+    """What the declaration's lowering makes, checked."""
     op = context.op
     if has_rule(op.type):
         lower = declaration(op.type).lower
@@ -164,6 +236,10 @@ def lower_operator(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
             )
         tensor.set_shape(expected)
     return outputs
+
+
+def _is_differentiable(tensor: Any) -> bool:
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 def _like(template: Any, value: Any) -> Any:

@@ -10,16 +10,30 @@ import tensorflow as tf
 from tensoropt.errors import LayoutError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.gradient import with_gradient
+from tensoropt.exec.summands import held_dtype
 from tensoropt.layout import Layout, Mesh, Step, StepKind, common_prefix
 
 __all__ = ["reshard", "reshard_edge", "reshard_rows"]
 
 
-def reshard(tensor: Any, layout: Layout, steps: Sequence[Step], mesh: Mesh, engine: CollectiveEngine) -> Any:
-    """The device's piece after ``steps``, which start from ``layout``. Has no gradient of its own."""
+def reshard(
+    tensor: Any, layout: Layout, steps: Sequence[Step], mesh: Mesh, engine: CollectiveEngine, dtype: Any = None
+) -> Any:
+    """The device's piece after ``steps``, which start from ``layout``. Has no gradient of its own.
+
+    Args:
+        tensor: the piece before.
+        layout: of it.
+        steps: of the reshard.
+        mesh: the factor mesh.
+        engine: does the collectives.
+        dtype: of the whole tensor, by default the piece's. Parts of sums of 16-bit floats are float32.
+    """
+    dtype = tensor.dtype if dtype is None else dtype
+    tensor = tf.cast(tensor, held_dtype(dtype, layout))
     for step in steps:
         reached = step.apply(layout)
-        tensor = _apply(step, tensor, layout, mesh, engine)
+        tensor = tf.cast(_apply(step, tensor, layout, mesh, engine), held_dtype(dtype, reached))
         layout = reached
     return tensor
 
@@ -33,6 +47,7 @@ def reshard_edge(
     target_gradient: Layout,
     mesh: Mesh,
     engine: CollectiveEngine,
+    dtype: Any = None,
 ) -> Any:
     """One edge of the graph: ``forward`` steps for the value, ``backward`` steps for its gradient.
 
@@ -45,10 +60,13 @@ def reshard_edge(
         target_gradient: that layout; rows of a sparse gradient go there by a path of their own.
         mesh: the factor mesh.
         engine: does the collectives.
+        dtype: of the whole tensor and its gradient; see :func:`reshard`.
     """
-    if not forward and not backward and gradient == target_gradient:
+    dtype = tensor.dtype if dtype is None else tf.as_dtype(dtype)
+    # Rows of a gradient that stays partial still have to get the dtype of other parts of the sum.
+    if not forward and not backward and gradient == target_gradient and held_dtype(dtype, gradient) == dtype:
         return tensor
-    moved = reshard(tensor, value, forward, mesh, engine)
+    moved = reshard(tensor, value, forward, mesh, engine, dtype)
     reached = gradient
     for step in backward:
         reached = step.apply(reached)
@@ -56,13 +74,13 @@ def reshard_edge(
     def gradient_back(incoming: Any) -> list[Any]:
         if isinstance(incoming, tf.IndexedSlices):
             shape = _global_shape(tensor, value, mesh)
-            return [reshard_rows(incoming, gradient, target_gradient, shape, mesh, engine)]
+            return [reshard_rows(incoming, gradient, target_gradient, shape, mesh, engine, dtype)]
         if reached != target_gradient:
             raise LayoutError(
                 f"Reshard of a gradient: its steps lead from {gradient} to {reached}, but {target_gradient} is needed. "
                 "The rule of the consumer says that TensorFlow gives this gradient as rows, and it came whole."
             )
-        return [reshard(incoming, gradient, backward, mesh, engine)]
+        return [reshard(incoming, gradient, backward, mesh, engine, dtype)]
 
     return with_gradient([tensor], [moved], gradient_back)[0]
 
@@ -74,6 +92,7 @@ def reshard_rows(
     shape: Sequence[int],
     mesh: Mesh,
     engine: CollectiveEngine,
+    dtype: Any = None,
 ) -> tf.IndexedSlices:
     """Moves a gradient that is given as rows, which stays so: optimizers treat untouched rows differently.
 
@@ -86,10 +105,13 @@ def reshard_rows(
         shape: of the whole gradient.
         mesh: the factor mesh.
         engine: does the collectives.
+        dtype: of the whole gradient. Rows are moved in it, as moving them sums nothing; where they stay parts of a sum,
+            they get the dtype of such parts, in which gradients that are no rows may join them.
     """
+    dtype = rows.values.dtype if dtype is None else dtype
     if source == target:
-        return rows
-    values, indices = rows.values, tf.cast(rows.indices, tf.int64)
+        return tf.IndexedSlices(tf.cast(rows.values, held_dtype(dtype, target)), rows.indices, rows.dense_shape)
+    values, indices = tf.cast(rows.values, dtype), tf.cast(rows.indices, tf.int64)
     if source.dims[0] != target.dims[0]:
         offset = source.offsets(shape, mesh, engine.rank)[0]
         indices = tf.where(indices >= 0, indices + offset, indices)
@@ -119,6 +141,7 @@ def reshard_rows(
         first = tf.constant(mesh.group_index(engine.rank, dropped) == 0)
         indices = tf.where(first, indices, tf.constant(-1, tf.int64))
     local_shape = target.local_shape(shape, mesh)
+    values = tf.cast(values, held_dtype(dtype, target))
     return tf.IndexedSlices(values, indices, tf.constant(local_shape, tf.int64))
 
 

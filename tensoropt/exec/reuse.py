@@ -6,15 +6,16 @@ again before the backward pass has come to the operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.gradient import with_gradient
+from tensoropt.exec.gradient import late, with_gradient
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.resharding import reshard
+from tensoropt.exec.summands import in_sum_dtype
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
@@ -104,7 +105,7 @@ class Reuse:
 
         def inputs_again(incoming: Sequence[Any]) -> list[Any]:
             return [
-                self._again(edge, incoming) if remade else _late(tensor, incoming)
+                self._again(edge, incoming) if remade else late(tensor, incoming)
                 for edge, tensor, remade in zip(edges, inputs, again, strict=True)
             ]
 
@@ -129,8 +130,9 @@ class Reuse:
                 self._made_again[producer.name] = self._again(Edge(producer.inputs[0], producer.name, 0), after)
             source = self._made_again[producer.name]
         else:
-            source = _late(self._values[edge.tensor], after)
-        return reshard(source, self._given(edge), self._plan.edge(edge).forward, self._plan.mesh, self._engine)
+            source = late(self._values[edge.tensor], after)
+        given, dtype = self._given(edge), self._graph.spec(edge.tensor).dtype
+        return reshard(source, given, self._plan.edge(edge).forward, self._plan.mesh, self._engine, dtype)
 
     def _output_again(self, edge: Edge, output: Any, dy: Any) -> Any:
         """A producer's output, made again from the copy of its consumer."""
@@ -141,7 +143,7 @@ class Reuse:
         for step in entry.forward:
             layout = step.apply(layout)
         back = reverse_steps(given, entry.forward)
-        return reshard(_late(self._arrived[edge], [dy]), layout, back, self._plan.mesh, self._engine)
+        return reshard(late(self._arrived[edge], [dy]), layout, back, self._plan.mesh, self._engine)
 
     def _given(self, edge: Edge) -> Layout:
         rule = self._rules[edge.tensor.op]
@@ -169,13 +171,13 @@ def with_inputs_again(
     def backward(*incoming: Any) -> list[Any]:
         given = [(index, dy) for index, dy in zip(present, incoming, strict=True) if dy is not None]
         # Each its own: what is made again once for two inputs would get the gradients of both from each.
-        late = [tf.identity(tensor) for tensor in inputs_again([dy for _, dy in given])]
-        copies = lower_operator(ctx, late)
+        second = [tf.identity(tensor) for tensor in inputs_again([dy for _, dy in given])]
+        copies = lower_operator(ctx, second)
         found = tf.gradients(
             [copies[index] for index, _ in given],
-            [tensor for tensor, wants in zip(late, differentiable, strict=True) if wants],
-            grad_ys=[dy for _, dy in given],
-            stop_gradients=late,
+            [tensor for tensor, wants in zip(second, differentiable, strict=True) if wants],
+            grad_ys=[tf.cast(dy, copies[index].dtype) for index, dy in given],
+            stop_gradients=second,
         )
         gradients = iter(found)
         return [next(gradients) if wants else None for wants in differentiable]
@@ -203,37 +205,21 @@ def with_output_again(
     return with_gradient(inputs, made, backward)
 
 
-def _late(tensor: Any, after: Iterable[Any]) -> Any:
-    """``tensor``, but not before ``after``.
-
-    TensorFlow's optimizer merges ops that are alike, and ops that wait for different things are not: what is made of
-    this one is not merged with what was made in the forward pass, which would be kept until then.
-    """
-    ops = [each.values.op if isinstance(each, tf.IndexedSlices) else each.op for each in after]
-    with tf.control_dependencies(ops):
-        return tf.identity(tensor)
-
-
 def _softmax(ctx: OpLowering, y: Any, dy: Any) -> Any:
-    wide, result = _widened(dy), _widened(y)
+    wide, result = in_sum_dtype(dy), in_sum_dtype(y)
     total = ctx.all_reduce(tf.reduce_sum(wide * result, -1, keepdims=True), _classes(ctx), gradient=None)
     return tf.cast((wide - total) * result, dy.dtype)
 
 
 def _log_softmax(ctx: OpLowering, y: Any, dy: Any) -> Any:
-    wide = _widened(dy)
+    wide = in_sum_dtype(dy)
     total = ctx.all_reduce(tf.reduce_sum(wide, -1, keepdims=True), _classes(ctx), gradient=None)
-    return tf.cast(wide - tf.exp(_widened(y)) * total, dy.dtype)
+    return tf.cast(wide - tf.exp(in_sum_dtype(y)) * total, dy.dtype)
 
 
 def _classes(ctx: OpLowering) -> str:
     """The iteration axis that is a softmax's last dimension."""
     return ctx.rule.outputs[0][-1][0]
-
-
-def _widened(tensor: Any) -> Any:
-    """In at least single precision, in which sums are taken."""
-    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
 
 
 # For each of tensoropt.plan.reuse.FROM_OUTPUT: (its lowering, its output, the output's gradient) -> its input's.

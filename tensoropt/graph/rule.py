@@ -96,6 +96,11 @@ class OpRule:
         return self._sizes[axis]
 
     @property
+    def is_movement(self) -> bool:
+        """Whether the op computes nothing: every element that it gives is one that it was given, or 0."""
+        return self.flops == 0.0 and self.replicated_flops == 0.0
+
+    @property
     def halo_axes(self) -> frozenset[str]:
         """The names of the axes that can be split only if neighbours exchange rims."""
         return frozenset(halo.axis for halo in self.halos)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tensoropt.errors import GraphError
 
-__all__ = ["TensorId", "TensorSpec"]
+__all__ = ["TensorId", "TensorSpec", "sum_dtype"]
 
 _ITEM_SIZES = {
     "bool": 1,
@@ -27,7 +27,19 @@ _ITEM_SIZES = {
     "complex64": 8,
     "complex128": 16,
 }
+# Sums of these are made in parts of another: what is rounded in every part would add up.
+_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 _DIFFERENTIABLE = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+
+
+def sum_dtype(dtype: str) -> str:
+    """The dtype of the parts of a sum over devices: that of the sum, and float32 for 16-bit floats.
+
+    Example:
+        >>> sum_dtype("bfloat16"), sum_dtype("float64")
+        ('float32', 'float64')
+    """
+    return _SUMMED_IN.get(dtype, dtype)
 
 
 class TensorId(NamedTuple):
@@ -65,6 +77,11 @@ class TensorSpec:
     def itemsize(self) -> int:
         """Bytes of an element; dtypes of no fixed size, such as string or resource, count as 0."""
         return _ITEM_SIZES.get(self.dtype, 0)
+
+    @property
+    def sum_itemsize(self) -> int:
+        """Bytes of an element of a part of a sum over devices (:func:`sum_dtype`)."""
+        return _ITEM_SIZES.get(sum_dtype(self.dtype), 0)
 
     @property
     def size_bytes(self) -> int:

@@ -57,11 +57,13 @@ class Solved:
         size_bytes: float,
         cost: StepCost,
         packing: tuple[PackingCost, int] | None = None,
+        widening: float = 1.0,
     ) -> None:
         self.mesh = mesh
         self.graph = graph
         self.size_bytes = size_bytes
-        self.weight = _weights(mesh, graph, size_bytes, cost, packing)
+        self.widening = widening
+        self.weight = _weights(mesh, graph, size_bytes, widening, cost, packing)
         self._cost = cost
         self._packing = packing
         self.index = {key: number for number, key in enumerate(_keys(graph.states, graph.places))}
@@ -112,7 +114,7 @@ class Solved:
     @functools.cached_property
     def undo(self) -> NDArray[np.float64]:
         """The time of going back along each link, ``(E,)``; +inf where a sum would be undone."""
-        undone = _weights(self.mesh, self.graph.undone(), self.size_bytes, self._cost, self._packing)
+        undone = _weights(self.mesh, self.graph.undone(), self.size_bytes, self.widening, self._cost, self._packing)
         undone[np.isin(self.graph.kind, [KINDS.index(kind) for kind in _ONE_WAY])] = np.inf
         return undone
 
@@ -331,16 +333,20 @@ class Resharder:
         self._solved: dict[tuple[object, ...], Solved] = {}
         self._divided: dict[tuple[object, ...], tuple[LayoutGraph, NDArray[np.bool_]]] = {}
 
-    def table(self, shape: Sequence[int], itemsize: int, states: States) -> ReshardTable:
+    def table(
+        self, shape: Sequence[int], itemsize: int, states: States, sum_itemsize: int | None = None
+    ) -> ReshardTable:
         """The table of tensors of ``shape``.
 
         Args:
             shape: of the tensors.
             itemsize: bytes of an element.
             states: ``(K, axes)``, layouts that it has to have, as for :meth:`ReshardTable.numbers`.
+            sum_itemsize: bytes of an element of a part of a sum; the same by default.
         """
         coarsening = self._anywhere if is_placed(states).any() else self._everywhere
-        return self._table(shape, itemsize, np.unique(states[states >= 0]).tolist(), states, coarsening)
+        used, widening = np.unique(states[states >= 0]).tolist(), (sum_itemsize or itemsize) / itemsize
+        return self._table(shape, itemsize, used, states, coarsening, widening)
 
     def whole_table(self, shape: Sequence[int], itemsize: int) -> ReshardTable:
         """A table that may split any dimension."""
@@ -348,7 +354,13 @@ class Resharder:
         return self._table(shape, itemsize, range(len(shape)), none, self.coarsening)
 
     def _table(
-        self, shape: Sequence[int], itemsize: int, used: Sequence[int], states: States, coarsening: Coarsening
+        self,
+        shape: Sequence[int],
+        itemsize: int,
+        used: Sequence[int],
+        states: States,
+        coarsening: Coarsening,
+        widening: float = 1.0,
     ) -> ReshardTable:
         divisors = {dim: tuple(p for p in self._products if shape[dim] % p == 0) for dim in used}
         # Dimensions that divide alike come in one order, so that a tensor and its transpose share a table.
@@ -358,11 +370,11 @@ class Resharder:
         further = self._further(states, dims, coarsening)
         outermost = next((dim for dim, extent in enumerate(shape) if extent > 1), 0)
         place = dims.index(outermost) if self._packing is not None and outermost in dims else -1
-        key = (divisible, size_bytes, further, coarsening.placed_blocks, place)
+        key = (divisible, size_bytes, widening, further, coarsening.placed_blocks, place)
         if key not in self._solved:
             graph, ends = self._graph(divisible, further, coarsening)
             packing = None if self._packing is None else (self._packing, place)
-            self._solved[key] = Solved(self.mesh, graph, ends, size_bytes, self._cost, packing)
+            self._solved[key] = Solved(self.mesh, graph, ends, size_bytes, self._cost, packing, widening)
         return ReshardTable(len(shape), dims, self._solved[key])
 
     def _graph(
@@ -444,12 +456,14 @@ def _weights(
     mesh: Mesh,
     graph: LayoutGraph,
     size_bytes: float,
+    widening: float,
     cost: StepCost,
     packing: tuple[PackingCost, int] | None,
 ) -> NDArray[np.float64]:
-    """The time of every step, asked for once per kind and group."""
+    """The time of every step, asked for once per kind and group; parts of sums are ``widening`` times as large."""
     strided = None if packing is None else _strided(graph, packing[1])
-    bytes_in = size_bytes / graph.shards[graph.source]
+    summed = (graph.states == PARTIAL).any(axis=1)
+    bytes_in = (size_bytes * np.where(summed, widening, 1.0) / graph.shards)[graph.source]
     weight = np.empty(len(graph.source))
     group = graph.moved * len(KINDS) + graph.kind
     idle = _idle_axes(mesh, graph)

@@ -80,7 +80,9 @@ class EdgeCosts:
             given, wanted = self.given(edge), self.wanted(edge)
             states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
             # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
-            self._tables[edge] = self._resharder.table(spec.shape, max(1, spec.itemsize), states)
+            self._tables[edge] = self._resharder.table(
+                spec.shape, max(1, spec.itemsize), states, max(1, spec.sum_itemsize)
+            )
         return self._tables[edge]
 
     def row_elements(self, edge: Edge) -> int | None:

@@ -369,6 +369,8 @@ class _Step:
                 if not self._is_first:
                     self._zeros[tensor, backward] = max(before, self._zeros.get((tensor, backward), 0.0))
                     source = _Buffer(0.0, kind)
+                elif after > before:  # in the dtype of parts of sums
+                    source = self._copy(source, after, operator, backward, kind)
                 layout = reached
                 continue
             packs = step.to_dim if step.kind is StepKind.ALL_TO_ALL else step.dim
@@ -376,7 +378,10 @@ class _Step:
                 if not self._is_outermost(spec, layout, packs):
                     source = self._copy(source, before, operator, backward, kind)
             in_place = step.kind is StepKind.ALL_REDUCE
-            source = self._copy(source, after, operator, backward, kind, in_place=in_place)
+            moved = self._bytes(spec, reached, of=layout)
+            source = self._copy(source, moved, operator, backward, kind, in_place=in_place)
+            if moved > after:  # the sum is rounded to the dtype that its parts were too narrow in
+                source = self._copy(source, after, operator, backward, kind)
             unpacks = step.kind in (StepKind.ALL_TO_ALL, StepKind.ALL_GATHER)
             if unpacks and not self._is_outermost(spec, reached, step.dim):
                 source = self._copy(source, after, operator, backward, kind)
@@ -405,8 +410,10 @@ class _Step:
 
     # ------------------------------------------------------------------------------------------------------ sizes
 
-    def _bytes(self, spec: TensorSpec, layout: Layout) -> float:
-        return float(math.prod(layout.local_shape(spec.shape, self._plan.mesh)) * spec.itemsize)
+    def _bytes(self, spec: TensorSpec, layout: Layout, *, of: Layout | None = None) -> float:
+        """Bytes of a device's piece in a layout, in the dtype of one in the layout ``of``, by default the same."""
+        itemsize = spec.sum_itemsize if (of or layout).partial else spec.itemsize
+        return float(math.prod(layout.local_shape(spec.shape, self._plan.mesh)) * itemsize)
 
     def _made(self, tensor: TensorId) -> Layout:
         return self._plan.configuration(tensor.op).output_layouts(self._rules[tensor.op], tensor.index).value

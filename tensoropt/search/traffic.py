@@ -31,7 +31,7 @@ def sent_bytes(plan: Plan, space: SearchSpace) -> float:
         if edge.consumer not in graph.training:
             continue
         spec = graph.spec(edge.tensor)
-        size = (spec.shape, max(1, spec.itemsize))
+        size = (spec.shape, max(1, spec.itemsize), max(1, spec.sum_itemsize))
         given = plan.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
         wanted = plan.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
         entry = plan.edge(edge)
@@ -46,10 +46,13 @@ def sent_bytes(plan: Plan, space: SearchSpace) -> float:
     return total
 
 
-def _sent(mesh: Mesh, layout: Layout, steps: Sequence[Step], shape: tuple[int, ...], itemsize: int) -> float:
-    """What all devices send in steps that begin at a layout."""
+def _sent(
+    mesh: Mesh, layout: Layout, steps: Sequence[Step], shape: tuple[int, ...], whole_itemsize: int, sum_itemsize: int
+) -> float:
+    """What all devices send in steps that begin at a layout; parts of sums have elements of their own size."""
     total = 0.0
     for step in steps:
+        itemsize = sum_itemsize if layout.partial else whole_itemsize
         if step.kind is StepKind.PERMUTE:
             moved = sum(source != rank for rank, source in enumerate(step.permutation(layout, mesh)))
             total += moved * step.bytes_in(layout, shape, itemsize, mesh)

@@ -49,6 +49,16 @@ def test_a_large_product_takes_its_arithmetic() -> None:
     )
 
 
+def test_parts_of_16_bit_sums_take_the_rate_of_float32() -> None:
+    op, inputs = _matmul(4096, 4096, 4096, "float16")
+    narrow, wide = (2 * 4096**3 / 8 / DEVICE.flops(dtype) for dtype in ("float16", "float32"))
+    start = DEVICE.op_overhead_s
+    assert _seconds(op, inputs, ("m",) * 3) == pytest.approx(narrow + start)
+    assert _seconds(op, inputs, ("k",) * 3) == pytest.approx(wide + start)
+    # Where samples are split, the gradient of the second operand is a part of a sum, that of the first is whole.
+    assert _seconds(op, inputs, ("m",) * 3, gradients=2) == pytest.approx(2 * narrow + wide + 3 * start)
+
+
 def test_a_thin_product_takes_its_memory_traffic() -> None:
     op, inputs = _matmul(1, 4096, 4096)
     size = 4 * (4096 + 4096**2 + 4096)

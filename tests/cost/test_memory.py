@@ -25,3 +25,9 @@ def test_a_piece_is_the_share_of_a_device() -> None:
 def test_elements_have_the_size_of_their_dtype(dtype: str, size: int) -> None:
     states = np.array([[0, REPLICATED]], dtype=np.int8)
     assert piece_bytes(TensorSpec((12,), dtype), states, MESH).tolist() == [6 * size]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_parts_of_sums_of_16_bit_floats_are_float32(dtype: str) -> None:
+    states = np.array([[0, REPLICATED], [0, PARTIAL], [PARTIAL, PARTIAL]], dtype=np.int8)
+    assert piece_bytes(TensorSpec((12,), dtype), states, MESH).tolist() == [12, 24, 48]

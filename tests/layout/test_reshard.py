@@ -326,3 +326,19 @@ def test_times_between_layouts_that_operators_cannot_have_are_not_kept() -> None
     assert table.path(passed_through, Layout(((), ())))
     with pytest.raises(LayoutError, match=r"between layouts that operators may have, and others were asked for"):
         table.between(_states(passed_through, mesh), _states(Layout(((), ())), mesh))
+
+
+def test_steps_of_parts_of_a_sum_are_of_their_own_size() -> None:
+    mesh, states = Mesh((2,)), np.array([[0], [PARTIAL], [REPLICATED]], dtype=np.int8)
+
+    def seconds(itemsize: int, sum_itemsize: int | None, latency_s: float = 1e-3) -> list[list[float]]:
+        coarsening = Coarsening(free_up_to_axes=1)
+        resharder = Resharder(mesh, _by_bytes(latency_s), coarsening)  # type: ignore[arg-type]
+        return resharder.table((8, 4), itemsize, states, sum_itemsize).between(states, states).tolist()
+
+    single, half, mixed = seconds(4, None), seconds(2, 2), seconds(2, 4)
+    # A gather of 16-bit pieces costs as between 16-bit tensors, a reduction of float32 parts as between float32 ones.
+    assert mixed[0][2] == half[0][2] < single[0][2]
+    assert mixed[1][:1] + mixed[1][2:] == single[1][:1] + single[1][2:]
+    # Where starting a step costs nothing, the sum is scattered in float32 and gathered in 16 bits.
+    assert seconds(2, 2, 0.0)[1][2] < seconds(2, 4, 0.0)[1][2] < seconds(4, 4, 0.0)[1][2]

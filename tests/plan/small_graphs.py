@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -47,22 +48,23 @@ def _graph(operators: list[Operator], not_differentiable: tuple[str, ...]) -> Gr
     return Graph(tuple(operators), names, edges)
 
 
-def mlp(batch: int = 8, width: int = 12, classes: int = 4) -> Graph:
+def mlp(batch: int = 8, width: int = 12, classes: int = 4, dtype: str = "float32") -> Graph:
     """Two dense layers with a bias each, and the mean of the squares."""
+    op = functools.partial(operator, dtype=dtype)
     return _graph(
         [
-            operator("x", "Placeholder", (), (batch, 6)),
-            operator("w1", "Variable", (), (6, width)),
-            operator("h", "MatMul", ("x", "w1"), (batch, width), _PLAIN),
-            operator("b1", "Variable", (), (width,)),
-            operator("hb", "BiasAdd", ("h", "b1"), (batch, width), {"data_format": "NHWC"}),
-            operator("a", "Relu", ("hb",), (batch, width)),
-            operator("w2", "Variable", (), (width, classes)),
-            operator("y", "MatMul", ("a", "w2"), (batch, classes), _PLAIN),
-            operator("s", "Square", ("y",), (batch, classes)),
-            operator("flat", "Reshape", ("s",), (batch * classes,), static={1: (batch * classes,)}),
-            operator("loss", "Mean", ("flat",), (), {"keep_dims": False}, static={1: 0}),
-            operator("loss:0/sink", "Sink", ("loss",), ()),
+            op("x", "Placeholder", (), (batch, 6)),
+            op("w1", "Variable", (), (6, width)),
+            op("h", "MatMul", ("x", "w1"), (batch, width), _PLAIN),
+            op("b1", "Variable", (), (width,)),
+            op("hb", "BiasAdd", ("h", "b1"), (batch, width), {"data_format": "NHWC"}),
+            op("a", "Relu", ("hb",), (batch, width)),
+            op("w2", "Variable", (), (width, classes)),
+            op("y", "MatMul", ("a", "w2"), (batch, classes), _PLAIN),
+            op("s", "Square", ("y",), (batch, classes)),
+            op("flat", "Reshape", ("s",), (batch * classes,), static={1: (batch * classes,)}),
+            op("loss", "Mean", ("flat",), (), {"keep_dims": False}, static={1: 0}),
+            op("loss:0/sink", "Sink", ("loss",), ()),
         ],
         ("x",),
     )

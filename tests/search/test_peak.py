@@ -61,6 +61,15 @@ def test_pieces_are_counted_and_slots_are_held_all_the_time() -> None:
     assert slotted.memory_bytes - whole.memory_bytes == 2 * (W1 + B1 + W2)
 
 
+def test_parts_of_16_bit_gradients_are_held_in_float32() -> None:
+    graph = mlp(dtype="bfloat16")
+    batch = {"h": ("m",), "y": ("m",), "x": ("d0",), "hb": ("d0",), "a": ("d0",), "s": ("d0",), "flat": ("d0",)}
+    peak = _peak(graph, _plan(graph, batch))
+    # The sum of its parts, which are in float32, is rounded to a buffer of its own.
+    assert peak.parts["variable_gradients"] == W2 + W2 / 2
+    assert peak.memory_bytes == (X / 2 + W1 + B1 + W2 + H / 2 + H / 2) / 2 + W2 + W2 / 2
+
+
 def test_a_plan_notes_its_peak_which_is_less_than_what_adds_up() -> None:
     plan = _plan(mlp(), {})
     noted = plan.notes["peak_memory"]

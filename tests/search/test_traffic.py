@@ -35,6 +35,15 @@ def test_data_parallelism_sends_every_gradient_twice_but_for_ones_own_share(devi
     assert _sent(space, "data_parallel") == 2 * (devices - 1) * (variables + _LOSS)
 
 
+def test_parts_of_16_bit_gradients_are_sent_as_float32() -> None:
+    single, half = (_space(mlp(dtype=dtype), 4) for dtype in ("float32", "bfloat16"))
+    assert _sent(half, "data_parallel") == _sent(single, "data_parallel")
+    # What zero2 gathers is no sum: of each 16-bit variable 3/4 are sent once as they are and once as parts.
+    gathered, summed = 3 / 4 * 4 * 2, 3 / 4 * 4 * 4
+    variables = sum(op.outputs[0].elements for op in half.graph.of_type("Variable"))
+    assert _sent(half, "zero2") == (gathered + summed) * variables + 2 * 3 * _LOSS
+
+
 def test_zero_3_gathers_once_more_than_zero_2() -> None:
     space = _space(mlp(batch=8, width=16, classes=4), 4)
     sizes = {op.name: op.outputs[0].size_bytes for op in space.graph.of_type("Variable")}

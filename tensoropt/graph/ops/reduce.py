@@ -9,6 +9,7 @@ import numpy as np
 
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.softmax import widened
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule
 from tensoropt.graph.sample import Operand, Sample, booleans, floats, integers
@@ -111,9 +112,10 @@ def _extreme(ctx: Lowering, x: Any) -> list[Any]:
 
     def backward(gradient: Any) -> list[Any]:
         # As TensorFlow does: elements that tie share the gradient equally.
-        chosen = tf.cast(tf.equal(x, tf.reshape(result, kept)), gradient.dtype)
+        wide = widened(ctx, gradient)
+        chosen = tf.cast(tf.equal(x, tf.reshape(result, kept)), wide.dtype)
         count = ctx.all_reduce(tf.reduce_sum(chosen, places, keepdims=True), gone, gradient=None)
-        return [chosen / count * tf.reshape(gradient, kept)]
+        return [tf.cast(chosen / count * tf.reshape(wide, kept), x.dtype)]
 
     return ctx.with_gradient([x], [result], backward)
 
@@ -166,8 +168,9 @@ def _norm(ctx: Lowering, x: Any) -> list[Any]:
     if all(ctx.pieces(axis) == 1 for axis in gone):
         return ctx.emit([x])
     tf = ctx.tf
-    squares = tf.reduce_sum(tf.square(x), _axes(ctx.op, len(x.shape)), keepdims=ctx.op.attrs["keep_dims"])
-    return [tf.sqrt(ctx.all_reduce(squares, gone, gradient="complete"))]
+    wide = widened(ctx, x)
+    squares = tf.reduce_sum(tf.square(wide), _axes(ctx.op, len(x.shape)), keepdims=ctx.op.attrs["keep_dims"])
+    return [tf.cast(tf.sqrt(ctx.all_reduce(squares, gone, gradient="complete")), x.dtype)]
 
 
 @register_op("EuclideanNorm", lower=_norm, static=_AXES, samples=_samples("EuclideanNorm", floats))

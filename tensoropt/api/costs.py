@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +28,8 @@ from tensoropt.cluster.cache import load_document, store_document
 from tensoropt.cost import Curve, OpProfile, OpTime
 from tensoropt.errors import ClusterError, PlanError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
+from tensoropt.exec.engines.settings import setting
+from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.primitive_cache import uncache_products
 from tensoropt.search.space import SearchSpace
 
@@ -53,9 +54,9 @@ def check_costs(costs: str | None) -> str | None:
     Raises:
         PlanError: if it is neither.
     """
-    chosen = os.environ.get(_VARIABLE) or costs
+    chosen = setting(_VARIABLE) or costs
     if chosen is not None and chosen not in COSTS:
-        source = _VARIABLE if os.environ.get(_VARIABLE) else "find_strategy: costs"
+        source = _VARIABLE if setting(_VARIABLE) else "find_strategy: costs"
         raise PlanError(f"{source} must be one of {', '.join(map(repr, COSTS))}, got {chosen!r}.")
     return chosen
 
@@ -134,7 +135,7 @@ def measure_profile_of(
     what = "measuring operators"
     guard.meet(what)
     try:
-        with guard.waiting(what):
+        with current_watch().working(what):
             budget_s = _budget_s() if budget_s is None else budget_s
             return _measure(job, topology, space, optimizers, refresh, budget_s, _rounds())
     except Exception as error:
@@ -244,7 +245,7 @@ def _choose(
 
 
 def _budget_s() -> float:
-    text = os.environ.get(_BUDGET_VARIABLE, "")
+    text = setting(_BUDGET_VARIABLE)
     try:
         value = float(text) if text else _BUDGET_S
     except ValueError:
@@ -266,7 +267,7 @@ def _medians(rounds: Sequence[Mapping[str, Curve]]) -> dict[str, Curve]:
 
 
 def _rounds() -> int:
-    text = os.environ.get(_ROUNDS_VARIABLE, "") or "1"
+    text = setting(_ROUNDS_VARIABLE) or "1"
     if not text.isdecimal() or int(text) < 1:
         raise PlanError(f"{_ROUNDS_VARIABLE}: must be a whole number from 1, got {text!r}. Leave it unset for 1.")
     return int(text)

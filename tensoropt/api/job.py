@@ -25,6 +25,7 @@ from tensoropt.exec.engines.guard import Guard
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.measurement import METHOD, EngineMeasurement
 from tensoropt.exec.engines.select import check_collectives, engine_name, make_engine
+from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.training import Training
 from tensoropt.graph.spec import TensorId
@@ -72,7 +73,8 @@ class Job:
             install_abort_hook(comm)
             self.guard = Guard(comm)
             self.comm = comm
-        with self.step(f"init({'' if topology is None else 'topology=…'}{'refresh=True' if refresh else ''})"):
+        what = f"init({'' if topology is None else 'topology=…'}{'refresh=True' if refresh else ''})"
+        with self.step(what):
             if topology is not None and topology.device_count != self.size:
                 raise PlanError(
                     f"init(topology={topology.name!r}): has {topology.device_count} devices, the job has {self.size} "
@@ -82,14 +84,15 @@ class Job:
             self.topology = topology
         elif self.topology is None or refresh:
             self.remeasure = refresh
-            crowded = Machine.of(self.comm).crowding > 1
-            self.topology = collect(
-                self.comm,
-                refresh=refresh,
-                measure=lambda mesh: EngineMeasurement(make_engine(mesh_shape=mesh), crowded=crowded),
-                engine=engine_name(),
-                method=METHOD,
-            )
+            with current_watch().working(what):
+                crowded = Machine.of(self.comm).crowding > 1
+                self.topology = collect(
+                    self.comm,
+                    refresh=refresh,
+                    measure=lambda mesh: EngineMeasurement(make_engine(mesh_shape=mesh), crowded=crowded),
+                    engine=engine_name(),
+                    method=METHOD,
+                )
         return self.topology
 
     @contextlib.contextmanager
@@ -120,7 +123,7 @@ class Job:
             CollectiveError: on every rank, if it is not.
         """
         if self.guard is not None and self.size > 1:
-            with self.guard.waiting(f"comparing the {what}"):
+            with current_watch().waiting(f"comparing the {what}"):
                 agree(self.comm, what, value)
 
     def import_model(self, batch_size: int | None = None) -> ImportedModel:
@@ -162,13 +165,14 @@ class Job:
         failure: Exception | None = None
         if self.rank == 0:
             try:
-                outcome = (make(), None)
+                with current_watch().working(what):
+                    outcome = (make(), None)
             except Exception as error:  # whatever it is, the other ranks must hear of it instead of waiting
                 failure = error
                 passed_on = isinstance(error, TensorOptError)
                 described = f"{what}: failed on rank 0: {type(error).__name__}: {error}"
                 outcome = (None, error if passed_on else CollectiveError(described))
-        with self.guard.waiting(what):
+        with current_watch().waiting(what):
             value, error_of_0 = self.comm.bcast(outcome, root=0)
         if failure is not None:
             raise failure
@@ -189,10 +193,11 @@ class Job:
             self.start(None, False)
         if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
             self._end_surplus_ranks(plan, imported, collectives)
-        executor, seeds = self.make_executor(plan, imported, model, collectives, config)
-        if self.executor is not None:
-            self.executor.close()
-            self.executor.engine.close()
+        with current_watch().working("build_execution_graph"):
+            executor, seeds = self.make_executor(plan, imported, model, collectives, config)
+            if self.executor is not None:
+                self.executor.close()
+                self.executor.engine.close()
         self.executor, self.model, self.seeds = executor, model, seeds
         self._known.clear()
         self._planner = None  # its tables are large, and training needs the memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -12,6 +11,7 @@ from tensoropt.api.job import current_job
 from tensoropt.api.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError, SessionError
+from tensoropt.exec.engines.settings import setting
 from tensoropt.plan.plan import Plan
 from tensoropt.search.parallelism import ParallelismProfile
 
@@ -70,9 +70,9 @@ def build_execution_graph(
     """
     job = current_job()
     with job.step("build_execution_graph"):
-        chosen = os.environ.get(_ENGINE_VARIABLE) or engine
+        chosen = setting(_ENGINE_VARIABLE) or engine
         if chosen not in _ENGINES:
-            source = f"{_ENGINE_VARIABLE}" if os.environ.get(_ENGINE_VARIABLE) else "build_execution_graph"
+            source = f"{_ENGINE_VARIABLE}" if setting(_ENGINE_VARIABLE) else "build_execution_graph"
             raise EngineError(f"{source}: engine {chosen!r} is unknown. Use one of {', '.join(map(repr, _ENGINES))}.")
         if isinstance(plan, ParallelismProfile):
             raise PlanError(

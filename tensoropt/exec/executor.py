@@ -17,6 +17,7 @@ from tensoropt.exec.building import INPUTS, Builder
 from tensoropt.exec.calling import callable_of
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
+from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.feeding import Feeding
 from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.local import LocalGraph
@@ -216,8 +217,10 @@ class Executor:
         try:
             program = self._programs.get(key)
             if program is None:
-                program = self._programs[key] = self._build(*key)
-            values = program.call(*(local[name] for name in program.feeds))
+                with current_watch().working(f"building {label}"):
+                    program = self._programs[key] = self._build(*key)
+            with current_watch().stepping(label):
+                values = program.call(*(local[name] for name in program.feeds))
         except Exception as error:
             # The other ranks may be inside of this program's collectives, where they would wait forever.
             self._meet(label, error, FAILURE_PATIENCE_S)

@@ -2,52 +2,118 @@
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from tensoropt.errors import CollectiveError, EngineError
-from tensoropt.exec.engines.watchdog import Activity, StallWatchdog, stall_limit_s
+from tensoropt.exec.engines.communicator import watched
+from tensoropt.exec.engines.ranks import written_ranks
+from tensoropt.exec.engines.settings import agree_on_settings
+from tensoropt.exec.engines.watch import Watch, current_watch, set_current_watch, stall_limit_s
 
-__all__ = ["agree", "agree_on_success", "install_abort_hook", "keep_first_ranks", "start_mpi", "watch"]
+__all__ = ["agree", "agree_on_success", "install_abort_hook", "keep_first_ranks", "start_mpi"]
 
 _DRAIN_S = 0.2  # mpirun forwards what a rank printed; without a moment to do so, an abort may cut it off
 
 
-# The ranks that go on, once others were found to be surplus. As much this process's as MPI's own world is.
-_kept: Any = None
+# The world; after others were found to be surplus, the ranks that go on. As much this process's as MPI's own world is.
+_world: Any = None
 
 
 def start_mpi() -> Any:
-    """Start MPI, if nobody has yet, and return the world's communicator.
+    """Start MPI, if nobody has yet, and return the world's communicator; the first call is collective.
+
+    Then all ranks have rank 0's settings, and the watch over what they wait for has begun.
 
     Returns:
-        ``mpi4py.MPI.COMM_WORLD``; after :func:`keep_first_ranks`, that of the ranks that were kept.
+        ``mpi4py.MPI.COMM_WORLD``, watched; after :func:`keep_first_ranks`, that of the ranks that were kept.
 
     Raises:
-        EngineError: mpi4py or an MPI library is missing, or MPI was started without thread support.
+        EngineError: mpi4py or an MPI library is missing, MPI was started without thread support, or a setting is not
+            what it must be.
     """
+    global _world
+    if _world is None:
+        _world = _started()
+    return _world
+
+
+def _own_limit_s() -> float | None:
+    """This rank's own limit, until ranks have agreed on one, which will say what is wrong with it."""
     try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError, OSError) as error:
-        raise EngineError(
-            f"MPI cannot be started: mpi4py and an MPI library that it can load are needed. Got "
-            f"{type(error).__name__}: {error}. Install both with: pip install 'tensoropt[mpi]'"
-        ) from error
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        return stall_limit_s()
+    except EngineError:
+        return None
+
+
+def _started() -> Any:
+    MPI = _wait_for_all_ranks_to_start_mpi()
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise EngineError(
             "MPI must be started with thread support of at least MPI_THREAD_SERIALIZED, because TensorFlow "
             f"runs ops in threads of its own. Got level {MPI.Query_thread()}. Leave mpi4py.rc.thread_level "
             "at 'multiple'."
         )
-    return MPI.COMM_WORLD if _kept is None else _kept
+    world = MPI.COMM_WORLD
+    if world.size > 1:
+        _begin_watch(world, "the first meeting of all ranks")
+    return watched(world)
+
+
+def _wait_for_all_ranks_to_start_mpi() -> Any:
+    """mpi4py's module, which starts MPI when it is imported unless told otherwise.
+
+    MPI's start waits for all ranks and lets no other thread of Python run meanwhile, so a timer that needs none ends
+    this process at the limit, with a traceback that names this function; the launcher then ends the job.
+    """
+    limit_s = _own_limit_s()
+    if limit_s is not None:
+        faulthandler.dump_traceback_later(limit_s, exit=True)
+    try:
+        from mpi4py import MPI
+
+        if not MPI.Is_initialized():
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    except (ImportError, RuntimeError, OSError) as error:
+        raise EngineError(
+            f"MPI cannot be started: mpi4py and an MPI library that it can load are needed. Got "
+            f"{type(error).__name__}: {error}. Install both with: pip install 'tensoropt[mpi]'"
+        ) from error
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return MPI
+
+
+def _begin_watch(comm: Any, meeting: str) -> None:
+    """Let ranks agree on settings, and begin the watch over what they wait for; collective.
+
+    Where MPI lets no other thread in, the watch only notes what this rank does.
+
+    Raises:
+        EngineError: a setting is not what it must be; the same on all ranks.
+    """
+    from mpi4py import MPI
+
+    watch = Watch(_own_limit_s())
+    set_current_watch(watch)
+    is_alone = MPI.Query_thread() != MPI.THREAD_MULTIPLE
+    if not is_alone:
+        watch.start(MPI, comm.rank)
+    try:
+        with watch.waiting(meeting):
+            agree_on_settings(comm)
+            limit_s = stall_limit_s()
+            if not is_alone:
+                watch.meet(comm.Dup(), limit_s)
+    except BaseException:
+        watch.stop()
+        raise
 
 
 def keep_first_ranks(count: int) -> bool:
@@ -63,14 +129,18 @@ def keep_first_ranks(count: int) -> bool:
     Returns:
         Whether this rank is one of them.
     """
-    global _kept
+    global _world
     from mpi4py import MPI
 
     world = start_mpi()
     part = world.Split(0 if world.rank < count else MPI.UNDEFINED, world.rank)
+    current_watch().stop()  # over all that were
+    set_current_watch(Watch(None))
     if part == MPI.COMM_NULL:
         return False
-    _kept = part
+    _world = watched(part)
+    if count > 1:
+        _begin_watch(part, "the first meeting of the ranks that go on")
     return True
 
 
@@ -92,7 +162,7 @@ def agree(comm: Any, name: str, value: str | bytes) -> None:
     ranks: dict[str, list[int]] = {}
     for rank, digest in enumerate(digests):
         ranks.setdefault(digest, []).append(rank)
-    parts = "; ".join(f"{digest[:12]} on rank{'s' * (len(who) > 1)} {_ranges(who)}" for digest, who in ranks.items())
+    parts = "; ".join(f"{digest[:12]} on {written_ranks(who)}" for digest, who in ranks.items())
     raise CollectiveError(
         f"The {name} must be the same on all {len(digests)} ranks. Got {parts}. Run the same program with "
         "the same arguments, files and package versions on every rank."
@@ -114,8 +184,8 @@ def agree_on_success(comm: Any, step: str, error: BaseException | None) -> None:
     failed = [rank for rank, failure in enumerate(failures) if failure is not None]
     if failed:
         raise EngineError(
-            f"{step} must succeed on all {len(failures)} ranks. It failed on rank{'s' * (len(failed) > 1)} "
-            f"{_ranges(failed)}: {failures[failed[0]]}"
+            f"{step} must succeed on all {len(failures)} ranks. It failed on {written_ranks(failed)}: "
+            f"{failures[failed[0]]}"
         ) from error
 
 
@@ -150,32 +220,3 @@ def install_abort_hook(comm: Any | None = None) -> bool:
     sys.excepthook = abort
     threading.excepthook = abort_thread
     return True
-
-
-def watch(comm: Any, activity: Callable[[], Activity]) -> StallWatchdog | None:
-    """Start the watch over stalled collectives; collective.
-
-    Args:
-        comm: An mpi4py communicator; the watch uses a duplicate of it.
-        activity: Says what this rank is doing.
-
-    Returns:
-        The watch; None where there is nothing to wait for, it is switched off, or MPI has no support for it.
-    """
-    from mpi4py import MPI
-
-    limit_s = stall_limit_s()
-    if comm.size == 1 or limit_s is None or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        return None
-    return StallWatchdog(comm.Dup(), activity, limit_s)
-
-
-def _ranges(ranks: list[int]) -> str:
-    """Write sorted ranks briefly: ``0-2, 5``."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and parts[-1][-1] == rank - 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

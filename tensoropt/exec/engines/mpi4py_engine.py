@@ -14,7 +14,7 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.payload import KINDS, payload_bytes
 from tensoropt.exec.engines.transport import MpiTransport, Transport
-from tensoropt.exec.engines.watchdog import Activity
+from tensoropt.exec.engines.watch import Activity, current_watch
 
 __all__ = ["Mpi4pyEngine"]
 
@@ -43,7 +43,7 @@ class Mpi4pyEngine(CollectiveEngine):
         self._counts = dict.fromkeys(KINDS, 0)
         self._lock = threading.Lock()
         self._entered, self._current, self._since_s = 0, "", 0.0
-        self._watchdog = self._transport.watch(self._activity)
+        current_watch().follow(self._activity)
 
     def counted_bytes(self) -> dict[str, int]:
         """See the base class. Counted in the callbacks, from the arrays that they were given."""
@@ -57,8 +57,7 @@ class Mpi4pyEngine(CollectiveEngine):
 
     def close(self) -> None:
         """See the base class. Collective; not needed before the interpreter's exit."""
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        current_watch().unfollow(self._activity)
         self._transport.close()
 
     def _activity(self) -> Activity:

@@ -10,9 +10,10 @@ import tensorflow as tf
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import Group
-from tensoropt.exec.engines.launch import agree, agree_on_success, start_mpi, watch
+from tensoropt.exec.engines.launch import agree, agree_on_success, start_mpi
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library
 from tensoropt.exec.engines.payload import KINDS
+from tensoropt.exec.engines.watch import Activity, current_watch
 
 __all__ = ["MpiEngine"]
 
@@ -50,7 +51,7 @@ class MpiEngine(CollectiveEngine):
         self._world = world.Dup()
         self._world.Set_errhandler(MPI.ERRORS_RETURN)
         self._communicators: dict[tuple[int, ...], Any] = {}
-        self._watchdog = watch(world, lambda: library.activity(self._meter))
+        current_watch().follow(self._activity)
 
     def counted_bytes(self) -> dict[str, int]:
         """See the base class. Counted in the ops, from the tensors that they were given."""
@@ -77,8 +78,7 @@ class MpiEngine(CollectiveEngine):
         """See the base class. Collective; not needed before the interpreter's exit."""
         from mpi4py import MPI
 
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        current_watch().unfollow(self._activity)
         if MPI.Is_finalized():
             return
         for communicator in self._communicators.values():
@@ -86,6 +86,9 @@ class MpiEngine(CollectiveEngine):
         self._communicators.clear()
         if self._world != MPI.COMM_NULL:
             self._world.Free()
+
+    def _activity(self) -> Activity:
+        return self._library.activity(self._meter)
 
     def _handle(self, group: Group) -> dict[str, int]:
         """Return the attributes that every op has, with the communicator of a group, made on first use.

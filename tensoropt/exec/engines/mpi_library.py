@@ -21,7 +21,7 @@ from types import ModuleType
 import tensorflow as tf
 
 from tensoropt.errors import EngineError
-from tensoropt.exec.engines.watchdog import Activity
+from tensoropt.exec.engines.watch import Activity
 
 __all__ = ["MpiLibrary", "cache_directory", "compile_library", "find_compiler"]
 

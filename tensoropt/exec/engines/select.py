@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -16,6 +15,7 @@ from tensoropt.exec.engines.launch import agree, start_mpi
 from tensoropt.exec.engines.mpi4py_engine import Mpi4pyEngine
 from tensoropt.exec.engines.mpi_engine import MpiEngine
 from tensoropt.exec.engines.mpi_library import find_compiler
+from tensoropt.exec.engines.settings import setting
 
 __all__ = ["ENGINES", "check_collectives", "check_engine_name", "engine_name", "make_engine"]
 
@@ -55,7 +55,7 @@ def check_collectives(name: str) -> str:
     Raises:
         EngineError: There is no such engine.
     """
-    chosen = os.environ.get(_VARIABLE)
+    chosen = setting(_VARIABLE)
     return check_engine_name(chosen, _VARIABLE) if chosen else check_engine_name(name)
 
 
@@ -83,7 +83,7 @@ def make_engine(name: str = _AUTO, mesh_shape: Sequence[int] | None = None) -> C
             size than the world.
         CollectiveError: Ranks were asked for different engines or meshes.
     """
-    reason = f"{_VARIABLE} says so" if os.environ.get(_VARIABLE) else "it was asked for"
+    reason = f"{_VARIABLE} says so" if setting(_VARIABLE) else "it was asked for"
     name = check_collectives(name)
     world = start_mpi()
     mesh_shape = (world.size,) if mesh_shape is None else tuple(mesh_shape)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tensoropt.exec.engines.group import Group
-from tensoropt.exec.engines.launch import agree, start_mpi, watch
-from tensoropt.exec.engines.watchdog import Activity, StallWatchdog
+from tensoropt.exec.engines.launch import agree, start_mpi
 
 __all__ = ["MpiTransport", "Transport"]
 
@@ -28,11 +26,6 @@ class Transport(abc.ABC):
 
     rank: int
     size: int
-
-    def watch(self, activity: Callable[[], Activity]) -> StallWatchdog | None:
-        """Start a watch over stalled collectives, if the transport has one; called by all ranks."""
-        del activity
-        return None
 
     def prepare(self, group: Group) -> None:
         """Get ready for collectives of a group; called by all ranks in the same order, at graph building."""
@@ -84,10 +77,6 @@ class MpiTransport(Transport):
         self.rank = int(world.Get_rank())
         self.size = int(world.Get_size())
         self._communicators: dict[tuple[int, ...], Any] = {}
-
-    def watch(self, activity: Callable[[], Activity]) -> StallWatchdog | None:
-        """See the base class."""
-        return watch(self._world, activity)
 
     def prepare(self, group: Group) -> None:
         """See the base class."""

@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 
-from tensoropt.exec.engines import guard as guard_module
+from tensoropt.exec.engines import watch as watch_module
 from tensoropt.exec.engines.guard import Guard
 from tensoropt.exec.engines.launch import install_abort_hook, start_mpi
 
 # Half of the library's, so that a test takes half as long; a rank that waits spins.
-guard_module._GRACE_S = 1.5
+watch_module._GRACE_S = 1.5
 # Longer than that: a rank that is only late, and one that comes to its end last.
 _LATE_S = 2.5
 

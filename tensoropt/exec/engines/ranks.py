@@ -1,0 +1,25 @@
+"""How messages write which ranks they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["written_ranks"]
+
+
+def written_ranks(ranks: Sequence[int]) -> str:
+    """Sorted ranks, briefly.
+
+    >>> written_ranks([0, 1, 2, 5])
+    'ranks 0-2, 5'
+    >>> written_ranks([3])
+    'rank 3'
+    """
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    ranges = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+    return f"rank{'s' * (len(ranks) > 1)} {ranges}"

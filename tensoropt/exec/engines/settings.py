@@ -1,0 +1,66 @@
+"""Settings from the environment that steer what ranks do together: those of rank 0, on every rank.
+
+A launch by ssh passes the variables of the shell to some ranks only. Ranks that went by their own would take different
+steps, and wait for one another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tensoropt.exec.engines.ranks import written_ranks
+
+__all__ = ["SETTINGS", "agree_on_settings", "setting"]
+
+_log = logging.getLogger("tensoropt")
+
+SETTINGS = (
+    "TENSOROPT_COLLECTIVES",
+    "TENSOROPT_COSTS",
+    "TENSOROPT_ENGINE",
+    "TENSOROPT_PROFILE_ROUNDS",
+    "TENSOROPT_PROFILE_SECONDS",
+    "TENSOROPT_STALL_SECONDS",
+)
+"""Every variable that decides what ranks do together. Where a rank keeps its files is its own affair."""
+
+# What rank 0 has, of the variables in which ranks differ. The others are read when they are needed, so that a program
+# may set them, on all ranks as everything.
+_agreed: dict[str, str] = {}
+
+
+def setting(name: str) -> str:
+    """The text of a variable: rank 0's where ranks differ; empty if it is not set.
+
+    Args:
+        name: one of ``SETTINGS``.
+    """
+    if name not in SETTINGS:
+        raise KeyError(f"{name}: is not among the settings that ranks agree on; add it to SETTINGS")
+    return _agreed[name] if name in _agreed else os.environ.get(name, "")
+
+
+def agree_on_settings(comm: Any) -> None:
+    """Makes rank 0's settings those of all ranks, with a warning on rank 0 for each that differs; collective.
+
+    Args:
+        comm: an mpi4py communicator, or anything with its ``allgather`` and ``rank``.
+    """
+    ranks = comm.allgather(tuple(os.environ.get(name, "") for name in SETTINGS))
+    _agreed.clear()
+    for name, texts in zip(SETTINGS, zip(*ranks, strict=True), strict=True):
+        if len(set(texts)) == 1:
+            continue
+        _agreed[name] = texts[0]
+        if comm.rank == 0:
+            _log.warning("%s", _difference(name, texts))
+
+
+def _difference(name: str, texts: Sequence[str]) -> str:
+    who = {text: [rank for rank, other in enumerate(texts) if other == text] for text in dict.fromkeys(texts)}
+    parts = ", ".join(f"{repr(text) if text else 'not set'} on {written_ranks(ranks)}" for text, ranks in who.items())
+    used = f"{texts[0]!r}, which rank 0 has, is used" if texts[0] else "it counts as not set, as on rank 0,"
+    return f"{name} differs between ranks: {parts}; {used} on all. Pass it to every rank (mpirun -x {name})."

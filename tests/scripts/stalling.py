@@ -1,0 +1,78 @@
+"""Trains a small model until the given rank is frozen, killed or late at the given stage.
+
+Arguments: stage, what happens (``frozen``, ``killed``, or for how many seconds it is late), rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tensoropt
+from tensoropt.api import costs as costs_module
+from tensoropt.api import job as job_module
+from tensoropt.api import strategies as strategies_module
+from tensoropt.exec.engines.transport import MpiTransport
+
+_SIGNALS = {"frozen": signal.SIGSTOP, "killed": signal.SIGKILL}
+
+
+def happen(how: str) -> None:
+    """Lets it happen to this rank."""
+    print(f"happened at {time.time()}", flush=True)
+    time.sleep(0.2)  # mpirun forwards the line
+    if how in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[how])
+    else:
+        time.sleep(float(how))
+
+
+def main(stage: str, how: str, rank: int) -> None:
+    """Every stage of a job, in order."""
+
+    def here(name: str) -> None:
+        if name == stage and (tensoropt.world_rank() if name != "start" else _launched_as()) == rank:
+            happen(how)
+
+    def before(module: Any, name: str, of_stage: str) -> None:
+        function: Callable[..., Any] = getattr(module, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            here(of_stage)
+            return function(*arguments, **named)
+
+        setattr(module, name, wrapped)
+
+    before(job_module, "collect", "init")
+    before(costs_module, "run_probes", "profiling")
+    before(strategies_module, "find_plan", "search")
+    before(job_module, "resolve_seeds", "build")
+    here("start")
+    tensoropt.init()
+    job_module.current_job().remeasure = True  # whatever is known from other jobs
+    x = tensoropt.placeholder(tensoropt.float32, [8, 4], name="x")
+    w = tensoropt.get_variable("w", [4, 4])
+    loss = tensoropt.reduce_mean(tensoropt.square(tensoropt.matmul(x, w)))
+    step = tensoropt.GradientDescentOptimizer(0.1).minimize(loss)
+    plan = tensoropt.find_strategy("data_parallel", costs="measured" if stage == "profiling" else "analytic")
+    tensoropt.build_execution_graph(plan=plan)
+    for number in range(5):
+        if number == 2:
+            here("between steps")
+            before(MpiTransport, "all_reduce", "step")
+        tensoropt.run(step, {x: np.ones([8, 4], np.float32)})
+    print("over", flush=True)
+
+
+def _launched_as() -> int:
+    return int(os.environ["OMPI_COMM_WORLD_RANK"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

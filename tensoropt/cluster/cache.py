@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tensoropt.cluster.topology import Topology
 from tensoropt.errors import ClusterError
+from tensoropt.storage import cache_directory, distrust, remove_leftovers, write_whole
+from tensoropt.storage.document import parse_json, read_object, shortened
 
-__all__ = ["cache_directory", "load_document", "load_topology", "store_document", "store_topology", "topology_path"]
+__all__ = ["load_document", "load_topology", "store_document", "store_topology", "topology_path", "warn_of_damage"]
 
 _LOG = logging.getLogger(__name__)
-
-
-def cache_directory() -> Path:
-    """``$TENSOROPT_CACHE_DIR``, or ``tensoropt`` in ``$XDG_CACHE_HOME``, or ``~/.cache/tensoropt``."""
-    own = os.environ.get("TENSOROPT_CACHE_DIR")
-    if own:
-        return Path(own)
-    # The XDG specification says to ignore a relative path.
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(shared) if os.path.isabs(shared) else Path("~/.cache").expanduser()) / "tensoropt"
 
 
 def topology_path(key: Mapping[str, Any]) -> Path:
@@ -43,7 +32,7 @@ def load_topology(key: Mapping[str, Any]) -> Topology | None:
     try:
         return Topology.from_json(document)
     except ClusterError as error:
-        _warn("topology", key, error)
+        warn_of_damage("topology", error, topology_path(key))
         return None
 
 
@@ -53,45 +42,45 @@ def store_topology(key: Mapping[str, Any], topology: Topology) -> None:
 
 
 def load_document(kind: str, key: Mapping[str, Any]) -> Any | None:
-    """The JSON that was stored as a ``kind`` of thing under ``key``; None, with a warning, if the file is damaged, and
-    None if there is none."""
+    """The JSON that was stored as a ``kind`` of thing under ``key``; None if there is none.
+
+    None, with a warning, if the file is damaged or others can have written it.
+    """
+    path = None
     try:
-        document = json.loads(_path(kind, key).read_text(encoding="utf-8"))
-        if document["key"] != key:
+        path = _path(kind, key)
+        distrusted = distrust(path)
+        if distrusted is not None:
+            raise ClusterError(distrusted)
+        document = read_object(parse_json(path.read_bytes()), "the file", ClusterError)
+        if document.get("key") != key:
             raise ClusterError("it was written for another machine")
         return document[kind]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, ClusterError) as error:
-        _warn(kind, key, error)
+    except (OSError, ValueError, KeyError, ClusterError) as error:
+        warn_of_damage(kind, error, path)
         return None
 
 
 def store_document(kind: str, key: Mapping[str, Any], data: Any) -> None:
-    """Writes atomically; a directory that cannot be written costs the next run its time, not this one its life."""
-    path = _path(kind, key)
-    temporary = ""
+    """Writes whole or not at all; what cannot be written costs the next run its time, not this one its life."""
+    path = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False
-        ) as file:
-            temporary = file.name
-            json.dump({"key": key, kind: data}, file, indent=1)
-        os.replace(temporary, path)
+        path = _path(kind, key)
+        remove_leftovers(path.parent)
+        write_whole(path, json.dumps({"key": key, kind: data}, indent=1), mode=0o600)
     except OSError as error:
         _LOG.warning("Cannot cache the %s in %s (%s); the next run measures again.", kind, path, error)
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+
+
+def warn_of_damage(kind: str, error: Exception, path: Path | None = None) -> None:
+    """Says that a cached document is not used, and why."""
+    where = "" if path is None else f" {path}"
+    said = shortened(f"{type(error).__name__}: {error}", 300)
+    _LOG.warning("Ignoring the cached %s%s (%s); measuring again.", kind, where, said)
 
 
 def _path(kind: str, key: Mapping[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return cache_directory() / f"{kind}-{digest}.json"
-
-
-def _warn(kind: str, key: Mapping[str, Any], error: Exception) -> None:
-    _LOG.warning(
-        "Ignoring the cached %s %s (%s: %s); measuring again.", kind, _path(kind, key), type(error).__name__, error
-    )

@@ -8,14 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensoropt.cluster.fields import (
-    read_integer,
-    read_number,
-    read_object,
-    read_text,
-    reject_unknown_fields,
-)
 from tensoropt.errors import ClusterError
+from tensoropt.storage.document import Fields, read_object
 
 __all__ = ["Device"]
 
@@ -91,15 +85,18 @@ class Device:
         Raises:
             ClusterError: if a field is missing, unknown, of the wrong type or out of range.
         """
-        where = "device"
-        fields = read_object(data, where)
+        where = "Topology JSON: device"
         known = ("name", "flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes", "op_overhead_s")
-        reject_unknown_fields(fields, known, where)
-        rates = read_object(fields["flops_per_s"], "device.flops_per_s")
+        fields = Fields.of(data, where, ClusterError, known)
+        rates = Fields(
+            read_object(fields.values["flops_per_s"], f"{where}.flops_per_s", ClusterError),
+            f"{where}.flops_per_s",
+            ClusterError,
+        )
         return cls(
-            read_text(fields, "name", where),
-            {dtype: read_number(rates, dtype, "device.flops_per_s") for dtype in rates},
-            read_number(fields, "memory_bandwidth_bytes_per_s", where),
-            read_integer(fields, "memory_bytes", where),
-            read_number(fields, "op_overhead_s", where),
+            fields.text("name"),
+            {dtype: rates.number(dtype) for dtype in rates.values},
+            fields.number("memory_bandwidth_bytes_per_s"),
+            fields.integer("memory_bytes"),
+            fields.number("op_overhead_s"),
         )

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensoropt.cluster.fields import read_list, read_object, reject_unknown_fields
 from tensoropt.errors import ClusterError
+from tensoropt.storage.document import Fields
 
 __all__ = ["COLLECTIVE_KINDS", "CollectiveProfile", "ProfileEntry"]
 
@@ -84,17 +84,10 @@ class ProfileEntry:
         Raises:
             ClusterError: if a field is missing, unknown, of the wrong type, or breaks an invariant.
         """
-        where = "collective profile entry"
-        fields = read_object(data, where)
-        reject_unknown_fields(fields, ("kind", "group", "sizes_bytes", "seconds"), where)
-        kind = fields.get("kind")
-        if not isinstance(kind, str):
-            raise ClusterError(f"Topology JSON: {where}: field 'kind' must be a string, got {kind!r}.")
+        names = ("kind", "group", "sizes_bytes", "seconds")
+        fields = Fields.of(data, "Topology JSON: collective profile entry", ClusterError, names)
         return cls(
-            kind,
-            tuple(int(x) for x in read_list(fields, "group", where, integers=True)),
-            tuple(int(x) for x in read_list(fields, "sizes_bytes", where, integers=True)),
-            tuple(float(x) for x in read_list(fields, "seconds", where)),
+            fields.text("kind"), fields.integers("group"), fields.integers("sizes_bytes"), fields.numbers("seconds")
         )
 
 

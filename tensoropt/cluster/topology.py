@@ -9,22 +9,17 @@ import hashlib
 import itertools
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tensoropt.cluster.device import Device
-from tensoropt.cluster.fields import (
-    read_bool,
-    read_integer,
-    read_number,
-    read_object,
-    read_text,
-    reject_unknown_fields,
-)
 from tensoropt.cluster.profile import CollectiveProfile, group_fits, restricted
 from tensoropt.errors import ClusterError
+from tensoropt.storage import write_whole
+from tensoropt.storage.document import Fields, parse_json, read_object, refused, shortened
 
 __all__ = ["MAX_MESH_AXES", "SCHEMA_VERSION", "Level", "Topology", "prime_factors"]
 
@@ -235,50 +230,59 @@ class Topology:
         Raises:
             ClusterError: naming the field that is missing, unknown, of the wrong type or out of range.
         """
-        fields = read_object(data, "the document")
-        version = fields.get("schema_version")
-        if version != SCHEMA_VERSION:
+        version = read_object(data, "Topology JSON: the document", ClusterError).get("schema_version")
+        if isinstance(version, bool) or version != SCHEMA_VERSION:
             raise ClusterError(
-                f"Topology JSON: schema_version must be {SCHEMA_VERSION}, got {version!r}. Was it written by "
-                "another "
-                "version of tensoropt, or is it not a topology?"
+                f"Topology JSON: schema_version must be {SCHEMA_VERSION}, got {shortened(repr(version), 40)}. Was it "
+                "written by another version of tensoropt, or is it not a topology?"
             )
-        fields = {"profile": None, **fields}
-        reject_unknown_fields(fields, ("schema_version", "name", "levels", "device", "profile"), "the document")
-        levels = fields["levels"]
-        if not isinstance(levels, list):
-            raise ClusterError(f"Topology JSON: field 'levels' must be an array, got {type(levels).__name__}.")
-        profile = fields["profile"]
-        return cls(
-            read_text(fields, "name", "the document"),
-            tuple(_level_from_json(level, f"levels[{index}]") for index, level in enumerate(levels)),
-            Device.from_json(fields["device"]),
-            None if profile is None else CollectiveProfile.from_json(profile),
-        )
+        names = ("schema_version", "name", "levels", "device")
+        fields = Fields.of(data, "Topology JSON: the document", ClusterError, names, {"profile": None})
+        levels = fields.array("levels")
+        profile = fields.values["profile"]
+        try:
+            return cls(
+                fields.text("name"),
+                tuple(_level_from_json(level, f"Topology JSON: levels[{index}]") for index, level in enumerate(levels)),
+                Device.from_json(fields.values["device"]),
+                None if profile is None else CollectiveProfile.from_json(profile),
+            )
+        except ClusterError as error:  # it may quote names and figures of any length
+            raise ClusterError(shortened(error)) from None
 
-    def save(self, path: str | Path) -> None:
-        """Write JSON to ``path``."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes JSON to ``path``, whole or not at all.
+
+        Raises:
+            ClusterError: if there can be no such file.
+        """
+        try:
+            write_whole(path, json.dumps(self.to_json(), indent=1) + "\n")
+        except OSError as error:
+            raise refused(
+                ClusterError,
+                f"Topology file '{os.fspath(path)}'",
+                f"cannot be written: {error.strerror}",
+                "Give a file in a directory that exists and has room.",
+            ) from error
 
     @classmethod
-    def load(cls, path: str | Path) -> Topology:
+    def load(cls, path: str | os.PathLike[str]) -> Topology:
         """Read JSON from ``path``.
 
         Raises:
-            ClusterError: if the file cannot be read, is no JSON, or is no topology.
+            ClusterError: if the file cannot be read, is no JSON, or is no topology; in at most 500 characters.
         """
+        subject = f"Topology file '{os.fspath(path)}'"
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls.from_json(parse_json(Path(path).read_bytes()))
         except OSError as error:
-            raise ClusterError(f"Topology file {str(path)!r}: cannot be read: {error}. Check the path.") from error
+            reason = f"cannot be read: {error.strerror or error}"
+            raise refused(ClusterError, subject, reason, "Check the path.") from error
         except ValueError as error:
-            raise ClusterError(
-                f"Topology file {str(path)!r}: not JSON: {error}. Write it with Topology.save."
-            ) from error
-        try:
-            return cls.from_json(data)
+            raise refused(ClusterError, subject, f"not JSON: {error}", "Write it with Topology.save.") from None
         except ClusterError as error:
-            raise ClusterError(f"Topology file {str(path)!r}: {error}") from error
+            raise refused(ClusterError, subject, error.args[0]) from None
 
     def __str__(self) -> str:
         units = " × ".join(f"{level.size} {level.name}{'s' if level.size != 1 else ''}" for level in self.levels)
@@ -314,12 +318,12 @@ def _axis_extents(level_sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _level_from_json(data: object, where: str) -> Level:
-    fields = {"shared": False, **read_object(data, where)}
-    reject_unknown_fields(fields, ("name", "size", "latency_s", "bandwidth_bytes_per_s", "shared"), where)
+    names = ("name", "size", "latency_s", "bandwidth_bytes_per_s")
+    fields = Fields.of(data, where, ClusterError, names, {"shared": False})
     return Level(
-        read_text(fields, "name", where),
-        read_integer(fields, "size", where),
-        read_number(fields, "latency_s", where),
-        read_number(fields, "bandwidth_bytes_per_s", where),
-        read_bool(fields, "shared", where),
+        fields.text("name"),
+        fields.integer("size"),
+        fields.number("latency_s"),
+        fields.number("bandwidth_bytes_per_s"),
+        fields.boolean("shared"),
     )

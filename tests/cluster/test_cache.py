@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,6 @@ KEY = {"hosts": ["a", "b"], "mpi": "some MPI 1.0"}
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TENSOROPT_CACHE_DIR", str(tmp_path / "new" / "cache"))
     return tmp_path / "new" / "cache"
-
-
-def test_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
-    monkeypatch.delenv("TENSOROPT_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache.cache_directory() == Path("/home/someone/.cache/tensoropt")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache.cache_directory() == Path("/home/someone/.cache/tensoropt")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
-    assert cache.cache_directory() == Path("/var/cache/tensoropt")
-    monkeypatch.setenv("TENSOROPT_CACHE_DIR", "/own")
-    assert cache.cache_directory() == Path("/own")
 
 
 def test_stored_topology_is_found_by_its_key_only(folder: Path) -> None:
@@ -62,6 +50,19 @@ def test_file_of_another_machine_under_the_same_name_is_ignored(folder: Path, ca
     assert "written for another machine" in caplog.text
 
 
+def test_document_that_others_can_have_written_is_ignored_with_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.store_topology(KEY, preset("k80"))
+    cache.topology_path(KEY).chmod(0o666)
+    with caplog.at_level(logging.WARNING):
+        assert cache.load_topology(KEY) is None
+    assert f"'{cache.topology_path(KEY)}' can be written by others (mode 0666)" in caplog.text
+    cache.store_topology(KEY, preset("k80"))
+    assert cache.load_topology(KEY) == preset("k80")
+    assert cache.topology_path(KEY).stat().st_mode & 0o777 == 0o600
+
+
 def test_directory_that_cannot_be_made_costs_only_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -69,7 +70,8 @@ def test_directory_that_cannot_be_made_costs_only_a_warning(
     monkeypatch.setenv("TENSOROPT_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with caplog.at_level(logging.WARNING):
         cache.store_topology(KEY, preset("v100"))
-    assert "Cannot cache the topology" in caplog.text
+    assert f"The cache '{tmp_path}/file/cache' is not used: it cannot be used (Not a directory)" in caplog.text
+    assert cache.load_topology(KEY) == preset("v100")  # it is kept for this process
 
 
 def test_failed_write_leaves_nothing_behind(
@@ -78,6 +80,6 @@ def test_failed_write_leaves_nothing_behind(
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(cache.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     cache.store_topology(KEY, preset("v100"))
     assert "no space left" in caplog.text and not list(folder.iterdir())

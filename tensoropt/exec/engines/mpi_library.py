@@ -8,6 +8,7 @@ import fcntl
 import functools
 import hashlib
 import importlib.resources
+import logging
 import os
 import platform
 import shutil
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -22,8 +24,11 @@ import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.watch import Activity
+from tensoropt.storage import PARTIAL, cache_directory, distrust, private_folder, remove, remove_leftovers, write_whole
 
-__all__ = ["MpiLibrary", "cache_directory", "compile_library", "find_compiler"]
+__all__ = ["MpiLibrary", "compile_library", "find_compiler"]
+
+_log = logging.getLogger("tensoropt")
 
 _OPTIMISE = ("-O3", "-fPIC", "-shared", "-w")  # -w: TensorFlow's headers warn by the hundred
 _COMPILE_LIMIT_S = 600
@@ -31,14 +36,6 @@ _COMPILE_LIMIT_S = 600
 _SOURCES = ("mpi_collectives.cc", "meter.h", "mpi_call.h", "reduction.h")
 _OPS = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Permute")
 _NAME_CAPACITY = 512
-
-
-def cache_directory() -> Path:
-    """Return where compiled libraries are: TENSOROPT_CACHE_DIR, or ``tensoropt`` in the user's cache."""
-    chosen = os.environ.get("TENSOROPT_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tensoropt"
 
 
 def find_compiler() -> str:
@@ -73,19 +70,21 @@ def find_compiler() -> str:
     return command
 
 
-def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
-    """Compile the ops unless it was done before; one process at a time.
+def compile_library(mpi_version: str) -> Path:
+    """Compile the ops unless it was done before; one process of a host at a time.
+
+    A library in the cache is taken only if nobody else can have written it and it is what was compiled, by the hash
+    that lies beside it: a library that was cut short ends with SIGBUS whoever loads it.
 
     Args:
         mpi_version: The version text of the MPI library in use. A part of the key, as are the sources, the
             TensorFlow and compiler versions and the flags.
-        directory: Where compiled libraries are kept; by default ``cache_directory()``.
 
     Returns:
         The path of the shared library.
 
     Raises:
-        EngineError: There is no compiler, it failed, or the directory cannot be written.
+        EngineError: There is no compiler, it failed, or there is no folder that can be written.
     """
     command = find_compiler()
     folder = importlib.resources.files(__package__)
@@ -95,53 +94,128 @@ def compile_library(mpi_version: str, directory: Path | None = None) -> Path:
     compiler = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
     parts = (tf.__version__, mpi_version, command, compiler, platform.machine(), *flags, *links)
     key = hashlib.sha256(b"\0".join([*sources.values(), *(part.encode() for part in parts)])).hexdigest()[:24]
-    directory = cache_directory() if directory is None else directory
-    library = directory / f"mpi_collectives-{key}.so"
-    if library.exists():
-        return library
+    recipe = _Recipe(f"mpi_collectives-{key}.so", command, sources, flags, links)
+    directory = None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with _locked(directory / f"mpi_collectives-{key}.lock"):
-            if not library.exists():  # another process may have made it while we waited
-                _compile(command, sources, flags, links, library)
+        directory = cache_directory()
+        try:
+            return _cached(recipe, directory)
+        except OSError as error:
+            directory = private_folder(directory, str(error))
+            return _cached(recipe, directory)
     except OSError as error:
         raise EngineError(
             f"The MPI ops need a directory to be compiled into. Got {error} for '{directory}'. Name one that "
             "can be written in TENSOROPT_CACHE_DIR, or use the engine 'mpi4py'."
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """What makes a library.
+
+    Attributes:
+        name: of its file; it has a hash of all the rest.
+        command: the compiler.
+        sources: text by name.
+        flags: for compiling.
+        links: for linking.
+    """
+
+    name: str
+    command: str
+    sources: Mapping[str, bytes]
+    flags: tuple[str, ...]
+    links: tuple[str, ...]
+
+
+def _cached(recipe: _Recipe, directory: Path) -> Path:
+    library = directory / recipe.name
+    if _why_not_loaded(library) is None:
+        return library
+    with _locked(library.with_suffix(".lock")):
+        reason = _why_not_loaded(library)  # another process may have made it while we waited
+        if reason is not None:
+            if reason:
+                _log.warning("The compiled MPI ops are not loaded but compiled again: %s.", reason)
+            _remove_leftovers(directory)
+            made = _compile(recipe, directory)
+            # First the library: without the hash that fits, it counts as damaged, also for processes that do not lock.
+            write_whole(library, made, mode=0o700)
+            write_whole(_hash_file(library), f"{hashlib.sha256(made).hexdigest()}\n", mode=0o600)
     return library
 
 
-def _compile(
-    command: str, sources: Mapping[str, bytes], flags: tuple[str, ...], links: tuple[str, ...], library: Path
-) -> None:
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+def _why_not_loaded(library: Path) -> str | None:
+    """Why a library of the cache is not to be loaded: ``""`` if it is not there; None if it is to be."""
+    record = _hash_file(library)
+    try:
+        distrusted = distrust(library) or distrust(record)
+        if distrusted is not None:
+            return distrusted
+        whole = hashlib.sha256(library.read_bytes()).hexdigest() == record.read_text(encoding="ascii").strip()
+    except FileNotFoundError as error:
+        return "" if not library.exists() else f"'{error.filename}' is missing"
+    except UnicodeDecodeError:
+        whole = False
+    return None if whole else f"'{library}' is not what was compiled, by the hash beside it"
+
+
+def _hash_file(library: Path) -> Path:
+    return library.with_suffix(".so.sha256")
+
+
+def _compile(recipe: _Recipe, directory: Path) -> bytes:
+    """The library's bytes; compiled in the directory, as others may be mounted so that nothing of them runs."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix=_scratch_prefix(), suffix=PARTIAL) as scratch:
         folder = Path(scratch)
-        for name, text in sources.items():
-            (folder / name).write_bytes(text)
-        made = folder / library.name
-        line = [command, *flags, str(folder / _SOURCES[0]), "-o", str(made), *links]
-        try:
-            done = subprocess.run(line, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise EngineError(
-                f"The MPI ops must compile within {_COMPILE_LIMIT_S} s. Got no end of: {' '.join(line)}. Use "
-                "the engine 'mpi4py'."
-            ) from error
-        if done.returncode != 0:
-            raise EngineError(
-                f"The MPI ops must compile with '{command}'. Got exit status {done.returncode}:\n"
-                f"{_last_lines(done.stderr or done.stdout, 15)}\nName another compiler in MPICXX, or use the "
-                "engine 'mpi4py'."
-            )
-        os.replace(made, library)  # whole or not at all, even for a process that does not lock
+        with _locked(folder):  # says that we live, see _remove_leftovers
+            for name, text in recipe.sources.items():
+                (folder / name).write_bytes(text)
+            made = folder / recipe.name
+            line = [recipe.command, *recipe.flags, str(folder / _SOURCES[0]), "-o", str(made), *recipe.links]
+            try:
+                done = subprocess.run(line, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise EngineError(
+                    f"The MPI ops must compile within {_COMPILE_LIMIT_S} s. Got no end of: {' '.join(line)}. Use "
+                    "the engine 'mpi4py'."
+                ) from error
+            if done.returncode != 0:
+                raise EngineError(
+                    f"The MPI ops must compile with '{recipe.command}'. Got exit status {done.returncode}:\n"
+                    f"{_last_lines(done.stderr or done.stdout, 15)}\nName another compiler in MPICXX, or use the "
+                    "engine 'mpi4py'."
+                )
+            return made.read_bytes()
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Removes what killed compilations left: of this host at once, of others, whose locks we may not see, when old."""
+    for scratch in directory.glob(f"{_scratch_prefix()}*{PARTIAL}"):
+        with contextlib.suppress(OSError), _locked(scratch, wait=False):  # else its process lives, or has removed it
+            remove(scratch)
+    remove_leftovers(directory)
+
+
+def _scratch_prefix() -> str:
+    return f"mpi_collectives.{platform.node()}."
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back, also when the process dies
+def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Locks a folder, or a file that is made if need be.
+
+    Raises:
+        BlockingIOError: another has the lock, and we do not wait.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(handle)  # gives the lock back, also when the process dies
 
 
 def _last_lines(text: str, count: int) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 import os
+import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines import mpi_library
-from tensoropt.exec.engines.mpi_library import MpiLibrary, cache_directory, compile_library, find_compiler
+from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library, find_compiler
 
 pytestmark = pytest.mark.tf
 
@@ -35,6 +40,14 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """The folder of compiled libraries; that of all tests where a test has no compiler of its own."""
+    if "compiler" in request.fixturenames:
+        monkeypatch.setenv("TENSOROPT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 def write(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
@@ -48,9 +61,7 @@ def runs(compiler: Path) -> int:
 def test_library_is_compiled_once_for_all_who_wait(compiler: Path, tmp_path: Path) -> None:
     write(compiler, FAKE)
     paths: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: paths.append(compile_library("MPI 1", tmp_path / "cache"))) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: paths.append(compile_library("MPI 1"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -58,16 +69,16 @@ def test_library_is_compiled_once_for_all_who_wait(compiler: Path, tmp_path: Pat
     assert len(set(paths)) == 1 and len(paths) == 4
     assert paths[0].read_text() == "library\n"
     assert runs(compiler) == 1
-    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".so"]
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".sha256", ".so"]
 
 
 def test_another_mpi_or_compiler_has_a_library_of_its_own(compiler: Path, tmp_path: Path) -> None:
     write(compiler, FAKE)
-    first = compile_library("MPI 1", tmp_path)
-    assert compile_library("MPI 1", tmp_path) == first
-    second = compile_library("MPI 2", tmp_path)
+    first = compile_library("MPI 1")
+    assert compile_library("MPI 1") == first
+    second = compile_library("MPI 2")
     write(compiler, FAKE.replace("1.0", "1.1"))
-    third = compile_library("MPI 1", tmp_path)
+    third = compile_library("MPI 1")
     assert len({first, second, third}) == 3
     assert runs(compiler) == 3
 
@@ -78,12 +89,12 @@ def test_a_change_of_any_source_makes_another_library(
     write(compiler, FAKE)
     for name in mpi_library._SOURCES:
         (tmp_path / name).write_bytes((_ENGINES / name).read_bytes())
-    made = [compile_library("MPI 1", tmp_path)]
+    made = [compile_library("MPI 1")]
     monkeypatch.setattr(importlib.resources, "files", lambda package: tmp_path)
-    assert compile_library("MPI 1", tmp_path) == made[0]
+    assert compile_library("MPI 1") == made[0]
     for name in mpi_library._SOURCES:
         (tmp_path / name).write_bytes((_ENGINES / name).read_bytes() + b"\n")
-        made.append(compile_library("MPI 1", tmp_path))
+        made.append(compile_library("MPI 1"))
     assert len(set(made)) == len(made)
 
 
@@ -98,7 +109,7 @@ def test_every_source_in_the_package_is_compiled() -> None:
 def test_failing_compiler_is_quoted_and_leaves_nothing(compiler: Path, tmp_path: Path) -> None:
     write(compiler, FAILING)
     with pytest.raises(EngineError, match=r"Got exit status 1:\n(.*\n)*mpi.h: no such file\n.*'mpi4py'"):
-        compile_library("MPI 1", tmp_path / "cache")
+        compile_library("MPI 1")
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
@@ -108,7 +119,7 @@ def test_compiler_that_does_not_end_is_an_error(
     write(compiler, VERSION + "exec sleep 60\n")
     monkeypatch.setattr(mpi_library, "_COMPILE_LIMIT_S", 0.2)
     with pytest.raises(EngineError, match=r"must compile within 0.2 s"):
-        compile_library("MPI 1", tmp_path)
+        compile_library("MPI 1")
 
 
 def test_wrapper_without_a_compiler_is_an_error(compiler: Path) -> None:
@@ -141,11 +152,115 @@ def test_compiler_beside_the_interpreter_comes_before_the_path(tmp_path: Path, m
     assert find_compiler() == str(tmp_path / "beside" / "mpicxx")
 
 
-def test_directory_that_cannot_be_made_is_an_error(compiler: Path, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made_is_done_without(
+    compiler: Path, tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(compiler, FAKE)
-    (tmp_path / "file").write_text("")
+    cache.write_text("")
+    library = compile_library("MPI 1")
+    assert library.read_text() == "library\n" and library.parent != cache
+    assert f"The cache '{cache}' is not used" in caplog.text and f"'{library.parent}' is used instead" in caplog.text
+    assert library.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_directory_anywhere_is_an_error(
+    compiler: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(compiler, FAKE)
+    cache.write_text("")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
     with pytest.raises(EngineError, match=r"need a directory to be compiled into.*TENSOROPT_CACHE_DIR"):
-        compile_library("MPI 1", tmp_path / "file" / "cache")
+        compile_library("MPI 1")
+
+
+def planted(cache: Path, compiler: Path) -> Path:
+    """A file of the name that will be looked for, which nobody compiled."""
+    library = compile_library("MPI 1")
+    shutil.rmtree(cache)
+    (compiler.parent / "runs").unlink()
+    cache.mkdir(mode=0o700)
+    library.write_text("planted\n")
+    library.chmod(0o755)
+    return library
+
+
+def test_planted_library_is_not_loaded(compiler: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(compiler, FAKE)
+    library = planted(cache, compiler)
+    assert compile_library("MPI 1") == library and library.read_text() == "library\n"
+    assert runs(compiler) == 1 and "sha256' is missing" in caplog.text
+    # One that cannot be told from ours by its hash is told by whose it is.
+    library.chmod(0o777)
+    assert compile_library("MPI 1") == library and runs(compiler) == 2
+    assert f"the file '{library}' can be written by others (mode 0777)" in caplog.text
+    assert library.stat().st_mode & 0o777 == 0o700
+
+
+def test_library_in_a_folder_that_others_can_write_to_is_not_loaded(
+    compiler: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(compiler, FAKE)
+    library = planted(cache, compiler)
+    (cache / f"{library.name}.sha256").write_text(hashlib.sha256(b"planted\n").hexdigest())
+    cache.chmod(0o1777)
+    compiled = compile_library("MPI 1")
+    assert compiled.parent != cache and compiled.read_text() == "library\n"
+    assert compile_library("MPI 1") == compiled and runs(compiler) == 1
+    assert f"the folder '{cache}' can be written by others (mode 1777)" in caplog.text
+
+
+def test_link_in_the_place_of_the_library_is_not_followed(compiler: Path, cache: Path, tmp_path: Path) -> None:
+    write(compiler, FAKE)
+    library = planted(cache, compiler)
+    library.rename(tmp_path / "elsewhere")
+    library.symlink_to(tmp_path / "elsewhere")
+    compile_library("MPI 1")
+    assert runs(compiler) == 1
+
+
+@pytest.mark.parametrize("damage", ["library", "hash", "no hash"])
+def test_damaged_library_is_compiled_again(
+    damage: str, compiler: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(compiler, FAKE)
+    library = compile_library("MPI 1")
+    record = library.with_suffix(".so.sha256")
+    if damage == "library":
+        os.truncate(library, 4)
+    elif damage == "hash":
+        record.write_bytes(b"\xff")
+    else:
+        record.unlink()
+    assert compile_library("MPI 1") == library and runs(compiler) == 2
+    assert "are not loaded but compiled again: '" in caplog.text
+    assert library.read_text() == "library\n"
+    caplog.clear()
+    assert compile_library("MPI 1") == library and runs(compiler) == 2 and not caplog.text
+
+
+def test_what_killed_compilations_left_is_removed(compiler: Path, cache: Path) -> None:
+    write(compiler, VERSION + "sleep 60\n")
+    program = "from tensoropt.exec.engines.mpi_library import compile_library\ncompile_library('MPI 1')\n"
+    with subprocess.Popen([sys.executable, "-c", program]) as killed:
+        deadline = time.monotonic() + 120
+        while not list(cache.glob("*.part/*.cc")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        left = [path.name for path in cache.glob("*.part")]
+        killed.kill()
+    assert len(left) == 1
+    host = platform.node()
+    others = cache / f"mpi_collectives.not-{host}.x.part"
+    living = cache / f"mpi_collectives.{host}.living.part"
+    for folder in (others, living):
+        folder.mkdir()
+    write(compiler, FAKE)
+    with mpi_library._locked(living):
+        compile_library("MPI 1")
+    assert sorted(path.name for path in cache.glob("*.part")) == sorted([others.name, living.name])
+    hours_ago = time.time() - 7200
+    os.utime(others, (hours_ago, hours_ago))
+    compile_library("MPI 2")
+    assert not list(cache.glob("*.part"))
 
 
 def test_broken_library_is_an_error(tmp_path: Path) -> None:
@@ -168,22 +283,3 @@ def test_library_of_an_mpi_that_was_not_started_is_an_error() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "must use the MPI library that mpi4py started. Got another one" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({"TENSOROPT_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
-        ({"XDG_CACHE_HOME": "/b"}, "/b/tensoropt"),
-        ({}, "/home/somebody/.cache/tensoropt"),
-    ],
-)
-def test_cache_directory_follows_the_environment(
-    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("TENSOROPT_CACHE_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert cache_directory() == Path(expected)

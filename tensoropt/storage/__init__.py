@@ -1,0 +1,6 @@
+"""Files between runs: written whole, kept where nobody else can write, read without trust."""
+
+from tensoropt.storage.cache_folder import cache_directory, distrust, private_folder, remove, remove_leftovers
+from tensoropt.storage.whole_file import PARTIAL, write_whole
+
+__all__ = ["PARTIAL", "cache_directory", "distrust", "private_folder", "remove", "remove_leftovers", "write_whole"]

@@ -28,6 +28,7 @@ from tensoropt.mcmc import load_kernels
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.traffic import sent_bytes
+from tensoropt.stages import doing, stage
 
 __all__ = ["METHODS", "compare"]
 
@@ -116,7 +117,8 @@ def compare(
     job.agree("model", planner.imported.graph.fingerprint())
     if not isinstance(model, Graph):
         settle_costs(job, planner, where, costs)
-    return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
+    with stage("compare"):
+        return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
 
 
 def _compare(
@@ -129,7 +131,8 @@ def _compare(
     tables_s = time.perf_counter() - began
     chains = Chains(planner, topology, overlap=overlap)
     rows: list[ComparisonRow] = []
-    for method in methods:
+    for number, method in enumerate(methods, 1):
+        doing(f"{number} of {len(methods)} methods, {method if isinstance(method, str) else method.name}")
         try:
             row, interrupted = _row(chains, method, limit)
         except KeyboardInterrupt:
@@ -137,7 +140,7 @@ def _compare(
                 raise  # there is nothing to keep
             row, interrupted = _without(method, "ended by Ctrl-C before it had a strategy"), True
         rows.append(row)
-        _log.info("compare: %s took %.3g s", row.method, row.search_s or 0.0)
+        _log.debug("compare: %s took %.3g s", row.method, row.search_s or 0.0)
         if interrupted:
             rows += [_without(one, "not compared: Ctrl-C ended the comparison") for one in methods[len(rows) :]]
             break

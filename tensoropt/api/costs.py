@@ -5,10 +5,9 @@ What is measured is kept per machine in the cache directory, so that a model is 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from tensoropt.exec.engines.settings import setting
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.primitive_cache import uncache_products
 from tensoropt.search.space import SearchSpace
+from tensoropt.stages import came_to, counting, doing, stage
 
 __all__ = ["COSTS", "check_costs", "measure_profile_of", "optimizer_key", "settle_costs"]
 
@@ -41,11 +41,8 @@ _VARIABLE = "TENSOROPT_COSTS"
 _BUDGET_VARIABLE = "TENSOROPT_PROFILE_SECONDS"
 _BUDGET_S = 30.0
 _ROUNDS_VARIABLE = "TENSOROPT_PROFILE_ROUNDS"
-# To build a probe and its gradient, and to read its part of the traces; an estimate, for the progress bar.
-_PROBE_S = 0.02
 # An operator that needs more of a device's memory than this, with its gradients, is not measured.
 _MEMORY_SHARE = 0.2
-_SHOWN_FROM_S = 2.0
 
 
 def check_costs(costs: str | None) -> str | None:
@@ -87,8 +84,9 @@ def settle_costs(job: Any, planner: Any, topology: Topology, costs: str | None) 
     if planner.undivided(topology.device_count) is not None:
         return  # the search will say so
     optimizers = list({optimizer_key(step.optimizer): step.optimizer for step in planner.model.train_steps}.values())
-    space = planner.space(topology)
-    planner.calibrate(measure_profile_of(job, topology, space, optimizers, refresh=job.remeasure))
+    with stage("profiling"):
+        space = planner.space(topology)
+        planner.calibrate(measure_profile_of(job, topology, space, optimizers, refresh=job.remeasure))
     job.remeasure = False
 
 
@@ -153,6 +151,7 @@ def _measure(
     budget_s: float,
     rounds: int,
 ) -> OpProfile:
+    doing("looking for what is to be measured")
     comm = job.comm
     machine = Machine.of(comm)
     uncache_products(space.graph, topology.device_count)
@@ -162,9 +161,9 @@ def _measure(
         _choose(topology, machine, candidates, names, refresh) if comm.rank == 0 else None, root=0
     )
     if not chosen and not curves:
+        came_to(f"all {len(candidates)} operators were measured before")
         return known
     start = time.perf_counter()
-    expected_s = min(budget_s, machine.turns * _PROBE_S * len(chosen)) + (_SHOWN_FROM_S if curves else 0.0)
     order = {key: position for position, key in enumerate(candidates)}
     batches = in_batches([(key, candidates[key]) for key in chosen])
     rounds = comm.bcast(rounds, root=0)
@@ -173,7 +172,7 @@ def _measure(
     refused: set[str] = set()
     lines: list[dict[str, Curve]] = []
     iteration_s = 0.0
-    with _progress(comm.rank == 0 and expected_s > _SHOWN_FROM_S, rounds * len(batches) + bool(curves)) as advance:
+    with counting(rounds * len(batches) + bool(curves), "batches of operators") as advance:
         if curves:
             iteration_s = iteration_seconds(comm, job.guard)
             lines.append(measure_curves(machine, comm, optimizers))
@@ -207,13 +206,8 @@ def _measure(
     profile = known.with_more(OpProfile(times, _medians(lines), iteration_s, frozenset(refused)))
     if comm.rank == 0:
         store_document("ops", machine.key, profile.to_json())
-        _log.info(
-            "measured %d operators in %.1f s; %d are known now, %d of this model are left to the analytic model",
-            len(times),
-            time.perf_counter() - start,
-            len(profile.times),
-            len(candidates.keys() - profile.times.keys()),
-        )
+    left = len(candidates.keys() - profile.times.keys())
+    came_to(f"measured {len(times)} of {len(candidates)} operators, {left} are left to estimates")
     return comm.bcast(profile, root=0)
 
 
@@ -271,21 +265,3 @@ def _rounds() -> int:
     if not text.isdecimal() or int(text) < 1:
         raise PlanError(f"{_ROUNDS_VARIABLE}: must be a whole number from 1, got {text!r}. Leave it unset for 1.")
     return int(text)
-
-
-@contextlib.contextmanager
-def _progress(shown: bool, steps: int) -> Iterator[Callable[[], None]]:
-    """Tells people what takes so long."""
-    if not shown:
-        yield lambda: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ImportError:
-        _log.info("measuring operators, in %d batches", steps)
-        yield lambda: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring operators", total=steps)
-        yield lambda: progress.advance(task)

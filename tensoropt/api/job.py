@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,7 +30,9 @@ from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.training import Training
 from tensoropt.graph.spec import TensorId
+from tensoropt.logs import set_up_logging
 from tensoropt.plan.plan import Plan
+from tensoropt.stages import announce, came_to, stage
 
 __all__ = ["Job", "current_job"]
 
@@ -68,8 +71,15 @@ class Job:
 
     def start(self, topology: Topology | None, refresh: bool) -> Topology:
         """Starts MPI and collects the hardware, once."""
+        with stage("init"):
+            found = self._start(topology, refresh)
+            came_to(str(found))
+        return found
+
+    def _start(self, topology: Topology | None, refresh: bool) -> Topology:
         if self.comm is None:
             comm = start_mpi()
+            set_up_logging(comm.rank)
             install_abort_hook(comm)
             self.guard = Guard(comm)
             self.comm = comm
@@ -128,7 +138,10 @@ class Job:
 
     def import_model(self, batch_size: int | None = None) -> ImportedModel:
         """The current model as it is now, which becomes the one that is planned and built."""
-        imported = self.imported[current_model()] = import_model(current_model(), batch_size)
+        with stage("import"):
+            imported = self.imported[current_model()] = import_model(current_model(), batch_size)
+            counts = Counter(op.type for op in imported.graph.operators)
+            came_to(f"{len(imported.graph.operators)} operators, {counts['Variable']} of them variables")
         return imported
 
     def imported_model(self) -> ImportedModel:
@@ -188,9 +201,14 @@ class Job:
         Raises:
             SystemExit: on a surplus rank.
         """
-        model = current_model()
         if self.comm is None:
             self.start(None, False)
+        with stage("build"):
+            self._build(plan, imported, collectives, config)
+            came_to(f"collectives through '{self.require_executor('build').engine.name}'")
+
+    def _build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
+        model = current_model()
         if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
             self._end_surplus_ranks(plan, imported, collectives)
         with current_watch().working("build_execution_graph"):
@@ -225,8 +243,9 @@ class Job:
         count, size = plan.mesh.size, self.size
         if not keep_first_ranks(count):
             self.left = True
-            print(f"rank {self.rank}: ends, since the plan needs {count} of the job's {size} ranks", flush=True)
+            _log.debug("ends, since the plan needs %d of the job's %d ranks", count, size)
             raise SystemExit(0)
+        announce(f"ranks {count} to {size - 1} end, since the plan needs {count} of the job's {size} ranks")
         self.comm = start_mpi()
         self.guard = Guard(self.comm)
         try:

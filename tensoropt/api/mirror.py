@@ -20,6 +20,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from tensoropt.api.loading import load_tensorflow
 from tensoropt.api.model import current_model
 from tensoropt.api.namespaces import (
     CONTEXT_CLASSES,
@@ -106,6 +107,7 @@ def lookup(path: str, name: str) -> Any:
 
 def _find(path: str, dotted: str, name: str) -> Any:
     if dotted in OWN:
+        load_tensorflow()
         module, attribute = OWN[dotted]
         return getattr(importlib.import_module(module), attribute)
     if not path and importlib.util.find_spec(f"tensoropt.{name}") is not None:
@@ -146,6 +148,7 @@ def tensorflow_twin(dotted: str) -> Any:
 
 def _twin_modules(path: str) -> list[Any]:
     """TensorFlow's modules that a mirrored namespace stands for, the preferred one first."""
+    load_tensorflow()
     import tensorflow as tf
 
     if path == "layers":  # Keras 3 took them away; ours stand alone.

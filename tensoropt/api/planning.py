@@ -15,8 +15,9 @@ from tensoropt.api.strategy import ImportedModel
 from tensoropt.baselines import BASELINES, PLACED, apply_baseline
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
+from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
-from tensoropt.errors import GraphError, PlanError
+from tensoropt.errors import GraphError, InfeasibleError, PlanError
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -24,11 +25,12 @@ from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.options import MemoryLimit
+from tensoropt.search.options import MemoryLimit, choose
 from tensoropt.search.provenance import Provenance
 from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.search.space import SearchSpace
+from tensoropt.stages import doing
 
 __all__ = ["FEEDS", "Found", "Planner"]
 
@@ -199,6 +201,7 @@ class Planner:
                 _warn_of_missing_rules(self.imported.graph, cost)
                 self._warned = True
             allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
+            doing(f"pricing strategies on {topology.device_count} devices")
             space = SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed, reuse=True)
             self._tracker = key, SpaceTracker(space)
         return self._tracker[1]
@@ -211,7 +214,9 @@ class Planner:
         """
         key = topology.fingerprint()
         if self._frontier is None or self._frontier[0] != key:
-            found = self.tracker(topology).frontier()
+            tracker = self.tracker(topology)
+            doing(f"tracking the frontier on {topology.device_count} devices")
+            found = tracker.frontier()
             costs = "analytic" if self._profile is None else "measured"
             provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
@@ -250,6 +255,15 @@ class Planner:
             self._least[topology.device_count] = least
         return least
 
+    def alone_seconds(self, topology: Topology, limit_bytes: float) -> float | None:
+        """What a step takes on one device of a cluster; None if it does not fit."""
+        one = scaled(topology, 1)
+        space = SearchSpace(self.imported.graph, self._cost(one), slots=self.imported.slots, reuse=True)
+        try:
+            return choose(SpaceTracker(space).frontier(), "mini_time", limit_bytes).time_s
+        except InfeasibleError:
+            return None
+
     def network_seconds(self, topology: Topology, point: FrontierPoint) -> float:
         """The part of a strategy's time that is communication."""
         return float(self.space(topology).network_seconds(point.assignment, point.alternatives)[0])
@@ -273,7 +287,7 @@ class Planner:
                 "search_seconds": frontier.seconds,
             }
             if heuristic:
-                _log.info("the search fixed %d operators by heuristics: %s", len(heuristic), "; ".join(heuristic))
+                _log.debug("the search fixed %d operators by heuristics: %s", len(heuristic), "; ".join(heuristic))
         return space.plan(point.assignment, option, notes, alternatives=point.alternatives)
 
     def plan_found(

@@ -11,6 +11,7 @@ from tensoropt.api.choosing import PROFILING, check_option, check_search, find_p
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
 from tensoropt.api.mcmc import Mcmc
+from tensoropt.api.outcome import describe_outcome
 from tensoropt.api.profiling import check_counts, profile
 from tensoropt.api.strategy import load_plan
 from tensoropt.cluster import Topology
@@ -18,6 +19,7 @@ from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.parallelism import ParallelismProfile
 from tensoropt.search.result import Frontier, FrontierPoint
+from tensoropt.stages import announce, came_to, stage
 
 __all__ = ["find_frontier", "find_strategy", "profile_strategies"]
 
@@ -132,13 +134,26 @@ def find_strategy(
     settle_costs(job, planner, where, costs)
     if isinstance(option, FrontierPoint):
         point = option
-        return job.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes))
+        with stage("search"):
+            return job.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes))
     if option == PROFILING:
-        table = job.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
-        if job.rank == 0:
-            table.show()
+        with stage("search"):
+            table = job.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
+        table.show()
         return table
-    return job.on_rank_0(what, lambda: find_plan(planner, where, str(option), memory_bytes, search))
+    outcome = ""
+
+    def find() -> Plan:
+        nonlocal outcome
+        plan = find_plan(planner, where, str(option), memory_bytes, search)
+        outcome = describe_outcome(planner, where, plan)
+        return plan
+
+    with stage("search"):
+        plan = job.on_rank_0(what, find)
+        came_to(str(plan.notes.get("searched", "")))
+    announce(outcome)
+    return plan
 
 
 def find_frontier(
@@ -173,7 +188,10 @@ def find_frontier(
         planner = job.planner(feed)
     job.agree("model", imported.graph.fingerprint())
     settle_costs(job, planner, where, costs)
-    return job.on_rank_0(what, lambda: planner.frontier(where))
+    with stage("search"):
+        frontier = job.on_rank_0(what, lambda: planner.frontier(where))
+        came_to(f"a frontier of {len(frontier.time_s)} strategies")
+    return frontier
 
 
 def profile_strategies(
@@ -221,7 +239,8 @@ def profile_strategies(
         planner = job.planner(feed)
     job.agree("model", imported.graph.fingerprint())
     settle_costs(job, planner, where, None)
-    return job.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
+    with stage("search"):
+        return job.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
 
 
 def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | None) -> tuple[str, str | None]:

@@ -22,6 +22,7 @@ from tensoropt.cluster.cache import load_topology, store_topology
 from tensoropt.cluster.device import Device
 from tensoropt.cluster.topology import Level, Topology
 from tensoropt.errors import ClusterError
+from tensoropt.stages import doing
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -180,6 +181,7 @@ def _measure_topology(
     budget_s: float,
 ) -> Topology:
     start_s = time.perf_counter()
+    doing("measuring computation")
     comm.Barrier()  # all ranks compute at the same time, as they will when they train
     speeds = _on_every_rank(
         comm,
@@ -207,7 +209,9 @@ def _measure_topology(
     levels = tuple(Level(name, size, 0.0, memory_bandwidth_bytes_per_s) for name, size in sizes or ())
     unmeasured = Topology(f"{len(hosts)} ranks on {len(set(hosts))} hosts", levels, device)
     mesh = unmeasured.factor_mesh()
+    doing("making ready to measure collectives")
     measuring = _MpiCollectives(comm, mesh) if measure is None or len(ranks) == 1 else measure(mesh)
+    doing("measuring collectives")
     try:
         profile = measure_profile(
             unmeasured,
@@ -221,7 +225,7 @@ def _measure_topology(
     topology = dataclasses.replace(unmeasured, profile=profile if profile.entries else None)
     topology = dataclasses.replace(topology, levels=fitted_levels(topology))
     if comm.rank == 0:
-        _LOG.info("Measured %s in %.1f s.", topology, time.perf_counter() - start_s)
+        _LOG.debug("Measured %s in %.1f s.", topology, time.perf_counter() - start_s)
     # Clocks and rounding differ between ranks; the plan must not.
     return Topology.from_json(json.loads(comm.bcast(json.dumps(topology.to_json()) if comm.rank == 0 else None)))
 

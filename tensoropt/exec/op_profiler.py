@@ -262,7 +262,11 @@ def _broken(session: Any, batch: _Batch, failures: dict[int, str]) -> set[int]:
 
 def _trace(session: Any, batch: _Batch) -> Any:
     metadata = tf.compat.v1.RunMetadata()
-    options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+    # The executor itself times kernels of the host. TensorFlow's profiler, which a fuller trace starts and which writes
+    # some lines of log for each, is needed only for other devices.
+    has_gpus = bool(tf.config.list_physical_devices("GPU"))
+    level = tf.compat.v1.RunOptions.FULL_TRACE if has_gpus else tf.compat.v1.RunOptions.SOFTWARE_TRACE
+    options = tf.compat.v1.RunOptions(trace_level=level)
     session.run(batch.target, {batch.value: 0.5}, options=options, run_metadata=metadata)
     return metadata.step_stats
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensoropt.errors import PlanError, ProblemError
+from tensoropt.logs import is_speaker
 from tensoropt.plan.plan import Plan
 
 __all__ = ["Comparison", "ComparisonRow"]
@@ -172,11 +173,13 @@ class Comparison:
             ) from error
 
     def show(self, console: Any = None) -> None:
-        """Prints the table: by Rich where it is installed.
+        """Prints the table, on rank 0 only: by Rich where it is installed.
 
         Args:
             console: a ``rich.console.Console``; standard output by default.
         """
+        if not is_speaker():
+            return
         try:
             from rich.console import Console
             from rich.table import Table

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensoropt.errors import ProblemError
+from tensoropt.logs import is_speaker
 from tensoropt.viz.parallelism import draw_parallelism
 
 __all__ = ["ParallelismProfile", "ParallelismRow"]
@@ -169,11 +170,13 @@ class ParallelismProfile:
         return [row.cost_per_million_samples or 0.0 for row in fitting]
 
     def show(self, console: Any = None) -> None:
-        """Prints the table, what stands out in it, and how to go on: by Rich where it is installed.
+        """Prints the table, what stands out in it, and how to go on, on rank 0 only: by Rich where it is installed.
 
         Args:
             console: a ``rich.console.Console``; standard output by default.
         """
+        if not is_speaker():
+            return
         try:
             from rich.console import Console
             from rich.table import Table

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.watch import Activity
+from tensoropt.stages import doing
 from tensoropt.storage import PARTIAL, cache_directory, distrust, private_folder, remove, remove_leftovers, write_whole
 
 __all__ = ["MpiLibrary", "compile_library", "find_compiler"]
@@ -139,6 +140,7 @@ def _cached(recipe: _Recipe, directory: Path) -> Path:
             if reason:
                 _log.warning("The compiled MPI ops are not loaded but compiled again: %s.", reason)
             _remove_leftovers(directory)
+            doing(f"compiling the collectives' library with {recipe.command}, once")
             made = _compile(recipe, directory)
             # First the library: without the hash that fits, it counts as damaged, also for processes that do not lock.
             write_whole(library, made, mode=0o700)

@@ -101,7 +101,7 @@ def make_engine(name: str = _AUTO, mesh_shape: Sequence[int] | None = None) -> C
             _log.warning("collectives: the engine '%s' cannot be used: %s", name, error)
         engine, reason = Mpi4pyEngine(mesh_shape), f"'{name}' cannot be used"
     if world.rank == 0:
-        _log.info(
+        _log.debug(
             "collectives: engine '%s' on %d ranks, mesh %s, because %s",
             engine.name,
             world.size,

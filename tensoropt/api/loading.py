@@ -1,0 +1,109 @@
+"""The import of TensorFlow, without what TensorFlow's libraries write while they are loaded.
+
+Their lines of level I and W come once from each library and each rank. Some are written by constructors of the
+libraries, before TF_CPP_MIN_LOG_LEVEL is looked at, so that only a pipe in the place of standard error can stop them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensoropt.logs import log_level
+from tensoropt.stages import announce, came_to, stage
+
+__all__ = ["load_tensorflow"]
+
+_log = logging.getLogger("tensoropt")
+_LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
+_EVERYTHING = "0"
+_NO_WARNINGS, _NO_ERRORS = "2", "3"
+# Where the drivers of graphics cards can be reached. Without any, TensorFlow calls that an error; with one, what it
+# calls an error may be the reason why the card is not used.
+_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+
+_LOADED = b"tensoropt has loaded TensorFlow\n"
+# A process of its own, since a crash of this one must not take the last words with it. Whatever is no line of the
+# levels I and W comes out at once; those do, too, if the import fails.
+_STRAINER = f"""
+import re, sys
+held, noise = [], re.compile(rb"[IW]\\d{{4}} |WARNING: All log messages before absl|To enable the following instr")
+for line in sys.stdin.buffer:
+    if line.endswith({_LOADED!r}):
+        held.clear()
+        line = line[:-{len(_LOADED)}]
+    if noise.match(line):
+        held.append(line)
+    else:
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
+sys.stderr.buffer.write(b"".join(held))
+"""
+_STRAINER_PATIENCE_S = 5.0
+
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow, if nobody has yet: quietly, unless TENSOROPT_LOG or TF_CPP_MIN_LOG_LEVEL want its log.
+
+    The environment is afterwards what it was; libraries have read it by then.
+
+    Raises:
+        SessionError: TENSOROPT_LOG is no level.
+        ImportError: there is no TensorFlow, or it cannot be loaded.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    announce("loading TensorFlow")  # while a library is loaded nothing else runs in this process
+    with stage("loading"):
+        given = os.environ.get(_LEVEL_VARIABLE)
+        if log_level() <= logging.DEBUG or given == _EVERYTHING:
+            import tensorflow as tf
+        else:
+            try:
+                if given is None:
+                    has_driver = any(path.exists() for path in _GPU_DRIVERS)
+                    os.environ[_LEVEL_VARIABLE] = _NO_WARNINGS if has_driver else _NO_ERRORS
+                with _strained_stderr():
+                    import tensorflow as tf
+            finally:
+                if given is None:
+                    os.environ.pop(_LEVEL_VARIABLE, None)
+        came_to(f"TensorFlow {tf.__version__}")
+
+
+@contextlib.contextmanager
+def _strained_stderr() -> Iterator[None]:
+    """Holds back what libraries log, and lets it out if the block fails or this process dies."""
+    try:
+        real = os.dup(2)
+    except OSError:  # there is no standard error to write to
+        yield
+        return
+    source, sink = os.pipe()
+    try:
+        strainer = subprocess.Popen([sys.executable, "-I", "-S", "-c", _STRAINER], stdin=source, stderr=real)
+    except OSError as error:
+        _log.debug("what TensorFlow logs cannot be held back: %s", error)
+        os.close(sink)
+        yield
+        return
+    finally:
+        os.close(source)
+    sys.stderr.flush()
+    os.dup2(sink, 2)
+    os.close(sink)
+    try:
+        yield
+        sys.stderr.flush()
+        os.write(2, _LOADED)
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        os.close(real)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # something that was started meanwhile may write still
+            strainer.wait(_STRAINER_PATIENCE_S)

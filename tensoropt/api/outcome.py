@@ -1,0 +1,63 @@
+"""What a search came to, in one line: how fast the plan is beside data parallelism and one device."""
+
+from __future__ import annotations
+
+from tensoropt.api.choosing import DATA_PARALLEL
+from tensoropt.api.planning import Planner
+from tensoropt.api.strategy import MINI_PARALLELISM
+from tensoropt.cluster import Topology
+from tensoropt.cluster.scaling import scaled
+from tensoropt.errors import PlanError
+from tensoropt.plan.plan import Plan
+
+__all__ = ["describe_outcome"]
+
+_MINI_MEMORY = "mini_memory"
+# Predictions that differ by less are the same to people.
+_ALIKE = 0.005
+
+
+def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
+    """The line, all of it predicted.
+
+    Args:
+        planner: that found the plan.
+        topology: the devices that could have been used.
+        plan: for them, or for some of them.
+
+    Example: ``mini_time on 4 devices: 38 ms a step, 1.6 times data parallelism, 0.9 GiB a device``.
+    """
+    devices, memory = plan.mesh.size, f"{_bytes(plan.memory_bytes)} a device"
+    subject = f"{plan.option} on {devices} device{'s' * (devices > 1)}"
+    if devices == 1:
+        return f"{subject}: {_seconds(plan.time_s)} a step, {memory}"
+    alone_s = planner.alone_seconds(topology, float(str(plan.notes["memory_limit_bytes"])))
+    if alone_s is not None and alone_s <= plan.time_s * (1 + _ALIKE) and plan.option != _MINI_MEMORY:
+        return (
+            f"no gain from {devices} devices: {plan.option} is predicted to take {_seconds(plan.time_s)} a step, one "
+            f"device {_seconds(alone_s)}; {memory}"
+        )
+    if plan.option == DATA_PARALLEL:
+        beside = None if alone_s is None else f"{alone_s / plan.time_s:.2g} times one device"
+    else:
+        try:
+            part = scaled(topology, devices) if plan.option == MINI_PARALLELISM else topology
+            common_s = float(planner.found_by(part, DATA_PARALLEL).frontier.time_s[0])
+        except PlanError:  # data parallelism does not apply to the model
+            beside = None
+        else:
+            beside = (
+                "as data parallelism"
+                if abs(common_s - plan.time_s) <= _ALIKE * plan.time_s
+                else f"{common_s / plan.time_s:.2g} times data parallelism"
+            )
+    return ", ".join(filter(None, (f"{subject}: {_seconds(plan.time_s)} a step", beside, memory)))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _bytes(size: float) -> str:
+    """In GiB from a tenth of one, else in MiB."""
+    return f"{size / 2**30:.2g} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.3g} MiB"

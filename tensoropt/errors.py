@@ -26,7 +26,13 @@ __all__ = [
 
 
 class TensorOptError(Exception):
-    """Base class of every error that tensoropt raises on purpose."""
+    """Base class of every error that tensoropt raises on purpose.
+
+    Attributes:
+        failed_rank: the rank where it happened, on other ranks that have only heard of it.
+    """
+
+    failed_rank: int | None = None
 
 
 class LayoutError(TensorOptError):

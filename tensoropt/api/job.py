@@ -174,7 +174,7 @@ class Job:
         if self.guard is None or self.size == 1:
             return make()
         self.guard.meet(what)
-        outcome: tuple[Any, Exception | None] = (None, None)
+        outcome: tuple[Any, TensorOptError | None] = (None, None)
         failure: Exception | None = None
         if self.rank == 0:
             try:
@@ -182,14 +182,14 @@ class Job:
                     outcome = (make(), None)
             except Exception as error:  # whatever it is, the other ranks must hear of it instead of waiting
                 failure = error
-                passed_on = isinstance(error, TensorOptError)
                 described = f"{what}: failed on rank 0: {type(error).__name__}: {error}"
-                outcome = (None, error if passed_on else CollectiveError(described))
+                outcome = (None, error if isinstance(error, TensorOptError) else CollectiveError(described))
         with current_watch().waiting(what):
             value, error_of_0 = self.comm.bcast(outcome, root=0)
         if failure is not None:
             raise failure
         if error_of_0 is not None:
+            error_of_0.failed_rank = 0
             raise error_of_0
         return value
 

@@ -233,26 +233,30 @@ def _measure_topology(
 def _on_every_rank(comm: MPI.Comm, what: str, function: Callable[[], _T]) -> list[_T]:
     """Every rank's result of a function without communication; an error of any rank is raised on all."""
     value: _T | None = None
-    message = None
+    failure = None
     try:
         value = function()
     except Exception as error:  # whatever it is, the other ranks must hear of it instead of waiting
-        message = f"{type(error).__name__}: {error}"
-        traceback.print_exc(file=sys.stderr)
-    answers: list[tuple[_T, str | None]] = comm.allgather((value, message))
-    _raise_first(what, [answer[1] for answer in answers])
+        failure = error
+    answers: list[tuple[_T, str | None]] = comm.allgather((value, _described(failure)))
+    _raise_first(what, [answer[1] for answer in answers], failure)
     return [answer[0] for answer in answers]
 
 
-def _raise_first(what: str, messages: Sequence[str | None]) -> None:
+def _described(error: Exception | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+def _raise_first(what: str, messages: Sequence[str | None], mine: Exception | None) -> None:
+    """Raises what failed first, on every rank, from this rank's own error if it has one."""
     failed = [rank for rank, message in enumerate(messages) if message is not None]
     if failed:
-        raise ClusterError(
-            f"Collecting the hardware: {what} failed on {len(failed)} of {len(messages)} ranks, first on "
-            "rank "
-            f"{failed[0]}: {messages[failed[0]]}. Its traceback is in that rank's output; or give a topology "
-            "file."
+        heard = ClusterError(
+            f"Collecting the hardware: {what} failed on {len(failed)} of {len(messages)} ranks, first on rank "
+            f"{failed[0]}: {messages[failed[0]]}. See that rank's traceback, or give a topology file."
         )
+        heard.failed_rank = None if mine is not None else failed[0]
+        raise heard from mine
 
 
 class ClosableMeasure(Protocol):
@@ -287,21 +291,19 @@ class _Ranks:
         if error is None:
             request.Wait()
         else:
-            traceback.print_exception(error, file=sys.stderr)
             deadline_s = time.monotonic() + _FAILURE_GRACE_S
             while not request.Test():
                 if time.monotonic() > deadline_s:
+                    traceback.print_exception(error, file=sys.stderr)
                     sys.stderr.write(
-                        f"tensoropt: rank {self._comm.rank} failed while measuring collectives, and other "
-                        "ranks wait "
+                        f"tensoropt: rank {self._comm.rank} failed while measuring collectives, and other ranks wait "
                         "for it: ending the job.\n"
                     )
                     sys.stderr.flush()
                     self._comm.Abort(1)
                 time.sleep(0.01)
         if largest[0] > 0:
-            message = None if error is None else f"{type(error).__name__}: {error}"
-            _raise_first("measuring collectives", self._comm.allgather(message))
+            _raise_first("measuring collectives", self._comm.allgather(_described(error)), error)
         return [float(value) for value in largest[1:]]
 
 

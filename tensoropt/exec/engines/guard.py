@@ -74,7 +74,9 @@ class Guard:
             return
         for rank, (step, message) in enumerate(said):
             if message is not None:
-                raise CollectiveError(f"{what}: cannot go on, since rank {rank} failed in {step}: {message}")
+                heard = CollectiveError(f"{what}: cannot go on, since rank {rank} failed in {step}: {message}")
+                heard.failed_rank = rank
+                raise heard
         ranks: dict[str, list[str]] = {}
         for rank, (step, _) in enumerate(said):
             ranks.setdefault(step, []).append(str(rank))

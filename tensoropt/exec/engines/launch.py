@@ -13,6 +13,7 @@ from typing import Any
 
 from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines.communicator import watched
+from tensoropt.exec.engines.failures import Failures
 from tensoropt.exec.engines.ranks import written_ranks
 from tensoropt.exec.engines.settings import agree_on_settings
 from tensoropt.exec.engines.watch import Watch, current_watch, set_current_watch, stall_limit_s
@@ -183,17 +184,19 @@ def agree_on_success(comm: Any, step: str, error: BaseException | None) -> None:
     failures = comm.allgather(None if error is None else f"{type(error).__name__}: {error}")
     failed = [rank for rank, failure in enumerate(failures) if failure is not None]
     if failed:
-        raise EngineError(
+        failure = EngineError(
             f"{step} must succeed on all {len(failures)} ranks. It failed on {written_ranks(failed)}: "
             f"{failures[failed[0]]}"
-        ) from error
+        )
+        failure.failed_rank = None if error is not None else failed[0]
+        raise failure from error
 
 
 def install_abort_hook(comm: Any | None = None) -> bool:
     """End the whole job when this rank ends by an exception that nobody caught, in whatever thread.
 
-    Without it the other ranks wait forever in their next collective. The traceback is printed first, each
-    line led by the rank, so that the one which failed is seen among the others.
+    Without it the other ranks wait forever in their next collective. The traceback of the rank that failed first is
+    printed before, each line led by the rank, and one line for each error of others; collective.
 
     Args:
         comm: The communicator to abort; by default the world's.
@@ -204,12 +207,19 @@ def install_abort_hook(comm: Any | None = None) -> bool:
     comm = start_mpi() if comm is None else comm
     if comm.size == 1:
         return False
+    failures = Failures(comm)
 
     def abort(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))
         sys.stdout.flush()
-        sys.stderr.write("".join(f"rank {comm.rank}: {line}\n" for line in text.splitlines()))
-        sys.stderr.flush()
+        line = next(iter("".join(traceback.format_exception_only(kind, error)).splitlines()), kind.__name__)
+        if failures.is_to_be_printed(line, error):
+            sys.stderr.write("".join(f"rank {comm.rank}: {line}\n" for line in text.splitlines()))
+            sys.stderr.flush()
+            for ranks, other in failures.of_others():
+                whose = f"rank{'s' * (len(ranks) > 1)} {_ranges(ranks)}"
+                sys.stderr.write(f"{whose}: {'the same error' if other == line else other}\n")
+            sys.stderr.flush()
         time.sleep(_DRAIN_S)
         comm.Abort(1)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tensoropt.errors import CollectiveError, EngineError
+from tensoropt.exec.engines import launch
 from tensoropt.exec.engines.launch import agree, agree_on_success, install_abort_hook, start_mpi
 from tests.mpi_support import MpiRunError, run_mpi
 
@@ -31,6 +32,18 @@ class FakeComm:
 
     def Abort(self, code: int) -> None:
         self.aborted = code
+
+
+class OnlyFailure:
+    """No other rank failed."""
+
+    def __init__(self, comm: FakeComm) -> None: ...
+
+    def is_to_be_printed(self, line: str, error: BaseException | None) -> bool:
+        return True
+
+    def of_others(self) -> list[tuple[list[int], str]]:
+        return []
 
 
 def digest(value: str) -> object:
@@ -118,6 +131,7 @@ def test_abort_hook_prints_the_rank_and_ends_the_job(
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(launch, "Failures", OnlyFailure)
     comm = FakeComm([None])
     assert install_abort_hook(comm)
     sys.excepthook(type(error), error, None)
@@ -129,6 +143,7 @@ def test_abort_hook_prints_the_rank_and_ends_the_job(
 def test_abort_hook_covers_threads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(launch, "Failures", OnlyFailure)
     comm = FakeComm([None])
     install_abort_hook(comm)
 

@@ -7,9 +7,47 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["launch"]
+__all__ = ["ROOT", "command_of", "launch"]
 
-_ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+# Names that mpirun gives to what it starts: a program that runs under it itself must not hand them on.
+_OF_A_RANK = ("OMPI_COMM_", "OMPI_FILE_", "OMPI_UNIVERSE_", "PMIX_", "PMI_", "PRTE_NODE", "PRTE_LAUNCHED")
+
+
+def command_of(
+    module: str, arguments: list[str], ranks: int | None, extra: dict[str, str] | None = None, *, bind: bool = True
+) -> tuple[list[str], dict[str, str]]:
+    """The command that runs ``python -m module``, and its environment.
+
+    Args:
+        module: what to run.
+        arguments: its flags.
+        ranks: processes under mpirun; None for one process without it.
+        extra: more environment variables; one that is empty is taken away.
+        bind: each rank to a core of its own, where there are enough cores.
+    """
+    cores = len(os.sched_getaffinity(0))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_RANK)} | {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        # Keep freed pages: without this, every large buffer is mapped anew in every step.
+        "MALLOC_MMAP_THRESHOLD_": str(2**30),
+        "MALLOC_TRIM_THRESHOLD_": str(2**32),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    command = [sys.executable, "-m", module, *arguments]
+    if ranks is not None:
+        mpirun = Path(sys.executable).with_name("mpirun")
+        crowded = ranks > cores
+        if os.getuid() == 0:
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        flags = ["-n", str(ranks), "--mca", "mpi_yield_when_idle", "1"]
+        flags += ["--oversubscribe"] if crowded else []
+        flags += ["--bind-to", "core" if bind and not crowded else "none"]
+        command = [str(mpirun) if mpirun.exists() else "mpirun", *flags, *command]
+    return command, {name: value for name, value in (environment | (extra or {})).items() if value}
 
 
 def launch(module: str, arguments: list[str], ranks: int | None, extra: dict[str, str] | None = None) -> str:
@@ -24,29 +62,8 @@ def launch(module: str, arguments: list[str], ranks: int | None, extra: dict[str
     Raises:
         RuntimeError: with the program's output, if it fails.
     """
-    cores = len(os.sched_getaffinity(0))
-    environment = os.environ | {
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "TF_NUM_INTEROP_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        # Keep freed pages: without this, every large buffer is mapped anew in every step.
-        "MALLOC_MMAP_THRESHOLD_": str(2**30),
-        "MALLOC_TRIM_THRESHOLD_": str(2**32),
-        "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    command = [sys.executable, "-m", module, *arguments]
-    if ranks is not None:
-        mpirun = Path(sys.executable).with_name("mpirun")
-        crowded = ranks > cores
-        if os.getuid() == 0:
-            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        flags = ["-n", str(ranks), "--mca", "mpi_yield_when_idle", "1"]
-        flags += ["--oversubscribe", "--bind-to", "none"] if crowded else ["--bind-to", "core"]
-        command = [str(mpirun) if mpirun.exists() else "mpirun", *flags, *command]
-    done = subprocess.run(
-        command, env=environment | (extra or {}), capture_output=True, text=True, check=False, cwd=_ROOT
-    )
+    command, environment = command_of(module, arguments, ranks, extra)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
     return done.stdout

@@ -217,8 +217,7 @@ def install_abort_hook(comm: Any | None = None) -> bool:
             sys.stderr.write("".join(f"rank {comm.rank}: {line}\n" for line in text.splitlines()))
             sys.stderr.flush()
             for ranks, other in failures.of_others():
-                whose = f"rank{'s' * (len(ranks) > 1)} {_ranges(ranks)}"
-                sys.stderr.write(f"{whose}: {'the same error' if other == line else other}\n")
+                sys.stderr.write(f"{written_ranks(ranks)}: {'the same error' if other == line else other}\n")
             sys.stderr.flush()
         time.sleep(_DRAIN_S)
         comm.Abort(1)

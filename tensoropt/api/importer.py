@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
+from tensoropt.api.effects import called_functions, is_plain_read, is_significant
 from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -18,13 +20,12 @@ from tensoropt.graph.verify import verify_graph
 
 __all__ = ["import_graph", "import_operators"]
 
-ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-_READS = ("ReadVariableOp",)
-# A loop of TensorFlow 1 leads back to these.
-_LOOPS = ("Merge", "RefMerge")
 _NO_GRADIENT = ("StopGradient", "PreventGradient")
 # Constants are copied per consumer: they cost nothing to make, and a shared one would tie its consumers together.
 _COPIED = ("Const",)
+
+# Between the name of an operation and the place of the variable that is read for it.
+_READ_FOR = "/read"
 
 # Outputs for TensorFlow's own gradient whose size is up to the device.
 _SCRATCH = (("FusedBatchNormV3", 5),)
@@ -70,13 +71,12 @@ def import_graph(
             continue  # it is outside of training; fetching it will say that it is not in the plan's graph
         operators += more
         known |= {op.name for op in more}
-    order = {op.name: position for position, op in enumerate(graph.get_operations())}
-    operators.sort(key=lambda op: order[op.name])
+    operators = _store_whole(_in_order(graph, operators))
     operators += [
         Operator(
             f"{name}/sink",
             "Sink",
-            (_tensor_id(graph.get_tensor_by_name(name)),),
+            (_tensor_id(graph.get_tensor_by_name(name), {}),),
             (_spec(graph.get_tensor_by_name(name)),),
         )
         for name in sinks
@@ -103,23 +103,66 @@ def import_operators(
     significant: dict[str, bool] = {}
     while pending:
         tf_op = pending.pop()
-        if _is_plain_read(tf_op, significant):
+        if is_plain_read(tf_op, significant):
             tf_op = tf_op.inputs[0].op
         if tf_op.name in known or tf_op.name in seen:
             continue
         seen.add(tf_op.name)
         origin = tf_op if sources is None else sources.get_operation_by_name(tf_op.name)
-        operator, dynamic = _operator(tf_op, significant, _source(origin))
-        done[operator.name] = operator
+        made, dynamic = _operators(tf_op, significant, origin)
+        done |= {operator.name: operator for operator in made}
         pending += [tensor.op for tensor in dynamic]
-        pending += [graph.get_operation_by_name(name) for name in operator.control_inputs]
-    if len(done) < 2:
-        return list(done.values())
-    order = {op.name: position for position, op in enumerate(graph.get_operations())}
-    return sorted(done.values(), key=lambda op: order[op.name])
+        pending += [graph.get_operation_by_name(name) for operator in made for name in operator.control_inputs]
+    return _in_order(graph, list(done.values()))
 
 
-def _operator(tf_op: Any, significant: dict[str, bool], source: str | None) -> tuple[Operator, list[Any]]:
+def _in_order(graph: Any, operators: list[Operator]) -> list[Operator]:
+    """Operators in the order in which they were built; a read that was added comes before what it was added for."""
+    if len(operators) < 2:
+        return operators
+    order = {op.name: float(position) for position, op in enumerate(graph.get_operations())}
+    for op in operators:
+        order.setdefault(op.name, order.get(op.name.rpartition(_READ_FOR)[0], 0.0) - 0.5)
+    return sorted(operators, key=lambda op: order[op.name])
+
+
+def _store_whole(operators: list[Operator]) -> list[Operator]:
+    """Says of the variables that an operator without a rule takes themselves that they are to be stored whole."""
+    whole = {op.inputs[place].op for op in operators if not has_rule(op.type) for place in op.handles}
+    return [replace(op, attrs=MappingProxyType({"whole": True})) if op.name in whole else op for op in operators]
+
+
+def _operators(tf_op: Any, significant: dict[str, bool], origin: Any) -> tuple[list[Operator], list[Any]]:
+    """The operators that an operation becomes, and the tensors that they read.
+
+    One, mostly; a lookup in a variable that waits for a write needs a read of its own, which waits too.
+    """
+    operator, dynamic = _operator(tf_op, significant, origin)
+    before = [tensor.op for tensor in dynamic if is_significant(tensor.op, significant)]
+    after = tuple(dict.fromkeys((*operator.control_inputs, *(op.name for op in before))))
+    inputs, reads = list(operator.inputs), []
+    for place, tensor in enumerate(dynamic):
+        if tensor.dtype == tf.resource and place not in operator.handles and after:
+            (spec,) = _variable(tensor.op, operator.source).outputs
+            node = {"dtype": tf.compat.v1.AttrValue(type=tf.as_dtype(spec.dtype).as_datatype_enum)}
+            read = Operator(
+                f"{tf_op.name}{_READ_FOR}{place}",
+                "ReadVariableOp",
+                (inputs[place],),
+                (spec,),
+                MappingProxyType({"dtype": spec.dtype}),
+                control_inputs=after,
+                source=operator.source,
+                node=node,
+                handles=(0,),
+            )
+            reads.append(read)
+            inputs[place] = TensorId(read.name)
+    return [*reads, replace(operator, inputs=tuple(inputs))], dynamic
+
+
+def _operator(tf_op: Any, significant: dict[str, bool], origin: Any) -> tuple[Operator, list[Any]]:
+    source = _source(origin)
     if tf_op.type == "VarHandleOp":
         return _variable(tf_op, source), []
     static_operands = declaration(tf_op.type).static if has_rule(tf_op.type) else {}
@@ -127,6 +170,7 @@ def _operator(tf_op: Any, significant: dict[str, bool], source: str | None) -> t
     fixed = {position % count: what for position, what in static_operands.items()} if count else {}
     static: dict[int, Any] = {}
     dynamic: list[Any] = []
+    controls = list(tf_op.control_inputs)
     for position, tensor in enumerate(tf_op.inputs):
         if position not in fixed:
             dynamic.append(tensor)
@@ -138,13 +182,15 @@ def _operator(tf_op: Any, significant: dict[str, bool], source: str | None) -> t
                 "before the graph runs. Give it as a constant, or give all placeholders full shapes (batch_size=…)."
             )
         static[position] = value
+        controls += _controls_of(tensor)
     if "_gradient_op_type" in tf_op.node_def.attr:
         raise GraphError(
             f"{tf_op.type} '{tf_op.name}' ({source}): has a gradient of its own (tf.custom_gradient), which devices "
             "could not follow. Write it with ops whose gradients TensorFlow knows; for tf.nn.silu and tf.nn.swish use "
             "tensoropt.nn's."
         )
-    if any(value.HasField("func") or value.list.func for value in tf_op.node_def.attr.values()):
+    functions = called_functions(origin)
+    if functions is None:
         raise GraphError(
             f"{tf_op.type} '{tf_op.name}' ({source}): has branches or a body of its own, which devices cannot "
             "follow. Compute both branches and choose with tensoropt.where, write a loop's turns one after another, "
@@ -153,18 +199,39 @@ def _operator(tf_op: Any, significant: dict[str, bool], source: str | None) -> t
     attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
     if tf_op.type == "Const":
         attrs = {"value": tf.get_static_value(tf_op.outputs[0]), "dtype": attrs["dtype"]}
+    itself = not has_rule(tf_op.type) or declaration(tf_op.type).in_place
     operator = Operator(
         tf_op.name,
         tf_op.type,
-        tuple(_tensor_id(tensor) for tensor in dynamic),
+        tuple(_tensor_id(tensor, significant) for tensor in dynamic),
         tuple(_spec(tensor, source) for tensor in tf_op.outputs),
         MappingProxyType(attrs),
         MappingProxyType(static),
-        tuple(dict.fromkeys(dep.name for dep in tf_op.control_inputs if _is_significant(dep, significant))),
+        tuple(dict.fromkeys(dep.name for dep in controls if is_significant(dep, significant))),
         source,
         dict(tf_op.node_def.attr),
+        tuple(place for place, tensor in enumerate(dynamic) if itself and tensor.dtype == tf.resource),
+        functions,
     )
     return operator, dynamic
+
+
+def _controls_of(tensor: Any) -> list[Any]:
+    """What an operand waits for that is no input of its operator.
+
+    TensorFlow lets the first ops that are made under a control dependency wait, such as the constant shape of a reshape,
+    and not those that read them.
+    """
+    found: list[Any] = []
+    pending, seen = [tensor.op], {tensor.op}
+    while pending:
+        op = pending.pop()
+        found += op.control_inputs
+        # A tensor that is no integer has given its shape.
+        before = {operand.op: None for operand in op.inputs if operand.dtype.is_integer and operand.op not in seen}
+        pending += before
+        seen |= before.keys()
+    return found
 
 
 def _static_value(tensor: Any) -> Any:
@@ -208,16 +275,17 @@ def _variable(tf_op: Any, source: str | None) -> Operator:
     return Operator(tf_op.name, "Variable", (), (spec,), source=source)
 
 
-def _tensor_id(tensor: Any) -> TensorId:
+def _tensor_id(tensor: Any, significant: dict[str, bool]) -> TensorId:
     op = tensor.op
-    if _is_plain_read(op, {}):
+    if is_plain_read(op, significant):
         return TensorId(op.inputs[0].op.name)
     return TensorId(op.name, tensor.value_index)
 
 
 def _spec(tensor: Any, source: str | None = None) -> TensorSpec:
     where = f" ({source})" if source else ""
-    if tensor.dtype in (tf.string, tf.resource, tf.variant):
+    fed = tensor.op.type in ("Placeholder", "PlaceholderWithDefault")
+    if tensor.dtype in (tf.resource, tf.variant) or (tensor.dtype == tf.string and fed):
         raise GraphError(
             f"{tensor.op.type} '{tensor.op.name}'{where}: its output is a {tensor.dtype.name} tensor, which devices "
             "cannot exchange. Keep such ops in the input pipeline."
@@ -251,33 +319,6 @@ def _decode(value: Any) -> Any:
     return None
 
 
-def _is_plain_read(op: Any, significant: dict[str, bool]) -> bool:
-    """Whether an operation reads a variable whenever it likes: it waits for no assignment or training step."""
-    return op.type in _READS and not any(_is_significant(dep, significant) for dep in op.control_inputs)
-
-
-def _is_significant(op: Any, memo: dict[str, bool]) -> bool:
-    """Whether waiting for ``op`` matters.
-
-    It does if ``op`` assigns a variable, groups what does (a training step is a group), or comes after such an
-    operation itself.
-    """
-    pending = [op]
-    while pending:
-        current = pending[-1]
-        before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
-        unknown = [] if current.name in memo else [other for other in before if other.name not in memo]
-        if current.type in (*ASSIGNMENTS, "NoOp"):
-            memo[current.name] = True
-        elif unknown and current.type not in _LOOPS:
-            pending += unknown
-            continue
-        else:
-            memo.setdefault(current.name, any(memo.get(other.name, False) for other in before))
-        pending.pop()
-    return memo[op.name]
-
-
 def _source(tf_op: Any) -> str | None:
     """``file:line`` of the user's call: the innermost frame outside of TensorFlow and of this package."""
     for frame in reversed(tf_op.traceback or ()):
@@ -301,10 +342,10 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
     result: list[Operator] = []
     training = set(training)
     by_name = {op.name: op for op in operators}
-    pinned = {(op.name, 0) for op in operators if op.type in (*ASSIGNMENTS, *_READS)}
+    pinned = {(op.name, place) for op in operators for place in op.handles}
     for op in operators:
         inputs = tuple(renamed.get((op.name, position), tensor) for position, tensor in enumerate(op.inputs))
-        result.append(_replace_inputs(op, inputs))
+        result.append(replace(op, inputs=inputs))
         for index, spec in enumerate(op.outputs):
             tensor = TensorId(op.name, index)
             users = [user for user in readers.get(tensor, ()) if user not in pinned]
@@ -313,7 +354,7 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
             if op.type in _COPIED:
                 for number, user in enumerate(users[1:], start=1):
                     copy = f"{op.name}/copy{number}"
-                    result.append(Operator(copy, op.type, (), op.outputs, op.attrs, op.static, (), op.source, op.node))
+                    result.append(replace(op, name=copy))
                     training.add(copy)
                     renamed[user] = TensorId(copy)
                 continue
@@ -322,10 +363,6 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
             training.add(fanout)
             renamed |= {user: TensorId(fanout) for user in users}
     return result, training
-
-
-def _replace_inputs(op: Operator, inputs: tuple[TensorId, ...]) -> Operator:
-    return Operator(op.name, op.type, inputs, op.outputs, op.attrs, op.static, op.control_inputs, op.source, op.node)
 
 
 def _differentiable(graph: Graph, trainable: set[str], sinks: Sequence[str]) -> list[Edge]:
@@ -341,6 +378,11 @@ def _differentiable(graph: Graph, trainable: set[str], sinks: Sequence[str]) -> 
         if op.name not in leads or op.type in _NO_GRADIENT:
             continue
         for position, tensor in enumerate(op.inputs):
+            if tensor in moved and position in op.handles and not has_rule(op.type):
+                raise GraphError(
+                    f"{op}: the loss depends on variable '{tensor.op}' through it, and it has no rule, so its gradient "
+                    "is unknown here. Compute it from the variable's value (read_value())."
+                )
             if tensor in moved:
                 edges.append(Edge(tensor, op.name, position))
                 leads.add(tensor.op)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tensoropt.api.effects import is_plain_read
 from tensoropt.api.machine import Machine
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
@@ -374,8 +375,7 @@ class Job:
         if isinstance(element, tf.Operation):
             variables = _initializes(element) if element.type == "NoOp" else frozenset()
             return _Initialize(variables) if variables else element.name
-        planned = self.require_executor("run").graph
-        if element.op.type == "ReadVariableOp" and element.op.name not in planned:
+        if is_plain_read(element.op, {}):
             return TensorId(element.op.inputs[0].op.name)
         return TensorId(element.op.name, element.value_index)
 

@@ -9,17 +9,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.effects import takes_handle
 from tensoropt.api.importer import import_graph, static_shapes
 from tensoropt.api.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.graph import Graph
+from tensoropt.graph.registry import has_rule
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 
 __all__ = ["MINI_PARALLELISM", "ImportedModel", "check_device_count", "import_model", "load_plan", "sink_of"]
 
 MINI_PARALLELISM = "mini_parallelism"
-_STATEFUL_OUTSIDE = ("VarIsInitializedOp", "SaveV2", "RestoreV2", "MergeV2Checkpoints", "Assert", "PrintV2")
+# Every rank would write the file.
+_CHECKPOINTS = ("SaveV2", "MergeV2Checkpoints")
 
 
 @dataclass(frozen=True)
@@ -145,13 +148,14 @@ def _control_inputs(tf_graph: Any, name: str) -> list[str]:
 
 
 def _fetchable(tf_graph: Any, initializers: set[str]) -> list[str]:
-    """Operations that a user may fetch beside training: all but what initialises, saves or checks."""
+    """Operations that a user may fetch beside training: all but what initialises, saves, or asks for that."""
     barred: set[str] = set()
     result = []
     for op in tf_graph.get_operations():
         if (
             op.name in initializers
-            or op.type in _STATEFUL_OUTSIDE
+            or op.type in _CHECKPOINTS
+            or (op.outputs and takes_handle(op) and not has_rule(op.type))
             or any(tensor.op.name in barred for tensor in op.inputs)
             or any(control.name in barred for control in op.control_inputs)
         ):

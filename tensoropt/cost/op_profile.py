@@ -230,6 +230,8 @@ def whole_key(
 
 
 def _described(value: object) -> str:
+    if isinstance(value, np.ndarray) and value.dtype == object:  # texts, which an array has by their address
+        return repr(value.tolist())
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
     return repr(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,8 +27,6 @@ from tensoropt.layout import Layout, canonical_path
 __all__ = ["INPUTS", "Builder", "share_slots"]
 
 INPUTS = ("Placeholder", "PlaceholderWithDefault")
-_READS = ("Variable", "ReadVariableOp")
-_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 
 class Builder:
@@ -131,7 +129,7 @@ class Builder:
         # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it, or
         # before what the step waits for.
         # A random operator that programs share has reads of its own.
-        early = (key for key in self._values if local.graph[key.op].type in _READS or key.op in local.shared)
+        early = (key for key in self._values if self._reads_variable(local.graph[key.op]) or key.op in local.shared)
         read = [self._values[key] for key in early]
         with tf.control_dependencies([loss, *read, *others]):
             update = optimizer.apply_gradients(pairs, global_step=step)
@@ -153,19 +151,6 @@ class Builder:
         inputs = [self._reuse.arrived(edge, self._arrive(edge)) for edge in edges]
         if op.type in ("Fanout", "Sink"):
             return [tf.identity(inputs[0])]
-        if op.type == "ReadVariableOp":
-            now = local.variables[op.inputs[0].op].read_value()
-            return with_gradient(inputs, [now], lambda gradient: [gradient])
-        if op.type in _ASSIGNMENTS:
-            variable = local.variables[op.inputs[0].op]
-            assign = {
-                "AssignVariableOp": variable.assign,
-                "AssignAddVariableOp": variable.assign_add,
-                "AssignSubVariableOp": variable.assign_sub,
-            }[op.type]
-            with tf.control_dependencies([inputs[0]]):  # who reads the variable without waiting gets the old value
-                self._operations[op.name] = assign(inputs[1], read_value=False)
-            return []
         shared = has_rule(op.type) and declaration(op.type).shared
         if shared and op.name in local.shared:
             return local.shared_outputs(op)
@@ -177,10 +162,31 @@ class Builder:
             local.plan.mesh,
             local.engine,
         )
-        outputs = self._reuse.outputs(edges, inputs, lower_operator(context, inputs), context)
+        if op.handles:
+            outputs = self._in_place(context, inputs)
+        else:
+            outputs = self._reuse.outputs(edges, inputs, lower_operator(context, inputs), context)
+        if not op.outputs:
+            self._operations[op.name] = context.operation
         if shared:
             local.shared[op.name] = outputs
         return outputs
+
+    def _in_place(self, context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of an operator that takes variables themselves: TensorFlow's own op, on this device's piece."""
+        op = context.op
+        handles = {place: self._local.variables[op.inputs[place].op].handle for place in op.handles}
+        # Who reads the variable without waiting for the operator gets the old value.
+        with tf.control_dependencies([inputs[place] for place in op.handles]):
+            made = context.emit([handles.get(place, tensor) for place, tensor in enumerate(inputs)])
+        if op.type != "ReadVariableOp":
+            return made
+        made[0].set_shape(context.output_shape())
+        return with_gradient(inputs, made, lambda gradient: [gradient])
+
+    @staticmethod
+    def _reads_variable(op: Operator) -> bool:
+        return op.type == "Variable" or bool(op.handles)
 
     def _input(self, op: Operator) -> Any:
         local = self._local

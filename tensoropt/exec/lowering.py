@@ -13,7 +13,7 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.gradient import late, with_gradient
 from tensoropt.exec.summands import held_dtype, in_sum_dtype, widened_operator, widened_spec
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.registry import declaration, is_declared
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Layout, Mesh
@@ -37,7 +37,8 @@ class OpLowering:
         self.tf = tf
         self.op = op
         self.rule = rule
-        self._input_specs = input_specs
+        self.operation: Any = None  # TensorFlow's, which emit made last
+        self.input_specs = input_specs
         self._configuration = configuration
         self._mesh = mesh
         self._engine = engine
@@ -87,19 +88,23 @@ class OpLowering:
         for key, value in (attrs or {}).items():
             node_attrs[key] = _like(node_attrs[key], value)
         graph = tf.compat.v1.get_default_graph()
-        made = graph.create_op(
+        if self.op.functions:
+            library = tf.compat.v1.GraphDef()
+            library.library.function.extend(self.op.functions)
+            tf.graph_util.import_graph_def(library, name="")
+        self.operation = graph.create_op(
             self.op.type,
             operands,
             [tf.dtypes.as_dtype(spec.dtype) for spec in self.op.outputs],
             attrs=node_attrs,
             name=self.op.name,
         )
-        return list(made.outputs)
+        return list(self.operation.outputs)
 
     def input_shape(self, index: int) -> tuple[int, ...]:
         """Local shape of an input."""
         layout = self._configuration.input_layouts(self.rule, index).value
-        return layout.local_shape(self._input_specs[index].shape, self._mesh)
+        return layout.local_shape(self.input_specs[index].shape, self._mesh)
 
     def output_shape(self, index: int = 0) -> tuple[int, ...]:
         """Local shape of an output."""
@@ -215,7 +220,7 @@ def lower_operator(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
 def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
     """What the declaration's lowering makes, checked."""
     op = context.op
-    if has_rule(op.type):
+    if is_declared(op, context.input_specs):
         lower = declaration(op.type).lower
         if lower is None:
             raise OpError(f"{op}: is built by the device's program, not lowered by itself.")

@@ -131,6 +131,7 @@ class Graph:
                     sorted((key, _stable(value)) for key, value in op.attrs.items() if key not in _SEEDS),
                     sorted((key, _stable(value)) for key, value in op.static.items()),
                     sorted(op.control_inputs),
+                    op.handles,
                 ]
             )
             digest.update(line.encode())
@@ -140,6 +141,8 @@ class Graph:
 
 def _stable(value: Any) -> str:
     """A text of an attribute that is the same in every process."""
+    if isinstance(value, np.ndarray) and value.dtype == object:  # texts, which an array has by their address
+        return repr(value.tolist())
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
     if isinstance(value, list | tuple):

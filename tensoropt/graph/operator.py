@@ -26,6 +26,8 @@ class Operator:
         control_inputs: operators that run before it.
         source: ``file:line`` of the user's call.
         node: TensorFlow's own attribute values, opaque here; lowering passes them on.
+        handles: positions among ``inputs`` at which TensorFlow's op takes the variable itself, not its value.
+        functions: TensorFlow's definitions of the functions that the op calls, opaque here.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Operator:
     control_inputs: tuple[str, ...] = ()
     source: str | None = None
     node: Any = field(default=None, compare=False, repr=False)
+    handles: tuple[int, ...] = ()
+    functions: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""

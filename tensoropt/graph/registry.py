@@ -15,7 +15,7 @@ from tensoropt.graph.rule import OpRule, replicated
 from tensoropt.graph.sample import Sample
 from tensoropt.graph.spec import TensorSpec
 
-__all__ = ["OpDeclaration", "declaration", "has_rule", "register_op", "registered_types", "rule_of"]
+__all__ = ["OpDeclaration", "declaration", "has_rule", "is_declared", "register_op", "registered_types", "rule_of"]
 
 Rule = Callable[[Operator, Sequence[TensorSpec]], OpRule]
 
@@ -32,6 +32,7 @@ class OpDeclaration:
             are. They must be known when the graph is imported, and are not inputs of the :class:`Operator`.
         shared: whether all programs on a device use one instance (stateful random ops share their state).
         samples: operators that the contract test runs under every configuration.
+        in_place: whether it reads or writes a variable itself, where it is stored, rather than take its value.
     """
 
     types: tuple[str, ...]
@@ -40,6 +41,7 @@ class OpDeclaration:
     static: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     shared: bool = False
     samples: tuple[Sample, ...] = ()
+    in_place: bool = False
 
 
 _REGISTRY: dict[str, OpDeclaration] = {}
@@ -51,6 +53,7 @@ def register_op(
     static: Mapping[int, str] | None = None,
     shared: bool = False,
     samples: Sequence[Sample] = (),
+    in_place: bool = False,
 ) -> Callable[[Rule], Rule]:
     """Declares op types; decorates the function that gives their rule.
 
@@ -60,13 +63,15 @@ def register_op(
         static: see :class:`OpDeclaration`.
         shared: see :class:`OpDeclaration`.
         samples: at least one per type that is lowered.
+        in_place: see :class:`OpDeclaration`.
 
     Raises:
         OpError: if a type is declared twice, or has no sample for the contract test.
     """
 
     def add(rule: Rule) -> Rule:
-        entry = OpDeclaration(types, rule, lower, MappingProxyType(dict(static or {})), shared, tuple(samples))
+        fixed = MappingProxyType(dict(static or {}))
+        entry = OpDeclaration(types, rule, lower, fixed, shared, tuple(samples), in_place)
         for op_type in types:
             if op_type in _REGISTRY:
                 other = _REGISTRY[op_type].rule
@@ -107,13 +112,21 @@ def declaration(op_type: str) -> OpDeclaration:
         raise OpError(f"{op_type}: no rule is declared. It can only run replicated.") from None
 
 
+def is_declared(op: Operator, inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an operator is split and built as the declaration of its type says.
+
+    If not, it runs whole on every device. So does what reads or makes texts, which devices cannot exchange.
+    """
+    return has_rule(op.type) and all(spec.dtype != "string" for spec in (*inputs, *op.outputs))
+
+
 def rule_of(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """The rule of an operator; one without a declaration is replicated.
+    """The rule of an operator; one that :func:`is_declared` denies is replicated.
 
     Raises:
         OpError: if the declared rule does not fit the operator's tensors.
     """
-    if not has_rule(op.type):
+    if not is_declared(op, inputs):
         return replicated(inputs, op.outputs, float(sum(spec.elements for spec in (*inputs, *op.outputs))))
     rule = declaration(op.type).rule(op, inputs)
     for what, dims_list, specs in (("input", rule.inputs, inputs), ("output", rule.outputs, op.outputs)):

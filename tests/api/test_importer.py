@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.plan.plan import rules_of
 
 pytestmark = pytest.mark.tf
 
@@ -203,12 +205,96 @@ def test_an_unknown_shape_names_the_op_and_the_line() -> None:
         import_graph(graph, losses=[y.name])
 
 
-def test_a_string_is_refused() -> None:
+def test_a_text_that_is_fed_is_refused() -> None:
     with tf.Graph().as_default() as graph:
-        text = tf.constant("3", name="text")
+        text = tf.compat.v1.placeholder(tf.string, [], name="text")
         number = tf.strings.to_number(text, name="number")
-    with pytest.raises(GraphError, match=r"Const 'text' .*: its output is a string tensor, which devices cannot"):
+    with pytest.raises(GraphError, match=r"Placeholder 'text' .*: its output is a string tensor, which devices cannot"):
         import_graph(graph, losses=[number.name])
+
+
+def test_what_has_texts_runs_whole_on_every_device() -> None:
+    with tf.Graph().as_default() as graph:
+        text = tf.constant(["3", "4"], name="text")
+        number = tf.strings.to_number(tf.identity(text, name="same"), name="number")
+    imported = import_graph(graph, losses=[number.name])
+    rules = rules_of(imported)
+    assert [rules[name].split for name in ("text", "same", "number")] == [(), (), ()]
+    # The fingerprint has the words, not where this process keeps them.
+    assert imported.fingerprint() == import_graph(graph, losses=[number.name]).fingerprint()
+
+
+def test_a_write_without_a_rule_runs_before_what_waits_for_it_on_a_variable_that_is_whole(model: Model) -> None:
+    w = to.get_variable("w", [4, 2])
+    memory = to.get_variable("memory", [4, 2], trainable=False)
+    write = to.scatter_add(memory, [1], to.ones([1, 2])).op
+    with to.control_dependencies([write]):
+        later = memory.read_value()
+    looked_up = to.gather(memory, [0, 1], name="at_any_time")
+    with to.control_dependencies([write]):
+        looked_up += to.gather(memory, [0, 1], name="afterwards")
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(w * later) * to.reduce_sum(looked_up))
+    graph = _imported().graph
+    assert write.name in graph.training and graph[write.name].type == "ResourceScatterAdd"
+    assert graph[write.name].handles == (0,) and graph[write.name].inputs[0] == TensorId("memory")
+    assert graph[graph[later.op.name].inputs[0].op].control_inputs == (write.name,)
+    # A lookup reads the variable's value; one that waits reads it when the write is done.
+    assert graph["at_any_time"].inputs[0].op == "memory"
+    read = graph[graph["afterwards"].inputs[0].op]
+    assert read.type == "ReadVariableOp" and read.inputs == (TensorId("memory"),)
+    assert len(read.control_inputs) == 1 and graph[read.control_inputs[0]].control_inputs == (write.name,)
+    rules = rules_of(graph)
+    assert rules["memory"].split == () and rules["w"].split == ("d0", "d1")
+
+
+def test_what_waits_for_an_operation_that_cannot_run_is_refused(model: Model) -> None:
+    w = to.get_variable("w", [4])
+    loss = to.reduce_sum(to.square(w))
+    count = to.get_variable("count", [], initializer=to.zeros_initializer(), trainable=False)
+
+    def wait_for(name: str, operation: Any) -> None:
+        with to.control_dependencies([operation]):
+            to.train.GradientDescentOptimizer(0.1).minimize(to.identity(loss, name=name))
+
+    with model.enter():
+        wait_for("branch", tf.cond(loss > 1, lambda: tf.no_op(count.assign_add(1.0).name), tf.no_op))
+    with pytest.raises(GraphError, match=r"If 'cond' .*: has branches or a body of its own, which devices cannot"):
+        _imported()
+    to.reset_default_graph()
+    table = tf.raw_ops.HashTableV2(key_dtype=tf.int32, value_dtype=tf.int32, name="table")
+    w = to.get_variable("w", [4])
+    loss = to.reduce_sum(to.square(w))
+    wait_for("lookup", tf.raw_ops.LookupTableSizeV2(table_handle=table).op)
+    with pytest.raises(GraphError, match=r"HashTableV2 'table' .*: its output is a resource tensor, which devices"):
+        _imported()
+
+
+def test_a_gradient_through_an_operator_without_a_rule_that_reads_a_variable_is_refused(model: Model) -> None:
+    w = to.get_variable("w", [4])
+    with model.enter():
+        halves = tf.raw_ops.ReadVariableXlaSplitND(resource=w.handle, T=tf.float32, N=2, num_splits=[2], name="halves")
+        for half in halves:
+            half.set_shape([2])
+    to.train.GradientDescentOptimizer(0.1).minimize(halves[0][0] * w[0])
+    with pytest.raises(GraphError, match=r"SplitND 'halves' .*: the loss depends on variable 'w' through it"):
+        _imported()
+
+
+def test_a_check_of_numbers_and_an_assertion_that_a_step_waits_for_run_with_it(model: Model) -> None:
+    x = to.placeholder(to.float32, [4], name="x")
+    w = to.get_variable("w", [4])
+    with to.control_dependencies([to.debugging.assert_greater(x, 0.0), to.debugging.check_numerics(x, "x")]):
+        read = w.read_value().op.inputs[0]
+    # TensorFlow lets the constant wait, not the operator that has it for a shape.
+    with to.control_dependencies([to.debugging.check_numerics(x, "x", name="check")]):
+        rows = to.reshape(x, [2, 2], name="rows")
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(read * x) + to.reduce_sum(rows))
+    graph = _imported().graph
+    waits = [graph[name] for name in graph[read.op.name].control_inputs]
+    assert sorted(op.type for op in waits) == ["CheckNumerics", "Identity"]
+    (branches,) = graph.of_type("If")
+    assert len(branches.functions) == 2 and branches.name in graph.training
+    assert graph["rows"].control_inputs == ("check",)
 
 
 def test_an_operand_that_must_be_fixed_and_is_not_is_refused(model: Model) -> None:
@@ -247,9 +333,10 @@ def test_what_cannot_be_imported_may_stay_outside_of_training(model: Model) -> N
     w = to.get_variable("w", [4])
     loss = to.reduce_sum(to.square(w), name="loss")
     to.train.GradientDescentOptimizer(0.1).minimize(loss)
-    to.as_string(w, name="text")
+    with model.enter():
+        tf.where(w > 0, name="places")  # their number is not known
     graph = _imported().graph
-    assert "text" not in graph
+    assert "places" not in graph
     assert "loss" in graph
 
 

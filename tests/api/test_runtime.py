@@ -25,16 +25,16 @@ def cases_of(script: str) -> list[str]:
     return [node.name.replace("_", " ") for node in marked if getattr(node.decorator_list[0], "id", "") == "case"]
 
 
-def run_cases(script: str, directory: Path) -> Failures:
+def run_cases(script: str, directory: Path, ranks: int = _RANKS) -> Failures:
     """Runs all cases of a script in one job."""
-    job = run_mpi(_SCRIPTS / script, _RANKS, directory, timeout=400)
+    job = run_mpi(_SCRIPTS / script, ranks, directory, timeout=400)
     line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
     return json.loads(line.removeprefix("RESULT "))
 
 
-def check(case: str, failures: Failures) -> None:
+def check(case: str, failures: Failures, ranks: int = _RANKS) -> None:
     """Fails if the case did on any rank."""
-    assert len(failures) == _RANKS
+    assert len(failures) == ranks
     failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(failures) if found[case]]
     assert not failed, "\n".join(failed)
 
@@ -47,6 +47,16 @@ def behaviour(tmp_path_factory: pytest.TempPathFactory) -> Failures:
 @pytest.fixture(scope="module")
 def verification(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     return run_cases("verification.py", tmp_path_factory.mktemp("verification"))
+
+
+@pytest.fixture(scope="module")
+def effects(tmp_path_factory: pytest.TempPathFactory) -> Failures:
+    return run_cases("effects.py", tmp_path_factory.mktemp("effects"), ranks=4)
+
+
+@pytest.mark.parametrize("case", cases_of("effects.py"))
+def test_effects(case: str, effects: Failures) -> None:
+    check(case, effects, ranks=4)
 
 
 @pytest.mark.parametrize("case", cases_of("behaviour.py"))

@@ -18,7 +18,12 @@ from tensoropt.graph.spec import TensorSpec
 
 @register_op("Variable", "Placeholder", "PlaceholderWithDefault", lower=None)
 def stored(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """A tensor that is there: any of its dimensions may be split. Each device holds or is fed its piece."""
+    """A tensor that is there: any of its dimensions may be split. Each device holds or is fed its piece.
+
+    A variable that an op without a rule reads or writes in place (``whole``) is stored whole.
+    """
+    if op.attrs.get("whole"):
+        return replace(replicated((), op.outputs), saved_outputs=())
     return replace(elementwise((), op.outputs, flops_per_point=0.0), inputs=tuple(((),) * s.rank for s in inputs))
 
 
@@ -56,13 +61,13 @@ def no_op(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return replicated(inputs, op.outputs)
 
 
-@register_op("ReadVariableOp", lower=None)
+@register_op("ReadVariableOp", lower=None, in_place=True)
 def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Reads a variable after operations that change it, where it is stored."""
     return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned_input=0)
 
 
-@register_op("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", lower=None)
+@register_op("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", lower=None, in_place=True)
 def assign(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Writes a variable where it is stored: the value is split as the variable is."""
     return replace(elementwise(inputs, (inputs[0],)), outputs=(), pinned_input=0)

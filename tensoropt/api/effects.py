@@ -1,0 +1,90 @@
+"""What operations of a TensorFlow graph do beside making tensors, by TensorFlow's own definitions of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
+
+__all__ = ["called_functions", "has_effect", "is_plain_read", "is_significant", "takes_handle"]
+
+# A loop of TensorFlow 1 leads back to these.
+_LOOPS = ("Merge", "RefMerge")
+
+
+def has_effect(op: Any) -> bool:
+    """Whether running an operation matters even if nobody reads what it makes.
+
+    TensorFlow's definition says that it has or changes a state (``is_stateful``): it writes a variable, draws random
+    numbers, checks, prints. Making a variable's handle and reading a variable are stateful too, but change nothing.
+    """
+    makes_handle = not op.inputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
+    return bool(op.op_def.is_stateful) and not makes_handle and not _only_reads(op)
+
+
+def takes_handle(op: Any) -> bool:
+    """Whether an operation takes a variable itself, not its value."""
+    return any(tensor.dtype == tf.resource for tensor in op.inputs)
+
+
+def is_plain_read(op: Any, memo: dict[str, bool]) -> bool:
+    """Whether an operation reads a variable whenever it likes: it waits for nothing that :func:`is_significant`."""
+    return op.type == "ReadVariableOp" and not any(is_significant(dep, memo) for dep in op.control_inputs)
+
+
+def is_significant(op: Any, memo: dict[str, bool]) -> bool:
+    """Whether waiting for ``op`` matters.
+
+    It does if ``op`` has an effect, groups what may have one (a training step is a group), or comes after such an
+    operation itself.
+
+    Args:
+        op: a ``tf.Operation``.
+        memo: what is known by name, which is added to.
+    """
+    pending = [op]
+    while pending:
+        current = pending[-1]
+        before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
+        unknown = [] if current.name in memo else [other for other in before if other.name not in memo]
+        if current.type == "NoOp" or has_effect(current):
+            memo[current.name] = True
+        elif unknown and current.type not in _LOOPS:
+            pending += unknown
+            continue
+        else:
+            memo.setdefault(current.name, any(memo.get(other.name, False) for other in before))
+        pending.pop()
+    return memo[op.name]
+
+
+def called_functions(op: Any) -> tuple[Any, ...] | None:
+    """TensorFlow's definitions of the functions that ``op`` calls; None if devices cannot follow them.
+
+    They can if no gradient flows through, and if nothing in them has an effect but to check or to print: every device
+    then does the same with the same tensors. ``tf.debugging.assert_*`` makes such branches.
+    """
+    names = [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]
+    lists = any(value.list.func for value in op.node_def.attr.values())
+    if not names and not lists:
+        return ()
+    if lists or any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in op.outputs) or takes_handle(op):
+        return None
+    definitions = tuple(op.graph._get_function(name).cached_definition for name in dict.fromkeys(names))
+    nodes = [node for definition in definitions for node in definition.node_def]
+    return None if any(_is_beyond_devices(node) for node in nodes) else definitions
+
+
+def _is_beyond_devices(node: Any) -> bool:
+    """Whether a node of a function calls others, or keeps a state."""
+    definition = op_def_registry.get(node.op)
+    if definition is None or any(value.HasField("func") or value.list.func for value in node.attr.values()):
+        return True
+    handles = [arg for arg in definition.input_arg if arg.type == tf.resource.as_datatype_enum]
+    return bool(definition.is_stateful and (definition.output_arg or handles))
+
+
+def _only_reads(op: Any) -> bool:
+    """Whether TensorFlow's automatic control dependencies count an operation among those that only read variables."""
+    return op.type in auto_control_deps_utils.RESOURCE_READ_OPS

@@ -1,0 +1,116 @@
+"""What has effects beside the tensors that it makes: writes of variables, checks, random streams; case by case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.scripts.cases import BATCH, Distributed, Model, batch, case, classifier, close, compare, main, normal
+
+_OPTIONS = ("data_parallel", "mini_time", 1, 2)
+_ROWS = ("add", "sub", "mul", "div", "min", "max", "update")
+_ENTRIES = ("add", "sub", "update")
+
+
+def _memories(m: Any, made: dict[str, Any]) -> dict[str, Any]:
+    """A variable for each kind of write, with its write and what is read after it."""
+    values = m.reshape(m.reduce_sum(made["logits"], 0), [2, 2])
+    found: dict[str, Any] = {}
+
+    def note(kind: str, write: Any) -> None:
+        with m.control_dependencies([getattr(write, "op", write)]):
+            later = found[kind].read_value()
+        found[f"{kind} write"], found[f"{kind} later"] = getattr(write, "op", write), m.identity(later)
+
+    def memory(kind: str) -> Any:
+        found[kind] = m.get_variable(kind, [4, 2], initializer=normal(m, 7), trainable=False)
+        return found[kind]
+
+    for kind in _ROWS:
+        # Rows that are written twice, too.
+        note(f"rows_{kind}", getattr(m, f"scatter_{kind}")(memory(f"rows_{kind}"), [1, 1], values + 3.0))
+    for kind in _ENTRIES:
+        note(f"nd_{kind}", getattr(m, f"scatter_nd_{kind}")(memory(f"nd_{kind}"), [[0, 1], [3, 0]], values[0]))
+    note("part", memory("part")[1:3].assign(values))
+    return found
+
+
+@case
+def every_write_of_a_variable_is_done_and_seen_by_who_waits_for_it() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        memories = _memories(m, made)
+        later = m.add_n([m.reduce_sum(value) for name, value in memories.items() if name.endswith(" later")])
+        loss = made["loss"] * (1.0 + 0.01 * later)
+        return {**made, **memories, "loss": loss, "train": m.train.GradientDescentOptimizer(0.05).minimize(loss)}
+
+    names = [f"{group}_{kind}" for group, kinds in (("rows", _ROWS), ("nd", _ENTRIES)) for kind in kinds] + ["part"]
+    compare(make, ["w1", "w2", *names], "train", batch, options=_OPTIONS)
+    # Without training: what is fetched is the write itself, or what comes after it.
+    compare(make, names, [f"{name} write" for name in names], batch, options=("mini_time", 3), steps=2)
+    compare(make, names, [f"{name} later" for name in names], batch, options=("mini_time",), steps=2)
+
+
+@case
+def a_trained_variable_may_be_written_before_the_loss_reads_it() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        write = m.scatter_update(made["w2"], [2], m.reduce_mean(made["hidden"], 0, keepdims=True)[:, :4])
+        with m.control_dependencies([write.op]):
+            later = made["w2"].read_value()
+            row = m.gather(made["w2"], [2, 5])
+        loss = m.reduce_mean(m.square(m.matmul(made["hidden"], later))) + m.reduce_sum(m.square(row))
+        return {**made, "loss": loss, "train": m.train.MomentumOptimizer(0.05, 0.9).minimize(loss)}
+
+    compare(make, ["w1", "w2"], "train", batch, options=_OPTIONS)
+
+
+@case
+def a_lookup_sees_the_assignment_that_it_waits_for() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        with m.control_dependencies([m.assign_add(made["w1"], m.ones([6, 8]))]):
+            row = m.gather(made["w1"], [2, 5])
+        return {**made, "row": row}
+
+    compare(make, ["w1"], "row", batch, options=_OPTIONS, steps=2)
+    for option in _OPTIONS:
+        job = Distributed(make, option)
+        before = job.run("w1", {})
+        close(job.run("row", {}), before[[2, 5]] + 1.0, f"plan {option}: row")
+
+
+@case
+def checks_that_a_step_waits_for_pass_or_raise_on_every_rank() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        checks = [
+            m.debugging.assert_less(made["x"], 50.0, message="too large"),
+            m.debugging.assert_non_negative(made["y"]),
+            m.debugging.check_numerics(made["x"], "no number"),
+        ]
+        with m.control_dependencies(checks):
+            loss = m.identity(made["loss"])
+        train = m.train.GradientDescentOptimizer(0.5).minimize(loss)
+        return {**made, "loss": loss, "train": train, "check": checks[0], "text": m.as_string(made["y"])}
+
+    compare(make, ["loss", "w1"], "train", batch, options=_OPTIONS)
+    for option in _OPTIONS[:2]:
+        job = Distributed(make, option)
+        job.run("check", {"x": batch(0)["x"]})
+        assert job.run("text", {"y": np.arange(BATCH)}).tolist() == [str(number).encode() for number in range(BATCH)]
+        w1 = job.run("w1", {})
+        for fetch in ("train", "check"):
+            try:
+                job.run(fetch, batch(0, x=np.full((BATCH, 6), 99.0, np.float32)))
+            except tf.errors.InvalidArgumentError as error:
+                assert "too large" in error.message, error.message
+            else:
+                raise AssertionError(f"plan {option}: {fetch} took what is too large")
+        np.testing.assert_array_equal(job.run("w1", {}), w1)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,7 @@ import numpy as np
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, gradient_positions, profile_key, whole_key
 from tensoropt.exec.op_profiler import RUNS
-from tensoropt.exec.probes import OperatorProbe
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.exec.probes import OperatorProbe, can_be_measured
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["Candidate", "candidates_of", "in_batches", "likeliest_first", "runs_of"]
@@ -54,7 +53,7 @@ def candidates_of(topology: Topology, space: SearchSpace, rank: int) -> dict[str
     analytic = AnalyticCost(topology)
     found: dict[str, Candidate] = {}
     for op in space.operators:
-        if has_rule(op.type) and declaration(op.type).lower is None:
+        if not can_be_measured(op):
             continue
         rule, inputs = space.rules[op.name], space.graph.input_specs(op)
         wanted, outgoing = gradient_positions(space.graph, op)

@@ -219,8 +219,8 @@ def _operator(tf_op: Any, significant: dict[str, bool], origin: Any) -> tuple[Op
 def _controls_of(tensor: Any) -> list[Any]:
     """What an operand waits for that is no input of its operator.
 
-    TensorFlow lets the first ops that are made under a control dependency wait, such as the constant shape of a reshape,
-    and not those that read them.
+    TensorFlow lets the first ops that are made under a control dependency wait, such as the constant shape of a
+    reshape, and not those that read them.
     """
     found: list[Any] = []
     pending, seen = [tensor.op], {tensor.op}

@@ -343,7 +343,9 @@ class _Batch:
         talk: list[int] = []
         try:
             with tf.control_dependencies([self.target]), tf.name_scope(f"in{number}"):
-                inputs = [self._made_up(spec, probe.highest_integer()) for spec in probe.local_inputs()]
+                inputs = [
+                    self._made_up(spec, *probe.integers(place)) for place, spec in enumerate(probe.local_inputs())
+                ]
                 with tf.control_dependencies(inputs):
                     between = [tf.fill([_WORK_BYTES // 4], self.value)] if probe.is_cold else []
             begun = self._read_clock("f", number, [self.target, *inputs, *between])
@@ -364,7 +366,7 @@ class _Batch:
             ys = [built.outputs[index] for index in probe.outgoing]
             xs = [built.inputs[index] for index in probe.wanted]
             with tf.control_dependencies([self.target]), tf.name_scope(f"g{number}"):
-                incoming = [self._made_up(TensorSpec(tuple(y.shape.as_list()), y.dtype.name), 1) for y in ys]
+                incoming = [self._made_up(TensorSpec(tuple(y.shape.as_list()), y.dtype.name), 0, 1) for y in ys]
             begun = self._read_clock("b", number, [self.target, *incoming])
             with tf.control_dependencies(begun), tf.name_scope(f"b{number}"):
                 made = [g for g in tf.gradients(ys, xs, incoming) if g is not None]
@@ -387,12 +389,14 @@ class _Batch:
         with tf.control_dependencies(after), tf.name_scope("clock"):
             return [tf.numpy_function(read, [], [])]
 
-    def _made_up(self, spec: TensorSpec, bound: int) -> Any:
+    def _made_up(self, spec: TensorSpec, low: int, bound: int) -> Any:
         dtype = tf.as_dtype(spec.dtype)
         if dtype.is_floating or dtype.is_complex:
             return tf.fill(spec.shape, tf.cast(self.value, dtype))
         if dtype.is_integer:
-            drawn = tf.random.uniform(spec.shape, 0, bound, tf.int32)
+            # The same in every run: whether an op takes them is known after the first one.
+            seed = tf.stack([tf.cast(2 * self.value, tf.int32), 1])
+            drawn = tf.random.stateless_uniform(spec.shape, seed, low, bound, tf.int32)
             return drawn if dtype == tf.int32 else tf.cast(drawn, dtype)
         if dtype.is_bool:
             return tf.fill(spec.shape, self.value > 0)

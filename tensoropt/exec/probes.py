@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.graph.rule import OpRule
+from tensoropt.graph.sample import Operand
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 
-__all__ = ["FunctionProbe", "OperatorProbe", "Probe"]
+__all__ = ["FunctionProbe", "OperatorProbe", "Probe", "can_be_measured"]
 
 
 class Probe(Protocol):
@@ -46,8 +50,8 @@ class Probe(Protocol):
         """Shapes and dtypes of this device's inputs."""
         ...
 
-    def highest_integer(self) -> int:
-        """A bound for integer inputs that is in range for whatever they index."""
+    def integers(self, position: int) -> tuple[int, int]:
+        """The least value and the bound of values that are legal for an integer input."""
         ...
 
     def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
@@ -94,12 +98,15 @@ class OperatorProbe:
             for spec, layout in zip(self.op.outputs, layouts, strict=True)
         )
 
-    def highest_integer(self) -> int:
-        """See :class:`Probe`."""
+    def integers(self, position: int) -> tuple[int, int]:
+        """See :class:`Probe`: from what the op's samples begin with, and in range for whatever the input may index."""
         local = self.local_inputs()
         if self.rule.sparse_input is not None:
-            return max(1, local[self.rule.sparse_input].shape[0])
-        return max(1, min((spec.shape[-1] for spec in local if spec.is_differentiable and spec.shape), default=2))
+            bound = local[self.rule.sparse_input].shape[0]
+        else:
+            bound = min((spec.shape[-1] for spec in local if spec.is_differentiable and spec.shape), default=2)
+        low = _least_sample(self.op, position)
+        return low, max(low + 1, bound)
 
     def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
         """See :class:`Probe`."""
@@ -123,14 +130,39 @@ class FunctionProbe:
         """See :class:`Probe`."""
         return self.inputs
 
-    def highest_integer(self) -> int:
+    def integers(self, position: int) -> tuple[int, int]:
         """See :class:`Probe`."""
-        return 2
+        return 0, 2
 
     def forward(self, inputs: Sequence[Any], talk: list[int]) -> list[Any]:
         """See :class:`Probe`."""
         del talk
         return self.build(*inputs)
+
+
+def can_be_measured(op: Operator) -> bool:
+    """Whether an operator may be run on made-up tensors, as often as one likes.
+
+    A declared one may. Of others TensorFlow's definition must say that they have no state, which all that writes,
+    prints or checks has; functions of the user's own in Python have a token there.
+    """
+    if has_rule(op.type):
+        return declaration(op.type).lower is not None
+    definition = op_def_registry.get(op.type)
+    if definition is None or definition.is_stateful or op.functions:
+        return False
+    return not any(attr.name == "token" for attr in definition.attr)
+
+
+def _least_sample(op: Operator, position: int) -> int:
+    """The least integer that the samples of an op's declaration have at an input; 0 if they have none or less."""
+    found = []
+    for sample in declaration(op.type).samples if has_rule(op.type) else ():
+        operands = [one for many in sample.operands for one in (many if isinstance(many, list) else [many])]
+        inputs = [one for one in operands if isinstance(one, Operand)]
+        if sample.type == op.type and position < len(inputs):
+            found.append(inputs[position].low)
+    return max(0, math.ceil(min(found, default=0)))
 
 
 class _Listener:

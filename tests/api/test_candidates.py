@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+import tensoropt as to
 from tensoropt.api.candidates import Candidate, candidates_of, in_batches, likeliest_first, runs_of
+from tensoropt.api.model import current_model
+from tensoropt.api.strategy import import_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.search.space import SearchSpace
@@ -31,6 +34,30 @@ def test_all_configurations_are_there_once() -> None:
         if op.name in {one.probe.op.name for one in CANDIDATES.values()}
     )
     assert {one.probe.op.type for one in CANDIDATES.values()} >= {"MatMul", "Relu"}
+
+
+def test_what_has_effects_a_state_or_python_in_it_is_never_measured() -> None:
+    to.reset_default_graph()
+    w = to.get_variable("w", [4, 4])
+    memory = to.get_variable("memory", [4, 4], trainable=False)
+    called: list[Any] = []
+    noted = to.py_func(lambda value: called.append(value) or value, [w], to.float32)
+    pure = to.py_func(lambda value: called.append(value) or value, [w], to.float32, stateful=False)
+    with to.control_dependencies([to.scatter_add(memory, [1], w[:1]).op, to.debugging.assert_less(w, 9.0)]):
+        read = w.read_value()
+    printed = to.compat.v1.Print(read, [w])
+    for tensor in (noted, pure):
+        tensor.set_shape([4, 4])
+    inverse = to.linalg.inv(printed)  # no rule, but nothing that could matter to anyone
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(inverse * noted * pure))
+    imported = import_model(current_model())
+    space = SearchSpace(imported.graph, AnalyticCost(TOPOLOGY), slots=imported.slots)
+    to.reset_default_graph()
+    unmeasured = {"PyFunc", "PyFuncStateless", "Print", "ResourceScatterAdd", "If"}
+    assert {op.type for op in space.operators} >= {*unmeasured, "MatrixInverse"}
+    measured = {one.probe.op.type for one in candidates_of(TOPOLOGY, space, 0).values()}
+    assert not measured & unmeasured and "MatrixInverse" in measured
+    assert not called
 
 
 def test_one_configuration_of_each_operator_is_its_fastest() -> None:

@@ -68,6 +68,17 @@ def test_operators_are_measured_forward_and_backward_at_local_shapes() -> None:
     assert times.forward_reduced_bytes == times.backward_reduced_bytes == ()
 
 
+@pytest.mark.parametrize("op_type", ["FloorMod", "FloorDiv", "TruncateDiv", "Mod", "Pow"])
+def test_made_up_integers_are_legal_for_the_operator(op_type: str) -> None:
+    node = {"T": tf.compat.v1.AttrValue(type=tf.int32.as_datatype_enum)}
+    spec = TensorSpec((64,), "int32")
+    op = Operator("op", op_type, (TensorId("x"), TensorId("y")), (spec,), node=node)
+    probe = OperatorProbe(op, rule_of(op, (spec, spec)), (spec, spec), Configuration((None,)), MESH, 0, (), ())
+    assert probe.integers(1) == (1, 2)
+    batch = _measure(probe)
+    assert not batch.failures and batch.probes[0] is not None
+
+
 def test_a_clock_is_read_around_each_pass_while_all_ranks_run_at_once() -> None:
     entered = []
 

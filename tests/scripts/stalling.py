@@ -18,6 +18,7 @@ import tensoropt
 from tensoropt.api import costs as costs_module
 from tensoropt.api import job as job_module
 from tensoropt.api import strategies as strategies_module
+from tensoropt.exec.engines import watch as watch_module
 from tensoropt.exec.engines.transport import MpiTransport
 
 _SIGNALS = {"frozen": signal.SIGSTOP, "killed": signal.SIGKILL}
@@ -53,6 +54,8 @@ def main(stage: str, how: str, rank: int) -> None:
     before(costs_module, "run_probes", "profiling")
     before(strategies_module, "find_plan", "search")
     before(job_module, "resolve_seeds", "build")
+    if stage == "start":
+        watch_module.LEAST_START_S = 5.0
     here("start")
     tensoropt.init()
     job_module.current_job().remeasure = True  # whatever is known from other jobs

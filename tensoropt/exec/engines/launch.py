@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from tensoropt.errors import CollectiveError, EngineError
+from tensoropt.exec.engines import watch as watch_module
 from tensoropt.exec.engines.communicator import watched
 from tensoropt.exec.engines.failures import Failures
 from tensoropt.exec.engines.ranks import written_ranks
@@ -75,7 +76,7 @@ def _wait_for_all_ranks_to_start_mpi() -> Any:
     """
     limit_s = _own_limit_s()
     if limit_s is not None:
-        faulthandler.dump_traceback_later(limit_s, exit=True)
+        faulthandler.dump_traceback_later(max(limit_s, watch_module.LEAST_START_S), exit=True)
     try:
         from mpi4py import MPI
 

@@ -32,6 +32,8 @@ __all__ = [
 _VARIABLE = "TENSOROPT_STALL_SECONDS"
 _DEFAULT_LIMIT_S = 300.0
 _SAY_AFTER_S = 30.0  # a wait of this length is said
+# How long ranks may wait for the first meeting at least: programs start at different times, and import for long.
+LEAST_START_S = 60.0
 _POLL_S = 0.5
 _ANSWER_S = 5.0  # for ranks to say what they do: several polls of theirs
 # A rank that has left took part in all that it had to, so what it left behind arrives within moments; longer than
@@ -328,13 +330,14 @@ class Watch:
 
     def _look_alone(self, wait: Doing, long: _Long) -> None:
         """Say of a long wait for the first meeting that there is one; end it at the limit."""
-        if wait.for_s > _say_after_s(self._limit_s) * 2**long.said and self._rank < 2:
+        limit_s = None if self._limit_s is None else max(self._limit_s, LEAST_START_S)
+        if wait.for_s > _say_after_s(limit_s) * 2**long.said and self._rank < 2:
             long.said += 1
-            limit = "" if self._limit_s is None else f" (the job ends at {self._limit_s:g} s, {_VARIABLE})"
+            limit = "" if limit_s is None else f" (the job ends at {limit_s:g} s, {_VARIABLE})"
             _print(f"rank {self._rank}: waiting since {wait.for_s:.0f} s in {wait.what} for a rank that is late{limit}")
-        if self._limit_s is not None and wait.for_s > self._limit_s:
+        if limit_s is not None and wait.for_s > limit_s:
             _print(
-                f"rank {self._rank}: {wait.what} is not over after {self._limit_s:g} s: look for a process that "
+                f"rank {self._rank}: {wait.what} is not over after {limit_s:g} s: look for a process that "
                 "started MPI, and hangs before its first call of tensoropt. The job ends."
             )
             time.sleep(_DRAIN_S)

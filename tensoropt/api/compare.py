@@ -114,7 +114,7 @@ def compare(
             _check_loss(model, slots)
             job.import_model(batch_size)
             planner = job.planner(feed)
-    job.agree("model", planner.imported.graph.fingerprint())
+    job.agree_on_model(planner.imported)
     if not isinstance(model, Graph):
         settle_costs(job, planner, where, costs)
     with stage("compare"):

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tensoropt.api.agreement import ValueDigests, agree_on_nodes
 from tensoropt.api.effects import is_plain_read
 from tensoropt.api.machine import Machine
 from tensoropt.api.model import Model, current_model
@@ -59,6 +61,7 @@ class Job:
     remeasure: bool = False  # operators too, since init(refresh=True)
     _known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     _planner: Planner | None = None
+    _running: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def rank(self) -> int:
@@ -136,6 +139,17 @@ class Job:
         if self.guard is not None and self.size > 1:
             with current_watch().waiting(f"comparing the {what}"):
                 agree(self.comm, what, value)
+
+    def agree_on_model(self, imported: ImportedModel) -> None:
+        """Checks that all ranks have built the same model, with the same constants and seeds.
+
+        Raises:
+            CollectiveError: on every rank, if they have not.
+        """
+        if self.guard is not None and self.size > 1:
+            with current_watch().working("comparing the model"):
+                agree_on_nodes(self.comm, imported)
+        self.agree("model", imported.graph.fingerprint())
 
     def import_model(self, batch_size: int | None = None) -> ImportedModel:
         """The current model as it is now, which becomes the one that is planned and built."""
@@ -255,7 +269,7 @@ class Job:
             self.topology = None
 
     def _agree_on(self, plan: Plan, imported: ImportedModel) -> None:
-        self.agree("graph", imported.graph.fingerprint())
+        self.agree_on_model(imported)
         self.agree("plan", repr(plan.to_json()))
 
     def make_executor(
@@ -301,14 +315,18 @@ class Job:
         if model is None:
             raise SessionError("The job has no model; call build_execution_graph first.")
         chosen = [name for name in executor.variables if names is None or name in names]
+        digests: ValueDigests | None = None
         with self.step("giving variables their initial values"):
             initial = InitialValues(model.graph, self.seeds)
+            digests = ValueDigests(initial) if self.size > 1 else None
             try:
-                executor.set_variables(initial, chosen)
+                executor.set_variables(digests or initial, chosen)
                 if len(chosen) == len(executor.variables):
                     executor.reset_optimizers()
             finally:
                 initial.close()
+        if digests is not None:
+            digests.agree(self.comm, executor.graph)
 
     def require_executor(self, what: str) -> Executor:
         """The executor.
@@ -325,7 +343,29 @@ class Job:
         return self.executor
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Runs nested fetches; see :func:`tensoropt.run`."""
+        """Runs nested fetches; see :func:`tensoropt.run`.
+
+        Threads of the only rank take turns. Those of several ranks would take them in another order on each.
+
+        Raises:
+            SessionError: with several ranks, if another thread is in a run.
+        """
+        if not self._running.acquire(blocking=self.size == 1):
+            error = SessionError(
+                f"run: another thread of rank {self.rank} is in a run. With {self.size} ranks all must take the same "
+                "steps in the same order, which threads do not. Call run from one thread, and let others fill a "
+                "queue for it."
+            )
+            with self._running:  # the other ranks hear of it instead of this thread's step
+                if self.guard is not None:
+                    self.guard.meet("run", error)
+            raise error
+        try:
+            return self._run(fetches, feed_dict)
+        finally:
+            self._running.release()
+
+    def _run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         try:
             executor = self.require_executor("run")
             resolved = [self._resolved(item) for item in tf.nest.flatten(fetches)]

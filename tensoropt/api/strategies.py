@@ -130,7 +130,7 @@ def find_strategy(
         else:
             check_option(str(option))
         planner = job.planner(feed)
-    job.agree("model", imported.graph.fingerprint())
+    job.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     if isinstance(option, FrontierPoint):
         point = option
@@ -186,7 +186,7 @@ def find_frontier(
         check_sizes("find_frontier", batch_size, None)
         imported = job.import_model(batch_size)
         planner = job.planner(feed)
-    job.agree("model", imported.graph.fingerprint())
+    job.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     with stage("search"):
         frontier = job.on_rank_0(what, lambda: planner.frontier(where))
@@ -237,7 +237,7 @@ def profile_strategies(
             )
         imported = job.import_model(batch_size)
         planner = job.planner(feed)
-    job.agree("model", imported.graph.fingerprint())
+    job.agree_on_model(imported)
     settle_costs(job, planner, where, None)
     with stage("search"):
         return job.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))

@@ -16,7 +16,8 @@ from tensoropt.errors import FeedError, PlanError, SessionError
 from tensoropt.exec.building import INPUTS, Builder
 from tensoropt.exec.calling import callable_of
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
+from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, Guard
+from tensoropt.exec.engines.ranks import written_ranks
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.feeding import Feeding
 from tensoropt.exec.fetch import Fetch, GradientOf
@@ -35,6 +36,8 @@ from tensoropt.plan.plan import Plan, rules_of
 __all__ = ["Executor"]
 
 _log = logging.getLogger("tensoropt")
+# What is fed whole is compared over ranks in so many first runs of a program, and then in one of so many.
+_FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 
 
 # What makes a program: the fetches, and per placeholder that is fed whether it is a share of the batch.
@@ -93,6 +96,7 @@ class Executor:
         self._agree = agree
         self._guard = guard
         self._labels: dict[_Key, str] = {}
+        self._runs: dict[_Key, int] = {}
         self._programs: dict[_Key, _Program] = {}
         self._needs: dict[tuple[Fetch, ...], tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
         self.tf_graph = tf.Graph()
@@ -207,13 +211,15 @@ class Executor:
         """
         try:
             key, local = self._prepare(tuple(fetches), feeds or {})
+            checksums = self._checksums(key, feeds or {})
         except Exception as error:
             self._meet("run", error)
             raise
         label = self._labels.get(key)
         if label is None:
             label = self._labels[key] = _label(*key)
-        self._meet(label)
+        self._meet_fed(label, checksums)
+        self._runs[key] = self._runs.get(key, 0) + 1  # not before, since ranks that failed have not counted
         try:
             program = self._programs.get(key)
             if program is None:
@@ -230,6 +236,42 @@ class Executor:
     def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
         if self._guard is not None:
             self._guard.meet(what, error, patience_s=patience_s)
+
+    def _checksums(self, key: _Key, given: Mapping[str, Any]) -> dict[str, int]:
+        """Of what is fed whole, in the first runs of a program and now and then; ranks count the same runs."""
+        whole = [name for name, share in key[1] if not share]
+        if not whole or self._guard is None or self._guard.size == 1:
+            return {}
+        runs = self._runs.get(key, 0)
+        if runs >= _FIRST_COMPARED and runs % _COMPARED_EVERY:
+            return {}
+        return {name: self._feeding.checksum(self.graph[name], given[name]) for name in whole}
+
+    def _meet_fed(self, label: str, checksums: Mapping[str, int]) -> None:
+        """Meets before a run, and compares what is fed whole.
+
+        Raises:
+            FeedError: on all ranks, if it differs.
+        """
+        if self._guard is None:
+            return
+        try:
+            self._guard.meet(label, shared=checksums)
+        except DifferenceError as error:
+            name = error.differing[0]
+            ranks: dict[int | None, list[int]] = {}
+            for rank, checksum in enumerate(rank.get(name) for rank in error.ranks):
+                ranks.setdefault(checksum, []).append(rank)
+            parts = "; ".join(f"{number:#010x} on {written_ranks(who)}" for number, who in ranks.items())
+            op = self.graph[name]
+            share = self._feeding.share_of(op)
+            remedy = "Feed the same everywhere (seed what shuffles or draws the batches)"
+            if share is not None:
+                remedy += f", or feed each rank its own share, the rank-th part of the batch, of shape {share}"
+            raise FeedError(
+                f"{op}: was fed as a whole {op.outputs[0]}, which must be the same on all {len(error.ranks)} ranks. "
+                f"Got arrays with the checksums {parts}. {remedy}."
+            ) from None
 
     def _prepare(self, fetches: tuple[Fetch, ...], given: Mapping[str, Any]) -> tuple[_Key, dict[str, np.ndarray]]:
         """Which program to run, and what is fed to it: all that needs no other rank."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,35 @@ import numpy as np
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.watch import current_watch
 
-__all__ = ["Guard"]
+__all__ = ["DifferenceError", "Guard"]
 
 # How long a rank whose local graph failed waits for the others, which may be stuck in that graph's collectives.
 FAILURE_PATIENCE_S = 10.0
+
+
+class DifferenceError(CollectiveError):
+    """Numbers that all ranks must share differ.
+
+    Attributes:
+        ranks: the numbers of each rank, by name.
+        differing: names of those that differ.
+    """
+
+    def __init__(self, ranks: Sequence[Mapping[str, int]]) -> None:
+        """Takes all ranks' numbers."""
+        names = sorted({name for rank in ranks for name in rank})
+        differing = [name for name in names if len({rank.get(name) for rank in ranks}) > 1]
+        super().__init__(f"{', '.join(differing)}: must be the same on all {len(ranks)} ranks. Got {list(ranks)}.")
+        self.ranks = ranks
+        self.differing = differing
 
 
 class Guard:
     """Lets all ranks take a step together, or none.
 
     Before a step each rank says which one it is about to take, or that it failed to get ready for it. If all are
-    ready for the same one they go on; otherwise each of them gets an error. That takes one reduction of 24 bytes.
+    ready for the same one they go on; otherwise each of them gets an error. That takes one reduction of 40 bytes, which
+    also compares a number that ranks must share.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -39,22 +57,31 @@ class Guard:
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
         self._digests: dict[str, int] = {}
-        self._ours = np.zeros(3, dtype=np.int64)
-        self._theirs = np.zeros(3, dtype=np.int64)
+        self._ours = np.zeros(5, dtype=np.int64)
+        self._theirs = np.zeros(5, dtype=np.int64)
 
     def close(self) -> None:
         """Ends it, because the ranks that took steps together do so no longer; collective."""
         self._comm.Free()
 
-    def meet(self, what: str, error: BaseException | None = None, *, patience_s: float | None = None) -> None:
+    def meet(
+        self,
+        what: str,
+        error: BaseException | None = None,
+        *,
+        patience_s: float | None = None,
+        shared: Mapping[str, int] | None = None,
+    ) -> None:
         """Waits until all ranks are here; collective.
 
         Args:
             what: the step that this rank is about to take.
             error: why it cannot; the caller raises it afterwards.
             patience_s: end the job if the others are not here by then.
+            shared: numbers below 2^62 that must be the same on all ranks, by name.
 
         Raises:
+            DifferenceError: on all ranks, if one of ``shared`` differs.
             CollectiveError: on ranks without an error, if other ranks have one or are about to take another step.
         """
         if self.size == 1:
@@ -63,11 +90,14 @@ class Guard:
         if digest is None:
             digest = int.from_bytes(hashlib.sha256(what.encode()).digest()[:7], "big")
             self._digests[what] = digest
-        self._ours[:] = digest, -digest, error is not None
+        number = hash(tuple(shared.values())) >> 2 if shared else 0  # of integers, so the same in every process
+        self._ours[:] = digest, -digest, error is not None, number, -number
         failure = None if error is None else "".join(traceback.format_exception(error))
         with current_watch().waiting(what, patience_s, failure):
             self._comm.Allreduce(self._ours, self._theirs, self._mpi.MAX)
             if not self._theirs[2] and self._theirs[0] == -self._theirs[1]:
+                if self._theirs[3] != -self._theirs[4]:
+                    raise DifferenceError(self._comm.allgather(dict(shared or {})))
                 return
             said = self._comm.allgather((what, None if error is None else f"{type(error).__name__}: {error}"))
         if error is not None:

@@ -20,8 +20,8 @@ EXPECTED = {
     "settings of one rank": ("", "True"),
     "constants as initial values": (
         "CollectiveError",
-        r"^Variable 'w' \(differences\.py:\d+\): what its initial value is made of \(Const 'w/Init\S*'\) must be the same "
-        r"on all {ranks} ranks.* Got \[0\.12.*\) on {others}; \[0\.34.*\) on rank {last}\. Seed NumPy",
+        r"^Variable 'w' \(differences\.py:\d+\): what its initial value is made of \(Const 'w/Init\S*'\) must be "
+        r"the same on all {ranks} ranks.* Got \[0\.12.*\) on {others}; \[0\.34.*\) on rank {last}\. Seed NumPy",
     ),
     "seeds of an initializer": (
         "CollectiveError",
@@ -34,7 +34,8 @@ EXPECTED = {
     "constants": ("CollectiveError", r"^Const 'Const' .* Got \[2\.0\] .* on {others}; \[3\.0\] .* on rank {last}\."),
     "initial values drawn outside of tensorflow": (
         "CollectiveError",
-        r"^Variable 'w' .*: its initial value must be the same on all {ranks} ranks.* on {others}; \w+ on rank {last}\.",
+        r"^Variable 'w' .*: its initial value must be the same on all {ranks} ranks.* on {others}; \w+ on rank "
+        r"{last}\.",
     ),
     "shares": ("", "None"),
 } | dict.fromkeys(

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library, op_def_registry
 
+from tensoropt.api.difference import Expected, difference, tolerance_of
 from tensoropt.api.importer import import_operators
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.graph.registry import declaration, registered_types, rule_of
@@ -30,10 +31,6 @@ from tests.lockstep import Lockstep
 __all__ = ["MESHES", "Part", "Report", "SampleGraph", "check_sample", "lowered_types", "samples_of"]
 
 MESHES = (Mesh((2,)), Mesh((3,)), Mesh((2, 2)), Mesh((2, 3)), Mesh((2, 2, 2)))
-
-# Of the largest value in the tensor.
-_TOLERANCES = {"float16": 5e-3, "bfloat16": 3e-2, "float32": 2e-5, "complex64": 2e-5}
-_SMALL = 0.1
 
 
 def lowered_types() -> tuple[str, ...]:
@@ -449,25 +446,19 @@ def _compare(
         return None if may_lack and len(missing) == len(found) else f"none on ranks {missing}"
     exact = expected.dtype.kind in "biu"
     wide = expected.dtype if exact else np.complex128 if expected.dtype.kind == "c" else np.float64
-    tolerance = 0.0
-    if not exact:
-        finite = np.abs(expected.astype(wide))
-        largest = float(np.max(finite[np.isfinite(finite)], initial=_SMALL))
-        tolerance = _TOLERANCES.get(tf.as_dtype(expected.dtype).name, 1e-9) * largest
+    tolerance = tolerance_of([tf.as_dtype(expected.dtype).name])
+    # What operators read in a sample is of the order of 1.
+    whole = Expected.of(expected, tolerance.noise)
     for rank in sorted(found):
         members = mesh.group_members(rank, layout.partial)
         terms = [found[_pick(found, mesh, configuration, member)].astype(wide) for member in members]
         total = terms[0] if len(terms) == 1 else np.sum(terms, axis=0).astype(wide)
-        whole = expected.astype(wide)[layout.slices(expected.shape, mesh, rank)]
-        if total.shape != whole.shape:
-            return f"shape {total.shape} on rank {rank}, expected {whole.shape}"
-        if exact:
-            if not np.array_equal(total, whole):
-                return f"{int(np.sum(total != whole))} of {whole.size} values differ on rank {rank}"
-        elif not np.allclose(total, whole, rtol=0, atol=tolerance, equal_nan=True):
-            with np.errstate(invalid="ignore"):
-                difference = float(np.nanmax(np.abs(total - whole), initial=0.0))
-            return f"largest difference {difference:.3g} on rank {rank}, tolerated {tolerance:.3g}"
+        piece = whole.part(layout.slices(expected.shape, mesh, rank))
+        if total.shape != piece.value.shape:
+            return f"shape {total.shape} on rank {rank}, expected {piece.value.shape}"
+        apart = difference(total, piece, tolerance)
+        if not apart <= tolerance.relative:
+            return f"largest difference {apart:.3g} on rank {rank} (relative), tolerated {tolerance.relative:.3g}"
     return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["TOLERANCES", "Tolerance", "difference", "tolerance_of"]
+__all__ = ["TOLERANCES", "Expected", "Tolerance", "difference", "expected_gradients", "largest", "tolerance_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,66 @@ def tolerance_of(dtypes: Iterable[str]) -> Tolerance:
     return max(known, key=lambda tolerance: tolerance.relative, default=_EXACT)
 
 
-def difference(
-    mine: Any, theirs: Any, tolerance: Tolerance | None = None, *, scale: float | None = None, noise: float = 0.0
-) -> float:
-    """The largest difference of two values, relative to the second; rounding explains up to ``tolerance.relative``.
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a value must be, and what differences from it are held against.
+
+    Attributes:
+        value: What it must be.
+        scale: What differences are relative to.
+        noise: What is no difference, whatever the scale.
+    """
+
+    value: np.ndarray
+    scale: float
+    noise: float = 0.0
+
+    @classmethod
+    def of(cls, value: Any, noise: float = 0.0) -> Expected:
+        """A value whose differences are relative to the largest of its numbers."""
+        return cls(np.asarray(value), largest(value), noise)
+
+    @classmethod
+    def changed(cls, before: Any, after: Any, tolerance: Tolerance) -> Expected:
+        """A value that a step has changed: differences are relative to the change, which may be small beside it."""
+        change = largest(np.subtract(after, before, dtype=np.complex128))
+        return cls(np.asarray(after), change, tolerance.noise * max(largest(before), largest(after)))
+
+    def part(self, slices: tuple[slice, ...]) -> Expected:
+        """A piece of the value, held against the same."""
+        return Expected(self.value[slices], self.scale, self.noise)
+
+
+def expected_gradients(gradients: Sequence[Any], tolerance: Tolerance) -> list[Expected]:
+    """The gradients of a step.
+
+    That of a bias that changes nothing (of the keys in attention, say) is what rounding leaves of terms that cancel.
+    How large these are shows in the other gradients.
+    """
+    noise = tolerance.noise * max(map(largest, gradients), default=0.0)
+    return [Expected.of(gradient, noise) for gradient in gradients]
+
+
+def largest(value: Any) -> float:
+    """The largest absolute value that is finite."""
+    array = np.asarray(value)
+    sizes = np.abs(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
+    return float(np.max(sizes[np.isfinite(sizes)], initial=0.0))
+
+
+def difference(mine: Any, expected: Any, tolerance: Tolerance | None = None) -> float:
+    """The largest difference of a value from what it must be, relative; rounding makes up to ``tolerance.relative``.
 
     Integers and truth values differ by infinity or not at all; so do values of which one is not finite where the other
     is, and values of different shapes.
 
     Args:
-        mine: the value in question.
-        theirs: what it must be.
-        tolerance: that of the coarser one's dtype by default.
-        scale: what differences are relative to: by default the largest absolute value of ``theirs`` that is finite.
-        noise: what is no difference, whatever the scale: ``tolerance.noise`` times the largest of the numbers that the
-            value is computed from, where they may cancel.
+        mine: the value.
+        expected: what it must be: an :class:`Expected`, or a value alone.
+        tolerance: by default that of the coarser of the two dtypes.
     """
-    a, b = np.asarray(mine), np.asarray(theirs)
+    known = expected if isinstance(expected, Expected) else Expected.of(expected)
+    a, b = np.asarray(mine), known.value
     if a.shape != b.shape:
         return float("inf")
     if a.size == 0:
@@ -78,9 +121,6 @@ def difference(
         apart = float(np.max(np.where(same, 0.0, np.abs(a - b))))
     if apart == 0.0:
         return 0.0
-    if scale is None:
-        sizes = np.abs(b[np.isfinite(b)])
-        scale = float(sizes.max()) if sizes.size else 0.0
     # So that relative * unit is all that is allowed.
-    unit = scale + (noise / tolerance.relative if tolerance.relative else 0.0)
+    unit = known.scale + (known.noise / tolerance.relative if tolerance.relative else 0.0)
     return apart / unit if np.isfinite(apart) and unit > 0.0 else float("inf")

@@ -11,14 +11,14 @@ import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
-from tensoropt.api.difference import tolerance_of
+from tensoropt.api.difference import Expected, largest, tolerance_of
 from tensoropt.api.model import Model, TrainStep
 from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
 from tensoropt.exec.building import share_slots
 from tensoropt.exec.stored import Stored, stored_variables
 
-__all__ = ["InitialValues", "Moved", "Reference"]
+__all__ = ["InitialValues", "Observed", "Reference"]
 
 _VARIABLE_OPS = ("VarHandleOp", "ReadVariableOp", "VarIsInitializedOp")
 
@@ -96,16 +96,20 @@ def _stateful_ops(tensor: Any) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """A value, and how far it moves.
+class Observed:
+    """A value, and what it is computed from.
 
     Attributes:
+        name: The tensor's.
         value: The value.
-        noise: By how much it moves, at most, if what it is computed from moves by its rounding.
+        sources: Tensors that it follows from alone; none where computing it again would do something, such as draw.
+        inputs: Their values.
     """
 
-    value: np.ndarray
-    noise: float
+    name: str
+    value: Any
+    sources: Sequence[Any]
+    inputs: Sequence[Any]
 
 
 class Reference:
@@ -155,11 +159,27 @@ class Reference:
         )
         return np.asarray(loss_value), values
 
-    def run_operator(self, op: str, outputs: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Moved]:
-        """Outputs of one operator, each with how far it moves when the operator's inputs do."""
-        sources = _sources(self._graph.get_operation_by_name(op))
-        values, inputs = self._session.run([list(outputs), sources], _named(feeds))
-        return self._moved(outputs, values, sources, inputs)
+    def run_operators(self, tensors: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Observed]:
+        """Values of tensors, with what they are computed from."""
+        sources = [_sources(self._graph.get_tensor_by_name(name).op) for name in tensors]
+        values, inputs = self._session.run([list(tensors), sources], _named(feeds))
+        return [Observed(*found) for found in zip(tensors, values, sources, inputs, strict=True)]
+
+    def noise(self, observed: Observed) -> float:
+        """By how much a value moves, at most, if what it is computed from moves by its rounding."""
+        random = np.random.default_rng(0)
+        moved = {}
+        for tensor, value in zip(observed.sources, observed.inputs, strict=True):
+            by = tolerance_of([tensor.dtype.name]).noise
+            moved[tensor] = value
+            if by:
+                shift = by * random.choice([-1.0, 1.0], np.shape(value))
+                moved[tensor] = (value * (1.0 + shift)).astype(tensor.dtype.as_numpy_dtype)
+        if not moved:
+            return 0.0
+        other = self._session.run(observed.name, moved)
+        with np.errstate(invalid="ignore"):
+            return largest(np.subtract(observed.value, other, dtype=np.complex128))
 
     def follow_step(
         self,
@@ -168,7 +188,7 @@ class Reference:
         variables: Sequence[str],
         feeds: Mapping[str, np.ndarray],
         gradients: Sequence[np.ndarray],
-    ) -> tuple[Moved, list[np.ndarray]]:
+    ) -> tuple[Expected, list[np.ndarray]]:
         """One training step whose update is by the gradients of another run, which it follows so.
 
         Rounding would otherwise lead the two runs apart: Adam's first steps are as long for a gradient that is nothing
@@ -188,28 +208,11 @@ class Reference:
             self._followed[step] = self._follow(self._steps[step])
         fed, update = self._followed[step]
         sources = _sources(self._graph.get_tensor_by_name(loss).op)
-        values, inputs, own, _ = self._session.run(
-            [[loss], sources, [self._gradients[step, name] for name in variables], update],
+        value, inputs, own, _ = self._session.run(
+            [loss, sources, [self._gradients[step, name] for name in variables], update],
             {**_named(feeds), **dict(zip(fed, gradients, strict=True))},
         )
-        return self._moved([loss], values, sources, inputs)[0], own
-
-    def _moved(self, names: Sequence[str], values: Sequence[Any], sources: list[Any], inputs: list[Any]) -> list[Moved]:
-        random = np.random.default_rng(0)
-        moved = {}
-        for tensor, value in zip(sources, inputs, strict=True):
-            by = tolerance_of([tensor.dtype.name]).noise
-            moved[tensor] = value
-            if by:
-                shift = by * random.choice([-1.0, 1.0], np.shape(value))
-                moved[tensor] = (value * (1.0 + shift)).astype(tensor.dtype.as_numpy_dtype)
-        others = self._session.run(list(names), moved) if sources else values
-        result = []
-        for value, other in zip(values, others, strict=True):
-            with np.errstate(invalid="ignore"):
-                apart = np.abs(np.asarray(value, np.complex128) - np.asarray(other, np.complex128))
-            result.append(Moved(np.asarray(value), float(np.max(apart[np.isfinite(apart)], initial=0.0))))
-        return result
+        return Expected.of(value, self.noise(Observed(loss, value, sources, inputs))), own
 
     def stored(self) -> dict[Stored, np.ndarray]:
         """The values of the variables and of the optimizers' slots."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tensoropt.api.difference import Tolerance, difference, tolerance_of
+from tensoropt.api.difference import Expected, Tolerance, difference, expected_gradients, tolerance_of
 from tensoropt.api.job import Job, current_job
 from tensoropt.api.model import Model, TrainStep, current_model
-from tensoropt.api.reference import InitialValues, Moved, Reference
+from tensoropt.api.reference import InitialValues, Reference
 from tensoropt.api.seeds import Seeds
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.errors import SessionError, VerificationError
@@ -25,6 +25,7 @@ from tensoropt.plan.plan import Plan
 __all__ = ["Verification", "reference_losses", "verify"]
 
 Feeds = Mapping[str, np.ndarray]
+_HELD_BYTES = 64 << 20
 _FOLLOWED = ("Fanout", "Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "Transpose", "StopGradient")
 
 
@@ -179,15 +180,10 @@ class _Run:
         """What differs first in the last of the batches."""
         for batch in batches[:-1]:
             self._train_step(batch)
-        for op in self._forward():
-            # Outputs that only TensorFlow's own gradient reads have no consumer here, and need not exist.
-            outputs = [TensorId(op.name, index) for index in range(len(op.outputs))]
-            tensors = [tensor for tensor in outputs if tensor.index == 0 or self._graph.consumers(tensor)]
-            mine = self._executor.run(tensors, _needed(self._graph, op, batches[-1]))
-            theirs = self._values(op, tensors, batches[-1])
-            for found in self._compare_values(mine, theirs, self._tolerances[op.name]):
-                if found.is_wrong:
-                    return self._message(f"{op}: its value", op.name, found)
+        for operators in self._forward():
+            message = self._locate_value(operators, batches[-1])
+            if message is not None:
+                return message
         loss, gradients, stored = self._train_step(batches[-1])
         if loss.is_wrong:
             return self._message(f"loss '{self._step.loss}': its value", _tensor_id(self._step.loss).op, loss)
@@ -225,55 +221,77 @@ class _Run:
                 self._stored = after
             mine = self._executor.stored()
         tolerance = self._tolerances[_tensor_id(step.loss).op]
-        reference = self._reference is not None
-        found = self._compare_values([loss], [theirs] if reference else None, tolerance)
-        # The gradient of a bias that changes nothing is the rounding of what cancels in it, which other gradients show.
-        largest = max((_largest(value) for value in own), default=0.0) if reference else 0.0
-        compared = [Moved(value, tolerance.noise * largest) for value in own] if reference else None
-        gradients_found = self._compare_values(gradients, compared, tolerance)
-        stored = {}
-        for key, (piece, part) in mine.items():
-            whole, change = None, 0.0
-            if reference:
-                whole = Moved(after[key], tolerance.noise * max(_largest(after[key]), _largest(before[key])))
-                change = _largest(np.subtract(after[key], before[key], dtype=np.complex128))
-            stored[key] = self._compare(piece, whole, tolerance, part, change)
+        on_0 = self._reference is not None
+        found = self._compare_values([loss], [theirs if on_0 else None], tolerance)[0]
+        of_gradients = self._compare_values(
+            gradients, expected_gradients(own, tolerance) if on_0 else [None] * len(gradients), tolerance
+        )
+        of_stored = self._agree(
+            [
+                self._compare(
+                    piece, Expected.changed(before[key], after[key], tolerance) if on_0 else None, tolerance, part
+                )
+                for key, (piece, part) in mine.items()
+            ],
+            tolerance,
+        )
         return (
-            found[0],
-            dict(zip(step.variables, gradients_found, strict=True)),
-            dict(zip(stored, self._agree(list(stored.values()), tolerance), strict=True)),
+            found,
+            dict(zip(step.variables, of_gradients, strict=True)),
+            dict(zip(mine, of_stored, strict=True)),
         )
 
-    def _forward(self) -> list[Operator]:
+    def _forward(self) -> Iterator[list[Operator]]:
+        """The operators of the forward pass in order, as many at a time as one may well hold the values of."""
         hidden = ("Fanout", "Sink", "NoOp", "Variable", "Placeholder", "PlaceholderWithDefault", "Const")
-        needed = self._graph.needed_for([f"{self._step.loss}/sink"])
-        return [op for op in needed if op.type not in hidden and op.outputs]
+        several: list[Operator] = []
+        held = 0
+        for op in self._graph.needed_for([f"{self._step.loss}/sink"]):
+            if op.type in hidden or not op.outputs:
+                continue
+            size = sum(spec.size_bytes for spec in op.outputs)
+            if several and held + size > _HELD_BYTES:
+                yield several
+                several, held = [], 0
+            several.append(op)
+            held += size
+        yield several
 
-    def _values(self, op: Operator, tensors: list[TensorId], batch: dict[str, np.ndarray]) -> list[Moved] | None:
-        """One process's values, on rank 0."""
-        with self._job.step("verify: a value of one process"):
-            if self._reference is None:
-                return None
-            names = [str(tensor) for tensor in tensors]
-            return self._reference.run_operator(op.name, names, _needed(self._graph, op, batch))
+    def _locate_value(self, operators: list[Operator], batch: dict[str, np.ndarray]) -> str | None:
+        """The first of the operators whose value differs."""
+        tensors, feeds = [], _needed(self._graph, operators, batch)
+        for op in operators:
+            # Outputs that only TensorFlow's own gradient reads have no consumer here, and need not exist.
+            outputs = [TensorId(op.name, index) for index in range(len(op.outputs))]
+            tensors += [tensor for tensor in outputs if tensor.index == 0 or self._graph.consumers(tensor)]
+        mine = self._executor.run(tensors, feeds)
+        observed = []
+        with self._job.step("verify: values of one process"):
+            if self._reference is not None:
+                observed = self._reference.run_operators([str(tensor) for tensor in tensors], feeds)
+        for index, tensor in enumerate(tensors):
+            tolerance = self._tolerances[tensor.op]
+            wanted = Expected.of(observed[index].value) if observed else None
+            if self._compare_values([mine[index]], [wanted], tolerance)[0].is_wrong:
+                # It may be what rounding leaves of numbers that cancel.
+                if self._reference is not None:
+                    wanted = Expected.of(observed[index].value, self._reference.noise(observed[index]))
+                found = self._compare_values([mine[index]], [wanted], tolerance)[0]
+                if found.is_wrong:
+                    return self._message(f"{self._graph[tensor.op]}: its value", tensor.op, found)
+        return None
 
-    def _compare_values(self, mine: Sequence[Any], theirs: list[Moved] | None, tolerance: Tolerance) -> list[_Found]:
-        """How whole values differ from rank 0's of one process, which other ranks give None for."""
-        pairs = [(value, None if theirs is None else theirs[index]) for index, value in enumerate(mine)]
+    def _compare_values(
+        self, mine: Sequence[Any], theirs: Sequence[Expected | None], tolerance: Tolerance
+    ) -> list[_Found]:
+        """How whole values differ from those that rank 0 gives; other ranks give None for them."""
+        pairs = zip(mine, theirs, strict=True)
         return self._agree([self._compare(value, other, tolerance) for value, other in pairs], tolerance)
 
-    def _compare(
-        self,
-        mine: Any,
-        theirs: Moved | None,
-        tolerance: Tolerance,
-        part: tuple[slice, ...] = (),
-        scale: float | None = None,
-    ) -> float:
+    def _compare(self, mine: Any, theirs: Expected | None, tolerance: Tolerance, part: tuple[slice, ...] = ()) -> float:
         """How this rank's value differs from a part of the one that rank 0 gives; all ranks compare the same one."""
-        whole, scale = (theirs, scale) if self._job.size == 1 else self._job.comm.bcast((theirs, scale), root=0)
-        scale = _largest(whole.value) if scale is None else scale
-        return difference(mine, whole.value[part], tolerance, scale=scale, noise=whole.noise)
+        whole = theirs if self._job.size == 1 else self._job.comm.bcast(theirs, root=0)
+        return difference(mine, whole.part(part), tolerance)
 
     def _agree(self, found: list[float], tolerance: Tolerance) -> list[_Found]:
         """The largest of all ranks, on every rank."""
@@ -305,12 +323,6 @@ def _tolerances(graph: Graph, relative: float | None) -> dict[str, Tolerance]:
     if relative is None:
         return found
     return {name: replace(tolerance, relative=relative) for name, tolerance in found.items()}
-
-
-def _largest(value: Any) -> float:
-    """The largest absolute value that is finite."""
-    sizes = np.abs(np.asarray(value).astype(np.complex128))
-    return float(np.max(sizes[np.isfinite(sizes)], initial=0.0))
 
 
 def random_feeds(graph: Graph, seed: int) -> dict[str, np.ndarray]:
@@ -349,8 +361,8 @@ def _bound(graph: Graph, name: str) -> int:
     return min(bounds, default=2)
 
 
-def _needed(graph: Graph, op: Operator, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    names = {other.name for other in graph.needed_for([op.name])}
+def _needed(graph: Graph, operators: list[Operator], batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = {other.name for other in graph.needed_for([op.name for op in operators])}
     return {name: value for name, value in batch.items() if name in names}
 
 

@@ -26,6 +26,7 @@ from tensoropt.exec.merging import keep_apart
 from tensoropt.exec.primitive_cache import uncache_products
 from tensoropt.exec.segments import keep_segments
 from tensoropt.exec.stored import Stored, stored_variables
+from tensoropt.exec.sums import keep_order
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -358,6 +359,7 @@ class Executor:
             if self._local.one_thread:
                 keep_segments(targets, chain.names, built, builder.backward)
             keep_apart(targets, built)
+            keep_order(self.tf_graph, built)
             emitted = self.engine.emitted(self.tf_graph)[before:]
         # Every rank compares what it is about to run: a difference would pair up the wrong collectives.
         if self._agree is not None:

@@ -17,6 +17,7 @@ from tests.exec.random_runs import (
     make_case,
     real_session,
     reference_outcome,
+    replicas_apart,
     small_session,
     train,
 )
@@ -35,17 +36,23 @@ def main() -> None:
         for start in range(first, first + count, comm.size):
             seeds = range(start, min(start + comm.size, first + count))
             cases = [make_case(seed, comm.size, Path(folder)) for seed in seeds]
-            # Each rank has one to run alone, so that none waits.
-            outcomes = comm.allgather(reference_outcome(cases[comm.rank]) if comm.rank < len(cases) else None)
-            for case, expected in zip(cases, outcomes, strict=False):
+            outcomes = []
+            for case in cases:
                 seed = case.model.seed
                 agree(comm, f"graph of seed {seed}", case.imported.graph.fingerprint())
                 agree(comm, f"plan of seed {seed}", repr(case.plan.to_json()))
                 if engine is None:
                     engine = MpiEngine(case.plan.mesh.shape)
                 config = small_session() if seed % _REAL else real_session()
-                found = train(case, engine, agree=lambda what, value: agree(comm, what, value), config=config)
-                wrong = comm.allgather(differences(case, found, expected))
+                outcomes.append(train(case, engine, agree=lambda what, value: agree(comm, what, value), config=config))
+            # Each rank has one to run alone, so that none waits.
+            mine = reference_outcome(cases[comm.rank], outcomes[comm.rank]) if comm.rank < len(cases) else None
+            expected = comm.allgather(mine)
+            for case, found, wanted in zip(cases, outcomes, expected, strict=False):
+                seed = case.model.seed
+                config = small_session() if seed % _REAL else real_session()
+                everyone = comm.allgather(found.stored)
+                wrong = comm.allgather(differences(case, found, wanted) + replicas_apart(everyone))
                 if any(wrong):
                     failed.append(seed)
                     where = first_difference(case, engine, config)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.difference import difference
+from tensoropt.api.difference import Expected, difference, expected_gradients, largest, tolerance_of
 from tensoropt.api.job import trainings
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.reference import InitialValues, Reference
@@ -34,6 +34,7 @@ from tests.exec.random_models import RandomModel, build_model
 __all__ = [
     "Case",
     "Outcome",
+    "Wanted",
     "differences",
     "first_difference",
     "make_case",
@@ -45,8 +46,6 @@ __all__ = [
     "small_session",
     "train",
 ]
-
-_TOLERANCE = {"float64": 1e-8, "float32": 2e-4}
 
 
 @dataclass(frozen=True)
@@ -182,35 +181,49 @@ def _fed(feeds: Mapping[str, np.ndarray], engine: CollectiveEngine, seed: int) -
     return result
 
 
-def reference_outcome(case: Case) -> Outcome:
-    """The same three steps by TensorFlow alone."""
+@dataclass
+class Wanted:
+    """What one process gives, as :class:`Outcome`; its updates go by another run's gradients."""
+
+    losses: list[Expected] = field(default_factory=list)
+    gradients: list[dict[str, Expected]] = field(default_factory=list)
+    variables: dict[str, Expected] = field(default_factory=dict)
+    stored: dict[Stored, Expected] = field(default_factory=dict)
+
+
+def reference_outcome(case: Case, found: Outcome) -> Wanted:
+    """The same three steps by TensorFlow alone, which takes them by the gradients that were found."""
     model = case.model
     reference = Reference(case.recorded, case.seeds)
-    outcome = Outcome()
-    for feeds in model.feeds:
-        loss, gradients = reference.run_step(model.train, model.loss, model.variables, feeds)
-        outcome.losses.append(float(loss))
-        outcome.gradients.append(dict(zip(model.variables, gradients, strict=True)))
-    outcome.variables = {name: reference.variable(name) for name in model.states}
+    tolerance = tolerance_of([model.dtype])
+    wanted = Wanted()
+    before = reference.stored()
+    for feeds, gradients in zip(model.feeds, found.gradients, strict=True):
+        given = [gradients[name] for name in model.variables]
+        loss, own = reference.follow_step(model.train, model.loss, model.variables, feeds, given)
+        wanted.losses.append(loss)
+        wanted.gradients.append(dict(zip(model.variables, expected_gradients(own, tolerance), strict=True)))
+    after = reference.stored()
+    wanted.stored = {key: Expected.changed(before[key], after[key], tolerance) for key in after}
+    wanted.variables = {name: wanted.stored[Stored(name)] for name in model.states}
     reference.close()
-    if not np.all(np.isfinite(outcome.losses)):
-        raise AssertionError(f"seed {model.seed}: the model is no good, its losses are {outcome.losses}")
-    return outcome
+    losses = [float(loss.value) for loss in wanted.losses]
+    if not np.all(np.isfinite(losses)):
+        raise AssertionError(f"seed {model.seed}: the model is no good, its losses are {losses}")
+    return wanted
 
 
-def differences(case: Case, found: Outcome, expected: Outcome) -> list[str]:
+def differences(case: Case, found: Outcome, wanted: Wanted) -> list[str]:
     """What is not equal, in order of appearance."""
-    pairs: list[tuple[str, Any, Any]] = []
-    for step, (loss, gradients) in enumerate(zip(expected.losses, expected.gradients, strict=True)):
+    pairs: list[tuple[str, Any, Expected]] = []
+    for step, (loss, gradients) in enumerate(zip(wanted.losses, wanted.gradients, strict=True)):
         pairs.append((f"loss of step {step}", found.losses[step], loss))
         pairs += [(f"gradient of {n} in step {step}", found.gradients[step][n], g) for n, g in gradients.items()]
-    pairs += [(f"variable {name}", found.variables[name], value) for name, value in expected.variables.items()]
-    return [
-        f"{what}: {error:.3g} of {scale:.3g}"
-        for what, one, other in pairs
-        for error, scale in [_error(one, other)]
-        if not error <= _TOLERANCE[case.model.dtype] * max(1.0, scale)
-    ]
+    pairs += [(f"variable {name}", found.variables[name], value) for name, value in wanted.variables.items()]
+    pairs += [(str(key), piece, wanted.stored[key].part(part)) for key, (piece, part) in found.stored.items()]
+    tolerance = tolerance_of([case.model.dtype])
+    errors = [(what, difference(one, other, tolerance), other.scale) for what, one, other in pairs]
+    return [f"{what}: {error:.3g} of {scale:.3g}" for what, error, scale in errors if not error <= tolerance.relative]
 
 
 def replicas_apart(stored: Sequence[Mapping[Stored, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
@@ -248,23 +261,18 @@ def first_difference(case: Case, engine: CollectiveEngine, config: Any) -> str:
     reference = Reference(case.recorded, case.seeds)
     kept = [(t, value) for t, value in zip(tensors, found, strict=True) if t.op in existing]
     expected = reference.run([str(t) for t, _ in kept], feeds)
+    scales = {str(t): largest(value) for (t, _), value in zip(kept, expected, strict=True)}
     reference.close()
+    tolerance = tolerance_of([case.model.dtype])
     for (tensor, value), other in zip(kept, expected, strict=True):
-        error, scale = _error(value, other)
-        if not error <= _TOLERANCE[case.model.dtype] * max(1.0, scale):
-            op = graph[tensor.op]
-            lines = [f"{op} {list(map(str, graph.input_specs(op)))} -> {op.outputs[0]}: {error:.3g} of {scale:.3g}"]
+        op = graph[tensor.op]
+        noise = tolerance.noise * max((scales.get(str(t), 1.0) for t in op.inputs), default=0.0)
+        error = difference(value, Expected.of(other, noise), tolerance)
+        if not error <= tolerance.relative:
+            lines = [f"{op} {list(map(str, graph.input_specs(op)))} -> {op.outputs[0]}: {error:.3g}"]
             lines.append(f"  configuration {case.plan.configuration(op.name)}")
             for edge in graph.edges():
                 if edge.consumer == op.name:
                     lines.append(f"  {edge} {list(map(str, case.plan.edge(edge).forward))}")
             return "\n".join(lines)
     return "no forward value differs"
-
-
-def _error(one: Any, other: Any) -> tuple[float, float]:
-    a, b = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    if a.shape != b.shape:
-        return float("inf"), float("nan")
-    scale = float(np.max(np.abs(b), initial=0.0))
-    return float(np.max(np.abs(a - b), initial=0.0)), scale

@@ -20,6 +20,7 @@ from tests.exec.random_runs import (
     first_difference,
     make_case,
     reference_outcome,
+    replicas_apart,
     small_session,
     train,
 )
@@ -60,9 +61,10 @@ def _problems(seed: int, mesh: tuple[int, ...], folder: Path) -> list[str]:
 
 def _problems_of(case: Case, mesh: tuple[int, ...]) -> list[str]:
     ranks = math.prod(mesh)
-    expected = reference_outcome(case)
     found = run_threads(ranks, mesh, lambda engine: train(case, engine, agree=None, config=small_session()))
+    expected = reference_outcome(case, found[0])
     wrong = [(rank, what) for rank, one in enumerate(found) for what in differences(case, one, expected)]
+    wrong += [(0, what) for what in replicas_apart([one.stored for one in found])]
     if not wrong:
         return []
     where = run_threads(ranks, mesh, lambda engine: first_difference(case, engine, small_session()))[0]

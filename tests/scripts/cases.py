@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import tensoropt
+from tensoropt.api.difference import Expected, difference, tolerance_of
 from tensoropt.api.job import current_job
 from tensoropt.api.model import current_model
 from tensoropt.api.strategy import import_model
@@ -25,7 +26,6 @@ from tensoropt.plan.plan import Plan
 from tensoropt.search.space import SearchSpace
 
 BATCH = 8
-TOLERANCE = 2e-5
 CASES: dict[str, Callable[[], None]] = {}
 Model = Mapping[str, Any]  # what to run and to feed, by name
 
@@ -41,21 +41,27 @@ def case(function: Callable[[], None]) -> Callable[[], None]:
 
 def random_plan(seed: int) -> Plan:
     """A random legal plan for the current model, the same on every rank."""
+    return next(random_plans([seed]))
+
+
+def random_plans(seeds: Iterable[int]) -> Iterator[Plan]:
+    """Random legal plans for the current model."""
     imported = current_job().imported[current_model()] = import_model(current_model())
     topology = current_job().topology
     assert topology is not None
     space = SearchSpace(imported.graph, AnalyticCost(topology), slots=imported.slots)
-    random = np.random.default_rng(seed)
-    chosen: dict[str, Configuration] = {}
-    for op in imported.graph.operators:
-        choices = space.choices(op.name)
-        pinned = space.rules[op.name].pinned_input
-        if pinned is not None:  # written or read where the variable is stored
-            source = op.inputs[pinned]
-            stored = chosen[source.op].output_layouts(space.rules[source.op], source.index).value
-            choices = tuple(c for c in choices if c.input_layouts(space.rules[op.name], pinned).value == stored)
-        chosen[op.name] = choices[int(random.integers(len(choices)))]
-    return space.plan(space.assignment(chosen), f"random {seed}", {})
+    for seed in seeds:
+        random = np.random.default_rng(seed)
+        chosen: dict[str, Configuration] = {}
+        for op in imported.graph.operators:
+            choices = space.choices(op.name)
+            pinned = space.rules[op.name].pinned_input
+            if pinned is not None:  # written or read where the variable is stored
+                source = op.inputs[pinned]
+                stored = chosen[source.op].output_layouts(space.rules[source.op], source.index).value
+                choices = tuple(c for c in choices if c.input_layouts(space.rules[op.name], pinned).value == stored)
+            chosen[op.name] = choices[int(random.integers(len(choices)))]
+        yield space.plan(space.assignment(chosen), f"random {seed}", {})
 
 
 class Plain:
@@ -100,10 +106,12 @@ def picked(model: Model, fetches: Any) -> Any:
 
 def close(mine: Any, theirs: Any, what: str) -> None:
     """Fails unless two values are equal up to rounding."""
-    a, b = np.asarray(mine, np.float64), np.asarray(theirs, np.float64)
-    assert a.shape == b.shape, f"{what}: {a.shape} is not {b.shape}"
-    apart = float(np.max(np.abs(a - b), initial=0.0)) / max(1.0, float(np.max(np.abs(b), initial=0.0)))
-    assert apart <= TOLERANCE, f"{what}: differs by {apart:.3g}: {a.reshape(-1)[:6]} is not {b.reshape(-1)[:6]}"
+    a, b = np.asarray(mine), np.asarray(theirs)
+    tolerance = tolerance_of(["float32"])
+    apart = difference(a, Expected.of(b), tolerance)
+    assert apart <= tolerance.relative, (
+        f"{what}: differs by {apart:.3g}: {a.reshape(-1)[:6]} is not {b.reshape(-1)[:6]}"
+    )
 
 
 def compare(

@@ -24,6 +24,7 @@ from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.local import LocalGraph
 from tensoropt.exec.merging import keep_apart
 from tensoropt.exec.primitive_cache import uncache_products
+from tensoropt.exec.replicas import LEVEL_STEPS, level, stored_layout
 from tensoropt.exec.segments import keep_segments
 from tensoropt.exec.stored import Stored, stored_variables
 from tensoropt.exec.sums import keep_order
@@ -51,6 +52,7 @@ class _Program:
 
     call: Callable[..., Sequence[Any]]  # takes the feeds in order, gives one value per fetch (None for an operation)
     feeds: tuple[str, ...]  # names of the logical placeholders
+    trains: bool  # whether a training step is among what runs
 
 
 class Executor:
@@ -119,6 +121,8 @@ class Executor:
                 self._local.variables[op.name] = self._make_variable(op)
         self._session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
         self._initialized: set[str] = set()
+        self._trained = 0
+        self._levels: dict[int, Any] = {}
 
     # ------------------------------------------------------------------------------------------------ variables
 
@@ -168,11 +172,10 @@ class Executor:
         stored = stored_variables(self._local.variables, self._local.optimizers)
         result = {}
         for key, value in self._session.run(stored).items():
+            layout = stored_layout(self._local, key, stored[key])
             part: tuple[slice, ...] = ()
-            # An optimizer may keep a number for a variable, where others keep as much as the variable has.
-            if key.variable and value.shape == tuple(self._local.variables[key.variable].shape):
-                shape = self.graph[key.variable].outputs[0].shape
-                part = self.layout_of(TensorId(key.variable)).slices(shape, self.plan.mesh, self.engine.rank)
+            if layout is not None:
+                part = layout.slices(self.graph[key.variable].outputs[0].shape, self.plan.mesh, self.engine.rank)
             result[key] = (np.asarray(value), part)
         return result
 
@@ -228,11 +231,30 @@ class Executor:
                     program = self._programs[key] = self._build(*key)
             with current_watch().stepping(label):
                 values = program.call(*(local[name] for name in program.feeds))
+            self._trained += program.trains
+            if program.trains and self._trained % LEVEL_STEPS == 0 and self.engine.size > 1:
+                self._level()
         except Exception as error:
             # The other ranks may be inside of this program's collectives, where they would wait forever.
             self._meet(label, error, FAILURE_PATIENCE_S)
             raise
         return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
+
+    def _level(self) -> None:
+        """Makes the copies that ranks have of one another's pieces equal."""
+        slots = len(stored_variables(self._local.variables, self._local.optimizers))
+        if slots not in self._levels:
+            with (
+                current_watch().working("building what levels copies"),
+                self.tf_graph.as_default(),
+                self.engine.program(),
+                tf.name_scope("level"),
+            ):
+                before = len(self.engine.emitted(self.tf_graph))
+                self._levels[slots] = level(self._local)
+                self._compare_collectives("levelling", before)
+        with current_watch().stepping("levelling copies"):
+            self._session.run(self._levels[slots])
 
     def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
         if self._guard is not None:
@@ -360,18 +382,20 @@ class Executor:
                 keep_segments(targets, chain.names, built, builder.backward)
             keep_apart(targets, built)
             keep_order(self.tf_graph, built)
-            emitted = self.engine.emitted(self.tf_graph)[before:]
-        # Every rank compares what it is about to run: a difference would pair up the wrong collectives.
-        if self._agree is not None:
-            self._agree(
-                f"collectives of {', '.join(map(str, fetches))}",
-                hashlib.sha256("\n".join(emitted).encode()).hexdigest(),
-            )
-        _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), len(emitted))
+        emitted = self._compare_collectives(", ".join(map(str, fetches)), before)
+        _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), emitted)
         # Slots are made while the update is built; they must have values before the first run.
         self._initialize_rest()
         names = tuple(builder.feeds)
-        return _Program(callable_of(self._session, values, [builder.feeds[name] for name in names]), names)
+        trains = any(name in self._local.trainings for name in (*fetched, *(op.name for op in needed)))
+        return _Program(callable_of(self._session, values, [builder.feeds[name] for name in names]), names, trains)
+
+    def _compare_collectives(self, what: str, before: int) -> int:
+        """Every rank compares what it is about to run: a difference would pair up the wrong collectives."""
+        emitted = self.engine.emitted(self.tf_graph)[before:]
+        if self._agree is not None:
+            self._agree(f"collectives of {what}", hashlib.sha256("\n".join(emitted).encode()).hexdigest())
+        return len(emitted)
 
     def _after_training(self, needed: Sequence[Operator]) -> set[str]:
         """Operators that wait for a training step (a moving average of variables, say), and its marker itself."""

@@ -81,6 +81,28 @@ def test_a_variable_is_held_in_pieces_and_fetched_whole() -> None:
         np.testing.assert_array_equal(value, np.arange(6).reshape(3, 2))
 
 
+def test_copies_that_have_come_apart_are_made_equal_after_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensoropt.exec import executor as executors
+    from tensoropt.exec.stored import Stored
+
+    monkeypatch.setattr(executors, "LEVEL_STEPS", 2)
+    feeds = {"x": np.ones((4, 3), np.float32)}
+
+    def check(executor: Any, rank: int) -> list[np.ndarray]:
+        executor.set_variables(lambda name: np.full((3, 2), 1 + 1e-6 * rank, np.float32))
+        found = []
+        for _ in range(3):
+            executor.run(["train"], feeds)
+            found.append(executor.stored()[Stored("w")][0])
+        return found
+
+    apart, *equal = zip(*on_every_rank(check), strict=True)
+    assert np.any(apart[0] != apart[1])
+    for one, other in equal:
+        np.testing.assert_array_equal(one, other)
+    assert np.all(equal[1][0] != equal[0][0])
+
+
 def test_the_whole_initial_value_is_let_go() -> None:
     import ctypes
     import gc

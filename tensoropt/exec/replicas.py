@@ -1,0 +1,49 @@
+"""Copies of what is stored are made equal again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.exec.local import LocalGraph
+from tensoropt.exec.stored import Stored, stored_variables
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout
+
+__all__ = ["LEVEL_STEPS", "level", "stored_layout"]
+
+# So many training steps lie between one levelling and the next. Copies that a kernel rounds differently are apart by
+# the last bits of a few steps; Adam makes steps of full length out of such bits where a gradient should be 0, so they
+# are not to add up for a whole training. A levelling sends what a step of data parallelism sends, and less than half.
+LEVEL_STEPS = 1000
+
+
+def stored_layout(local: LocalGraph, key: Stored, variable: Any) -> Layout | None:
+    """How a stored tensor lies on the mesh; None if all devices have the whole of it."""
+    # An optimizer may keep a number for a variable, where others keep as much as the variable has.
+    if not key.variable or variable.shape != local.variables[key.variable].shape:
+        return None
+    return local.layout_of(TensorId(key.variable))
+
+
+def _copied_axes(local: LocalGraph, key: Stored, variable: Any) -> tuple[int, ...]:
+    """The mesh axes along which devices have copies of one another."""
+    layout = stored_layout(local, key, variable)
+    used = () if layout is None else layout.used_axes
+    return tuple(axis for axis in local.plan.mesh.axes if axis not in used)
+
+
+def level(local: LocalGraph) -> Any:
+    """An operation that gives all copies the value of the first one, one tensor after the other.
+
+    To be built in a program of its own. All ranks must have the same slots by now.
+    """
+    before: list[Any] = []
+    for key, variable in stored_variables(local.variables, local.optimizers).items():
+        axes = _copied_axes(local, key, variable)
+        if local.plan.mesh.extent(axes) > 1:
+            with tf.control_dependencies(before):
+                first = local.engine.broadcast(variable.read_value(), axes)
+                before = [variable.assign(first, read_value=False)]
+    return tf.group(*before)

@@ -1,0 +1,23 @@
+"""``verify`` finds whatever goes wrong in a collective, on whichever rank."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.mpi_support import run_mpi
+
+pytestmark = pytest.mark.mpi
+
+_SCRIPT = Path(__file__).parent.parent / "scripts" / "faults.py"
+
+
+def test_faults_in_collectives_are_all_found_and_an_operator_is_named() -> None:
+    printed = run_mpi(_SCRIPT, 4, timeout=900).stdout
+    found = re.search(r"(\d+) faults, (\d+) missed .*; (\d+) of 24 kinds and ranks", printed)
+    assert found is not None, printed
+    faults, missed, covered = map(int, found.groups())
+    assert missed == 0, printed
+    assert faults >= 30 and covered >= 20, printed

@@ -1,0 +1,79 @@
+"""Sums of several terms are added two at a time, in the same order on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensoropt
+from tensoropt.api.job import trainings
+from tensoropt.api.model import current_model, leave_graph, reset_default_graph
+from tensoropt.api.strategy import import_model
+from tensoropt.cluster.presets import cpu
+from tensoropt.exec import executor as executors
+from tests.thread_world import run_threads, session_config
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(autouse=True)
+def empty_model() -> Iterator[None]:
+    reset_default_graph()
+    yield
+    leave_graph()
+
+
+def test_the_order_of_three_terms_in_one_sum_depends_on_who_else_reads_them() -> None:
+    """The reason for all of this: what TensorFlow's own sum gives differs with what has run so far."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float64, [8])
+        small, large, minus = x * 1.5, tf.exp(x) * 1e16, tf.exp(x) * -1e16
+        total = tf.add_n([small, large, minus])
+        with tf.compat.v1.Session(graph=graph) as session:
+            alone = session.run(total, {x: np.ones(8)})
+            beside_readers = session.run([total, small, large], {x: np.ones(8)})[0]
+    assert set(alone) == {0.0} and set(beside_readers) == {1.5}
+
+
+def test_no_sum_of_a_program_has_more_than_two_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tensoropt.placeholder(tensoropt.float64, [4, 3], name="x")
+    w = tensoropt.get_variable("w", [3, 3], tensoropt.float64)
+    h = tensoropt.matmul(x, w)
+    # A sum of three by the model, a chain of three sums of two, and a gradient from three readers.
+    y = tensoropt.add_n([tensoropt.tanh(h), tensoropt.sin(h), tensoropt.cos(h)])
+    loss = tensoropt.reduce_mean(tensoropt.square(y) + tensoropt.exp(h) + tensoropt.sigmoid(h) + y, name="loss")
+    tensoropt.train.AdamOptimizer(0.1).minimize(loss, name="train")
+    plan = tensoropt.find_strategy("data_parallel", topology=cpu(1))
+    imported = import_model(current_model())
+    steps = trainings(current_model(), imported)
+    built: list[tuple[Any, Sequence[Any], Sequence[Any]]] = []
+    right = executors.callable_of
+
+    def watched(session: Any, values: Sequence[Any], feeds: Sequence[Any]) -> Any:
+        built.append((session, values, feeds))
+        return right(session, values, feeds)
+
+    monkeypatch.setattr(executors, "callable_of", watched)
+
+    def run(engine: Any) -> list[int]:
+        executor = executors.Executor(imported.graph, plan, engine, steps, config=session_config())
+        executor.set_variables(lambda name: np.ones((3, 3)))
+        executor.run(["train"], {"x": np.ones((4, 3))})
+        session, values, feeds = built[0]
+        seen = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        session.run(list(values), {feed: np.ones((4, 3)) for feed in feeds}, options=options, run_metadata=seen)
+        executor.close()
+        return [
+            sum(not name.startswith("^") for name in node.input)
+            for graph in seen.partition_graphs
+            for node in graph.node
+            if node.op in ("Add", "AddV2", "AddN")
+        ]
+
+    terms = run_threads(1, (1,), run)[0]
+    assert len(terms) >= 6 and set(terms) == {2}

@@ -109,8 +109,7 @@ class Builder:
         self._reuse.start_backward()
         built = len(local.tf_graph.get_operations())
         self.backward = min(self.backward, built)
-        # Gradients of a weight that is read many times are added up one after the other. Where TensorFlow's optimizer
-        # makes one sum of them again, they are all held at once; `tensoropt.search.peak` counts them so.
+        # Gradients of a weight that is read many times are added up one after the other, as they come (`exec/sums.py`).
         gradients = tf.gradients(loss, reads, aggregation_method=tf.AggregationMethod.EXPERIMENTAL_TREE)
         pairs = []
         for name, gradient in zip(training.variables, gradients, strict=True):

@@ -1,9 +1,11 @@
-"""Copies of what is stored are made equal again."""
+"""Copies of what is stored: whether they are equal, and how they are made equal again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.local import LocalGraph
@@ -11,7 +13,7 @@ from tensoropt.exec.stored import Stored, stored_variables
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 
-__all__ = ["LEVEL_STEPS", "level", "stored_layout"]
+__all__ = ["LEVEL_STEPS", "copies_apart", "level", "stored_layout"]
 
 # So many training steps lie between one levelling and the next. Copies that a kernel rounds differently are apart by
 # the last bits of a few steps; Adam makes steps of full length out of such bits where a gradient should be 0, so they
@@ -47,3 +49,20 @@ def level(local: LocalGraph) -> Any:
                 first = local.engine.broadcast(variable.read_value(), axes)
                 before = [variable.assign(first, read_value=False)]
     return tf.group(*before)
+
+
+def copies_apart(stored: Sequence[Mapping[Stored, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
+    """What ranks store of equal parts and is not equal to the last bit, in words.
+
+    Args:
+        stored: of each rank, what ``Executor.stored`` gives.
+    """
+    found = []
+    for key in stored[0]:
+        first: dict[str, tuple[int, np.ndarray]] = {}
+        for rank, (piece, part) in enumerate(pieces[key] for pieces in stored):
+            other_rank, other = first.setdefault(str(part), (rank, piece))
+            if piece.tobytes() != other.tobytes():
+                apart = np.max(np.abs(np.subtract(piece, other, dtype=np.complex128)))
+                found.append(f"{key}: the copies of ranks {other_rank} and {rank} are apart by {apart:.3g}")
+    return found

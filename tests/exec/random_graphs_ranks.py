@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
 from tensoropt.exec.engines.mpi_engine import MpiEngine
+from tensoropt.exec.replicas import copies_apart
 from tests.exec.random_runs import (
     differences,
     first_difference,
     make_case,
     real_session,
     reference_outcome,
-    replicas_apart,
     small_session,
     train,
 )
@@ -52,7 +52,7 @@ def main() -> None:
                 seed = case.model.seed
                 config = small_session() if seed % _REAL else real_session()
                 everyone = comm.allgather(found.stored)
-                wrong = comm.allgather(differences(case, found, wanted) + replicas_apart(everyone))
+                wrong = comm.allgather(differences(case, found, wanted) + copies_apart(everyone))
                 if any(wrong):
                     failed.append(seed)
                     where = first_difference(case, engine, config)

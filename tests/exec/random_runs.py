@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ __all__ = [
     "random_plan",
     "real_session",
     "reference_outcome",
-    "replicas_apart",
     "small_session",
     "train",
 ]
@@ -224,19 +223,6 @@ def differences(case: Case, found: Outcome, wanted: Wanted) -> list[str]:
     tolerance = tolerance_of([case.model.dtype])
     errors = [(what, difference(one, other, tolerance), other.scale) for what, one, other in pairs]
     return [f"{what}: {error:.3g} of {scale:.3g}" for what, error, scale in errors if not error <= tolerance.relative]
-
-
-def replicas_apart(stored: Sequence[Mapping[Stored, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
-    """What ranks store of equal parts and is not equal to the last bit."""
-    found = []
-    for key in stored[0]:
-        first: dict[str, tuple[int, np.ndarray]] = {}
-        for rank, (piece, part) in enumerate(pieces[key] for pieces in stored):
-            before, other = first.setdefault(str(part), (rank, piece))
-            if piece.tobytes() != other.tobytes():
-                apart = difference(piece, other)
-                found.append(f"{key}: ranks {before} and {rank} have other copies, apart by {apart:.3g}")
-    return found
 
 
 def first_difference(case: Case, engine: CollectiveEngine, config: Any) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 import tensoropt as to
 from tensoropt.api.model import leave_graph
+from tensoropt.exec.replicas import copies_apart
 from tensoropt.graph.rule import OpRule
 from tensoropt.plan.plan import row_edges, rules_of
 from tests.exec.random_models import RandomModel
@@ -20,7 +21,6 @@ from tests.exec.random_runs import (
     first_difference,
     make_case,
     reference_outcome,
-    replicas_apart,
     small_session,
     train,
 )
@@ -64,7 +64,7 @@ def _problems_of(case: Case, mesh: tuple[int, ...]) -> list[str]:
     found = run_threads(ranks, mesh, lambda engine: train(case, engine, agree=None, config=small_session()))
     expected = reference_outcome(case, found[0])
     wrong = [(rank, what) for rank, one in enumerate(found) for what in differences(case, one, expected)]
-    wrong += [(0, what) for what in replicas_apart([one.stored for one in found])]
+    wrong += [(0, what) for what in copies_apart([one.stored for one in found])]
     if not wrong:
         return []
     where = run_threads(ranks, mesh, lambda engine: first_difference(case, engine, small_session()))[0]

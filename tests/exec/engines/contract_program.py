@@ -219,6 +219,21 @@ def check_short_floats_are_summed_in_float32(engine: CollectiveEngine) -> int:
     return 2
 
 
+def check_all_members_get_the_same_bits(engine: CollectiveEngine) -> int:
+    """Replicas stay replicas: whichever way a sum goes around, it is one and the same on all members."""
+    axes = tuple(range(len(engine.mesh_shape)))
+    sizes = (1, 7, 1000, 5001, 100_003)  # MPI takes other ways for other sizes
+    for size in sizes:
+        array = np.random.default_rng(engine.rank).normal(size=size)
+        with tf.Graph().as_default(), engine.program():
+            y = engine.all_gather(engine.all_reduce(tf.constant(array), axes), axes)
+            with session() as running:
+                copies = running.run(y)
+        if {copy.tobytes() for copy in copies} != {copies[0].tobytes()}:
+            raise AssertionError(f"members have other bits of a sum of {size} numbers")
+    return len(sizes)
+
+
 def check_order_of_independent_collectives(engine: CollectiveEngine) -> int:
     """Two collectives of one size, whose inputs are ready in another order on another rank."""
     axes = tuple(range(len(engine.mesh_shape)))
@@ -395,6 +410,7 @@ def check_engine(name: str, world: Any) -> int:
             raise AssertionError(f"{engine.name} on {engine.rank} of {engine.size}")
         checked += check_every_kind_axes_and_dtype(engine, world)
         checked += check_short_floats_are_summed_in_float32(engine)
+        checked += check_all_members_get_the_same_bits(engine)
         checked += check_order_of_independent_collectives(engine)
         checked += check_shape_known_at_run_time_only(engine)
         checked += check_in_place_keeps_other_readers(engine)

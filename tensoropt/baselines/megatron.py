@@ -27,11 +27,13 @@ def megatron(space: SearchSpace) -> Frontier:
     Of a product with weights, every device of a group computes some columns: heads, hidden units, classes. What follows
     stays split until a product sums over what is split: that one has the matching rows of its weights, and its sum
     is reduced. Tables are split by their rows, and the softmax over the classes with them. All else is computed by
-    every device of a group alike. Groups are made of the innermost mesh axes; every size but one device is tried, so
-    the result may have several points.
+    every device of a group alike. Groups are made of the innermost mesh axes; every size but one device is tried, and
+    those count whose products sizes divide: a width of 6 makes groups of 2 of 4 devices. So the result may have several
+    points.
 
     Raises:
-        PlanError: the graph has a convolution, no product by rows, or weights that are used both ways.
+        PlanError: the graph has a convolution, no product by rows in any size of groups, or weights that are used both
+            ways.
     """
     began = time.perf_counter()
     axes, mesh = space.mesh.axes, space.mesh
@@ -43,15 +45,17 @@ def megatron(space: SearchSpace) -> Frontier:
     for count in range(len(axes)):
         group = axes[count:]
         found, by_rows = _strategy(space, group, named.keys())
-        if not by_rows:
-            raise does_not_apply(
-                _NAME,
-                f"no product sums over what the product before it made, split over {mesh.extent(group)} devices",
-                "It needs two dense layers after one another, and sizes that devices divide. " + _REMEDY,
-            )
-        rows.append(found)
-    if not rows:
+        if by_rows:
+            rows.append(found)
+    if not axes:
         raise does_not_apply(_NAME, "one device has nothing to share", "Use more devices.")
+    if not rows:
+        sizes = " or ".join(str(mesh.extent(axes[count:])) for count in range(len(axes)))
+        raise does_not_apply(
+            _NAME,
+            f"no product sums over what the product before it made, split over groups of {sizes} devices",
+            "It needs two dense layers after one another, and sizes that devices divide. " + _REMEDY,
+        )
     seconds = time.perf_counter() - began
     return frontier_of(space.problem, np.array(rows), exact=False, eliminations=(), seconds=seconds)
 

@@ -106,6 +106,7 @@ class Chain:
         moves: Moves | None = None,
         memory: Memory | DeviceMemory | None = None,
         delta: bool = True,
+        early: bool = True,
     ) -> None:
         """Simulates the first strategy.
 
@@ -119,6 +120,8 @@ class Chain:
             memory: tables and limit of the sum, or what tells the fullest device; hard. A chain that begins with what
                 does not fit goes down in memory first, whatever the time.
             delta: whether to simulate only what changes; with the same results either way.
+            early: whether such a simulation ends once it is beyond what is taken; with the same results either way. A
+                full one never does.
 
         Raises:
             ProblemError: beta is not positive.
@@ -142,7 +145,9 @@ class Chain:
             bytes_now = int(memory_of(self._memory, self.simulator.assignment)) if limited else 0
         fits = not limited or bytes_now <= self._memory.limit
         makespan = self.simulator.makespan
-        self._state: Ints = np.array([0, makespan, makespan, 0, 0, bytes_now, int(fits), makespan, 0, 0], np.int64)
+        self._state: Ints = np.array(
+            [0, makespan, makespan, 0, 0, bytes_now, int(fits), makespan, 0, 0, int(early)], np.int64
+        )
         self._best: Ints = self.simulator.assignment.copy()
         self._made = 0
 

@@ -13,7 +13,7 @@ from tensoropt.mcmc.moves import apply, restore
 __all__ = ["run_delta", "run_full", "take"]
 
 # Entries of a chain's state, and of what it gives back.
-NEXT, COST, BEST, BEST_AT, ACCEPTED, MEMORY, FEASIBLE, MARK, LIMIT, MORE = range(10)
+NEXT, COST, BEST, BEST_AT, ACCEPTED, MEMORY, FEASIBLE, MARK, LIMIT, MORE, EARLY = range(11)
 # Patience is for improvements by more than this share: a search does not go on for less.
 _LEAST_SHARE = 1000
 _ANY = 2**62
@@ -118,15 +118,16 @@ def run_delta(
         choices: of the proposals: of the first operator of each.
         slack: by how many ticks each may be slower.
         offset: the number of the first proposal.
-        state: of the chain.
+        state: of the chain; ``state[EARLY]`` is 1 for simulations that end once they are beyond what is taken.
         best: the best strategy.
     """
     while work[TASKS] <= room:
         number = _next_proposal(net, moves, memory, path, work, assignment, sets, choices, slack, state)
         if number < 0:
             return True
-        cost = change(net, frame, pool, path, work, stages, rows, routes, assignment, state[LIMIT])
-        if cost < 0:
+        limit = state[LIMIT] if state[EARLY] else _ANY
+        cost = change(net, frame, pool, path, work, stages, rows, routes, assignment, limit)
+        if cost < 0 or cost > state[LIMIT]:
             restore(net, work, assignment, path)
             continue
         commit(pool, path, work, stages)

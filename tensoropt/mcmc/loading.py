@@ -24,4 +24,4 @@ def load_kernels() -> None:
         chain.simulator.accept()
     chain.simulator.try_change(0, 0)
     chain.simulator.reject()
-    take(no_memory(), np.zeros(10, np.int64), 0, 0, chain.simulator.assignment, chain.simulator.assignment)
+    take(no_memory(), np.zeros(11, np.int64), 0, 0, chain.simulator.assignment, chain.simulator.assignment)

@@ -114,8 +114,17 @@ def test_megatron_refuses_convolutions() -> None:
 
 
 def test_megatron_needs_a_product_of_what_a_product_made() -> None:
-    with pytest.raises(PlanError, match="no product sums over what the product before it made, split over 4 devices"):
-        apply_baseline("megatron", _space(mlp(width=6)))
+    told = "no product sums over what the product before it made, split over groups of 4 or 2 devices"
+    with pytest.raises(PlanError, match=told):
+        apply_baseline("megatron", _space(mlp(width=7)))
+
+
+def test_megatron_has_groups_that_sizes_divide_and_shares_the_batch_among_them() -> None:
+    space = _space(mlp(width=6))
+    assert len(apply_baseline("megatron", space)) == 1  # two groups of two devices; four do not divide the width
+    plan = _plan("megatron", space)
+    assert (_of(plan, "h"), _of(plan, "a"), _of(plan, "y")) == ("m,n", "d0,d1", "m,k")
+    assert (_of(plan, "w1"), _of(plan, "w2")) == ("*,d1", "*,d0")
 
 
 def test_megatron_needs_several_devices() -> None:

@@ -46,4 +46,6 @@ def test_a_row_of_table_5_says_what_was_searched(whole: bool, searched: str) -> 
     row = report["rows"]["lenet, 4 devices"]
     assert row["best_strategy_s"]["least"] <= row["first_strategy_s"]
     assert row["best_strategy_s"]["least"] <= row["data_parallel_s"]
-    assert row["full_s"] > 0 and row["delta_s"] > 0 and row["proposals"] >= 1000
+    assert row["full_s"] > 0 and row["delta_s"] > 0 and row["early_s"] > 0 and row["proposals"] >= 1000
+    assert row["speedup"] == pytest.approx(row["full_s"] / row["delta_s"])
+    assert row["early_speedup"] == pytest.approx(row["delta_s"] / row["early_s"])

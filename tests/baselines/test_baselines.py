@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
 
 from tensoropt.baselines import apply_baseline
 from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives, restricted
@@ -17,8 +19,9 @@ from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search import Frontier, Problem, brute_force
+from tensoropt.search.followers import contracted
 from tensoropt.search.space import SearchSpace
-from tests.plan.small_graphs import embedding, mlp, tied
+from tests.plan.small_graphs import convolutions, embedding, mlp, tied
 
 pytestmark = pytest.mark.pure
 
@@ -57,6 +60,63 @@ def test_optcnn_is_the_fastest_point_of_the_frontier(graph: Graph) -> None:
     best = track_frontier(space.problem, threads=1).best()
     (found,) = apply_baseline("optcnn", space).time_s.tolist()
     assert found == pytest.approx(best.time_s, rel=1e-8)
+
+
+def _least_time_of_an_integer_program(problem: Problem) -> float:
+    """Seconds of the fastest strategy, by a solver that shares nothing with our searches (HiGHS, through SciPy).
+
+    One variable of 0 or 1 per configuration and per pair of an edge's ends: each node takes one configuration, and the
+    pairs of an edge add up to what its ends take.
+    """
+    sizes = [problem.configurations(node) for node in range(problem.nodes)]
+    starts = np.cumsum([0, *sizes])
+    costs = [problem.node_tables(node)[0].min(axis=-1) for node in range(problem.nodes)]
+    rows, columns, values, wanted = [], [], [], []
+
+    def equal(terms: list[tuple[np.ndarray, float]], right: float) -> None:
+        for which, value in terms:
+            rows.append(np.full(len(which), len(wanted)))
+            columns.append(which)
+            values.append(np.full(len(which), value))
+        wanted.append(right)
+
+    for node, start in enumerate(starts[:-1].tolist()):
+        equal([(np.arange(start, start + sizes[node]), 1.0)], 1.0)
+    count = int(starts[-1])
+    for edge, ends in enumerate(problem.edges.tolist()):
+        table = problem.edge_tables(edge)[0].min(axis=-1)
+        pairs = count + np.arange(table.size).reshape(table.shape)
+        for axis, node in enumerate(ends):
+            for k in range(sizes[node]):
+                equal([(pairs.take(k, axis=axis), 1.0), (np.array([starts[node] + k]), -1.0)], 0.0)
+        costs.append(table.reshape(-1))
+        count += table.size
+    cost = np.concatenate(costs)
+    possible = np.isfinite(cost)
+    sums = coo_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), (len(wanted), count))
+    scale = 1.0 / float(np.median(cost[possible & (cost > 0)]))
+    found = milp(
+        np.where(possible, cost, 0.0) * scale,
+        constraints=LinearConstraint(sums.tocsr(), wanted, wanted),
+        integrality=np.ones(count),
+        bounds=Bounds(0, possible.astype(float)),
+        options={"mip_rel_gap": 0.0},
+    )
+    assert found.status == 0, found.message
+    return float(found.fun / scale)
+
+
+@pytest.mark.parametrize(
+    ("graph", "devices"),
+    [(mlp(), 4), (tied(), 4), (embedding(), 4), (convolutions(), 2)],
+    ids=["mlp", "tied", "embedding", "convolutions"],
+)
+def test_optcnn_finds_what_an_integer_program_finds(graph: Graph, devices: int) -> None:
+    """Over its own space, the operators that decide; and over all strategies none is faster in these graphs."""
+    space = _space(graph, devices)
+    (found,) = apply_baseline("optcnn", space).time_s.tolist()
+    assert found == pytest.approx(_least_time_of_an_integer_program(contracted(space).problem), rel=1e-6)
+    assert found == pytest.approx(_least_time_of_an_integer_program(space.problem), rel=1e-6)
 
 
 def test_of_equally_fast_strategies_the_smallest_is_taken() -> None:

@@ -260,7 +260,8 @@ class Job:
             self.left = True
             _log.debug("ends, since the plan needs %d of the job's %d ranks", count, size)
             raise SystemExit(0)
-        announce(f"ranks {count} to {size - 1} end, since the plan needs {count} of the job's {size} ranks")
+        ending = f"rank {count} ends" if count == size - 1 else f"ranks {count} to {size - 1} end"
+        announce(f"{ending}, since the plan needs {count} of the job's {size} ranks")
         self.comm = start_mpi()
         self.guard = Guard(self.comm)
         try:

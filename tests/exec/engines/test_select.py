@@ -47,7 +47,7 @@ def world(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     monkeypatch.setattr(select, "find_compiler", lambda: "/bin/mpicxx")
     for name in list(ENGINES):
         monkeypatch.setitem(ENGINES, name, lambda mesh, name=name: Engine(name, mesh))
-    caplog.set_level(logging.INFO, "tensoropt")
+    caplog.set_level(logging.DEBUG, "tensoropt")
     return made
 
 

@@ -60,7 +60,7 @@ def load_tensorflow() -> None:
         return
     announce("loading TensorFlow")  # while a library is loaded nothing else runs in this process
     with stage("loading"):
-        given = os.environ.get(_LEVEL_VARIABLE)
+        given = os.environ.get(_LEVEL_VARIABLE) or None
         if log_level() <= logging.DEBUG or given == _EVERYTHING:
             import tensorflow as tf
         else:

@@ -1,0 +1,67 @@
+"""The line that a search comes to: beside data parallelism, beside one device, and where nothing is gained."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+
+import pytest
+
+import tensoropt
+from tensoropt.cluster import Topology
+from tensoropt.cluster.presets import preset
+
+pytestmark = pytest.mark.tf
+
+
+def _model(batch: int, width: int) -> None:
+    tensoropt.reset_default_graph()
+    images = tensoropt.placeholder(tensoropt.float32, [batch, width])
+    labels = tensoropt.placeholder(tensoropt.int32, [batch])
+    hidden = tensoropt.layers.dense(images, width, activation=tensoropt.nn.relu)
+    loss = tensoropt.softmax_cross_entropy(labels, tensoropt.layers.dense(hidden, width))
+    tensoropt.GradientDescentOptimizer(0.1).minimize(loss)
+
+
+def _outcome(caplog: pytest.LogCaptureFixture, topology: Topology, option: str = "mini_time") -> str:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "tensoropt"):
+        tensoropt.find_strategy(option, topology=topology)
+    assert re.fullmatch(r"search: (.*, )?\S+ s", caplog.messages[-2])
+    return caplog.messages[-1]
+
+
+def test_a_gain_is_told_beside_data_parallelism(caplog: pytest.LogCaptureFixture) -> None:
+    _model(64, 4096)
+    fast = re.fullmatch(
+        r"mini_time on 4 devices: \S+ ms a step, (\S+) times data parallelism, \S+ [MG]iB a device",
+        _outcome(caplog, preset("v100").with_device_count(4)),
+    )
+    assert fast is not None and float(fast[1]) > 1
+    _model(4096, 512)
+    common = _outcome(caplog, preset("v100").with_device_count(4), "data_parallel")
+    beside = re.fullmatch(
+        r"data_parallel on 4 devices: \S+ ms a step, (\S+) times one device, \S+ MiB a device", common
+    )
+    assert beside is not None and 1 < float(beside[1]) <= 4
+
+
+def test_no_gain_is_said_where_one_device_is_as_fast(caplog: pytest.LogCaptureFixture) -> None:
+    _model(4, 64)
+    few = preset("v100").with_device_count(4)
+    slow = replace(few, levels=tuple(replace(level, latency_s=1e-2) for level in few.levels))
+    found = re.fullmatch(
+        r"no gain from 4 devices: mini_time is predicted to take (\S+) ms a step, one device (\S+) ms; .* a device",
+        _outcome(caplog, slow),
+    )
+    assert found is not None and float(found[2]) <= float(found[1]) * 1.005
+    assert _outcome(caplog, slow, "mini_memory").startswith("mini_memory on 4 devices: ")  # time is not what it is for
+    assert _outcome(caplog, few.with_device_count(1)).startswith("mini_time on 1 device: ")
+
+
+def test_fewer_devices_are_compared_among_themselves(caplog: pytest.LogCaptureFixture) -> None:
+    _model(64, 64)
+    assert _outcome(caplog, preset("v100").with_device_count(4), "mini_parallelism").startswith(
+        "mini_parallelism on 1 device: "
+    )

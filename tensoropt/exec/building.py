@@ -52,6 +52,12 @@ class Builder:
         # How many ops the graph had before the first backward pass; all of them come before none.
         self.backward = sys.maxsize
 
+    @property
+    def made(self) -> dict[str, str]:
+        """The operator that gives a local tensor, by the tensor's name; the first one of those that pass it on."""
+        values = reversed(self._values.items())
+        return {tensor.name: key.op for key, tensor in values if tensor is not None}
+
     def add(self, op: Operator) -> None:
         """Builds one operator, unless it is there; those that it needs are."""
         if op.name in self._added:

@@ -19,6 +19,7 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, Guard
 from tensoropt.exec.engines.ranks import written_ranks
 from tensoropt.exec.engines.watch import current_watch
+from tensoropt.exec.failures import failed_operator, operator_error
 from tensoropt.exec.feeding import Feeding
 from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.local import LocalGraph
@@ -29,9 +30,9 @@ from tensoropt.exec.segments import keep_segments
 from tensoropt.exec.stored import Stored, stored_variables
 from tensoropt.exec.sums import keep_order
 from tensoropt.exec.training import Training
-from tensoropt.graph.graph import Graph
+from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.spec import TensorId
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan, rules_of
 
@@ -53,6 +54,7 @@ class _Program:
     call: Callable[..., Sequence[Any]]  # takes the feeds in order, gives one value per fetch (None for an operation)
     feeds: tuple[str, ...]  # names of the logical placeholders
     trains: bool  # whether a training step is among what runs
+    made: Mapping[str, str]  # the operator that gives a local tensor, by the tensor's name
 
 
 class Executor:
@@ -212,6 +214,7 @@ class Executor:
         Raises:
             FeedError: if a feed is missing, or has another shape or dtype than a whole or a share.
             CollectiveError: on the other ranks, if this fails on some or if ranks run different programs.
+            OpError: if TensorFlow fails in an operator, such as a lookup of an index that is out of range.
         """
         try:
             key, local = self._prepare(tuple(fetches), feeds or {})
@@ -230,7 +233,7 @@ class Executor:
                 with current_watch().working(f"building {label}"):
                     program = self._programs[key] = self._build(*key)
             with current_watch().stepping(label):
-                values = program.call(*(local[name] for name in program.feeds))
+                values = self._call(program, [local[name] for name in program.feeds])
             self._trained += program.trains
             if program.trains and self._trained % LEVEL_STEPS == 0 and self.engine.size > 1:
                 self._level()
@@ -255,6 +258,23 @@ class Executor:
                 self._compare_collectives("levelling", before)
         with current_watch().stepping("levelling copies"):
             self._session.run(self._levels[slots])
+
+    def _call(self, program: _Program, feeds: Sequence[np.ndarray]) -> Sequence[Any]:
+        """What a program gives; where TensorFlow fails in an operator, the error names the user's."""
+        try:
+            return program.call(*feeds)
+        except tf.errors.OpError as error:
+            found = failed_operator(error.message, self.tf_graph, program.made)
+            if found is None:
+                raise
+            op, said = self.graph[found[0]], found[1]
+            inputs = self.graph.input_specs(op)
+            layouts = [self._local.wanted(Edge(tensor, op.name, i)).value for i, tensor in enumerate(op.inputs)]
+            pieces = [
+                TensorSpec(layout.local_shape(spec.shape, self.plan.mesh), spec.dtype)
+                for spec, layout in zip(inputs, layouts, strict=True)
+            ]
+            raise operator_error(op, inputs, pieces, said, self.engine.rank) from error
 
     def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
         if self._guard is not None:
@@ -388,7 +408,8 @@ class Executor:
         self._initialize_rest()
         names = tuple(builder.feeds)
         trains = any(name in self._local.trainings for name in (*fetched, *(op.name for op in needed)))
-        return _Program(callable_of(self._session, values, [builder.feeds[name] for name in names]), names, trains)
+        call = callable_of(self._session, values, [builder.feeds[name] for name in names])
+        return _Program(call, names, trains, builder.made)
 
     def _compare_collectives(self, what: str, before: int) -> int:
         """Every rank compares what it is about to run: a difference would pair up the wrong collectives."""

@@ -69,14 +69,15 @@ def _sparse(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     # The device whose piece holds the label's class gives its logit; the label is out of range on all others.
     place = tf.cast(labels, tf.int64) - ctx.offset("c")
     is_here = (place >= 0) & (place < local)
-    safe = tf.clip_by_value(place, 0, local - 1)
+    # A label that is no class is none of the piece's either, so the lookup fails, as the op does in one process.
+    is_class = (labels >= 0) & (labels < ctx.rule.size("c"))
+    safe = tf.where(is_class, tf.clip_by_value(place, 0, local - 1), tf.cast(labels, tf.int64))
     logit = tf.gather(low, safe, batch_dims=1)
     columns = [tf.reduce_sum(tf.exp(low), 1), tf.where(is_here, logit, tf.zeros_like(logit))]
     total, picked = _summed(ctx, [column[:, None] for column in columns])
     log_total = tf.math.log(total)
     loss = tf.squeeze(log_total - picked, 1)
-    # What TensorFlow gives on devices that cannot raise an error: a label that is no class makes the loss NaN.
-    is_class = (labels >= 0) & (labels < ctx.rule.size("c"))
+    # On devices that cannot fail TensorFlow makes the loss NaN.
     loss = tf.cast(tf.where(is_class, loss, tf.constant(float("nan"), loss.dtype)), logits.dtype)
 
     def backward(gradient: Any) -> list[Any]:

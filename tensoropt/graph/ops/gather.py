@@ -41,7 +41,11 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         return tf.gather(params, indices, axis=given_axis, batch_dims=batch)
     local = indices - tf.constant(ctx.offset("v"), indices.dtype)
     here = tf.logical_and(local >= 0, local < tf.constant(ctx.local_size("v"), indices.dtype))
-    rows = tf.gather(params, tf.where(here, local, tf.zeros_like(local)), axis=given_axis, batch_dims=batch)
+    # What is no index of the whole vocabulary is none here either: the lookup fails, or gives zeros on devices that
+    # cannot fail, as it does in one process.
+    is_index = tf.logical_and(indices >= 0, indices < tf.constant(ctx.rule.size("v"), indices.dtype))
+    elsewhere = tf.where(is_index, tf.zeros_like(indices), indices)
+    rows = tf.gather(params, tf.where(here, local, elsewhere), axis=given_axis, batch_dims=batch)
     shape = ctx.input_shape(1)
     before, after = (1,) * (axis - batch), (1,) * (params.shape.rank - axis - 1)
     mask = tf.reshape(here, (*shape[:batch], *before, *shape[batch:], *after))
@@ -87,7 +91,7 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
 def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The vocabulary ``v`` is summed over; shared, index and other dimensions pass through.
 
-    An index outside of the vocabulary is an error in TensorFlow; where the vocabulary is split it gives zeros.
+    An index outside of the vocabulary is an error, as in one process; on GPUs TensorFlow gives zeros.
     """
     params, indices = inputs
     given_axis, batch = _axis_and_batch(op)

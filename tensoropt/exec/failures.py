@@ -1,0 +1,65 @@
+"""Names the user's operator when TensorFlow fails in a local graph, whose names and shapes are not the user's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensoropt.errors import OpError
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.spec import TensorSpec
+
+__all__ = ["failed_operator", "operator_error"]
+
+# What TensorFlow says, and the local op that it says it of.
+_SAID = re.compile(r"^\s*(?:\(\d+\) [\w ]+: )?(.*)\n\s*\[\[\{\{node ([^}]+)\}\}", re.MULTILINE)
+_LONGEST = 300  # characters of TensorFlow's that are repeated: some of its messages have all values of a tensor
+
+
+def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[str, str] | None:
+    """Which operator a failure is of, and what TensorFlow says of it; None if it is of none.
+
+    Args:
+        message: TensorFlow's.
+        graph: the local ``tf.Graph``.
+        made: the operator that gives a local tensor, by the tensor's name.
+    """
+    found = _SAID.search(message)
+    if found is None:
+        return None
+    try:
+        op = graph.get_operation_by_name(found[2])
+    except KeyError:  # TensorFlow's optimizer made it
+        return None
+    # An op of the backward pass goes by the one that it is the gradient of, a part of a lowering by what comes of it.
+    while getattr(op, "_original_op", None) is not None:
+        op = op._original_op
+    pending, seen = [op], {op}
+    for each in pending:
+        for tensor in each.outputs:
+            if tensor.name in made:
+                return made[tensor.name], found[1]
+            fresh = [consumer for consumer in tensor.consumers() if consumer not in seen]
+            seen.update(fresh)
+            pending += fresh
+    return None
+
+
+def operator_error(
+    op: Operator, inputs: Sequence[TensorSpec], pieces: Sequence[TensorSpec], said: str, rank: int
+) -> OpError:
+    """What the user is told of an operator that failed.
+
+    Args:
+        op: the operator.
+        inputs: what it reads.
+        pieces: what this rank has of that.
+        said: by TensorFlow.
+        rank: of this process.
+    """
+    said = said.rstrip(". ") if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+    text = f"{op}: failed on rank {rank}: {said}. It reads {', '.join(map(str, inputs)) or 'nothing'}"
+    if list(inputs) != list(pieces):
+        text += f", of which this rank has {', '.join(map(str, pieces))}"
+    return OpError(f"{text}. Give it values that are legal for the whole operator.")

@@ -1,0 +1,112 @@
+"""What TensorFlow refuses to compute is an error of the user's operator, the same on all ranks and under every plan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensoropt as to
+from tensoropt.api.job import trainings
+from tensoropt.api.model import current_model, leave_graph
+from tensoropt.api.strategy import import_model
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.errors import OpError
+from tensoropt.exec.executor import Executor
+from tensoropt.exec.failures import failed_operator
+from tensoropt.graph.spec import TensorId
+from tensoropt.plan.configuration import Configuration
+from tensoropt.search.space import SearchSpace
+from tests.thread_world import run_threads, session_config
+
+pytestmark = pytest.mark.tf
+
+VOCABULARY, CLASSES, BATCH = 12, 24, 8
+
+
+def _outcomes(mesh: tuple[int, ...], axes: dict[str, str | None], feeds: list[tuple[Any, Any]]) -> list[list[str]]:
+    """What training steps on indices and labels end with on each rank: the loss, or an error."""
+    to.reset_default_graph()
+    numbers, classes = to.placeholder(to.int32, [BATCH], name="ids"), to.placeholder(to.int64, [BATCH], name="labels")
+    table = to.get_variable("table", [VOCABULARY, CLASSES], initializer=to.ones_initializer())
+    logits = to.gather(table, numbers, name="lookup")
+    losses = to.nn.sparse_softmax_cross_entropy_with_logits(labels=classes, logits=logits, name="entropy")
+    loss = to.reduce_mean(losses, name="loss")
+    step = to.train.GradientDescentOptimizer(0.5).minimize(loss, name="step")
+    leave_graph()
+    imported = import_model(current_model())
+    ranks = math.prod(mesh)
+    space = SearchSpace(imported.graph, AnalyticCost(cpu(ranks)), slots=imported.slots)
+    chosen = {op.name: Configuration((axes.get(op.type),) * len(mesh)) for op in space.operators}
+    plan = space.plan(space.assignment(chosen), "split")
+    steps = trainings(current_model(), imported)
+
+    def run(engine: Any) -> list[str]:
+        executor = Executor(imported.graph, plan, engine, steps, config=session_config())
+        executor.set_variables(lambda name: np.ones((VOCABULARY, CLASSES), np.float32))
+        said = []
+        for ids, labels in feeds:
+            try:
+                fed = {"ids": ids.astype(np.int32), "labels": labels}
+                said.append(f"{executor.run([TensorId(loss.op.name), step.name], fed)[0]:.4f}")
+            except OpError as error:
+                said.append(str(error))
+        executor.close()
+        return said
+
+    return run_threads(ranks, mesh, run)
+
+
+SPLIT = {"Variable": "d0", "ResourceGather": "v", "SparseSoftmaxCrossEntropyWithLogits": "c"}
+GOOD = np.arange(BATCH)
+
+
+MESHES = [(), (2,), (2, 2)]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_an_index_of_no_row_is_an_error_however_the_rows_are_split(mesh: tuple[int, ...]) -> None:
+    bad = [-1, VOCABULARY, 99]
+    rows = VOCABULARY // math.prod(mesh)
+    feeds = [(np.array([*GOOD[1:], number]), GOOD) for number in bad]
+    for rank, (*errors, loss) in enumerate(_outcomes(mesh, SPLIT, [*feeds, (GOOD, GOOD)])):
+        for number, said in zip(bad, errors, strict=True):
+            assert said.startswith("ResourceGather 'lookup' (") and "test_failures.py:" in said.partition(")")[0]
+            assert f"failed on rank {rank}: indices[7] = {number} is not in [0, {rows}). It reads" in said
+            part = f", of which this rank has float32[{rows}, {CLASSES}], int32[{BATCH}]" * (len(mesh) > 0)
+            assert f"It reads float32[{VOCABULARY}, {CLASSES}], int32[{BATCH}]{part}. Give it" in said
+        assert loss == f"{np.log(CLASSES):.4f}", "what failed must change no variable"
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_label_of_no_class_is_an_error_however_classes_are_split(mesh: tuple[int, ...]) -> None:
+    bad = [-1, CLASSES]
+    feeds = [(GOOD, np.array([label, *GOOD[1:]])) for label in bad]
+    for rank, (*errors, loss) in enumerate(_outcomes(mesh, SPLIT, [*feeds, (GOOD, GOOD)])):
+        for label, said in zip(bad, errors, strict=True):
+            assert said.startswith("SparseSoftmaxCrossEntropyWithLogits 'entropy/entropy' (")
+            assert f"failed on rank {rank}: " in said and f" {label} " in said and len(said) < 600
+        assert loss == f"{np.log(CLASSES):.4f}", "what failed must change no variable"
+
+
+def test_a_failure_of_no_operator_is_left_alone() -> None:
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        tf.no_op("lonely")
+    for message in ("no node at all", "what\n\t [[{{node lonely}}]]", "what\n\t [[{{node unknown}}]]"):
+        assert failed_operator(message, graph, {}) is None
+
+
+def test_a_failure_backward_is_of_the_operator_whose_gradient_it_is() -> None:
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2])
+        y = tf.tanh(x)
+        (dx,) = tf.gradients(y, x)
+    message = f"2 root error(s) found.\n  (0) INVALID_ARGUMENT: too bad\n\t [[{{{{node {dx.op.name}}}}}]]"
+    assert failed_operator(message, graph, {y.name: "act"}) == ("act", "too bad")

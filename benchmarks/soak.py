@@ -150,6 +150,7 @@ def main() -> None:
             output = (Path(scratch) / "stdout").read_text(encoding="utf-8", errors="replace")
             reason = why_failed(job, code, output, expected)
             if reason is None:
+                _save(flags.json, seconds, failures)
                 continue
             folder = flags.keep.absolute() / str(job)
             _write_stacks_of_cores(Path(scratch))
@@ -158,7 +159,6 @@ def main() -> None:
         failures.append({**asdict(job), "reason": reason, "folder": str(folder)})
         console.print(f"{job} {reason}; see {folder}", markup=False)
         _save(flags.json, seconds, failures)
-    _save(flags.json, seconds, failures)
     print(f"{len(failures)} of {flags.jobs} jobs failed; the median took {statistics.median(seconds):.1f} s")
     if failures:
         raise SystemExit(1)

@@ -1,8 +1,12 @@
-"""Seconds per training step: searched strategy, data parallelism, one process, and Horovod, side by side.
+"""Seconds per training step: searched strategies, data parallelism, one process, and Horovod, side by side.
 
-    python -m benchmarks.step --model large_softmax --ranks 2 --json step.json
+    python -m benchmarks.step --ranks 2 --json step.json
+    python -m benchmarks.step --models vgg lstm --optimizer adam --options mini_time data_parallel mini_memory
 
-Every variant runs several times in turn, so that a machine whose speed drifts is fair to all.
+All variants of a model are there at once and train in turns of some steps, so that a machine whose speed drifts is fair
+to all. All have the same allocator, MPI and thread settings; the rivals are tuned beyond that, one setting after the
+other, by turns of the same kind: one process, which has all cores, in how many operators run side by side, and Horovod
+in its cycle time, its fusion threshold, and what its ranks and its own thread are bound to.
 """
 
 from __future__ import annotations
@@ -11,86 +15,225 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from benchmarks.launch import launch
-from benchmarks.models import MODELS
+from benchmarks.models import MODELS, OPTIMIZERS, SHORT
+from benchmarks.step_worker import OPTIONS
+from benchmarks.turns import Setting, Team
 
-# What tuning found best for Horovod here; its defaults are measured as well.
-_HOROVOD_TUNED = {"HOROVOD_CYCLE_TIME": "0.5"}
+__all__ = ["alternatives", "measured", "summary"]
+
+_WORKER = "benchmarks.step_worker"
+_SECONDS = ("init_s", "profile_s", "search_s", "build_s")
+_DEFAULTS = "defaults"
+
+# What differs from a rival's defaults, by name; of each group one is chosen.
+Groups = Sequence[Mapping[str, tuple[Mapping[str, str], bool]]]
 
 
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=sorted(MODELS), default="large_softmax")
+    parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *SHORT}), default=sorted(MODELS))
+    parser.add_argument("--short", action="store_true", help="small models of the same kinds, to try the program")
+    parser.add_argument("--options", nargs="+", choices=OPTIONS, default=list(OPTIONS[:2]), help="of find_strategy")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each variant runs (default %(default)s)")
+    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+    parser.add_argument("--turns", type=int, default=6, help="of each variant (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=10, help="of a turn (default %(default)s)")
+    parser.add_argument("--tuning-turns", type=int, default=2, help="of each setting (default %(default)s)")
+    parser.add_argument("--cached", action="store_true", help="go by earlier measurements of operators and links")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
-    variants: dict[str, tuple[int | None, dict[str, str]]] = {
-        "mini_time": (flags.ranks, {}),
-        "data_parallel": (flags.ranks, {}),
-        "one_process": (None, {}),
-    }
-    if importlib.util.find_spec("horovod") is not None:
-        variants["horovod"] = (flags.ranks, _HOROVOD_TUNED)
-        variants["horovod_defaults"] = (flags.ranks, {})
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in variants}
+    known = SHORT if flags.short else MODELS
+    unknown = sorted(set(flags.models) - set(known))
+    if unknown:
+        parser.error(f"--models: {', '.join(unknown)} not among {', '.join(known)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("benchmarks.step: ended from outside"))  # with its programs
+    names = ("ranks", "optimizer", "turns", "steps", "short", "cached")
+    report: dict[str, Any] = {name: getattr(flags, name) for name in names} | {"cores": _cores(), "models": {}}
     console = Console(stderr=True)
-    order = [(number, name) for number in range(flags.rounds) for name in variants]
-    for _, name in track(order, description="measuring", console=console):
-        ranks, extra = variants[name]
-        arguments = ["--model", flags.model, "--steps", str(flags.steps), "--variant", name.removesuffix("_defaults")]
-        output = launch("benchmarks.step_worker", arguments, ranks, extra)
-        runs[name].append(json.loads(output.strip().splitlines()[-1]))
-    report = _report(flags, runs)
-    _show(report)
-    if flags.json is not None:
-        flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    os.sync()
+    if importlib.util.find_spec("horovod") is None:
+        console.print("Horovod is not installed, so it is left out: make horovod")
+    for name in flags.models:
+        report["models"][name] = measured(name, flags, console)
+        _show(name, report["models"][name], flags)
+        if flags.json is not None:
+            flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def _report(flags: argparse.Namespace, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    result: dict[str, Any] = {"model": flags.model, "ranks": flags.ranks, "steps": flags.steps, "variants": {}}
-    reference = np.array(runs["one_process"][0]["losses"])
-    for name, measured in runs.items():
-        result["variants"][name] = {
-            "median_s": float(np.median([np.median(run["seconds"]) for run in measured])),
-            "round_medians_s": [float(np.median(run["seconds"])) for run in measured],
-            "max_loss_difference": float(max(np.abs(np.array(run["losses"]) - reference).max() for run in measured)),
-            **({"strategy": measured[-1]["strategy"]} if "strategy" in measured[-1] else {}),
+def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """All variants of a model."""
+    arguments = ["--model", model, "--optimizer", flags.optimizer, *(["--short"] if flags.short else [])]
+    teams: dict[str, Team] = {}
+    tuned: dict[str, dict[str, Any]] = {}
+    with ExitStack() as stack:
+
+        def start(variant: str, ranks: int | None, extra: Mapping[str, str], bind: bool, *more: str) -> Team:
+            setting = Setting((*arguments, "--variant", variant, *more), ranks, extra, bind)
+            team = Team(_WORKER, setting)
+            stack.callback(team.end)
+            return team
+
+        for number, option in enumerate(flags.options):
+            console.print(f"{model}: {option}", markup=False)
+            refresh = ["--refresh"] if number == 0 and not flags.cached else []
+            teams[option] = start(option, flags.ranks, {}, True, *refresh)
+        for rival, ranks, groups in _rivals(flags.ranks):
+            extra, bind, chosen = dict(groups[0][_DEFAULTS][0]), True, []
+            teams[rival] = start(rival, ranks, extra, bind)
+            tuned[rival] = {"tried": {}}
+            for group in groups:
+                tries = {_DEFAULTS: teams[rival]}
+                for name, (more, bound) in group.items():
+                    if name != _DEFAULTS:
+                        console.print(f"{model}: {rival} with {' '.join([*chosen, name])}", markup=False)
+                        tries[name] = start(rival, ranks, extra | more, bind and bound)
+                if len(tries) == 1:
+                    continue
+                before = {name: len(team.turns_s) for name, team in tries.items()}
+                for _ in range(flags.tuning_turns):
+                    for team in tries.values():
+                        team.turn(flags.steps)
+                medians = {
+                    " ".join([*chosen, name]): _median(team.turns_s[before[name] :]) for name, team in tries.items()
+                }
+                best = min(tries, key=lambda name: _median(tries[name].turns_s[before[name] :]))
+                tuned[rival]["tried"] |= medians
+                for name, team in tries.items():
+                    if name != best:
+                        team.end()
+                if best != _DEFAULTS:
+                    more, bound = group[best]
+                    extra, bind, teams[rival] = extra | more, bind and bound, tries[best]
+                    chosen.append(best)
+            tuned[rival] |= {"chosen": chosen or [_DEFAULTS], "environment": extra, "bound": bind}
+            # What was measured while settings were compared does not count.
+            teams[rival].turns_s.clear()
+        for number in range(flags.turns):
+            console.print(f"{model}: turn {number + 1} of {flags.turns}", markup=False)
+            for team in teams.values():
+                team.turn(flags.steps)
+        return summary(
+            {name: (team.turns_s, team.losses, team.about) for name, team in teams.items()}, tuned, flags.options[0]
+        )
+
+
+def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
+    """What rivals are tuned in.
+
+    Args:
+        ranks: Horovod's.
+        cores: of this machine.
+    """
+    every = {"TF_NUM_INTRAOP_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), "TF_NUM_INTEROP_THREADS": "1"}
+    one_process: Groups = [
+        {
+            _DEFAULTS: (every, True),
+            **({f"{cores} operators at once": ({"TF_NUM_INTEROP_THREADS": str(cores)}, True)} if cores > 1 else {}),
         }
-    best = result["variants"]["mini_time"]["median_s"]
-    result["speedup_of_mini_time_over"] = {
-        name: entry["median_s"] / best for name, entry in result["variants"].items() if name != "mini_time"
+    ]
+    nothing: tuple[Mapping[str, str], bool] = ({}, True)
+    affinity = ",".join(str(rank % cores) for rank in range(ranks))
+    binding: Mapping[str, tuple[Mapping[str, str], bool]] = {
+        # A thread is Horovod's own, which talks to MPI: it stays on a core, and what computes goes where there is room.
+        f"unbound ranks, threads on {affinity}": ({"HOROVOD_THREAD_AFFINITY": affinity}, False),
+        **({} if ranks > cores else {"unbound ranks": ({}, False)}),  # those that share cores are unbound anyway
     }
+    horovod: Groups = [
+        {_DEFAULTS: nothing, **{f"cycle {ms} ms": ({"HOROVOD_CYCLE_TIME": ms}, True) for ms in ("0.5", "2")}},
+        {
+            _DEFAULTS: nothing,
+            **{f"fusion {size} MiB": ({"HOROVOD_FUSION_THRESHOLD": str(size * 2**20)}, True) for size in (0, 4)},
+        },
+        {_DEFAULTS: nothing, **binding},
+    ]
+    return {"one_process": one_process, "horovod": horovod}
+
+
+def _rivals(ranks: int) -> list[tuple[str, int | None, Groups]]:
+    groups = alternatives(ranks, _cores())
+    installed = importlib.util.find_spec("horovod") is not None
+    return [("one_process", None, groups["one_process"])] + (
+        [("horovod", ranks, groups["horovod"])] if installed else []
+    )
+
+
+def summary(
+    variants: Mapping[str, tuple[list[list[float]], list[float], Mapping[str, Any]]],
+    tuned: Mapping[str, Mapping[str, Any]],
+    ours: str,
+) -> dict[str, Any]:
+    """What was measured of a model.
+
+    Args:
+        variants: seconds of each step by turn, losses of all steps, and what was said of the start, by variant.
+        tuned: how rivals were, by variant.
+        ours: the variant whose speed is compared with the others'.
+    """
+    reference = np.array(variants["one_process"][1])
+    result: dict[str, Any] = {"variants": {}}
+    for name, (turns_s, losses, about) in variants.items():
+        medians = [float(np.median(turn)) for turn in turns_s]
+        steps = min(len(losses), len(reference))
+        result["variants"][name] = {
+            "median_s": _median(turns_s),
+            "least_turn_s": min(medians),
+            "longest_turn_s": max(medians),
+            "turn_medians_s": medians,
+            "max_loss_difference": float(np.abs(np.array(losses[:steps]) - reference[:steps]).max()),
+            **about,
+            **tuned.get(name, {}),
+        }
+    best = result["variants"][ours]["median_s"]
+    result[f"speedup_of_{ours}_over"] = {
+        name: entry["median_s"] / best for name, entry in result["variants"].items() if name != ours
+    }
+    if "horovod" in variants:
+        rival = result["variants"]["horovod"]["median_s"]
+        result["speedup_over_horovod"] = {
+            name: rival / entry["median_s"] for name, entry in result["variants"].items() if name != "horovod"
+        }
     return result
 
 
-def _show(report: dict[str, Any]) -> None:
-    table = Table(title=f"{report['model']}, {report['ranks']} ranks, median of {report['steps']} steps")
-    for header in ("variant", "ms per step", "rounds, ms", "mini_time is faster by", "largest loss difference"):
+def _median(turns_s: Sequence[Sequence[float]]) -> float:
+    return float(np.median([second for turn in turns_s for second in turn]))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _show(model: str, found: Mapping[str, Any], flags: argparse.Namespace) -> None:
+    ours = flags.options[0]
+    title = f"{model}, {flags.ranks} ranks, {flags.optimizer}, {flags.turns} turns of {flags.steps} steps"
+    table = Table(title=title)
+    headers = ("variant", "ms a step", "least … longest turn", f"{ours} is faster by", "profiling, s", "search, s")
+    for header in (*headers, "largest loss difference"):
         table.add_column(header, justify="left" if header == "variant" else "right")
-    for name, entry in report["variants"].items():
-        ratio = report["speedup_of_mini_time_over"].get(name)
+    for name, entry in found["variants"].items():
+        ratio = found[f"speedup_of_{ours}_over"].get(name)
         table.add_row(
-            name,
+            " ".join([name, *(f"({part})" for part in entry.get("chosen", []))]),
             f"{entry['median_s'] * 1e3:.1f}",
-            " ".join(f"{value * 1e3:.1f}" for value in entry["round_medians_s"]),
+            f"{entry['least_turn_s'] * 1e3:.1f} … {entry['longest_turn_s'] * 1e3:.1f}",
             "" if ratio is None else f"{ratio:.2f}",
+            *(f"{entry[key]:.1f}" if key in entry else "" for key in _SECONDS[1:3]),
             f"{entry['max_loss_difference']:.2g}",
         )
     console = Console()
     console.print(table)
-    for row in report["variants"]["mini_time"].get("strategy", []):
+    for row in found["variants"][ours].get("strategy", []):
         console.print(f"{row['operator']:60} {row['mesh']} {', '.join(row['splits'])}", markup=False)
 
 

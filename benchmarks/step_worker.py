@@ -1,89 +1,106 @@
-"""One variant of :mod:`benchmarks.step`; prints one line of JSON on rank 0."""
+"""One variant of :mod:`benchmarks.step`, which trains when it is asked to (:mod:`benchmarks.turns`)."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.models import MODELS, Model
+from benchmarks.models import MODELS, OPTIMIZERS, SHORT, Model
+from benchmarks.turns import take_turns
 
-_WARM_UP = 10
+__all__ = ["OPTIONS", "models"]
+
+OPTIONS = ("mini_time", "data_parallel", "mini_memory", "turning_point")
 _SEED = 7
+
+
+def models(short: bool) -> Mapping[str, Model]:
+    """What can be measured: the models of benchmarks, or the same kinds in sizes that take a millisecond a step."""
+    return SHORT if short else MODELS
 
 
 def main() -> None:
     """Runs one variant."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=sorted(MODELS), required=True)
-    parser.add_argument("--variant", required=True)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--variant", choices=("one_process", "horovod", *OPTIONS), required=True)
+    parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+    parser.add_argument("--refresh", action="store_true", help="measure anew what is cached")
+    parser.add_argument("--turns", type=Path, required=True, metavar="FOLDER")
     flags = parser.parse_args()
-    model = MODELS[flags.model]
+    model = models(flags.short)[flags.model]
     runners = {"one_process": _one_process, "horovod": _horovod}
-    report = runners.get(flags.variant, _tensoropt)(model, flags.variant, flags.steps)
-    if report is not None:
-        print(json.dumps(report))
+    runners.get(flags.variant, _tensoropt)(model, flags)
 
 
-def _measure(step: Callable[[dict[str, np.ndarray]], float], model: Model, steps: int, rank: int, size: int) -> Any:
-    """Trains on this rank's shares of the same batches."""
+def _trainer(
+    model: Model, rank: int, size: int, step: Callable[[dict[str, np.ndarray]], float]
+) -> Callable[[int], dict[str, Any]]:
+    """Trains on this rank's shares of batches that are the same in every variant."""
     rng = np.random.default_rng(_SEED)
-    seconds, losses = [], []
-    for number in range(_WARM_UP + steps):
-        batch = model.batch(rng, model.batch_size)
-        count = model.batch_size // size
-        mine = {name: array[rank * count : (rank + 1) * count] for name, array in batch.items()}
-        started = time.perf_counter()
-        losses.append(step(mine))
-        if number >= _WARM_UP:
+    count = model.batch_size // size
+
+    def train(steps: int) -> dict[str, Any]:
+        seconds, losses = [], []
+        for _ in range(steps):
+            batch = model.batch(rng, model.batch_size)
+            mine = {name: array[rank * count : (rank + 1) * count] for name, array in batch.items()}
+            started = time.perf_counter()
+            losses.append(step(mine))
             seconds.append(time.perf_counter() - started)
-    return {"seconds": seconds, "losses": losses}
+        return {"seconds": seconds, "losses": losses}
+
+    return train
 
 
-def _tensoropt(model: Model, variant: str, steps: int) -> dict[str, Any] | None:
+def _tensoropt(model: Model, flags: argparse.Namespace) -> None:
     import tensoropt
 
-    tensoropt.init()
+    started = time.perf_counter()
+    tensoropt.init(refresh=flags.refresh)
+    init_s = time.perf_counter() - started
     tensoropt.set_random_seed(_SEED)
     built = model.build(tensoropt, model.batch_size)
-    train_op = tensoropt.train.GradientDescentOptimizer(model.learning_rate).minimize(built.loss)
-    plan = tensoropt.find_strategy(variant)
+    train_op = model.optimizer(tensoropt.train, flags.optimizer).minimize(built.loss)
+    started = time.perf_counter()
+    plan = tensoropt.find_strategy(flags.variant)
+    find_s = time.perf_counter() - started
+    search_s = float(plan.notes.get("search_seconds", 0.0))  # data parallelism is not searched
+    started = time.perf_counter()
     tensoropt.build_execution_graph(plan=plan)
+    rank, size = tensoropt.world_rank(), tensoropt.world_size()
 
     def step(batch: dict[str, np.ndarray]) -> float:
         loss, _ = tensoropt.run([built.loss, train_op], {built.feeds[name]: array for name, array in batch.items()})
         return float(loss)
 
-    result = _measure(step, model, steps, tensoropt.world_rank(), tensoropt.world_size())
-    result["strategy"] = tensoropt.strategy_rows(plan)
-    return result if tensoropt.world_rank() == 0 else None
+    about = {
+        "init_s": init_s,
+        "profile_s": find_s - search_s,
+        "search_s": search_s,
+        "build_s": time.perf_counter() - started,
+        "strategy": tensoropt.strategy_rows(plan),
+    }
+    take_turns(flags.turns, rank, about, _trainer(model, rank, size, step))
 
 
-def _one_process(model: Model, variant: str, steps: int) -> dict[str, Any]:
-    del variant
+def _one_process(model: Model, flags: argparse.Namespace) -> None:
     import tensorflow as tf
 
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(_SEED)
         built = model.build(tf.compat.v1, model.batch_size)
-        train_op = tf.compat.v1.train.GradientDescentOptimizer(model.learning_rate).minimize(built.loss)
-        session = tf.compat.v1.Session()
-        session.run(tf.compat.v1.global_variables_initializer())
-
-        def step(batch: dict[str, np.ndarray]) -> float:
-            feeds = {built.feeds[name]: array for name, array in batch.items()}
-            return float(session.run([built.loss, train_op], feeds)[0])
-
-        return dict(_measure(step, model, steps, 0, 1))
+        train_op = model.optimizer(tf.compat.v1.train, flags.optimizer).minimize(built.loss)
+        take_turns(flags.turns, 0, {}, _trainer(model, 0, 1, _session_step(tf, built, built.loss, train_op)))
 
 
-def _horovod(model: Model, variant: str, steps: int) -> dict[str, Any] | None:
-    del variant
+def _horovod(model: Model, flags: argparse.Namespace) -> None:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
@@ -91,21 +108,28 @@ def _horovod(model: Model, variant: str, steps: int) -> dict[str, Any] | None:
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(_SEED)
         built = model.build(tf.compat.v1, model.batch_size // hvd.size())
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(model.learning_rate)
+        optimizer = model.optimizer(tf.compat.v1.train, flags.optimizer)
         pairs = optimizer.compute_gradients(built.loss)
         # The embedding's gradient travels as rows, which is Horovod's own and here its faster way.
         averaged = [(hvd.allreduce(gradient, op=hvd.Average), variable) for gradient, variable in pairs]
         train_op = optimizer.apply_gradients(averaged)
         mean = hvd.allreduce(built.loss, op=hvd.Average)
-        session = tf.compat.v1.Session()
-        session.run(tf.compat.v1.global_variables_initializer())
+        train = _trainer(model, hvd.rank(), hvd.size(), _session_step(tf, built, mean, train_op))
+        take_turns(flags.turns, hvd.rank(), {}, train)
 
-        def step(batch: dict[str, np.ndarray]) -> float:
-            feeds = {built.feeds[name]: array for name, array in batch.items()}
-            return float(session.run([mean, train_op], feeds)[0])
 
-        result = _measure(step, model, steps, hvd.rank(), hvd.size())
-    return dict(result) if hvd.rank() == 0 else None
+def _session_step(tf: Any, built: Any, loss: Any, train_op: Any) -> Callable[[dict[str, np.ndarray]], float]:
+    """A step of TensorFlow's own session, with variables at their initial values."""
+    session = tf.compat.v1.Session()
+    session.run(tf.compat.v1.global_variables_initializer())
+    names = sorted(built.feeds)
+    # Goes past most of Session.run's Python, as tensoropt's steps do.
+    call = session.make_callable([loss, train_op], [built.feeds[name] for name in names])
+
+    def step(batch: dict[str, np.ndarray]) -> float:
+        return float(call(*(batch[name] for name in names))[0])
+
+    return step
 
 
 if __name__ == "__main__":

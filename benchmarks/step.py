@@ -33,7 +33,6 @@ from benchmarks.turns import Setting, Team
 __all__ = ["alternatives", "measured", "summary"]
 
 _WORKER = "benchmarks.step_worker"
-_SECONDS = ("init_s", "profile_s", "search_s", "build_s")
 _DEFAULTS = "defaults"
 
 # What differs from a rival's defaults, by name; of each group one is chosen.
@@ -216,25 +215,25 @@ def _cores() -> int:
 
 def _show(model: str, found: Mapping[str, Any], flags: argparse.Namespace) -> None:
     ours = flags.options[0]
-    title = f"{model}, {flags.ranks} ranks, {flags.optimizer}, {flags.turns} turns of {flags.steps} steps"
-    table = Table(title=title)
-    headers = ("variant", "ms a step", "least … longest turn", f"{ours} is faster by", "profiling, s", "search, s")
-    for header in (*headers, "largest loss difference"):
-        table.add_column(header, justify="left" if header == "variant" else "right")
+    table = Table(title=f"{model}, {flags.ranks} ranks, {flags.optimizer}, {flags.turns} turns of {flags.steps} steps")
+    for header in ("variant", "ms a step", "turns, ms", f"over {ours}", "profile, s", "search, s", "loss differs by"):
+        table.add_column(header, justify="left" if header == "variant" else "right", no_wrap=header == "variant")
     for name, entry in found["variants"].items():
         ratio = found[f"speedup_of_{ours}_over"].get(name)
         table.add_row(
-            " ".join([name, *(f"({part})" for part in entry.get("chosen", []))]),
+            name,
             f"{entry['median_s'] * 1e3:.1f}",
-            f"{entry['least_turn_s'] * 1e3:.1f} … {entry['longest_turn_s'] * 1e3:.1f}",
+            f"{entry['least_turn_s'] * 1e3:.1f}-{entry['longest_turn_s'] * 1e3:.1f}",
             "" if ratio is None else f"{ratio:.2f}",
-            *(f"{entry[key]:.1f}" if key in entry else "" for key in _SECONDS[1:3]),
+            *(f"{entry[key]:.1f}" if key in entry else "" for key in ("profile_s", "search_s")),
             f"{entry['max_loss_difference']:.2g}",
         )
     console = Console()
     console.print(table)
-    for row in found["variants"][ours].get("strategy", []):
-        console.print(f"{row['operator']:60} {row['mesh']} {', '.join(row['splits'])}", markup=False)
+    for name, entry in found["variants"].items():
+        if "tried" in entry:
+            tried = ", ".join(f"{setting} {median_s * 1e3:.1f}" for setting, median_s in entry["tried"].items())
+            console.print(f"{name}: {', '.join(entry['chosen'])}; of these, in ms: {tried}", markup=False)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, Guard
 from tensoropt.exec.engines.ranks import written_ranks
 from tensoropt.exec.engines.watch import current_watch
-from tensoropt.exec.failures import failed_operator, operator_error
 from tensoropt.exec.feeding import Feeding
 from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.local import LocalGraph
 from tensoropt.exec.merging import keep_apart
+from tensoropt.exec.op_errors import failed_operator, operator_error
 from tensoropt.exec.primitive_cache import uncache_products
 from tensoropt.exec.replicas import LEVEL_STEPS, level, stored_layout
 from tensoropt.exec.segments import keep_segments

@@ -16,7 +16,7 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import OpError
 from tensoropt.exec.executor import Executor
-from tensoropt.exec.failures import failed_operator
+from tensoropt.exec.op_errors import failed_operator
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.space import SearchSpace

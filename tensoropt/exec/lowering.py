@@ -45,7 +45,7 @@ class OpLowering:
 
     def widened(self) -> OpLowering:
         """The same operator on float32 wherever it is on 16-bit floats."""
-        specs = [widened_spec(spec) for spec in self._input_specs]
+        specs = [widened_spec(spec) for spec in self.input_specs]
         return OpLowering(widened_operator(self.op), self.rule, specs, self._configuration, self._mesh, self._engine)
 
     def summed_outputs(self) -> tuple[int, ...]:
@@ -57,10 +57,10 @@ class OpLowering:
 
         Rows of a gradient are no parts of a sum: they stay apart.
         """
-        layouts = [self._configuration.input_layouts(self.rule, i).gradient for i in range(len(self._input_specs))]
+        layouts = [self._configuration.input_layouts(self.rule, i).gradient for i in range(len(self.input_specs))]
         return tuple(
             index
-            for index, (spec, layout) in enumerate(zip(self._input_specs, layouts, strict=True))
+            for index, (spec, layout) in enumerate(zip(self.input_specs, layouts, strict=True))
             if held_dtype(spec.dtype, layout) != spec.dtype and index != self.rule.sparse_input
         )
 

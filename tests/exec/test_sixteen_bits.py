@@ -10,6 +10,7 @@ import pytest
 
 import tensoropt as to
 from tensoropt.api.model import current_model, leave_graph
+from tensoropt.api.reference import Reference
 from tensoropt.api.seeds import resolve_seeds
 from tensoropt.api.strategy import ImportedModel, import_model
 from tensoropt.cluster.presets import cpu
@@ -17,7 +18,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.plan.plan import Plan
 from tensoropt.search.space import SearchSpace
 from tests.exec.random_models import RandomModel
-from tests.exec.random_runs import Case, Outcome, random_keep, reference_outcome, small_session, train
+from tests.exec.random_runs import Case, Outcome, random_keep, small_session, train
 from tests.thread_world import run_threads
 
 pytestmark = pytest.mark.tf
@@ -86,6 +87,15 @@ def _plan(imported: ImportedModel, devices: int, which: str, seed: int = 0) -> P
     return random_keep(space.plan(chosen, "random", {}), space, random) if which == "any" else space.plan(chosen, which)
 
 
+def _alone(case: Case) -> Outcome:
+    """The first step by one process."""
+    model = case.model
+    reference = Reference(case.recorded, case.seeds)
+    loss, gradients = reference.run_step(model.train, model.loss, model.variables, model.feeds[0])
+    reference.close()
+    return Outcome([float(loss)], [dict(zip(model.variables, gradients, strict=True))])
+
+
 def _errors(found: Outcome, truth: Outcome) -> dict[str, float]:
     pairs: dict[str, tuple[Any, Any]] = {"loss": (found.losses[0], truth.losses[0])}
     pairs |= {name: (found.gradients[0][name], value) for name, value in truth.gradients[0].items()}
@@ -100,12 +110,12 @@ def _errors(found: Outcome, truth: Outcome) -> dict[str, float]:
 def test_sums_over_devices_are_as_precise_as_one_process(build: Callable[[Any], RandomModel], dtype: str) -> None:
     model, imported = _imported(build, to.float64)
     seeds = resolve_seeds(imported.tf_graph, 1)
-    truth = reference_outcome(Case(model, current_model(), imported, _plan(imported, 2, "sums"), seeds))
+    truth = _alone(Case(model, current_model(), imported, _plan(imported, 2, "sums"), seeds))
     model, imported = _imported(build, to.as_dtype(dtype))
     problems = []
     for devices, which, seed in ((2, "sums", 0), (3, "sums", 0), (4, "sums", 0), (4, "any", 1), (4, "any", 2)):
         case = Case(model, current_model(), imported, _plan(imported, devices, which, seed), seeds)
-        alone = _errors(reference_outcome(case), truth)
+        alone = _errors(_alone(case), truth)
         mesh = case.plan.mesh.shape
 
         def run(engine: Any, case: Case = case) -> Outcome:

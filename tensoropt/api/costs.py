@@ -23,7 +23,7 @@ from tensoropt.api.curves import (
 from tensoropt.api.machine import Machine
 from tensoropt.api.model import OptimizerSpec
 from tensoropt.cluster import Topology
-from tensoropt.cluster.cache import load_document, store_document
+from tensoropt.cluster.cache import load_document, store_document, warn_of_damage
 from tensoropt.cost import Curve, OpProfile, OpTime
 from tensoropt.errors import ClusterError, PlanError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
@@ -228,7 +228,7 @@ def _choose(
         try:
             known = OpProfile.from_json(document)
         except ClusterError as error:
-            _log.warning("Ignoring the cached profile of operators: %s", error)
+            warn_of_damage("profile of operators", error)
     room = topology.device.memory_bytes * _MEMORY_SHARE
     missing = [
         key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -309,7 +310,7 @@ class Planner:
         executes = not (space.halos or space.coarsening.placed_blocks)
         return {
             "feed": self.feed,
-            "memory_limit_bytes": limit.limit_bytes,
+            "memory_limit_bytes": limit.limit_bytes if math.isfinite(limit.limit_bytes) else None,  # JSON has no inf
             "memory_limit": str(limit),
             "topology": topology.fingerprint(),
             **({"space": _WHAT_EXECUTES} if executes else {}),

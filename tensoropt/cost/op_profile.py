@@ -17,6 +17,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
+from tensoropt.storage.document import Fields, refused, shortened
 
 __all__ = ["Curve", "OpProfile", "OpTime", "profile_key", "whole_key"]
 
@@ -155,36 +156,52 @@ class OpProfile:
         Raises:
             ClusterError: if it is not one.
         """
-        if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
-            got = data.get("schema") if isinstance(data, dict) else type(data).__name__
-            raise ClusterError(f"Profile JSON: schema must be {_SCHEMA}, got {got!r}. Measure with init(refresh=True).")
+        remedy = "Measure with init(refresh=True)."
+        schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        if isinstance(schema, bool) or schema != _SCHEMA:
+            raise ClusterError(f"Profile JSON: schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}. {remedy}")
         try:
+            names = ("schema", "iteration_s", "refused", "curves", "times")
+            fields = Fields.of(data, "a field is missing or malformed", ClusterError, names)
             return cls(
-                {
-                    str(key): OpTime(
-                        str(kind),
-                        float(f),
-                        float(b),
-                        float(a),
-                        _integers(fr),
-                        _integers(br),
-                        _scratch(held),
-                        str(whole),
-                    )
-                    for key, (kind, f, b, a, fr, br, held, whole) in data["times"].items()
-                },
-                {
-                    str(name): Curve(_integers(sizes), tuple(float(second) for second in seconds))
-                    for name, (sizes, seconds) in data["curves"].items()
-                },
-                float(data["iteration_s"]),
-                frozenset(str(key) for key in data["refused"]),
+                {key: _read_time(entry) for key, entry in fields.mapping("times").items()},
+                {name: _read_curve(entry) for name, entry in fields.mapping("curves").items()},
+                fields.number("iteration_s", least=0),
+                frozenset(fields.texts("refused")),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ClusterError(
-                f"Profile JSON: a field is missing or malformed ({type(error).__name__}: {error}). Measure with "
-                "init(refresh=True)."
-            ) from error
+        except ClusterError as error:
+            raise refused(ClusterError, "Profile JSON", error.args[0], remedy) from None
+
+
+def _row(data: object, names: Sequence[str]) -> Fields:
+    """The fields of an array, in the order of their names."""
+    where = "a field is missing or malformed"
+    if not isinstance(data, list) or len(data) != len(names):
+        raise ClusterError(f"{where}: an entry must be an array of {', '.join(names)}.")
+    return Fields(dict(zip(names, data, strict=True)), where, ClusterError)
+
+
+def _read_time(data: object) -> OpTime:
+    reduced = ("forward_reduced_bytes", "backward_reduced_bytes")
+    fields = _row(data, ("type", "forward_s", "backward_s", "analytic_s", *reduced, "scratch_bytes", "whole"))
+    scratch = fields.integers("scratch_bytes", least=0)
+    if len(scratch) != 3:
+        raise ClusterError(f"{fields.where}: scratch_bytes must be 3 integers, got {len(scratch)}.")
+    return OpTime(
+        fields.text("type"),
+        fields.number("forward_s"),
+        fields.number("backward_s"),
+        fields.number("analytic_s"),
+        fields.integers(reduced[0], least=0),
+        fields.integers(reduced[1], least=0),
+        (scratch[0], scratch[1], scratch[2]),
+        fields.text("whole"),
+    )
+
+
+def _read_curve(data: object) -> Curve:
+    fields = _row(data, ("sizes_bytes", "seconds"))
+    return Curve(fields.integers("sizes_bytes"), fields.numbers("seconds"))
 
 
 def profile_key(
@@ -235,12 +252,3 @@ def _described(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
     return repr(value)
-
-
-def _integers(values: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
-
-
-def _scratch(values: Sequence[Any]) -> tuple[int, int, int]:
-    forward, kept, backward = _integers(values)
-    return forward, kept, backward

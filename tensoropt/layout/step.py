@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tensoropt.errors import LayoutError
 from tensoropt.layout.layout import Layout
 from tensoropt.layout.mesh import Mesh
+from tensoropt.storage.document import Fields
 
 __all__ = ["UNDONE_BY", "Step", "StepKind"]
 
@@ -282,20 +283,43 @@ class Step:
         return result
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Step:
-        """The step that ``to_json`` wrote."""
-        try:
-            target = data.get("target")
-            return cls(
-                StepKind(data["kind"]),
-                tuple(data.get("axes", ())),
-                data.get("dim"),
-                data.get("to_dim"),
-                None if target is None else Layout.parse(target),
-                *(None if data.get(name) is None else tuple(data[name]) for name in ("at", "to_at")),
-            )
-        except (KeyError, ValueError, TypeError) as error:
-            raise LayoutError(f"Step {data!r}: not a reshard step ({error}).") from error
+    def from_json(cls, data: object) -> Step:
+        """The step that ``to_json`` wrote.
+
+        Raises:
+            LayoutError: it is none.
+        """
+        optional = dict.fromkeys(("axes", "dim", "to_dim", "target", "at", "to_at"))
+        fields = Fields.of(data, "Step: not a reshard step", LayoutError, ("kind",), optional)
+        kinds = {kind.value: kind for kind in StepKind}
+        kind = fields.text("kind")
+        if kind not in kinds:
+            raise LayoutError(f"Step: not a reshard step: kind must be one of {', '.join(kinds)}, got {kind!r}.")
+        target = fields.optional("target", fields.text)
+        return cls(
+            kinds[kind],
+            fields.optional("axes", _indices(fields)) or (),
+            fields.optional("dim", _index(fields)),
+            fields.optional("to_dim", _index(fields)),
+            None if target is None else Layout.parse(target),
+            fields.optional("at", _indices(fields)),
+            fields.optional("to_at", _indices(fields)),
+        )
+
+    def check(self, mesh: Mesh) -> None:
+        """Checks that the step can be one of a mesh, whatever layout it starts from.
+
+        Raises:
+            LayoutError: it names an axis that the mesh has not, or twice, or a place outside of one.
+        """
+        named = {*self.axes, *(self.target.used_axes if self.target is not None else ())}
+        if len(set(self.axes)) != len(self.axes) or not named <= set(mesh.axes):
+            raise LayoutError(f"Step {self}: must name axes of {mesh}, 0..{len(mesh.axes) - 1}, each once.")
+        for places in (self.at, self.to_at):
+            if places is not None and any(
+                place >= mesh.shape[axis] for axis, place in zip(self.axes, places, strict=True)
+            ):
+                raise LayoutError(f"Step {self}: must name places of {mesh}, got {places} along axes {self.axes}.")
 
     def __str__(self) -> str:
         axes = "{" + ",".join(map(str, self.axes)) + "}"
@@ -313,3 +337,11 @@ class Step:
 def _piece(layout: Layout, mesh: Mesh, rank: int) -> tuple[int, ...]:
     """Which piece of the tensor a rank holds: its index per dimension, and its place in the partial sum."""
     return tuple(mesh.group_index(rank, axes) for axes in (*layout.dims, layout.partial))
+
+
+def _index(fields: Fields) -> Callable[[str], int]:
+    return lambda name: fields.integer(name, least=0)
+
+
+def _indices(fields: Fields) -> Callable[[str], tuple[int, ...]]:
+    return lambda name: fields.integers(name, least=0)

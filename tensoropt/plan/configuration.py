@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ def at(coordinate: int) -> str:
 def place_of(action: str | None) -> int | None:
     """The coordinate of an action :func:`at`; None for any other."""
     digits = action[1:] if action is not None and action.startswith(_AT) else ""
-    return int(digits) if digits.isdecimal() else None
+    return int(digits) if re.fullmatch("0|[1-9][0-9]{0,9}", digits) else None
 
 
 @dataclass(frozen=True, slots=True)

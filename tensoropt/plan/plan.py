@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,12 +17,16 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
 from tensoropt.plan.reuse import why_not_kept
+from tensoropt.storage import write_whole
+from tensoropt.storage.document import Fields, parse_json, refused, shortened
 
 __all__ = ["KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
 
 SCHEMA_VERSION = 1
 # Which copies of a tensor that is moved are kept for the backward pass (TensorOpt section 4.2, "Tensor reuse").
 KEEPS = ("both", "before", "after")
+# A million devices are more than there are; a file that asks for more would have all of them gone through.
+_MOST_DEVICES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class EdgePlan:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A strategy for one graph on one mesh.
 
@@ -90,6 +93,12 @@ class Plan:
     time_s: float
     memory_bytes: float
     notes: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.option} on {self.mesh}: {len(self.operators)} operators, {len(self.edges)} reshards, "
+            f"{self.time_s * 1e3:.4g} ms, {self.memory_bytes / 2**20:.4g} MiB, graph {self.fingerprint})"
+        )
 
     @property
     def peak_bytes(self) -> float:
@@ -222,42 +231,13 @@ class Plan:
         """The plan that ``to_json`` wrote.
 
         Raises:
-            PlanError: if fields are missing or wrong, or the schema version is another.
+            PlanError: if fields are missing, unknown or wrong, or the schema version is another; in at most 500
+                characters.
         """
-        version = data.get("schema_version") if isinstance(data, Mapping) else None
-        if version != SCHEMA_VERSION:
-            raise PlanError(
-                f"Plan: schema_version is {version!r}, this version of tensoropt reads {SCHEMA_VERSION}. "
-                "Make the plan again with find_strategy."
-            )
         try:
-            edges = {}
-            for entry in data["edges"]:
-                op, _, index = entry["tensor"].rpartition(":")
-                edges[Edge(TensorId(op, int(index)), entry["consumer"], int(entry["position"]))] = EdgePlan(
-                    tuple(Step.from_json(step) for step in entry["forward"]),
-                    tuple(Step.from_json(step) for step in entry["backward"]),
-                    float(entry["time_s"]),
-                    float(entry["memory_bytes"]),
-                    entry.get("keep", "both"),
-                )
-            return cls(
-                Mesh(tuple(int(extent) for extent in data["mesh"])),
-                str(data["graph"]),
-                str(data["option"]),
-                {
-                    name: OperatorPlan(
-                        actions_from_json(entry["actions"]), float(entry["time_s"]), float(entry["memory_bytes"])
-                    )
-                    for name, entry in data["operators"].items()
-                },
-                edges,
-                float(data["time_s"]),
-                float(data["memory_bytes"]),
-                dict(data["notes"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, TensorOptError) as error:
-            raise PlanError(f"Plan: not a plan: {type(error).__name__} {error}. Save it with Plan.save.") from error
+            return _read_plan(data)
+        except (TensorOptError, ValueError) as error:
+            raise refused(PlanError, "Plan: not a plan", error.args[0], "Save it with Plan.save.") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as JSON, whole or not at all.
@@ -265,15 +245,9 @@ class Plan:
         Raises:
             PlanError: if there can be no such file.
         """
-        target = Path(path)
-        partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-        text = json.dumps(self.to_json(), indent=1) + "\n"
         try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(target)
+            write_whole(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
             raise PlanError(
                 f"Plan: cannot be written to '{os.fspath(path)}': {error.strerror}. Give a file in a directory that "
                 "exists and has room."
@@ -284,13 +258,96 @@ class Plan:
         """Reads what :meth:`save` wrote.
 
         Raises:
-            PlanError: if the file cannot be read or is not a plan.
+            PlanError: if the file cannot be read or is not a plan; in at most 500 characters.
         """
+        subject = f"Plan '{os.fspath(path)}'"
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise PlanError(f"Plan '{os.fspath(path)}': cannot be read: {error}.") from error
-        return cls.from_json(data)
+            return _read_plan(parse_json(Path(path).read_bytes()))
+        except OSError as error:
+            raise refused(PlanError, subject, f"cannot be read: {error}.") from error
+        except ValueError as error:
+            raise refused(PlanError, subject, f"cannot be read: {error}. Save it with Plan.save.") from None
+        except TensorOptError as error:
+            raise refused(PlanError, subject, f"not a plan: {error.args[0]}", "Save it with Plan.save.") from None
+
+
+def _read_plan(data: object) -> Plan:
+    """The plan of a document.
+
+    Raises:
+        TensorOptError: it is none.
+        ValueError: the same.
+    """
+    version = data.get("schema_version") if isinstance(data, Mapping) else None
+    if isinstance(version, bool) or version != SCHEMA_VERSION:
+        raise PlanError(
+            f"schema_version is {shortened(repr(version), 40)}, this version of tensoropt reads {SCHEMA_VERSION}. "
+            "Make the plan again with find_strategy."
+        )
+    names = ("schema_version", "graph", "mesh", "option", "operators", "edges", "time_s", "memory_bytes", "notes")
+    fields = Fields.of(data, "the document", PlanError, names)
+    mesh = Mesh(fields.integers("mesh"))
+    if mesh.size > _MOST_DEVICES:
+        raise PlanError(f"a mesh has at most {_MOST_DEVICES} devices, got {shortened(mesh.size, 40)}.")
+    edges: dict[Edge, EdgePlan] = {}
+    for number, entry in enumerate(fields.array("edges")):
+        edge, steps = _read_edge(entry, f"edges[{number}]", mesh)
+        if edge in edges:
+            raise PlanError(f"edge {edge} is there twice.")
+        edges[edge] = steps
+    operators = fields.mapping("operators")
+    return Plan(
+        mesh,
+        fields.text("graph"),
+        fields.text("option"),
+        {name: _read_operator(entry, f"operator {name!r}", mesh) for name, entry in operators.items()},
+        edges,
+        fields.number("time_s", least=0),
+        fields.number("memory_bytes", least=0),
+        _read_notes(fields.mapping("notes")),
+    )
+
+
+def _read_operator(data: object, where: str, mesh: Mesh) -> OperatorPlan:
+    fields = Fields.of(data, where, PlanError, ("actions", "time_s", "memory_bytes"))
+    actions = fields.array("actions")
+    if len(actions) != len(mesh.axes) or not all(action is None or isinstance(action, str) for action in actions):
+        raise PlanError(f"{where}: needs an action or null for each of the {len(mesh.axes)} axes of {mesh}.")
+    return OperatorPlan(
+        actions_from_json(actions), fields.number("time_s", least=0), fields.number("memory_bytes", least=0)
+    )
+
+
+def _read_edge(data: object, where: str, mesh: Mesh) -> tuple[Edge, EdgePlan]:
+    names = ("tensor", "consumer", "position", "forward", "backward", "time_s", "memory_bytes")
+    fields = Fields.of(data, where, PlanError, names, {"keep": "both"})
+    name = fields.text("tensor")
+    op, _, index = name.rpartition(":")
+    tensor = TensorId(op, int(index) if index.isascii() and index.isdecimal() else -1)
+    if tensor.index < 0 or str(tensor) != name:
+        raise PlanError(f"{where}: field 'tensor' must be 'operator:number', got {shortened(repr(name), 80)}.")
+    forward, backward = (tuple(map(Step.from_json, fields.array(field))) for field in ("forward", "backward"))
+    for step in (*forward, *backward):
+        step.check(mesh)
+    steps = EdgePlan(
+        forward,
+        backward,
+        fields.number("time_s", least=0),
+        fields.number("memory_bytes", least=0),
+        fields.text("keep"),
+    )
+    return Edge(tensor, fields.text("consumer"), fields.integer("position", least=0)), steps
+
+
+def _read_notes(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Notes may be anything but for what is read of them."""
+    if "peak_memory" in notes:
+        names = ("memory_bytes", "operator", "backward", "parts")
+        peak = Fields.of(notes["peak_memory"], "notes.peak_memory", PlanError, names)
+        peak.number("memory_bytes", least=0)
+    if "not_executed" in notes:
+        Fields(notes, "notes", PlanError).texts("not_executed")
+    return dict(notes)
 
 
 def rules_of(graph: Graph, *, halos: bool = False) -> dict[str, OpRule]:

@@ -7,17 +7,25 @@ configurations, ``groups`` (N,). Nothing is pickled.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import lzma
+import math
 import re
 import struct
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as npy
 
+from tensoropt.cluster.probe import available_memory_bytes
 from tensoropt.errors import ProblemError
 from tensoropt.search.problem import Problem
+from tensoropt.storage import write_whole
+from tensoropt.storage.document import shortened
 
 __all__ = ["load_problem", "save_problem"]
 
@@ -33,6 +41,7 @@ _DAMAGE = (
     RuntimeError,
     SyntaxError,
     MemoryError,
+    Warning,
     struct.error,
     zlib.error,
     lzma.LZMAError,
@@ -42,7 +51,7 @@ _INDEXED = re.compile(r"(node_time_s|node_memory_bytes|edge_time_s|edge_memory_b
 
 
 def save_problem(problem: Problem, path: str | Path) -> None:
-    """Writes ``problem`` to exactly ``path`` (no suffix is added)."""
+    """Writes ``problem`` to exactly ``path`` (no suffix is added), whole or not at all."""
     arrays: dict[str, np.ndarray] = {"names": np.array(problem.names, dtype=np.str_), "edges": problem.edges}
     for i in range(problem.nodes):
         arrays[f"node_time_s_{i}"] = problem.node_time_s[i]
@@ -53,12 +62,20 @@ def save_problem(problem: Problem, path: str | Path) -> None:
             arrays[f"edge_memory_bytes_{e}"] = problem.edge_memory_bytes[e]
     if problem.groups is not None:
         arrays["groups"] = problem.groups
-    with open(path, "wb") as stream:
-        np.savez_compressed(stream, allow_pickle=False, **arrays)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, allow_pickle=False, **arrays)
+    write_whole(path, stream.getvalue())
 
 
 def load_problem(path: str | Path) -> Problem:
     """Reads a problem file; see `Problem.load`."""
+    try:
+        return _read_problem(path)
+    except ProblemError as error:  # it may quote names of any length
+        raise ProblemError(shortened(error)) from None
+
+
+def _read_problem(path: str | Path) -> Problem:
     arrays = _read_arrays(path)
 
     def need(key: str, reason: str) -> np.ndarray:
@@ -103,7 +120,7 @@ def load_problem(path: str | Path) -> Problem:
 
 def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """All arrays of the file; equal ones are held once, since layers repeat."""
-    named = f"Problem file {str(path)!r}"
+    named = f"Problem file {shortened(repr(str(path)), 200)}"
     remedy = "Save it again with Problem.save or numpy.savez, without objects."
     with open(path, "rb") as stream:  # that there is none is said by Python
         try:
@@ -114,22 +131,57 @@ def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
             ) from error
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ProblemError(f"{named}: must be an .npz archive, got a single array. Save it with numpy.savez.")
+        room_bytes = available_memory_bytes() // 2  # searches need some, too
         seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         with archive:
-            for key in archive.files:
+            for member in archive.zip.infolist():
+                key = member.filename.removesuffix(".npy")
+                shown = shortened(repr(key), 60)
+                if key in arrays:
+                    raise ProblemError(f"{named}: array {shown} is there twice. {remedy}")
+                if member.file_size > room_bytes:
+                    raise ProblemError(
+                        f"{named}: must fit into half of the {available_memory_bytes():,} bytes of memory that are "
+                        f"free, but array {shown} has {member.file_size:,}. Use a machine with more memory."
+                    )
                 try:
-                    array = archive[key]
+                    array = _read_array(archive.zip, member)
                 except _DAMAGE as error:
                     raise ProblemError(
-                        f"{named}: must be an .npz archive of plain arrays, but reading array {key!r} failed: "
+                        f"{named}: must be an .npz archive of plain arrays, but reading array {shown} failed: "
                         f"{_cause(error)}. {remedy}"
                     ) from error
-                if not isinstance(array, np.ndarray):
-                    raise ProblemError(f"{named}: {key!r} must be an array, got a file of another kind. {remedy}")
-                arrays[key] = seen.setdefault((array.tobytes(), str(array.dtype), array.shape), array)
+                digest = hashlib.sha256(np.ascontiguousarray(array)).digest()
+                arrays[key] = seen.setdefault((digest, array.dtype.str, array.shape), array)
+                if arrays[key] is array:
+                    room_bytes -= array.nbytes
         return arrays
 
 
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """An array that takes as many bytes as its member of the archive has left after its header, which may lie.
+
+    Raises:
+        Exception: one of ``_DAMAGE``.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a header that NumPy reads by guessing
+        with archive.open(member) as stream:
+            version = npy.read_magic(stream)
+            read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+            if read_header is None:
+                raise ValueError(f"it has version {version} of the format")
+            shape, _, dtype = read_header(stream)
+            if dtype.hasobject:
+                raise ValueError("it has Python objects, which may run anything when they are read")
+            left = member.file_size - stream.tell()
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != left:
+            raise ValueError(f"an array of shape {shape} and dtype {dtype} is not what its {left} bytes hold")
+        with archive.open(member) as stream:
+            return npy.read_array(stream, allow_pickle=False)
+
+
 def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = shortened(error, 160)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

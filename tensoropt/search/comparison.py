@@ -9,9 +9,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tensoropt.errors import PlanError, ProblemError
+from tensoropt.errors import ProblemError, TensorOptError
 from tensoropt.logs import is_speaker
 from tensoropt.plan.plan import Plan
+from tensoropt.storage.document import Fields, parse_json, refused, shortened
 
 __all__ = ["Comparison", "ComparisonRow"]
 
@@ -63,15 +64,28 @@ class ComparisonRow:
         return {**fields, "plan": None if self.plan is None else self.plan.to_json()}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ComparisonRow:
+    def from_json(cls, data: object) -> ComparisonRow:
         """Reads what :meth:`to_json` wrote.
 
         Raises:
             PlanError: its plan is none.
-            TypeError: a field is unknown or missing.
+            ProblemError: a field is unknown, missing or malformed.
         """
-        plan = data.get("plan")
-        return cls(**{**data, "plan": None if plan is None else Plan.from_json(plan)})
+        names = [field.name for field in dataclasses.fields(cls)]
+        figures = [name for name in names if name.endswith(("_s", "_bytes"))]
+        fields = Fields.of(data, "cannot be read: a row", ProblemError, names)
+        plan = fields.values["plan"]
+        return cls(
+            fields.text("method"),
+            fields.text("kind"),
+            **{name: fields.optional(name, lambda name: fields.number(name, least=0)) for name in figures},
+            fits=fields.optional("fits", fields.boolean),
+            strategies=fields.integer("strategies", least=0),
+            exact=fields.optional("exact", fields.boolean),
+            reason=fields.optional("reason", fields.text),
+            searched=fields.optional("searched", fields.text),
+            plan=None if plan is None else Plan.from_json(plan),
+        )
 
     def remark(self) -> str:
         """What a reader must know beside the numbers."""
@@ -162,15 +176,11 @@ class Comparison:
         """
         remedy = "Give the text that Comparison.to_json wrote."
         try:
-            data = json.loads(text)
-            if not isinstance(data, dict) or data.pop("schema", None) != _SCHEMA:
-                raise ProblemError(f"Comparison JSON: schema must be {_SCHEMA}, got {text[:40]!r}. {remedy}")
-            rows = tuple(ComparisonRow.from_json(row) for row in data.pop("rows"))
-            return cls(rows=rows, **data)
-        except (ValueError, KeyError, TypeError, AttributeError, PlanError) as error:
-            raise ProblemError(
-                f"Comparison JSON: cannot be read ({type(error).__name__}: {error}). {remedy}"
-            ) from error
+            return _read_comparison(parse_json(text))
+        except ValueError as error:
+            raise refused(ProblemError, "Comparison JSON", f"cannot be read ({error}).", remedy) from None
+        except TensorOptError as error:
+            raise refused(ProblemError, "Comparison JSON", error.args[0], remedy) from None
 
     def show(self, console: Any = None) -> None:
         """Prints the table, on rank 0 only: by Rich where it is installed.
@@ -235,3 +245,19 @@ class Comparison:
             number(row.search_s),
             row.remark(),
         ]
+
+
+def _read_comparison(data: object) -> Comparison:
+    schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
+    if isinstance(schema, bool) or schema != _SCHEMA:
+        raise ProblemError(f"schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}.")
+    names = ("schema", "topology", "devices", "memory_limit", "batch", "tables_s", "rows")
+    fields = Fields.of(data, "cannot be read", ProblemError, names)
+    return Comparison(
+        fields.text("topology"),
+        fields.integer("devices", least=1),
+        fields.text("memory_limit"),
+        fields.optional("batch", lambda name: fields.integer(name, least=1)),
+        fields.number("tables_s", least=0),
+        tuple(map(ComparisonRow.from_json, fields.array("rows"))),
+    )

@@ -11,6 +11,7 @@ from typing import Any
 
 from tensoropt.errors import ProblemError
 from tensoropt.logs import is_speaker
+from tensoropt.storage.document import Fields, parse_json, refused, shortened
 from tensoropt.viz.parallelism import draw_parallelism
 
 __all__ = ["ParallelismProfile", "ParallelismRow"]
@@ -132,16 +133,11 @@ class ParallelismProfile:
         """
         remedy = "Give the text that ParallelismProfile.to_json wrote."
         try:
-            data = json.loads(text)
-            if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
-                got = data.get("schema") if isinstance(data, dict) else type(data).__name__
-                raise ProblemError(f"ParallelismProfile JSON: schema must be {_SCHEMA}, got {got!r}. {remedy}")
-            rows = tuple(ParallelismRow(**row) for row in data["rows"])
-            return cls(data["topology"], data["memory_limit"], data["batch"], data["price_per_device_hour"], rows)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ProblemError(
-                f"ParallelismProfile JSON: cannot be read ({type(error).__name__}: {error}). {remedy}"
-            ) from error
+            return _read_profile(parse_json(text))
+        except ValueError as error:
+            raise refused(ProblemError, "ParallelismProfile JSON", f"cannot be read ({error}).", remedy) from None
+        except ProblemError as error:
+            raise refused(ProblemError, "ParallelismProfile JSON", error.args[0], remedy) from None
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws time, throughput and, with a price, cost over the number of devices to an image file.
@@ -230,6 +226,31 @@ class ParallelismProfile:
             number(row.samples_per_s),
             *map(number, money),
         ]
+
+
+def _read_profile(data: object) -> ParallelismProfile:
+    schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
+    if isinstance(schema, bool) or schema != _SCHEMA:
+        raise ProblemError(f"schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}.")
+    names = ("schema", "topology", "memory_limit", "batch", "price_per_device_hour", "rows")
+    fields = Fields.of(data, "cannot be read", ProblemError, names)
+    return ParallelismProfile(
+        fields.text("topology"),
+        fields.text("memory_limit"),
+        fields.optional("batch", lambda name: fields.integer(name, least=1)),
+        fields.optional("price_per_device_hour", lambda name: fields.number(name, least=0)),
+        tuple(map(_read_row, fields.array("rows"))),
+    )
+
+
+def _read_row(data: object) -> ParallelismRow:
+    figures = [field.name for field in dataclasses.fields(ParallelismRow) if field.name not in ("devices", "reason")]
+    fields = Fields.of(data, "cannot be read: a row", ProblemError, ("devices", *figures, "reason"))
+    return ParallelismRow(
+        fields.integer("devices", least=1),
+        reason=fields.optional("reason", fields.text),
+        **{name: fields.optional(name, lambda name: fields.number(name, least=0)) for name in figures},
+    )
 
 
 def _devices(row: ParallelismRow) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensoropt.cluster import Topology
 from tensoropt.errors import ProblemError, TensorOptError
+from tensoropt.storage.document import Fields, refused
 
 __all__ = ["Provenance"]
 
@@ -39,12 +40,13 @@ class Provenance:
             ProblemError: a field is missing or malformed.
         """
         try:
-            if not isinstance(data, dict):
-                raise TypeError(f"it must be an object, got {type(data).__name__}")
-            topology = Topology.from_json(data["topology"])
-            return cls(str(data["graph"]), topology, str(data["feed"]), str(data["costs"]))
-        except (KeyError, TypeError, TensorOptError) as error:
-            raise ProblemError(
-                f"Frontier JSON: 'provenance' is malformed ({type(error).__name__}: {error}). Give the text that "
-                "Frontier.to_json wrote."
-            ) from error
+            fields = Fields.of(data, "a field is wrong", ProblemError, ("graph", "topology", "feed", "costs"))
+            topology = Topology.from_json(fields.values["topology"])
+            return cls(fields.text("graph"), topology, fields.text("feed"), fields.text("costs"))
+        except TensorOptError as error:
+            raise refused(
+                ProblemError,
+                "Frontier JSON: 'provenance' is malformed",
+                error.args[0],
+                "Give the text that Frontier.to_json wrote.",
+            ) from None

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.errors import InfeasibleError, ProblemError, TensorOptError
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.provenance import Provenance
+from tensoropt.storage.document import Fields, parse_json, refused, shortened
 from tensoropt.viz.frontier import draw_frontiers
 
 __all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of"]
@@ -250,40 +251,62 @@ class Frontier:
         """Reads what `to_json` wrote.
 
         Raises:
-            ProblemError: the text is not JSON, of another schema, or incomplete.
+            ProblemError: the text is not JSON, of another schema, or malformed; in at most 500 characters.
         """
+        remedy = "Give the text that Frontier.to_json wrote."
         try:
-            data = json.loads(text)
-        except (ValueError, TypeError) as error:  # no JSON, bytes that are no text, or no text at all
-            raise ProblemError(
-                f"Frontier JSON: cannot be read ({error}). Give the text that Frontier.to_json wrote."
-            ) from error
-        if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
-            got = data.get("schema") if isinstance(data, dict) else type(data).__name__
-            raise ProblemError(
-                f"Frontier JSON: schema must be {_SCHEMA}, got {got!r}. Give the text that Frontier.to_json wrote."
-            )
+            return _read_frontier(parse_json(text))
+        except ValueError as error:  # no JSON, bytes that are no text, or no text at all
+            raise refused(ProblemError, "Frontier JSON", f"cannot be read ({error}).", remedy) from None
+        except TensorOptError as error:
+            raise refused(ProblemError, "Frontier JSON", error.args[0], remedy) from None
+
+
+def _read_frontier(data: object) -> Frontier:
+    schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
+    if isinstance(schema, bool) or schema != _SCHEMA:
+        raise ProblemError(f"schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}.")
+    names = (
+        "schema", "names", "time_s", "memory_bytes", "assignments", "alternatives", "exact", "eliminations", "seconds",
+    )  # fmt: skip
+    absent = object()
+    fields = Fields.of(data, "malformed", ProblemError, names, {"provenance": absent, "searched": absent})
+    provenance, searched = fields.values["provenance"], fields.values["searched"]
+    nodes = fields.texts("names")
+    if len(set(nodes)) != len(nodes):
+        raise ProblemError("malformed: two of 'names' are equal.")
+    return Frontier(
+        names=nodes,
+        time_s=np.array(fields.numbers("time_s", least=0), np.float64),
+        memory_bytes=np.array(fields.numbers("memory_bytes", least=0), np.float64),
+        assignments=_indices(fields, "assignments"),
+        alternatives=_indices(fields, "alternatives"),
+        exact=fields.boolean("exact"),
+        eliminations=tuple(_read_elimination(step) for step in fields.array("eliminations")),
+        seconds=fields.number("seconds", least=0),
+        provenance=None if provenance is absent else Provenance.from_json(provenance),
+        searched=None if searched is absent else fields.text("searched"),
+    )
+
+
+def _read_elimination(data: object) -> Elimination:
+    names = ("kind", "nodes", "into", "configuration")
+    fields = Fields.of(data, "malformed: an elimination", ProblemError, names)
+    configuration = fields.optional("configuration", lambda name: fields.integer(name, least=0))
+    return Elimination(fields.text("kind"), fields.texts("nodes"), fields.texts("into"), configuration)
+
+
+def _indices(fields: Fields, name: str) -> IntArray:
+    """An array of arrays of integers from 0; there may be millions, so types are looked at by the row."""
+    rows = fields.array(name)
+    if all(isinstance(row, list) and set(map(type, row)) <= {int} for row in rows) and len(set(map(len, rows))) == 1:
         try:
-            return cls(
-                names=tuple(data["names"]),
-                time_s=np.array(data["time_s"], np.float64),
-                memory_bytes=np.array(data["memory_bytes"], np.float64),
-                assignments=np.array(data["assignments"], np.int64),
-                alternatives=np.array(data["alternatives"], np.int64),
-                exact=bool(data["exact"]),
-                eliminations=tuple(
-                    Elimination(s["kind"], tuple(s["nodes"]), tuple(s["into"]), s["configuration"])
-                    for s in data["eliminations"]
-                ),
-                seconds=float(data["seconds"]),
-                provenance=Provenance.from_json(data["provenance"]) if "provenance" in data else None,
-                searched=data.get("searched"),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProblemError(
-                f"Frontier JSON: a field is missing or malformed ({type(error).__name__}: {error}). Give the "
-                "text that Frontier.to_json wrote."
-            ) from error
+            found = np.array(rows, np.int64)
+        except OverflowError:
+            found = np.array([[-1]])
+        if not (found < 0).any():
+            return found
+    raise ProblemError(f"malformed: field {name!r} must be arrays of indices from 0, all of one length.")
 
 
 def frontier_of(

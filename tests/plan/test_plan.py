@@ -219,7 +219,7 @@ def test_wrong_fields_are_refused(field: str, value: Any) -> None:
 def test_missing_fields_are_refused(field: str) -> None:
     data = _plan(mlp()).to_json()
     del data[field]
-    with pytest.raises(PlanError, match=rf"not a plan: KeyError '{field}'"):
+    with pytest.raises(PlanError, match=rf"not a plan: the document: field '{field}' is missing"):
         Plan.from_json(data)
 
 

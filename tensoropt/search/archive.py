@@ -13,10 +13,12 @@ import lzma
 import math
 import re
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -42,6 +44,7 @@ _DAMAGE = (
     SyntaxError,
     MemoryError,
     Warning,
+    tokenize.TokenError,
     struct.error,
     zlib.error,
     lzma.LZMAError,
@@ -91,7 +94,7 @@ def _read_problem(path: str | Path) -> Problem:
         )
     try:
         texts = [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in names.tolist()]
-    except (UnicodeDecodeError, ValueError) as error:  # of bytes, or of text that is no text
+    except (ValueError, SystemError) as error:  # of bytes, or of text that is no text; NumPy raises either
         raise ProblemError(
             f"Problem file {str(path)!r}: array 'names' must be text or UTF-8, got what cannot be read ({error}). Save "
             "it as a NumPy array of strings."
@@ -135,6 +138,13 @@ def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
         arrays: dict[str, np.ndarray] = {}
         with archive:
+            try:
+                _check_nothing_is_lost(archive.zip, stream)
+            except _DAMAGE as error:
+                raise ProblemError(
+                    f"{named}: must be an .npz archive of plain arrays, but reading it failed: {_cause(error)}. "
+                    f"{remedy}"
+                ) from error
             for member in archive.zip.infolist():
                 key = member.filename.removesuffix(".npy")
                 shown = shortened(repr(key), 60)
@@ -157,6 +167,24 @@ def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
                 if arrays[key] is array:
                     room_bytes -= array.nbytes
         return arrays
+
+
+def _check_nothing_is_lost(archive: zipfile.ZipFile, stream: BinaryIO) -> None:
+    """Checks that the archive's list of members, which is at its end, lists all that comes before: some arrays may be
+    left out of a problem, and one that is lost would be missed by nobody.
+
+    Raises:
+        Exception: one of ``_DAMAGE``.
+    """
+    end = 0
+    for member in sorted(archive.infolist(), key=lambda member: member.header_offset):
+        descriptor_bytes = 24 if member.flag_bits & 8 else 0  # what a program that cannot go back writes after its data
+        if not end <= member.header_offset <= end + descriptor_bytes:
+            raise ValueError(f"there are bytes that belong to no array from {end:,} on")
+        stream.seek(member.header_offset + 26)
+        end = stream.tell() + 4 + sum(struct.unpack("<HH", stream.read(4))) + member.compress_size
+    if not end <= archive.start_dir <= end + 24:
+        raise ValueError(f"there are bytes that belong to no array from {end:,} on")
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

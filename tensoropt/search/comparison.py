@@ -168,7 +168,7 @@ class Comparison:
         return json.dumps({"schema": _SCHEMA, **fields, "rows": [row.to_json() for row in self.rows]})
 
     @classmethod
-    def from_json(cls, text: str) -> Comparison:
+    def from_json(cls, text: str | bytes) -> Comparison:
         """Reads what :meth:`to_json` wrote.
 
         Raises:

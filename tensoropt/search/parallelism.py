@@ -125,7 +125,7 @@ class ParallelismProfile:
         return json.dumps({"schema": _SCHEMA, **fields, "rows": [dataclasses.asdict(row) for row in self.rows]})
 
     @classmethod
-    def from_json(cls, text: str) -> ParallelismProfile:
+    def from_json(cls, text: str | bytes) -> ParallelismProfile:
         """Reads what :meth:`to_json` wrote.
 
         Raises:

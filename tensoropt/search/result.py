@@ -247,7 +247,7 @@ class Frontier:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> Frontier:
+    def from_json(cls, text: str | bytes) -> Frontier:
         """Reads what `to_json` wrote.
 
         Raises:

@@ -177,9 +177,12 @@ class Fields:
 
     def _integer(self, name: str, value: object, least: float) -> int:
         number = self._number(name, value, least)
-        if not number.is_integer() or abs(number) > _LARGEST:
+        whole = value if isinstance(value, int) else int(number)
+        if not number.is_integer():
             self._wrong(name, "an integer", value)
-        return int(number)
+        if abs(whole) > _LARGEST:
+            self._wrong(name, f"at most {_LARGEST}", value)
+        return whole
 
     def _wrong(self, name: str, wanted: str, got: object) -> NoReturn:
         raise self.error(f"{self.where}: field {name!r} must be {wanted}, got {_shown(got)}.")

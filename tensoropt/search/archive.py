@@ -132,7 +132,7 @@ def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
             raise ProblemError(
                 f"{named}: must be an .npz archive of plain arrays, but reading it failed: {_cause(error)}. {remedy}"
             ) from error
-        if not isinstance(archive, np.lib.npyio.NpzFile):
+        if not isinstance(archive, np.lib.npyio.NpzFile) or archive.zip is None:
             raise ProblemError(f"{named}: must be an .npz archive, got a single array. Save it with numpy.savez.")
         room_bytes = available_memory_bytes() // 2  # searches need some, too
         seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
@@ -162,7 +162,7 @@ def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
                         f"{named}: must be an .npz archive of plain arrays, but reading array {shown} failed: "
                         f"{_cause(error)}. {remedy}"
                     ) from error
-                digest = hashlib.sha256(np.ascontiguousarray(array)).digest()
+                digest = hashlib.sha256(array.tobytes()).digest()
                 arrays[key] = seen.setdefault((digest, array.dtype.str, array.shape), array)
                 if arrays[key] is array:
                     room_bytes -= array.nbytes

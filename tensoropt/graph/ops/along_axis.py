@@ -44,7 +44,7 @@ def reordered(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     rank = inputs[0].rank
     dims = passed(rank, whole=_axes(op, 2 if op.type == "Roll" else 1, rank))
     others = tuple(((),) * spec.rank for spec in inputs[1:])
-    return movement(inputs, op.outputs, (dims, *others), (dims,))
+    return movement(inputs, op.outputs, (dims, *others), (dims,), saved_inputs=tuple(range(1, len(inputs))))
 
 
 @register_op(
@@ -58,7 +58,7 @@ def reordered(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 def reverse_sequence(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that of the sequences pass through."""
     dims = passed(inputs[0].rank, whole={op.attrs["seq_dim"] % inputs[0].rank})
-    return movement(inputs, op.outputs, (dims, (dims[op.attrs["batch_dim"]],)), (dims,))
+    return movement(inputs, op.outputs, (dims, (dims[op.attrs["batch_dim"]],)), (dims,), saved_inputs=(1,))
 
 
 @register_op(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensoropt.graph.lowering import Lowering
@@ -75,15 +75,18 @@ _UNARY = (
     _Kind("Relu Relu6", 1.0, (), (0,), -4.0, 8.0),
     _Kind("LeakyRelu", 2.0, (0,)),
     _Kind("Elu Selu", _SLOW, (), (0,)),
-    _Kind("Sigmoid Tanh Exp Expm1", _SLOW, (), (0,)),
-    _Kind("Softplus Sin Cos Sinh Cosh Asinh Atan Erf Erfc", _SLOW, (0,)),
+    _Kind("Sigmoid Tanh Exp", _SLOW, (), (0,)),
+    _Kind("Softplus Expm1 Sin Cos Sinh Cosh Atan Erf Erfc", _SLOW, (0,)),
     _Kind("Softsign", 3.0, (0,)),
-    _Kind("Tan Asin Acos Atanh Erfinv", _SLOW, (0,), (), -0.9, 0.9),
+    _Kind("Tan Asin Acos Atanh", _SLOW, (0,), (), -0.9, 0.9),
+    _Kind("Erfinv", _SLOW, (), (0,), -0.9, 0.9),
+    _Kind("Asinh", _SLOW, (), (0,)),
     _Kind("Acosh", _SLOW, (), (0,), 1.2, 3.0),
     _Kind("Log Log1p Lgamma Digamma", _SLOW, (0,), (), 0.3, 4.0),
     _Kind("Sqrt Rsqrt Reciprocal Inv", 4.0, (), (0,), 0.3, 4.0),
-    _Kind("Ndtri", _SLOW, (0,), (), 0.1, 0.9),
-    _Kind("BesselI0 BesselI1 BesselI0e BesselI1e", 2 * _SLOW, (0,), (0,), 0.2, 3.0),
+    _Kind("Ndtri", _SLOW, (), (0,), 0.1, 0.9),
+    _Kind("BesselI0", 2 * _SLOW, (0,), (), 0.2, 3.0),
+    _Kind("BesselI1 BesselI0e BesselI1e", 2 * _SLOW, (0,), (0,), 0.2, 3.0),
     _Kind("LogicalNot", dtype="bool", low=0, high=2),
     _Kind("Invert", dtype="int32", low=-9, high=9),
     _Kind("Conj Real Imag", 1.0, dtype="complex64"),
@@ -100,7 +103,8 @@ _BINARY = (
     _Kind("Add AddV2 Sub"),
     _Kind("Mul MulNoNan SquaredDifference", 2.0, (0, 1)),
     _Kind("RealDiv Div DivNoNan", 4.0, (0, 1), (), 0.5, 3.0),
-    _Kind("FloorDiv FloorMod", 4.0, (0, 1), (), 0.5, 3.0),
+    _Kind("FloorDiv", 4.0, (), (), 0.5, 3.0),
+    _Kind("FloorMod", 4.0, (0, 1), (), 0.5, 3.0),
     _Kind("Mod TruncateMod", 4.0, (0, 1), (), 0.5, 3.0),
     _Kind("TruncateDiv", 4.0, low=1, high=9, dtype="int32"),
     _Kind("Maximum Minimum", 1.0, (0, 1)),
@@ -181,7 +185,7 @@ def add_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 def identity_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Tensors of one shape are split together; of several shapes none is."""
     if len({spec.shape for spec in inputs}) > 1:
-        return replicated(inputs, op.outputs)
+        return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=())
     return elementwise(inputs, op.outputs)
 
 

@@ -21,11 +21,17 @@ __all__ = ["OTHER_DEVICE"]
 OTHER_DEVICE = -1
 
 
-def _axis_and_batch(op: Operator) -> tuple[int, int]:
-    """The dimension of the first input that is looked up in, and how many leading dimensions both inputs share."""
+def _axis_and_batch(op: Operator, rank: int) -> tuple[int, int]:
+    """The dimension of the first input that is looked up in, and how many leading dimensions both inputs share.
+
+    Args:
+        op: the lookup.
+        rank: of its indices.
+    """
     if op.type == "Gather":
         return 0, 0
     batch = int(op.attrs.get("batch_dims", 0))
+    batch += rank if batch < 0 else 0
     if op.type == "ResourceGather":
         return batch, batch
     return int(np.asarray(op.static[2])), batch
@@ -34,9 +40,8 @@ def _axis_and_batch(op: Operator) -> tuple[int, int]:
 def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
     """Looks up the rows that the device has; those of other devices are 0 here, so that the sum is right."""
     tf = ctx.tf
-    given_axis, batch = _axis_and_batch(ctx.op)
+    given_axis, batch = _axis_and_batch(ctx.op, len(ctx.input_shape(1)))
     axis = given_axis % len(ctx.input_shape(0))
-    batch %= max(len(ctx.input_shape(1)), 1)
     if ctx.pieces("v") == 1:
         return tf.gather(params, indices, axis=given_axis, batch_dims=batch)
     local = indices - tf.constant(ctx.offset("v"), indices.dtype)
@@ -76,6 +81,8 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         Sample("GatherV2", (floats(4, 12, 5), integers(7, high=12), -2)),
         Sample("GatherV2", (floats(6, 12, 5), integers(6, 7, high=12), 1), {"batch_dims": 1}),
         Sample("GatherV2", (floats(4, 5, 12), integers(4, 7, high=12), 2), {"batch_dims": -1}),
+        Sample("GatherV2", (floats(6, 12, 5), integers(6, high=12), 1), {"batch_dims": 1}),
+        Sample("GatherV2", (floats(6, 4, 12), integers(6, 4, high=12), 2), {"batch_dims": 2}),
         Sample("GatherV2", (integers(24, 5, high=99), integers(7, high=24), 0)),
     ],
 )
@@ -94,9 +101,8 @@ def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     An index outside of the vocabulary is an error, as in one process; on GPUs TensorFlow gives zeros.
     """
     params, indices = inputs
-    given_axis, batch = _axis_and_batch(op)
+    given_axis, batch = _axis_and_batch(op, indices.rank)
     axis = given_axis % params.rank
-    batch %= max(indices.rank, 1)
     shared = [f"b{i}" for i in range(batch)]
     names = [*shared, *(f"p{i}" for i in range(batch, params.rank))]
     looked_up = [f"i{i}" for i in range(batch, indices.rank)]

@@ -54,4 +54,5 @@ def matrix_part(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Batches of matrices are splittable, matrices are not."""
     batch = max(inputs[0].rank, op.outputs[0].rank) - 2
     dims = [passed(spec.rank, whole=range(batch, spec.rank)) for spec in (*inputs, *op.outputs)]
-    return movement(inputs, op.outputs, dims[: len(inputs)], dims[len(inputs) :])
+    places = tuple(place for place, spec in enumerate(inputs) if not spec.is_differentiable)
+    return movement(inputs, op.outputs, dims[: len(inputs)], dims[len(inputs) :], saved_inputs=places)

@@ -84,13 +84,6 @@ _KEY = (np.array([3], np.uint64), np.array([5, 8], np.uint64), 1)
     samples=[Sample("RandomUniformInt", ([24, 4], integers(high=3), integers(low=5, high=99)), _SEEDS)],
 )
 @register_op(
-    "RandomGamma",
-    lower=_stateful,
-    static={0: "shape"},
-    shared=True,
-    samples=[Sample("RandomGamma", ([6, 4], floats(8, low=0.5, high=3.0)), _SEEDS)],
-)
-@register_op(
     "RandomPoissonV2",
     lower=_stateful,
     static={0: "shape"},
@@ -109,6 +102,18 @@ def random(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The numbers are splittable, what they depend on is whole. One instance a device keeps one state, as one
     process would."""
     return _rule(op, inputs)
+
+
+@register_op(
+    "RandomGamma",
+    lower=_stateful,
+    static={0: "shape"},
+    shared=True,
+    samples=[Sample("RandomGamma", ([6, 4], floats(8, low=0.5, high=3.0)), _SEEDS)],
+)
+def gamma(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """As other random numbers; the one distribution whose parameters TensorFlow has a gradient for."""
+    return replace(_rule(op, inputs), saved_inputs=(0,), saved_outputs=(0,))
 
 
 @register_op(

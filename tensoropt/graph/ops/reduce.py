@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,7 @@ def logical(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 @register_op("Prod", lower=_same, static=_AXES, samples=_samples("Prod", floats))
 def product(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Only kept axes are split: products are not sums, and engines do not multiply."""
-    return _rule(op, inputs, keeps=True)
+    return replace(_rule(op, inputs, keeps=True), saved_outputs=())
 
 
 def _norm(ctx: Lowering, x: Any) -> list[Any]:

@@ -46,4 +46,6 @@ def resize(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Images and channels are splittable, rows and columns are not."""
     dims = passed(4, whole={1, 2})
     flops = _FLOPS[op.type] * op.outputs[0].elements
-    return movement(inputs, op.outputs, (dims,), (dims,), flops=flops, backward_flops=flops)
+    # TensorFlow's gradient takes the images for their size, but for the nearest pixels'.
+    saved = () if op.type == "ResizeNearestNeighbor" else (0,)
+    return movement(inputs, op.outputs, (dims,), (dims,), flops=flops, backward_flops=flops, saved_inputs=saved)

@@ -127,9 +127,15 @@ def _in_order(graph: Any, operators: list[Operator]) -> list[Operator]:
 
 
 def _store_whole(operators: list[Operator]) -> list[Operator]:
-    """Says of the variables that an operator without a rule takes themselves that they are to be stored whole."""
+    """Says of variables that an operator without a rule takes itself, and of what uses those where they are stored,
+    that they are to be whole."""
     whole = {op.inputs[place].op for op in operators if not has_rule(op.type) for place in op.handles}
-    return [replace(op, attrs=MappingProxyType({"whole": True})) if op.name in whole else op for op in operators]
+
+    def is_whole(op: Operator) -> bool:
+        return op.name in whole or any(op.inputs[place].op in whole for place in op.handles)
+
+    said = {"whole": True}
+    return [replace(op, attrs=MappingProxyType({**op.attrs, **said})) if is_whole(op) else op for op in operators]
 
 
 def _operators(tf_op: Any, significant: dict[str, bool], origin: Any) -> tuple[list[Operator], list[Any]]:

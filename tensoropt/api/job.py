@@ -62,6 +62,7 @@ class Job:
     _known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     _planner: Planner | None = None
     _running: threading.Lock = field(default_factory=threading.Lock)
+    _initial: InitialValues | None = None  # of what the script has initialized since build_execution_graph
 
     @property
     def rank(self) -> int:
@@ -234,7 +235,10 @@ class Job:
         self.executor, self.model, self.seeds = executor, model, seeds
         self._known.clear()
         self._planner = None  # its tables are large, and training needs the memory
+        self._forget_initial()
         self.initialize()
+        # The script's own first initializer gives what TensorFlow's gives: the first random numbers.
+        self._forget_initial()
 
     def _end_surplus_ranks(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
         """Goes on with as many ranks as the plan has devices, which are the cluster's first as the ranks are the job's.
@@ -318,16 +322,20 @@ class Job:
         chosen = [name for name in executor.variables if names is None or name in names]
         digests: ValueDigests | None = None
         with self.step("giving variables their initial values"):
-            initial = InitialValues(model.graph, self.seeds)
-            digests = ValueDigests(initial) if self.size > 1 else None
-            try:
-                executor.set_variables(digests or initial, chosen)
-                if len(chosen) == len(executor.variables):
-                    executor.reset_optimizers()
-            finally:
-                initial.close()
+            if self._initial is None:
+                self._initial = InitialValues(model.graph, self.seeds)
+            self._initial.begin(chosen)
+            digests = ValueDigests(self._initial) if self.size > 1 else None
+            executor.set_variables(digests or self._initial, chosen)
+            if len(chosen) == len(executor.variables):
+                executor.reset_optimizers()
         if digests is not None:
             digests.agree(self.comm, executor.graph)
+
+    def _forget_initial(self) -> None:
+        if self._initial is not None:
+            self._initial.close()
+            self._initial = None
 
     def require_executor(self, what: str) -> Executor:
         """The executor.
@@ -466,8 +474,19 @@ def _initializes(operation: Any) -> frozenset[str]:
     """The variables whose initializers a NoOp groups, as ``global_variables_initializer`` does; none if it does not."""
     with operation.graph.as_default():
         names = {variable.initializer.name: variable.op.name for variable in tf.compat.v1.global_variables()}
-    controls = [control.name for control in operation.control_inputs]
-    return frozenset(names[name] for name in controls) if all(name in names for name in controls) else frozenset()
+    found: set[str] = set()
+    pending, seen = [operation], {operation}
+    while pending:
+        # Where variables have devices, TensorFlow groups the groups of each of them.
+        for control in pending.pop().control_inputs:
+            if control.name in names:
+                found.add(names[control.name])
+            elif control.type != "NoOp":
+                return frozenset()
+            elif control not in seen:
+                seen.add(control)
+                pending.append(control)
+    return frozenset(found)
 
 
 _job = Job()

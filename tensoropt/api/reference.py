@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,9 @@ class InitialValues:
 
     Each rank works out the whole of one variable at a time and keeps its piece, so values do not depend on the
     layout and no message is needed; the price is one whole variable of memory at a time.
+
+    As in TensorFlow, initializing once draws each random number once, for all variables that are made of it, and
+    initializing again draws the next ones.
     """
 
     def __init__(self, graph: Any, seeds: Seeds) -> None:
@@ -45,7 +48,25 @@ class InitialValues:
         with self._graph.as_default():
             self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
         self._session = tf.compat.v1.Session(graph=self._graph)
-        self._drawn: set[str] = set()
+        self._together: dict[str, list[str]] = {}
+        self._values: dict[str, np.ndarray] = {}
+        self.begin(self._variables)
+
+    def begin(self, names: Collection[str]) -> None:
+        """Begins to initialize variables, each of which is asked for once; all of them, until it is said.
+
+        Raises:
+            SessionError: one is not in TensorFlow's collection of global variables.
+        """
+        self._values.clear()
+        self._together = {name: [name] for name in names}
+        drawing: dict[str, str] = {}  # a variable that draws it, by operation
+        for name in names:
+            for op in sorted(_stateful_ops(self._initial(name))):
+                one, other = self._together[name], self._together[drawing.setdefault(op, name)]
+                if one is not other:
+                    other += one
+                    self._together |= dict.fromkeys(one, other)
 
     def __call__(self, name: str) -> np.ndarray:
         """The whole initial value of a variable.
@@ -53,27 +74,27 @@ class InitialValues:
         Raises:
             SessionError: if it is not in TensorFlow's collection of global variables, or cannot be computed alone.
         """
-        if name not in self._variables:
-            raise SessionError(
-                f"Variable '{name}': is not in the collection GLOBAL_VARIABLES, so its initializer is unknown. "
-                "Make it with tensoropt.get_variable."
-            )
-        initial = self._variables[name].initializer.inputs[1]
-        drawn = _stateful_ops(initial)
-        if drawn & self._drawn:
-            # Variables that start from the same random numbers (a variable and its moving average) draw them once
-            # when TensorFlow initialises all together; here a session of its own draws them for each.
-            self._session.close()
-            self._session = tf.compat.v1.Session(graph=self._graph)
-            self._drawn.clear()
-        self._drawn |= drawn
+        if name in self._values:
+            return self._values.pop(name)
+        # Variables that start from the same random numbers (a variable and its moving average) come together.
+        together = self._together.get(name, [name])
         try:
-            return np.asarray(self._session.run(initial))
+            values = self._session.run([self._initial(each) for each in together])
         except tf.errors.OpError as error:
             raise SessionError(
                 f"Variable '{name}': its initial value cannot be computed: {error.message}. "
                 "An initial value may not depend on feeds or on other variables."
             ) from error
+        self._values |= {each: np.asarray(value) for each, value in zip(together, values, strict=True)}
+        return self._values.pop(name)
+
+    def _initial(self, name: str) -> Any:
+        if name not in self._variables:
+            raise SessionError(
+                f"Variable '{name}': is not in the collection GLOBAL_VARIABLES, so its initializer is unknown. "
+                "Make it with tensoropt.get_variable."
+            )
+        return self._variables[name].initializer.inputs[1]
 
     def close(self) -> None:
         """Ends the session and frees the copy."""

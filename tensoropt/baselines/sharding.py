@@ -34,6 +34,9 @@ def sharded(space: SearchSpace, name: str, alternative: int) -> Frontier:
     for op in space.operators:
         if op.type == "Variable":
             chosen[op.name] = _smallest(space, op)
+    for op in space.operators:
+        if space.rules[op.name].pinned_input is not None:
+            chosen[op.name] = _where_stored(space, op, chosen)
     assignment = space.assignment(chosen)
     return single(space.problem, assignment, began, _alternatives(space, assignment, alternative))
 
@@ -48,6 +51,15 @@ def _smallest(space: SearchSpace, op: Operator) -> Configuration:
         return -pieces, len({*actions}), actions
 
     return min(space.choices(op.name), key=key)
+
+
+def _where_stored(space: SearchSpace, op: Operator, chosen: dict[str, Configuration]) -> Configuration:
+    """The configuration in which an operator reads or writes a variable where its pieces are."""
+    rule = space.rules[op.name]
+    place = rule.pinned_input or 0
+    variable = op.inputs[place].op
+    stored = chosen[variable].output_layouts(space.rules[variable], 0).value
+    return next(c for c in space.choices(op.name) if c.input_layouts(rule, place).value == stored)
 
 
 def _alternatives(space: SearchSpace, assignment: tuple[int, ...], which: int) -> IntArray:

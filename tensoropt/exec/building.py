@@ -20,7 +20,6 @@ from tensoropt.exec.reuse import Reuse
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, canonical_path
 
@@ -156,7 +155,7 @@ class Builder:
         inputs = [self._reuse.arrived(edge, self._arrive(edge)) for edge in edges]
         if op.type in ("Fanout", "Sink"):
             return [tf.identity(inputs[0])]
-        shared = has_rule(op.type) and declaration(op.type).shared
+        shared = local.is_shared(op)
         if shared and op.name in local.shared:
             return local.shared_outputs(op)
         context = OpLowering(
@@ -207,6 +206,10 @@ class Builder:
 
     def _arrive(self, edge: Edge) -> Any:
         local = self._local
+        producer = local.graph[edge.tensor.op]
+        if producer.type == "Const" and local.is_shared(local.graph[edge.consumer]):
+            # Programs can share what draws numbers only if it needs no collective of one of them.
+            return tf.constant(producer.attrs["value"], dtype=producer.outputs[0].dtype)
         given, wanted = local.given(edge.tensor), local.wanted(edge)
         steps = local.plan.edge(edge)
         tensor, dtype = self._reuse.source(edge), local.graph.spec(edge.tensor).dtype

@@ -57,9 +57,14 @@ class Feeding:
             FeedError: it is neither.
         """
         spec, feeding = op.outputs[0], self._of(op)
+        if isinstance(value, tf.Variable) or tf.is_symbolic_tensor(value):
+            raise FeedError(
+                f"{op}: wants an array of {spec}, got '{value.name}', which has no value before it runs. Feed what "
+                "tensoropt.run gives for it, or build the model on it instead of the placeholder."
+            )
         try:
             array = np.asarray(value)
-        except ValueError as error:
+        except (ValueError, NotImplementedError) as error:
             raise FeedError(f"{op}: wants an array of {spec}, got {type(value).__name__}: {error}.") from error
         if array.dtype != feeding.dtype and not _can_feed(array, feeding.dtype):
             got = f"{type(value).__name__}" if array.dtype.kind == "O" else f"an array of {array.dtype}"

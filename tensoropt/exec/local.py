@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorflow.python.framework import op_def_registry
+
 from tensoropt.errors import SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.base import Program as Chain
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
@@ -62,6 +65,17 @@ class LocalGraph:
     def wanted(self, edge: Edge) -> TensorLayouts:
         """The layouts that a consumer wants its input in, and gives its gradient."""
         return self.plan.configuration(edge.consumer).input_layouts(self.rules[edge.consumer], edge.position)
+
+    @staticmethod
+    def is_shared(op: Operator) -> bool:
+        """Whether an operator has one state for all programs: it draws from a generator of its own.
+
+        An op without a rule does if TensorFlow's definition says that it has a state and a seed to begin with.
+        """
+        if has_rule(op.type):
+            return declaration(op.type).shared
+        definition = op_def_registry.get(op.type)
+        return definition is not None and definition.is_stateful and "seed2" in op.attrs
 
     def shared_outputs(self, op: Operator) -> list[Any]:
         """The outputs of a random operator that another program has built; one operator has one state.

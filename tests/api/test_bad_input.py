@@ -78,6 +78,7 @@ ALIKE: dict[str, Outcome] = {
     "feed of a ragged list": ("FeedError", r"'x'.*wants an array of float32\[8, 4\], got list: .*inhomogeneous"),
     "missing feed": ("FeedError", r"'y'.*is needed for GradientDescent and was not fed\. Add it to feed_dict"),
     "feed of a tensor that is computed": ("FeedError", r"'logits:0'.*only placeholders can be fed"),
+    "feed of what has no value yet": ("FeedError", r"Placeholder 'x'.*got 'ones:0', which has no value before it runs"),
     "feed of a variable": ("FeedError", r"'w:0'.*only placeholders can be fed"),
     "feed by an unknown name": ("FeedError", r"^Feed 'z': is not a placeholder"),
     "feed of another model": ("FeedError", r"'rate_2:0'.*is of another model than the one that build_execution_graph"),

@@ -21,11 +21,12 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.search import Frontier, Problem, brute_force
 from tensoropt.search.followers import contracted
 from tensoropt.search.space import SearchSpace
-from tests.plan.small_graphs import convolutions, embedding, mlp, tied
+from tests.plan.small_graphs import convolutions, embedding, mlp, remembering, tied
 
 pytestmark = pytest.mark.pure
 
 # Those that apply to any graph whose sizes devices divide.
+_GRAPHS = (mlp(), tied(), embedding(), remembering())
 _GENERAL = ("data_parallel", "mesh_tensorflow", "optcnn", "tofu", "zero2", "zero3")
 
 
@@ -40,7 +41,7 @@ def _configurations(space: SearchSpace, frontier: Frontier, point: int = 0) -> d
 
 
 @pytest.mark.parametrize("name", _GENERAL)
-@pytest.mark.parametrize("graph", [mlp(), tied(), embedding()], ids=["mlp", "tied", "embedding"])
+@pytest.mark.parametrize("graph", _GRAPHS, ids=["mlp", "tied", "embedding", "remembering"])
 def test_no_baseline_beats_the_frontier(graph: Graph, name: str) -> None:
     space = _space(graph)
     frontier = track_frontier(space.problem, threads=1)

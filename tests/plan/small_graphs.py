@@ -11,7 +11,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["assigning", "convolutions", "deep", "embedding", "mlp", "operator", "tied", "two_lookups"]
+__all__ = ["assigning", "convolutions", "deep", "embedding", "mlp", "operator", "remembering", "tied", "two_lookups"]
 
 
 def operator(
@@ -136,6 +136,31 @@ def assigning() -> Graph:
         (operator("x", "Placeholder", (), (8, 4)), operator("v", "Variable", (), (8, 4)), write),
         frozenset({"x", "v", "write"}),
     )
+
+
+def remembering(batch: int = 8, width: int = 8) -> Graph:
+    """A dense layer, and a variable that is set to the mean of what it makes and read afterwards."""
+    shape = (batch, width)
+    write = Operator("write", "AssignVariableOp", (TensorId("mean"), TensorId("sums")), (), handles=(0,))
+    graph = _graph(
+        [
+            operator("x", "Placeholder", (), (batch, 4)),
+            operator("w", "Variable", (), (4, width)),
+            operator("mean", "Variable", (), (width,)),
+            operator("h", "MatMul", ("x", "w"), shape, _PLAIN),
+            operator("h/fanout0", "Fanout", ("h",), shape),
+            operator("sums", "Sum", ("h/fanout0",), (width,), {"keep_dims": False}, static={1: 0}),
+            write,
+            operator("read", "ReadVariableOp", ("mean",), (width,), control_inputs=("write",), handles=(0,)),
+            operator("less", "Sub", ("h/fanout0", "read"), shape),
+            operator("s", "Square", ("less",), shape),
+            operator("loss", "Mean", ("s",), (), {"keep_dims": False}, static={1: (0, 1)}),
+            operator("loss:0/sink", "Sink", ("loss",), ()),
+        ],
+        ("x", "mean", "read"),
+    )
+    into = {Edge(TensorId("h/fanout0"), "sums", 0), Edge(TensorId("sums"), "write", 1)}
+    return Graph(graph.operators, graph.training, graph.differentiable - into)
 
 
 def embedding(batch: int = 8, rows: int = 16, width: int = 8) -> Graph:

@@ -7,7 +7,22 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.scripts.cases import BATCH, Distributed, Model, batch, case, classifier, close, compare, main, normal
+import tensoropt
+from tensoropt.errors import SessionError
+from tests.scripts.cases import (
+    BATCH,
+    Distributed,
+    Model,
+    Plain,
+    batch,
+    case,
+    classifier,
+    close,
+    compare,
+    main,
+    normal,
+    sgd_classifier,
+)
 
 _OPTIONS = ("data_parallel", "mini_time", 1, 2)
 _ROWS = ("add", "sub", "mul", "div", "min", "max", "update")
@@ -110,6 +125,102 @@ def checks_that_a_step_waits_for_pass_or_raise_on_every_rank() -> None:
             else:
                 raise AssertionError(f"plan {option}: {fetch} took what is too large")
         np.testing.assert_array_equal(job.run("w1", {}), w1)
+
+
+@case
+def initializing_again_draws_the_next_random_numbers() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        twin = m.get_variable("twin", initializer=m.identity(made["w1"].initializer.inputs[1]))
+        some = m.variables_initializer([made["w2"]])
+        return {**made, "twin": twin, "all": m.global_variables_initializer(), "some": some}
+
+    names = ["w1", "w2", "twin"]
+    plain, job = Plain(make), Distributed(make)
+    first = job.run(names, {})
+    job.run("all", {})  # where the script's own first one is TensorFlow's first one
+    for mine, theirs, again in zip(job.run(names, {}), first, plain.run(names, {}), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        close(mine, again, "first values")
+    for initializer in ("all", "some", "all"):
+        job.run(initializer, {})
+        plain.run(initializer, {})
+        for name, mine, theirs in zip(names, job.run(names, {}), plain.run(names, {}), strict=True):
+            close(mine, theirs, f"{name} after initializing {initializer}")
+    assert np.abs(job.run("w1", {}) - first[0]).max() > 0.01
+    np.testing.assert_array_equal(*job.run(["w1", "twin"], {}))
+
+
+@case
+def a_sampler_without_a_rule_goes_on_in_every_set_of_fetches() -> None:
+    def make(m: Any) -> Model:
+        made = sgd_classifier(m)
+        classes = m.constant(np.arange(BATCH)[:, None], m.int64)
+        sampled = m.random.log_uniform_candidate_sampler(classes, 1, 5, True, 50, seed=3)[0]
+        fed = m.random.log_uniform_candidate_sampler(m.cast(made["y"], m.int64)[:, None], 1, 5, True, 50, seed=3)[0]
+        return {**made, "sampled": sampled, "doubled": 2 * sampled, "fed": fed, "fed twice": 2 * fed}
+
+    for option in ("data_parallel", "mini_time"):
+        plain, job = Plain(make), Distributed(make, option)
+        for fetch in ("sampled", "doubled", "sampled", "doubled"):
+            np.testing.assert_array_equal(job.run(fetch, {}), plain.run(fetch, {}))
+        y = {"y": batch(0)["y"]}
+        for _ in range(2):
+            np.testing.assert_array_equal(job.run("fed", y), plain.run("fed", y))
+        try:
+            job.run("fed twice", y)
+        except SessionError as error:
+            assert "keeps its state from run to run, so it can be part of one set of fetches only" in str(error)
+        else:
+            raise AssertionError(f"{option}: numbers that would begin anew were given")
+
+
+@case
+def variables_on_devices_are_initialized() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        with m.device("/cpu:0"):
+            more = m.get_variable("more", [4], initializer=m.ones_initializer())
+        return {**made, "more": more, "add": m.assign_add(more, m.ones([4])), "all": m.global_variables_initializer()}
+
+    job = Distributed(make)
+    job.run("add", {})
+    assert job.run("more", {}).tolist() == [2.0] * 4
+    job.run("all", {})
+    assert job.run("more", {}).tolist() == [1.0] * 4
+
+
+@case
+def sharded_variables_are_assigned_where_their_pieces_are() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        mean = m.get_variable("mean", [8], initializer=m.zeros_initializer(), trainable=False)
+        with m.control_dependencies([m.assign(mean, 0.9 * mean + 0.1 * m.reduce_mean(made["hidden"], 0))]):
+            loss = made["loss"] + m.reduce_mean(made["hidden"] * mean.read_value())
+        return {**made, "mean": mean, "loss": loss, "train": m.train.AdamOptimizer(0.05).minimize(loss)}
+
+    plain = Plain(make)
+    for number in range(3):
+        plain.run("train", batch(number))
+    wanted = plain.run(["mean", "w1", "w2"], {})
+    for search in ("zero2", "zero3"):
+        job = Distributed(make)
+        tensoropt.build_execution_graph(plan=tensoropt.find_strategy(search=search))
+        for number in range(3):
+            job.run("train", batch(number))
+        for mine, theirs in zip(job.run(["mean", "w1", "w2"], {}), wanted, strict=True):
+            close(mine, theirs, search)
+
+
+@case
+def all_dimensions_of_the_indices_may_be_shared() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        picked = m.gather(made["logits"], made["y"], axis=1, batch_dims=1)
+        loss = m.reduce_mean(m.math.expm1(-picked))
+        return {**made, "picked": picked, "loss": loss, "train": m.train.GradientDescentOptimizer(0.1).minimize(loss)}
+
+    compare(make, ["picked", "loss", "w1", "w2"], "train", batch, options=_OPTIONS)
 
 
 if __name__ == "__main__":

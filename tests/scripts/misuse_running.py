@@ -55,6 +55,12 @@ def feed_of_a_tensor_that_is_computed() -> None:
 
 
 @case
+def feed_of_what_has_no_value_yet() -> None:
+    model = built()
+    tensoropt.run(model.loss, {**model.feeds(), model.x: tensoropt.ones([BATCH, 4], name="ones")})
+
+
+@case
 def feed_of_a_variable() -> None:
     model = built()
     tensoropt.run(model.loss, {**model.feeds(), model.w: np.ones((4, 4))})

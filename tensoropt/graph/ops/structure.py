@@ -64,10 +64,14 @@ def no_op(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 @register_op("ReadVariableOp", lower=None, in_place=True)
 def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Reads a variable after operations that change it, where it is stored."""
+    if op.attrs.get("whole"):
+        return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=(), pinned_input=0)
     return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned_input=0)
 
 
 @register_op("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", lower=None, in_place=True)
 def assign(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Writes a variable where it is stored: the value is split as the variable is."""
+    if op.attrs.get("whole"):
+        return replace(replicated(inputs, ()), pinned_input=0)
     return replace(elementwise(inputs, (inputs[0],)), outputs=(), pinned_input=0)

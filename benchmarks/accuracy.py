@@ -155,7 +155,7 @@ def measured(
             "TENSOROPT_PROFILE_SECONDS": str(flags.profile_seconds),
             "TENSOROPT_PROFILE_ROUNDS": "3",  # the machine's speed changes from second to second
             "TENSOROPT_COLLECTIVES": "mpi",  # the engine that keeps a journal
-            "TENSOROPT_STALL_SECONDS": "0",  # no thread that looks after each of many engines
+            "TENSOROPT_STALL_SECONDS": "0",  # ranks wait for whichever measures, however long
         }
         launch("benchmarks.accuracy_worker", [*arguments, "--out", str(path)], ranks, extra)
         return dict(json.loads(path.read_text(encoding="utf-8")))

@@ -85,7 +85,8 @@ def settle_costs(job: Any, planner: Any, topology: Topology, costs: str | None) 
         return  # the search will say so
     optimizers = list({optimizer_key(step.optimizer): step.optimizer for step in planner.model.train_steps}.values())
     with stage("profiling"):
-        space = planner.space(topology)
+        with current_watch().working("listing operators to measure"):
+            space = planner.space(topology)
         planner.calibrate(measure_profile_of(job, topology, space, optimizers, refresh=job.remeasure))
     job.remeasure = False
 

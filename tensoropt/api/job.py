@@ -330,7 +330,8 @@ class Job:
             if len(chosen) == len(executor.variables):
                 executor.reset_optimizers()
         if digests is not None:
-            digests.agree(self.comm, executor.graph)
+            with current_watch().working("comparing initial values"):
+                digests.agree(self.comm, executor.graph)
 
     def _forget_initial(self) -> None:
         if self._initial is not None:

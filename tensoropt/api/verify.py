@@ -15,6 +15,7 @@ from tensoropt.api.reference import InitialValues, Reference
 from tensoropt.api.seeds import Seeds
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.errors import SessionError, VerificationError
+from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.stored import Stored
 from tensoropt.graph.graph import Graph
@@ -157,7 +158,8 @@ class _Run:
         self._step = step
         self._plan = plan
         self._tolerances = _tolerances(self._graph, tolerance)
-        self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds)
+        with current_watch().working("verify: building"):
+            self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds)
         with job.step("verify: initial values"):
             initial = InitialValues(imported.tf_graph, self.seeds)
             self._executor.set_variables(initial)

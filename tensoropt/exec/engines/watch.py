@@ -10,9 +10,9 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.ranks import written_ranks
@@ -85,8 +85,7 @@ class Doing:
         return f"has been {self.kind} for {self.for_s:.1f} s: {self.what}{counted}"
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """What the main thread does, since when; how long it may take, and why it waits, if that is a failure."""
 
     kind: str
@@ -167,6 +166,25 @@ def describe_stall(
     return "\n".join(lines)
 
 
+class _During:
+    """A block in which a rank does something. It comes twice in every step, so it is no generator."""
+
+    __slots__ = ("_before", "_state", "_watch")
+
+    def __init__(self, watch: Watch, state: _State) -> None:
+        self._watch, self._state = watch, state
+
+    def __enter__(self) -> None:
+        self._before, self._watch._state = self._watch._state, self._state
+
+    def __exit__(self, *error: object) -> None:
+        before = self._before
+        self._watch._state = before if before[0] != PROGRAM else _State(PROGRAM, self._state[1], time.monotonic())
+
+
+_NOTHING = contextlib.nullcontext()
+
+
 class Watch:
     """A thread beside a rank's program that knows what the rank waits for, and asks the others what they do.
 
@@ -232,11 +250,11 @@ class Watch:
 
     def working(self, what: str) -> contextlib.AbstractContextManager[None]:
         """This rank does its own part of something inside the block, for which others may have to wait long."""
-        return self._during(_State(WORK, what, time.monotonic()))
+        return _During(self, _State(WORK, what, time.monotonic()))
 
     def stepping(self, what: str) -> contextlib.AbstractContextManager[None]:
         """This rank runs its local graph inside the block."""
-        return self._during(_State(STEP, what, time.monotonic()))
+        return _During(self, _State(STEP, what, time.monotonic()))
 
     def waiting(
         self, what: str, patience_s: float | None = None, failure: str | None = None
@@ -248,20 +266,16 @@ class Watch:
             patience_s: end the job if they do not come by then.
             failure: why it waits, if that is a failure; printed then.
         """
-        return self._during(_State(WAIT, what, time.monotonic(), patience_s, failure))
-
-    @contextlib.contextmanager
-    def _during(self, state: _State) -> Iterator[None]:
-        before, self._state = self._state, state
-        try:
-            yield
-        finally:
-            self._state = before if before.kind != PROGRAM else _State(PROGRAM, state.what, time.monotonic())
+        return _During(self, _State(WAIT, what, time.monotonic(), patience_s, failure))
 
     def calling(self, function: str) -> contextlib.AbstractContextManager[None]:
         """This rank is in a call of MPI inside the block, as a part of what it works on."""
         state = self._state
-        return contextlib.nullcontext() if state.kind == WAIT else self.waiting(state.what or f"MPI's {function}")
+        return (
+            _NOTHING
+            if state.kind == WAIT
+            else self.waiting(f"MPI's {function}" if state.kind == PROGRAM else state.what)
+        )
 
     def follow(self, activity: Callable[[], Activity]) -> None:
         """Look after an engine's collectives, too, as long as there is the engine.

@@ -37,8 +37,7 @@ def agree_on_nodes(comm: Any, imported: ImportedModel) -> None:
     initializers = _initializers(imported.tf_graph)
     of_variable = {name: _needed(nodes, [initial]) for name, initial in initializers.items() if name in imported.graph}
     needed = _needed(nodes, (op.name for op in imported.graph.operators)).union(*of_variable.values())
-    digests = {name: _digest(node.SerializeToString(deterministic=True)) for name, node in sorted(nodes.items())}
-    differing = _differing(comm, {name: digest for name, digest in digests.items() if name in needed})
+    differing = _differing(comm, {name: _digest(_numbers(nodes[name])) for name in sorted(needed)})
     if not differing:
         return
     name = differing[0]
@@ -106,7 +105,7 @@ def _holders(texts: Iterable[str]) -> str:
 
 def _described(node: Any) -> str:
     """What of a node may differ, briefly."""
-    digest = _digest(node.SerializeToString(deterministic=True)).hex()[:8]
+    digest = _digest(_numbers(node)).hex()[:8]
     if node.op == "Const":
         value = tf.make_ndarray(node.attr["value"].tensor)
         numbers = ", ".join(str(number) for number in value.reshape(-1)[:_SHOWN_NUMBERS])
@@ -116,6 +115,17 @@ def _described(node: Any) -> str:
     return (
         " ".join(seeds) or f"attributes with the hash {_digest(node.SerializeToString(deterministic=True)).hex()[:8]}"
     )
+
+
+def _numbers(node: Any) -> bytes:
+    """A node's attributes but for texts and functions.
+
+    These have names that count what the process has made before (the functions that Python ops call), which may be more
+    on rank 0. Of what decides numbers they hold what the fingerprint of a graph compares.
+    """
+    attributes = [(key, value) for key, value in node.attr.items() if value.WhichOneof("value") not in ("s", "func")]
+    attributes.sort(key=lambda item: item[0])
+    return b"".join(key.encode() + value.SerializeToString(deterministic=True) for key, value in attributes)
 
 
 def _digest(data: Any) -> bytes:

@@ -23,7 +23,7 @@ from types import ModuleType
 import tensorflow as tf
 
 from tensoropt.errors import EngineError
-from tensoropt.exec.engines.watch import Activity
+from tensoropt.exec.engines.watch import Activity, current_watch
 from tensoropt.stages import doing
 from tensoropt.storage import PARTIAL, cache_directory, distrust, private_folder, remove, remove_leftovers, write_whole
 
@@ -214,7 +214,8 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        with current_watch().waiting("the compilation of the MPI ops by another process"):
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(handle)  # gives the lock back, also when the process dies

@@ -156,7 +156,9 @@ def describe_stall(
         if other == rank:
             lines.append(f"  rank {other} {wait}")
         elif other in silent or other not in others:
-            lines.append(f"  rank {other} does not answer: it is frozen, or its host cannot be reached")
+            lines.append(
+                f"  rank {other} does not answer: it is frozen, keeps Python's lock, or its host is out of reach"
+            )
         else:
             lines.append(f"  rank {other} {others[other]}")
     lines.append(

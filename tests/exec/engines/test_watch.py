@@ -63,8 +63,8 @@ def test_report_says_what_each_rank_does() -> None:
         "rank 1: collective 'all_reduce_3' (number 7) is not over after 300 s. The job ends.",
         "  rank 0 has been in the program's own code for 12.0 s, after run [loss]; it has entered 6 collectives",
         "  rank 1 has been waiting for 300.4 s: collective 'all_reduce_3' (number 7); it has entered 7 collectives",
-        "  rank 2 does not answer: it is frozen, or its host cannot be reached",
-        "  rank 3 does not answer: it is frozen, or its host cannot be reached",
+        "  rank 2 does not answer: it is frozen, keeps Python's lock, or its host is out of reach",
+        "  rank 3 does not answer: it is frozen, keeps Python's lock, or its host is out of reach",
     ]
 
 

@@ -90,3 +90,38 @@ def test_variables_that_differ_are_counted() -> None:
         CollectiveError, match=r"^an a \(and 1 more variables\): its initial value must be the same on all"
     ):
         digests.agree(Comm(), {"a": "an a"})  # type: ignore[arg-type]
+
+
+# Four threads that make the same program at once, and then count.
+_THREADS = """
+import threading
+import tensoropt
+from tensoropt.api.job import current_job
+
+tensoropt.init()
+count = tensoropt.get_variable("count", [], initializer=tensoropt.initializers.zeros(), trainable=False)
+more = tensoropt.assign_add(count, 1.0)
+tensoropt.build_execution_graph(plan=tensoropt.find_strategy("mini_time", costs="analytic"))
+start = threading.Barrier(4)
+
+def train():
+    start.wait()
+    for _ in range(25):
+        tensoropt.run(more)
+
+threads = [threading.Thread(target=train) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("counted", tensoropt.run(count))
+"""
+
+
+@pytest.mark.mpi
+def test_threads_of_one_rank_take_turns(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_THREADS)
+    job = run_mpi(program, 1, timeout=120)
+    assert "counted 100.0" in job.stdout
+    assert "Error" not in job.stderr

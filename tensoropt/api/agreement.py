@@ -17,7 +17,10 @@ from tensoropt.graph.graph import Graph
 __all__ = ["ValueDigests", "agree_on_nodes"]
 
 _SHOWN_NUMBERS = 3
-_REMEDY = "Seed NumPy's and Python's random numbers alike on every rank, give every rank the same seed=, or"
+_REMEDY = (
+    "Run the same program with the same arguments everywhere, seed NumPy's and Python's random numbers alike, give "
+    "every rank the same seed=, or"
+)
 
 
 def agree_on_nodes(comm: Any, imported: ImportedModel) -> None:
@@ -112,9 +115,8 @@ def _described(node: Any) -> str:
         # Those that differ may come later, so there is a hash as well.
         return f"[{numbers}{', …' if value.size > _SHOWN_NUMBERS else ''}] (hash {digest})"
     seeds = [f"{key}={node.attr[key].i}" for key in ("seed", "seed2") if key in node.attr]
-    return (
-        " ".join(seeds) or f"attributes with the hash {_digest(node.SerializeToString(deterministic=True)).hex()[:8]}"
-    )
+    shape = [f"shape={tf.TensorShape(node.attr['shape'].shape)}"] if "shape" in node.attr else []
+    return " ".join([*seeds, *shape]) or f"attributes with the hash {digest}"
 
 
 def _numbers(node: Any) -> bytes:

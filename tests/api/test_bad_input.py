@@ -97,7 +97,7 @@ ALIKE: dict[str, Outcome] = {
     "verify what is no training step": ("SessionError", r"is no training step\. Give what an optimizer's minimize"),
     "one rank has another model": (
         "CollectiveError",
-        r"^The model must be the same on all 2 ranks\. Got .*Run the same",
+        r"^Variable 'w' \(misuse\.py:\d+\): .* must be the same on all 2 ranks, .* Got shape=\(4, 4\) on.*Run the same",
     ),
     "one rank wants another strategy": (
         "CollectiveError",

@@ -21,7 +21,7 @@ EXPECTED = {
     "constants as initial values": (
         "CollectiveError",
         r"^Variable 'w' \(differences\.py:\d+\): what its initial value is made of \(Const 'w/Init\S*'\) must be "
-        r"the same on all {ranks} ranks.* Got \[0\.12.*\) on {others}; \[0\.34.*\) on rank {last}\. Seed NumPy",
+        r"the same on all {ranks} ranks.* Got \[0\.12.*\) on {others}; \[0\.34.*\) on rank {last}\. Run the same",
     ),
     "seeds of an initializer": (
         "CollectiveError",

@@ -292,7 +292,7 @@ class _Run:
 
     def _compare(self, mine: Any, theirs: Expected | None, tolerance: Tolerance, part: tuple[slice, ...] = ()) -> float:
         """How this rank's value differs from a part of the one that rank 0 gives; all ranks compare the same one."""
-        whole = theirs if self._job.size == 1 else self._job.comm.bcast(theirs, root=0)
+        whole: Expected = theirs if self._job.size == 1 else self._job.comm.bcast(theirs, root=0)
         return difference(mine, whole.part(part), tolerance)
 
     def _agree(self, found: list[float], tolerance: Tolerance) -> list[_Found]:

@@ -106,7 +106,7 @@ class Fault:
     def __init__(self) -> None:
         self.kind = ""
         self.change: Callable[[str, Any, Any], Any] | None = None
-        self.rows = self.fetching = False
+        self.guilty = self.rows = self.fetching = False
         self.planted = 0
 
     def plant(self, engine: CollectiveEngine) -> CollectiveEngine:
@@ -122,9 +122,10 @@ class Fault:
             if self.fetching or wanted != self.kind or self.change is None or not x.dtype.is_floating:
                 return y
             self.planted += 1
-            changed = self.change(kind, x, y)
-            changed.set_shape(y.shape)
-            return changed
+            # The same ops on every rank: the order of gradients, and so of their collectives, follows them.
+            wrong = tf.where(tf.constant(self.guilty), self.change(kind, x, y), y)
+            wrong.set_shape(y.shape)
+            return wrong
 
         return collective
 
@@ -208,7 +209,7 @@ def main() -> None:
                     turn = next(turns)
                     rank, change = turn % ranks, _FAULTS[turn % len(_FAULTS)]
                     fault.kind, fault.planted = kind, 0
-                    fault.change = change if mine == rank else None
+                    fault.change, fault.guilty = change, mine == rank
                     message = ""
                     try:
                         tensoropt.verify(plan, steps=1)

@@ -139,12 +139,12 @@ def one_rank_cannot_run_the_reference() -> None:
 
     Classifier()
     plan = tensoropt.find_strategy()
-    right = Reference.run_step
-    Reference.run_step = broken  # type: ignore[assignment, method-assign]
+    right = Reference.follow_step
+    Reference.follow_step = broken  # type: ignore[assignment, method-assign]
     try:
         tensoropt.verify(plan)
     finally:
-        Reference.run_step = right  # type: ignore[method-assign]
+        Reference.follow_step = right  # type: ignore[method-assign]
 
 
 @case

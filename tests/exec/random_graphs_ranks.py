@@ -36,21 +36,19 @@ def main() -> None:
         for start in range(first, first + count, comm.size):
             seeds = range(start, min(start + comm.size, first + count))
             cases = [make_case(seed, comm.size, Path(folder)) for seed in seeds]
-            outcomes = []
+            runs = []
             for case in cases:
                 seed = case.model.seed
                 agree(comm, f"graph of seed {seed}", case.imported.graph.fingerprint())
                 agree(comm, f"plan of seed {seed}", repr(case.plan.to_json()))
-                if engine is None:
-                    engine = MpiEngine(case.plan.mesh.shape)
+                engine = engine or MpiEngine(case.plan.mesh.shape)
                 config = small_session() if seed % _REAL else real_session()
-                outcomes.append(train(case, engine, agree=lambda what, value: agree(comm, what, value), config=config))
+                found = train(case, engine, agree=lambda what, value: agree(comm, what, value), config=config)
+                runs.append((case, engine, config, found))
             # Each rank has one to run alone, so that none waits.
-            mine = reference_outcome(cases[comm.rank], outcomes[comm.rank]) if comm.rank < len(cases) else None
-            expected = comm.allgather(mine)
-            for case, found, wanted in zip(cases, outcomes, expected, strict=False):
+            mine = reference_outcome(cases[comm.rank], runs[comm.rank][-1]) if comm.rank < len(cases) else None
+            for (case, engine, config, found), wanted in zip(runs, comm.allgather(mine), strict=False):
                 seed = case.model.seed
-                config = small_session() if seed % _REAL else real_session()
                 everyone = comm.allgather(found.stored)
                 wrong = comm.allgather(differences(case, found, wanted) + copies_apart(everyone))
                 if any(wrong):

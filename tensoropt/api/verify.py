@@ -290,9 +290,9 @@ class _Run:
         pairs = zip(mine, theirs, strict=True)
         return self._agree([self._compare(value, other, tolerance) for value, other in pairs], tolerance)
 
-    def _compare(self, mine: Any, theirs: Expected | None, tolerance: Tolerance, part: tuple[slice, ...] = ()) -> float:
-        """How this rank's value differs from a part of the one that rank 0 gives; all ranks compare the same one."""
-        whole: Expected = theirs if self._job.size == 1 else self._job.comm.bcast(theirs, root=0)
+    def _compare(self, mine: Any, theirs: Any, tolerance: Tolerance, part: tuple[slice, ...] = ()) -> float:
+        """How this rank's value differs from a part of the ``Expected`` that rank 0 gives, and others give None for."""
+        whole = theirs if self._job.size == 1 else self._job.comm.bcast(theirs, root=0)
         return difference(mine, whole.part(part), tolerance)
 
     def _agree(self, found: list[float], tolerance: Tolerance) -> list[_Found]:

@@ -153,8 +153,8 @@ def faulty() -> Iterator[Fault]:
             fault.rows = False
 
     jobs.make_engine = lambda *arguments, **options: fault.plant(make(*arguments, **options))
-    Builder._whole = fetched  # type: ignore[method-assign]
-    resharding.reshard_rows = moved
+    Builder._whole = fetched  # type: ignore[method-assign, assignment]
+    resharding.reshard_rows = moved  # type: ignore[assignment]
     try:
         yield fault
     finally:

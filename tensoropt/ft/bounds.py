@@ -172,6 +172,11 @@ class Bounds:
         return result
 
     @property
+    def lines(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Weights of time, of memory, and the weighted cost that every strategy has at least, one per pair."""
+        return self._time_weights, self._memory_weights, np.array([w.bound for w in self._weighted])
+
+    @property
     def strategies(self) -> int:
         """How many strategies the bounds come with, one per pair of weights."""
         return len(self._weighted)

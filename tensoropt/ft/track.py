@@ -29,7 +29,7 @@ from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.tables import FrontierTable
 
-__all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "track_frontier"]
+__all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "cost_graph_of", "track_frontier"]
 
 METHODS = ("ldp", "elimination")
 
@@ -136,10 +136,6 @@ def track_frontier(
     """
     _check(method, epsilon, threads, max_joint_configurations)
     began = time.perf_counter()
-    reduced = reduce_problem(problem)
-    count = len(reduced.members)
-    variable = {node: v for v, nodes in enumerate(reduced.members) for node in nodes}
-    rank = topological_rank(count, [(variable[u], variable[v]) for u, v in problem.edges.tolist()])
     workers = threads if threads is not None else os.cpu_count() or 1
     steps = (
         coarsest_grid((*problem.node_time_s, *problem.edge_time_s)),
@@ -149,15 +145,9 @@ def track_frontier(
         method, heuristics, max_joint_configurations, epsilon, LONGEST if longest is None else longest, steps
     )
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
-        workshop = Workshop(
-            names=tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members),
-            rank=rank,
-            ratio=0.0,
-            pool=pool,
-            exact=epsilon == 0.0,
-            progress=progress,
-        )
-        result = _solve(build_cost_graph(problem, reduced, workshop), options)
+        graph = cost_graph_of(problem, pool, exact=epsilon == 0.0, progress=progress)
+        workshop = graph.workshop
+        result = _solve(graph, options)
     if result.table.points == 0:
         names = ", ".join(repr(name) for v in workshop.conflict for name in workshop.names[v])
         raise InfeasibleError(
@@ -175,6 +165,34 @@ def track_frontier(
         eliminations=workshop.steps,
         seconds=time.perf_counter() - began,
     )
+
+
+def cost_graph_of(
+    problem: Problem,
+    pool: ThreadPoolExecutor | None = None,
+    *,
+    exact: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> CostGraph:
+    """The graph of a problem without what is impossible, before anything is eliminated.
+
+    Args:
+        problem: tables of costs.
+        pool: threads to share the work among.
+        exact: whether the result is to be.
+        progress: see :func:`track_frontier`.
+    """
+    reduced = reduce_problem(problem)
+    variable = {node: v for v, nodes in enumerate(reduced.members) for node in nodes}
+    workshop = Workshop(
+        names=tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members),
+        rank=topological_rank(len(reduced.members), [(variable[u], variable[v]) for u, v in problem.edges.tolist()]),
+        ratio=0.0,
+        pool=pool,
+        exact=exact,
+        progress=progress,
+    )
+    return build_cost_graph(problem, reduced, workshop)
 
 
 def _check(method: Any, epsilon: Any, threads: Any, limit: Any) -> None:

@@ -1,0 +1,70 @@
+"""What no strategy of a problem goes below: a line of time and memory for each of some weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError
+from tensoropt.ft.bounds import Bounds
+from tensoropt.ft.track import cost_graph_of
+from tensoropt.search.problem import FloatArray, Problem
+
+__all__ = ["LowerBounds"]
+
+_WEIGHTS = 96
+"""Pairs of weights tried: each is the normal of two neighbouring points of the hull."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LowerBounds:
+    """Lower bounds of all strategies (Lagrangian ones: of time where memory has a price).
+
+    Every strategy has ``time_weights * time_s + memory_weights * memory_bytes >= costs``, to the rounding errors of
+    sums. The first pair is time alone, the second memory alone.
+
+    Attributes:
+        time_weights: per second, ``(W,)``.
+        memory_weights: per byte, ``(W,)``.
+        costs: ``(W,)``.
+    """
+
+    time_weights: FloatArray
+    memory_weights: FloatArray
+    costs: FloatArray
+
+    @classmethod
+    def of(cls, problem: Problem, weights: int = _WEIGHTS) -> LowerBounds:
+        """Bounds by message passing (`tensoropt.ft.messages`), in time proportional to the tables.
+
+        Args:
+            problem: over all of whose configurations they hold; its groups are kept to.
+            weights: how many pairs of weights are tried at most.
+
+        Raises:
+            InfeasibleError: no strategy was found that has a finite cost.
+        """
+        found = Bounds.of(cost_graph_of(problem), weights=weights)
+        if found is None:
+            raise InfeasibleError(
+                f"LowerBounds: of {problem.nodes} operators no strategy of finite cost was found. Allow them others."
+            )
+        return cls(*found.lines)
+
+    def least_time_s(self, memory_bytes: FloatArray) -> FloatArray:
+        """The least time that a strategy of so much memory may take; of any, where that is infinite."""
+        return _least(self.time_weights, self.memory_weights, self.costs, memory_bytes)
+
+    def least_memory_bytes(self, time_s: FloatArray) -> FloatArray:
+        """The least memory that a strategy of so much time may take; of any, where that is infinite."""
+        return _least(self.memory_weights, self.time_weights, self.costs, time_s)
+
+
+def _least(weights: FloatArray, others: FloatArray, costs: FloatArray, given: FloatArray) -> FloatArray:
+    some = weights > 0
+    alone = float((costs[some] / weights[some])[others[some] == 0].max())
+    finite = np.where(np.isfinite(given), given, 0.0)
+    least = ((costs[some] - others[some] * finite[:, None]) / weights[some]).max(axis=1)
+    result: FloatArray = np.where(np.isfinite(given), np.maximum(least, alone), alone)
+    return result

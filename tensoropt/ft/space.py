@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 
+import numpy as np
+
 from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.contraction import Contraction
 from tensoropt.search.followers import contracted
+from tensoropt.search.frontier import spread
 from tensoropt.search.problem import Problem
 from tensoropt.search.resolution import Resolution
 from tensoropt.search.result import Frontier, frontier_of
@@ -29,6 +32,13 @@ _SMALLEST = 200
 
 _GUESSES = ("heuristic", "narrow")
 """Eliminations after which strategies may be missing."""
+
+_CLOSE, _APART = 0.008, 0.0015
+"""How far from the frontier the strategies are that `SpaceTracker.close` finds, and from these those that it keeps:
+together less than a hundredth, in time and in memory."""
+
+_CLOSE_LONGEST = 200_000_000
+"""Candidates of each of its searches: a few seconds."""
 
 _DEEP_EPSILON = 0.001
 
@@ -93,6 +103,41 @@ class SpaceTracker:
             max_joint_configurations=largest,
         )
 
+    def close(self, *, epsilon: float = 0.0, progress: Callable[[int, int], None] | None = None) -> Frontier:
+        """Strategies of `contraction` of which one is as good as any other, within a hundredth, by both costs.
+
+        For every strategy there is one of no more memory that takes at most a hundredth longer, and one as fast that is
+        at most a hundredth larger: those of two searches that thin, one by time and one by memory, without what is too
+        near to others. Costs are as they are. (In steps, as in `rounded`, what each table's costs are off by adds up
+        over hundreds of tables, and where a frontier is steep nothing is left of it.) If a search took too long, a step
+        of its ``eliminations`` is a guess, and what it had found by then is there.
+
+        Args:
+            epsilon: the same for `_CLOSE`, if it is larger.
+            progress: see `track_frontier`.
+        """
+        problem = self.contraction.problem
+        mirrored = problem.with_tables(lambda time_s, memory_bytes, _: (memory_bytes, time_s))
+        by_time, by_memory = (
+            track_frontier(
+                one, epsilon=max(epsilon, _CLOSE), threads=self.threads, progress=progress, longest=_CLOSE_LONGEST
+            )
+            for one in (problem, mirrored)
+        )
+        rows = np.concatenate([by_time.assignments, by_memory.assignments])
+        picks = np.concatenate([by_time.alternatives, by_memory.alternatives])
+        steps = (*by_time.eliminations, *by_memory.eliminations)
+        seconds = by_time.seconds + by_memory.seconds
+        both = frontier_of(problem, rows, picks, exact=False, eliminations=steps, seconds=seconds)
+        kept = spread(both.time_s, both.memory_bytes, _APART)
+        return dataclasses.replace(
+            both,
+            time_s=both.time_s[kept],
+            memory_bytes=both.memory_bytes[kept],
+            assignments=both.assignments[kept],
+            alternatives=both.alternatives[kept],
+        )
+
     @cached_property
     def smallest(self) -> Frontier:
         """The strategy of least memory alone, which is found sooner.
@@ -119,10 +164,11 @@ class SpaceTracker:
         """The frontier of ``space.problem``.
 
         That of a small space is exact, over all its operators. That of a larger one is over the operators that decide,
-        and not called exact. Between its ends costs are told apart in the steps of `Resolution.of`: the strategies are
-        those on the exact frontier of costs so rounded. The fastest and the smallest one are those of the costs as they
-        are. Each point has its costs as they are. Of very deep models it is over strategies in which layers in a row
-        decide as one (`tensoropt.search.layers`).
+        and not called exact: no strategy beats its points by a hundredth (`close`). Where that takes long, costs are
+        told apart in the steps of `Resolution.of`, too: beside what was found there are the strategies on the exact
+        frontier of costs so rounded. The fastest and the smallest one are those of the costs as they are. Each point
+        has its costs as they are. Of very deep models it is over strategies in which layers in a row decide as one
+        (`tensoropt.search.layers`).
 
         Args:
             epsilon: see `track_frontier`.
@@ -141,15 +187,25 @@ class SpaceTracker:
                 progress=progress,
                 longest=_SHORT,
             )
-            if not any(step.kind in _GUESSES for step in whole.eliminations):
+            if not _guessed(whole):
                 return dataclasses.replace(whole, searched=f"all {self.space.problem.nodes} operators")
             beside.append(whole)
-        found = self.between(epsilon=epsilon, progress=progress)
         fastest = track_frontier(single_cost(self.contraction.problem, "time"), threads=self.threads)
-        steps = self.resolution
-        searched = (
-            f"{self.deciding}, costs in steps of {steps.time_s:.3g} s and {steps.memory_bytes / 2**20:.3g} MiB"
-            + ("" if found.exact and fastest.exact else ", not all their strategies")
-        )
-        expanded = self.contraction.expand(found, fastest, beside=[self.smallest, *beside], exact=False)
+        found = [] if self.contraction.restricts else [self.close(epsilon=epsilon, progress=progress)]
+        if found and not _guessed(found[0]):
+            within = max(epsilon, _CLOSE) + _APART
+            searched = f"{self.deciding}, all their strategies within {within:.2g} of time and of memory"
+        else:
+            steps = self.resolution
+            found.append(self.between(epsilon=epsilon, progress=progress))
+            searched = (
+                f"{self.deciding}, costs in steps of {steps.time_s:.3g} s and {steps.memory_bytes / 2**20:.3g} MiB"
+                + ("" if found[-1].exact and fastest.exact else ", not all their strategies")
+            )
+        expanded = self.contraction.expand(*found, fastest, beside=[self.smallest, *beside], exact=False)
         return dataclasses.replace(expanded, searched=searched)
+
+
+def _guessed(frontier: Frontier) -> bool:
+    """Whether strategies may be missing because a search would have taken too long."""
+    return any(step.kind in _GUESSES for step in frontier.eliminations)

@@ -272,7 +272,7 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         # The narrow pass thins, so the fastest and the smallest strategy come from message passing itself.
         known.append(bounds.hull(graph))
         thin = 0.0 if _steps_between(known[-1].table, options.steps) < FEW_STEPS else NARROW_EPSILON
-        narrow = _narrow_enough(graph, bounds, order, near, thin)
+        narrow = _narrow_enough(graph, bounds, order, near, thin, min(NARROW_LONGEST, options.longest))
         if narrow is not None:
             known.append(narrow)
         known = [choice(known)]
@@ -359,31 +359,33 @@ def _steps_between(table: FrontierTable, steps: tuple[float, float]) -> float:
     return min(float(length / step) if step > 0.0 else math.inf for length, step in zip(apart, steps, strict=True))
 
 
-def _narrow_enough(graph: CostGraph, bounds: Bounds, order: list[int] | None, count: int, thin: float) -> Factor | None:
+def _narrow_enough(
+    graph: CostGraph, bounds: Bounds, order: list[int] | None, count: int, thin: float, longest: float
+) -> Factor | None:
     """Strategies near the frontier; None if even the narrowest search is too long."""
     first = bounds.near(count)
     for epsilon in sorted({thin, NARROW_EPSILON}):
-        found = _narrow(graph, bounds, order, first, epsilon)
+        found = _narrow(graph, bounds, order, first, epsilon, longest)
         if found is not None:
             return found
     for several in NARROWER:
-        found = _narrow(graph, bounds, order, bounds.near(0, slice(several)), NARROW_EPSILON)
+        found = _narrow(graph, bounds, order, bounds.near(0, slice(several)), NARROW_EPSILON, longest)
         if found is not None:
             return found
     singles = []
     for number in range(bounds.strategies):
-        found = _narrow(graph, bounds, order, bounds.near(0, slice(number, number + 1)), NARROW_EPSILON)
+        found = _narrow(graph, bounds, order, bounds.near(0, slice(number, number + 1)), NARROW_EPSILON, longest)
         if found is not None:
             singles.append(found)
     return choice(singles) if singles else None
 
 
 def _narrow(
-    graph: CostGraph, bounds: Bounds, order: list[int] | None, near: dict[int, IntArray], epsilon: float
+    graph: CostGraph, bounds: Bounds, order: list[int] | None, near: dict[int, IntArray], epsilon: float, longest: float
 ) -> Factor | None:
     """Strategies of some configurations, thinned; None if that is too long."""
     ratio = math.expm1(math.log1p(epsilon) / len(graph.sizes))
-    workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=NARROW_LONGEST)
+    workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=longest)
     try:
         quick = graph.restricted(near, workshop, bounds.relaxed(epsilon).restricted(near))
         for v in fewest_points_order(quick).variables if order is None else order:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensoropt.search.problem import FloatArray, IntArray
 
-__all__ = ["offsets_of", "reduce_segments"]
+__all__ = ["offsets_of", "reduce_segments", "spread"]
 
 _FILTER_FROM = 12
 """Mean candidates per segment from which the bucket filter costs less than the sorting that it saves
@@ -141,3 +141,28 @@ def _sort_and_scan(
     for rows, kept_counts, positions in rows_kept:
         kept[_ranges(new_offsets[rows], kept_counts)] = positions
     return kept, new_offsets
+
+
+def spread(time_s: FloatArray, memory_bytes: FloatArray, share: float) -> IntArray:
+    """Few points of a frontier that stand for all of them: the ends, and those between that are needed.
+
+    For every point there is one of no more memory that takes at most ``share`` longer, and one as fast that is at most
+    ``share`` larger.
+
+    Args:
+        time_s: descending.
+        memory_bytes: ascending.
+        share: how far points may be from those that stand for them.
+
+    Returns:
+        the points that stay, ascending.
+    """
+    last = len(time_s) - 1
+    kept = [0]
+    while kept[-1] < last:
+        here = kept[-1]
+        # Those up to the next one take no longer than this one allows, and are no smaller than the next one allows.
+        slow = int(np.searchsorted(-time_s, -time_s[here] / (1.0 + share), side="right"))
+        large = int(np.searchsorted(memory_bytes, memory_bytes[here + 1] * (1.0 + share), side="right")) - 1
+        kept.append(max(here + 1, min(slow, large, last)))
+    return np.array(kept, np.int64)

@@ -223,7 +223,12 @@ def test_table_3_reports_every_method_beside_the_papers() -> None:
     options = Options(models=("wide_resnet",), sizes=sizes, devices=(2,), threads=1)
     (row,) = table3.run(options)["rows"].values()
     points = {row[method]["points"] for method in table3.METHODS}
-    assert len(points) == 1 and all(row[method]["exact"] for method in table3.METHODS)
+    assert len(points) == 1 and all(row[method]["exact_in_steps"] for method in table3.METHODS)
+    assert row["frontier"]["exact"] and row["frontier"]["searched"].startswith("all ")
+    wait = row["wait"]
+    assert wait["graph_s"] > 0 and wait["search_s"] == row["frontier"]["wall_s"]
+    assert wait["wall_s"] == wait["graph_s"] + wait["tables_s"] + wait["search_s"]
+    assert wait["tables_s"] == row["tables"]["wall_s"] > 0
 
 
 def test_a_size_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import tensoropt.search.tables as tables
 from tensoropt.search import Problem
-from tensoropt.search.frontier import offsets_of, reduce_segments
+from tensoropt.search.frontier import offsets_of, reduce_segments, spread
 from tensoropt.search.grid import on_grid, problem_grids
 from tensoropt.search.tables import FrontierTable, fold, join, table_from_costs
 
@@ -191,3 +191,23 @@ def test_costs_of_too_different_sizes_stay_as_they_are() -> None:
     problem = Problem("ab", [[0.1, 1e13], [0.1, 0.3]], [[1.0, 1.0], [1.0, 1.0]])
     grid = problem_grids(problem)[0]
     assert grid == 0.0 and on_grid(problem.node_time_s[0], grid) is problem.node_time_s[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 10.0])
+def test_spread_points_stand_for_all_others(share: float) -> None:
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(1, 60))
+        # Steep in some places and flat in others.
+        time_s = np.cumsum(rng.exponential(size=count) ** 4 + 1e-6)[::-1]
+        memory_bytes = np.cumsum(rng.exponential(size=count) ** 4 + 1e-6)
+        kept = spread(time_s, memory_bytes, share)
+        assert (kept[0], kept[-1]) == (0, count - 1) and (np.diff(kept) > 0).all()
+        for k in range(count):
+            before, after = kept[kept <= k][-1], kept[kept >= k][0]
+            assert time_s[before] <= time_s[k] * (1 + share) * (1 + 1e-12)
+            assert memory_bytes[after] <= memory_bytes[k] * (1 + share) * (1 + 1e-12)
+        if share == 10.0 and count > 20:
+            assert len(kept) < count
+        if share == 0.0:
+            assert len(kept) == count

@@ -103,7 +103,8 @@ def test_notes_are_of_the_frontier_that_a_plan_is_of_though_others_were_tracked_
     from tensoropt.search.result import Frontier
 
     build()
-    monkeypatch.setattr(spaces, "_SMALL", 0)  # costs in steps, which differ between clusters
+    monkeypatch.setattr(spaces, "_SMALL", 0)
+    monkeypatch.setattr(spaces, "_CLOSE_LONGEST", 1.0)  # costs in steps, which differ between clusters
     frontiers = [tensoropt.find_frontier(preset("cpu", devices=count)) for count in (2, 4)]
     said = [frontier.searched for frontier in frontiers]
     assert said[0] != said[1]

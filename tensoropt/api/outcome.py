@@ -38,7 +38,7 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
             f"device {_seconds(alone_s)}; {memory}"
         )
     if plan.option == DATA_PARALLEL:
-        beside = None if alone_s is None else f"{alone_s / plan.time_s:.2g} times one device"
+        beside = None if alone_s is None else f"{alone_s / plan.time_s:.3g} times one device"
     else:
         try:
             part = scaled(topology, devices) if plan.option == MINI_PARALLELISM else topology
@@ -49,7 +49,7 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
             beside = (
                 "as data parallelism"
                 if abs(common_s - plan.time_s) <= _ALIKE * plan.time_s
-                else f"{common_s / plan.time_s:.2g} times data parallelism"
+                else f"{common_s / plan.time_s:.3g} times data parallelism"
             )
     return ", ".join(filter(None, (f"{subject}: {_seconds(plan.time_s)} a step", beside, memory)))
 

@@ -18,7 +18,7 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
-from tensoropt.errors import GraphError, InfeasibleError, PlanError
+from tensoropt.errors import GraphError, PlanError
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -26,7 +26,7 @@ from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.options import MemoryLimit, choose
+from tensoropt.search.options import MemoryLimit
 from tensoropt.search.provenance import Provenance
 from tensoropt.search.registry import get_search
 from tensoropt.search.result import Frontier, FrontierPoint
@@ -258,12 +258,9 @@ class Planner:
 
     def alone_seconds(self, topology: Topology, limit_bytes: float) -> float | None:
         """What a step takes on one device of a cluster; None if it does not fit."""
-        one = scaled(topology, 1)
-        space = SearchSpace(self.imported.graph, self._cost(one), slots=self.imported.slots, reuse=True)
-        try:
-            return choose(SpaceTracker(space).frontier(), "mini_time", limit_bytes).time_s
-        except InfeasibleError:
-            return None
+        space = SearchSpace(self.imported.graph, self._cost(scaled(topology, 1)), slots=self.imported.slots)
+        only = apply_baseline("data_parallel", space)  # by which one device has the whole batch
+        return float(only.time_s[0]) if only.memory_bytes[0] <= limit_bytes else None
 
     def network_seconds(self, topology: Topology, point: FrontierPoint) -> float:
         """The part of a strategy's time that is communication."""

@@ -44,7 +44,7 @@ class Failures:
         from mpi4py import MPI
 
         self._mpi = MPI
-        self._comm = comm.Dup() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
+        self._comm: Any = comm.Dup() if MPI.Query_thread() == MPI.THREAD_MULTIPLE else None
         self._known: dict[int, tuple[str, bool]] = {}  # by rank: in a line, and whether it tells of another's
         self._claimed = False
         self._requests: list[Any] = []

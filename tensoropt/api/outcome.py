@@ -9,6 +9,7 @@ from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
+from tensoropt.viz.canvas import bytes_unit, seconds_unit
 
 __all__ = ["describe_outcome"]
 
@@ -55,9 +56,12 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    return _in_unit(seconds, seconds_unit([seconds]))
 
 
 def _bytes(size: float) -> str:
-    """In GiB from a tenth of one, else in MiB."""
-    return f"{size / 2**30:.2g} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.3g} MiB"
+    return _in_unit(size, bytes_unit([size]))
+
+
+def _in_unit(value: float, unit: tuple[float, str]) -> str:
+    return f"{value / unit[0]:.3g} {unit[1]}"

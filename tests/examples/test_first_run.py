@@ -25,7 +25,7 @@ STAGES = [
     r"import: \d+ operators, 6 of them variables, \S+ s",
     r"profiling: measured \d+ of \d+ operators, \d+ are left to estimates, \S+ s",
     r"search: all \d+ operators, \S+ s",
-    r"(mini_time on 4 devices: \S+ ms a step, .* a device|no gain from 4 devices: .*)",
+    r"(mini_time on 4 devices: \S+ \S+ a step, .* a device|no gain from 4 devices: .*)",
     r"build: collectives through '\w+', \S+ s",
 ]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensoropt.errors import PlotError
+from tensoropt.logs import is_speaker
 
 __all__ = ["COLORS", "INK", "MUTED", "bytes_unit", "new_figure", "save_figure", "seconds_unit", "tidy", "y_from_zero"]
 
@@ -33,11 +34,13 @@ def new_figure(width_inches: float, height_inches: float) -> Any:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a figure; the ending of ``path`` says the format.
+    """Writes a figure, on rank 0 only; the ending of ``path`` says the format.
 
     Raises:
         PlotError: if matplotlib has no such format, or the file cannot be written.
     """
+    if not is_speaker():
+        return
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

@@ -278,7 +278,7 @@ def test_progress_of_all_chains_is_shown_and_changes_nothing(
     space: SearchSpace, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     written = io.StringIO()
-    console = rich.console.Console(file=written, force_terminal=True, width=200)
+    console = rich.console.Console(file=written, force_terminal=True, width=200, _environ={"TERM": "xterm"})
     monkeypatch.setattr(rich.progress, "get_console", lambda: console)
     shown, quiet = (
         search_strategy(space, iterations=2000, chains=2, patience=1.0, processes=processes, progress=progress)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tensoropt.errors import ProblemError
+from tensoropt.search import comparison, parallelism
+from tensoropt.search.comparison import Comparison
 from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
 
 pytestmark = pytest.mark.pure
@@ -100,6 +102,14 @@ def test_the_table_has_the_same_cells(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setitem(sys.modules, "rich.table", None)
     example().show()
     assert capsys.readouterr().out == f"{example()}\n"
+
+
+def test_only_the_first_rank_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallelism, "is_speaker", lambda: False)
+    example().show()
+    monkeypatch.setattr(comparison, "is_speaker", lambda: False)
+    Comparison("cluster", 2, "16 GB", 8, 0.1, ()).show()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("profile", [example(), example(None, None)])

@@ -111,6 +111,13 @@ def test_the_ending_says_the_format(ending: str, start: bytes, tmp_path: Path, m
     assert path.read_bytes().startswith(start)
 
 
+def test_only_the_first_rank_writes_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(canvas, "is_speaker", lambda: False)
+    draw_frontiers(tmp_path / "frontier.png", {"frontier": (MEMORY, TIME)})
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["frontier.nothing", "no/such/directory/frontier.png"])
 def test_what_cannot_be_written_is_an_error(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

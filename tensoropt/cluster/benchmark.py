@@ -5,6 +5,7 @@ Knows no MPI: what runs one collective, and how ranks agree, is passed in.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import statistics
@@ -22,11 +23,16 @@ __all__ = ["Measure", "Synchronisation", "fitted_levels", "measure_profile"]
 # float32 elements for each member), so many times in a row; gives the seconds of one on this rank.
 Measure = Callable[[str, tuple[int, ...], int, int], float]
 
-# TensorOpt section 3.2 measures at 2^i; below the first of these latency is all there is.
-SIZES_BYTES = tuple(2**exponent for exponent in range(8, 27))
+# TensorOpt section 3.2 measures at 2^i; below the first of these latency is all there is. First comes a coarse grid of
+# sizes, upwards, then finer ones, downwards: on a slow link the budget must not end among sizes that only tell its
+# latency, or what it lets pass in a burst. Larger ones would be priced by those, and a search would choose the kinds
+# that seem to send for nothing.
+_COARSE_BYTES = tuple(2**exponent for exponent in range(8, 27, 6))
+_FINER_BYTES = tuple(2**exponent for exponent in (*range(26, 7, -3), *range(26, 7, -1)))
 _REPETITIONS = 7
 _MIN_REPETITION_S = 1e-3  # short collectives run several times in a repetition
 _MAX_CALLS = 64
+_LEAST_RUN = 2  # engines measure so many collectives at least
 
 
 class Synchronisation(Protocol):
@@ -61,7 +67,7 @@ def measure_profile(
     max_output_bytes: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> CollectiveProfile:
-    """The times of all kinds over all groups, at sizes up to where the budget of each ends.
+    """The times of all kinds over all groups, at sizes up to where the budget of each ends, and then between those.
 
     All groups of a partition run at once. Each time is the median over repetitions of the slowest rank's, as a
     step meets what is typical rather than the least. No repetition follows the one before: the table is gone through
@@ -72,7 +78,7 @@ def measure_profile(
         topology: the levels; figures and profile are not looked at.
         measure: runs collectives on this rank.
         synchronisation: of the ranks.
-        budget_s: for the whole table; the smallest size is always measured.
+        budget_s: for the whole table, about; the smallest size is always measured.
         max_output_bytes: sizes whose output would be larger are left out.
         clock: seconds, for tests.
 
@@ -85,16 +91,21 @@ def measure_profile(
         for group, axes in sorted(measured_groups(topology).items())
     ]
     stopwatch = _Stopwatch(measure, synchronisation, clock)
-    growing = tasks
-    for size in SIZES_BYTES:
-        still_growing = []
-        for index, task in enumerate(growing):
-            # Half of what is left is for repetitions.
-            allowed_s = (budget_s - stopwatch.spent_s) / 2 / (len(growing) - index)
-            if task.can_grow(size, allowed_s, max_output_bytes):
-                task.points.append(stopwatch.first_point(task, size, allowed_s))
-                still_growing.append(task)
-        growing = still_growing
+    share_s = budget_s / max(1, len(tasks))
+    for size in _COARSE_BYTES:
+        for task in tasks:
+            if task.has_room_for(size, share_s - 2 * stopwatch.overhead_s, max_output_bytes):
+                task.add(stopwatch.first_point(task, size, share_s))
+    grows = True
+    while grows:  # what was refused may have room once a size below it is known
+        grows = False
+        for size in _FINER_BYTES:
+            for index, task in enumerate(tasks):
+                # Half of what is left is for repetitions.
+                allowed_s = (budget_s - stopwatch.spent_s) / 2 / (len(tasks) - index)
+                if task.has_room_for(size, allowed_s - 2 * stopwatch.overhead_s, max_output_bytes):
+                    task.add(stopwatch.first_point(task, size, allowed_s))
+                    grows = True
     points = sorted(
         ((point.size_bytes, index, task, point) for index, task in enumerate(tasks) for point in task.points),
         key=lambda item: item[:2],
@@ -130,14 +141,24 @@ class _Task:
         members = math.prod(self.group)
         return -(-size // (4 * members)) * members * 4
 
-    def can_grow(self, size: int, allowed_s: float, max_output_bytes: int) -> bool:
-        """Whether memory and time have room for ``size``, taken to need as much more time as it is larger."""
+    def add(self, point: _Point) -> None:
+        """Takes a new point to its place."""
+        bisect.insort(self.points, point, key=lambda one: one.size_bytes)
+
+    def has_room_for(self, size: int, allowed_s: float, max_output_bytes: int) -> bool:
+        """Whether memory and time have room for ``size``, the smallest of which is always measured.
+
+        A repetition is taken to be of ``_LEAST_RUN`` collectives, each as much longer than one of the next smaller size
+        as it is larger.
+        """
+        size_bytes = self.size_bytes(size)
         if not self.points:
             return True
-        last = self.points[-1]
-        size_bytes = self.size_bytes(size)
+        last = [point for point in self.points if point.size_bytes <= size_bytes][-1]
+        if last.size_bytes == size_bytes:
+            return False  # rounded up alike
         output_bytes = size_bytes * (math.prod(self.group) if self.kind == "all_gather" else 1)
-        expected_s = size_bytes / last.size_bytes * last.wall_s / last.calls
+        expected_s = _LEAST_RUN * size_bytes / last.size_bytes * last.times_s[-1]
         return output_bytes <= max_output_bytes and 2 * expected_s <= allowed_s
 
     def entry(self) -> ProfileEntry:
@@ -168,11 +189,15 @@ class _Stopwatch:
         self._clock = clock
         self._start_s = clock()
         self.spent_s = 0.0
+        self.overhead_s = math.inf  # what a repetition takes at least, whatever it measures
 
     def first_point(self, task: _Task, size: int, allowed_s: float) -> _Point:
         """A new point with one repetition, after a call that sets up connections and buffers."""
         point = _Point(task.size_bytes(size), 1)
         first_s = self._seconds(task, point)
+        if task.points and point.wall_s > allowed_s:  # much longer than a smaller size had let expect
+            point.times_s.append(first_s)
+            return point
         point.calls = max(min(_calls(first_s), int(allowed_s / max(point.wall_s, 1e-9))), 1)
         self.repeat(task, point)
         return point
@@ -194,6 +219,7 @@ class _Stopwatch:
         slowest_s, point.wall_s, self.spent_s = self._synchronisation.agree(
             [took_s, now_s - before_s, now_s - self._start_s], error
         )
+        self.overhead_s = min(self.overhead_s, point.wall_s)
         return slowest_s
 
 
@@ -205,7 +231,8 @@ def _calls(seconds: float) -> int:
 def fitted_levels(topology: Topology) -> tuple[Level, ...]:
     """The levels with latency and bandwidth from the profile's all_reduce, for what the profile leaves out.
 
-    The inverse of the model of ``CollectiveModel`` at the smallest and the largest size. Groups contended
+    The inverse of the model of ``CollectiveModel``: latency is all that the smallest size takes, and the bandwidth is
+    that of what the largest takes longer. Groups contended
     while they were measured, so links are no longer ``shared``. Levels of one unit keep their figures.
     """
     levels = list(topology.levels)
@@ -216,5 +243,6 @@ def fitted_levels(topology: Topology) -> tuple[Level, ...]:
             continue
         latency_s = entry.seconds[0] / math.ceil(math.log2(level.size))
         sent_bytes = 2 * (level.size - 1) / level.size * entry.sizes_bytes[-1]
-        levels[index] = Level(level.name, level.size, latency_s, sent_bytes / entry.seconds[-1])
+        longer_s = entry.seconds[-1] - entry.seconds[0]
+        levels[index] = Level(level.name, level.size, latency_s, sent_bytes / (longer_s or entry.seconds[-1]))
     return tuple(levels)

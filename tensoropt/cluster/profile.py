@@ -60,13 +60,15 @@ class ProfileEntry:
         """Seconds at ``bytes_in`` (any shape), by interpolating the bandwidth.
 
         Between two measured sizes the actual bandwidth is interpolated linearly (TensorOpt section 3.2,
-        "Improving cost estimation accuracy"). Below the smallest size the time is that of the smallest, as
-        latency is all there is; above the largest the bandwidth is that of the largest.
+        "Improving cost estimation accuracy"). Where it falls from one to the next, as a link lets the first bytes of a
+        message pass at once, the time is, which is then the longer of the two. Below the smallest size the time is
+        that of the smallest, as latency is all there is; above the largest the bandwidth is that of the largest.
         """
         sizes = np.asarray(self.sizes_bytes, dtype=np.float64)
         bandwidth_bytes_per_s = sizes / np.asarray(self.seconds)
         clipped = np.maximum(bytes_in, sizes[0])
-        return clipped / np.interp(clipped, sizes, bandwidth_bytes_per_s)
+        at_bandwidth = clipped / np.interp(clipped, sizes, bandwidth_bytes_per_s)
+        return np.maximum(at_bandwidth, np.interp(clipped, sizes, self.seconds))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all fields."""

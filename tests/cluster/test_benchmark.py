@@ -153,3 +153,40 @@ def test_levels_fitted_to_measurements_give_back_latency_and_bandwidth() -> None
     assert host == truth.topology.levels[0]  # one host: nothing to fit
     assert device.bandwidth_bytes_per_s == pytest.approx(18 * 20.6e9, rel=0.1)
     assert device.latency_s == pytest.approx(truth.topology.levels[1].latency_s, rel=0.1)
+
+
+class Link(OneRank):
+    """Two hosts on a slow link that lets the first bytes pass at once; other work is part of every repetition."""
+
+    BYTES_PER_S, BURST_BYTES, LATENCY_S, WORK_S = 12.5e6, 2**13, 1e-4, 0.02
+
+    def __init__(self) -> None:
+        super().__init__(self.takes)
+
+    def takes(self, kind: str, axes: tuple[int, ...], size_bytes: int) -> float:
+        sent = CollectiveModel(cluster(2)).bytes_moved(kind, axes, size_bytes)
+        return self.LATENCY_S + max(0, sent - self.BURST_BYTES) / self.BYTES_PER_S
+
+    def measure(self, kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
+        took_s = super().measure(kind, axes, size_bytes, max(calls, 2))
+        self.now_s += self.WORK_S
+        return took_s
+
+
+def test_a_slow_link_is_measured_beyond_its_latency_and_its_bursts() -> None:
+    link = Link()
+    measured = profile_of(cluster(2), link, budget_s=6.0)
+    assert link.now_s < 7.0
+    (level,) = fitted_levels(measured.topology)
+    assert level.bandwidth_bytes_per_s == pytest.approx(link.BYTES_PER_S, rel=0.2)
+    for kind in COLLECTIVE_KINDS:
+        for size in (2**17, 2**20, 2**24):
+            assert measured.seconds(kind, (0,), size) == pytest.approx(link.takes(kind, (0,), size), rel=0.2), kind
+
+
+def test_a_slow_link_is_measured_beyond_its_latency_even_where_runs_take_long() -> None:
+    link = Link()
+    link.WORK_S = 0.06  # type: ignore[misc]
+    measured = profile_of(cluster(2), link, budget_s=6.0)
+    (level,) = fitted_levels(measured.topology)
+    assert level.bandwidth_bytes_per_s == pytest.approx(link.BYTES_PER_S, rel=0.3)

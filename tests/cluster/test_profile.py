@@ -108,3 +108,9 @@ def test_profile_of_groups_with_different_levels_is_refused() -> None:
 def test_json_entry_that_breaks_the_schema_names_the_field(field: str, value: object, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         ProfileEntry.from_json({**ENTRY.to_json(), field: value})
+
+
+def test_where_larger_messages_have_less_bandwidth_the_time_is_interpolated() -> None:
+    # A link of 1e7 bytes a second that lets 1e4 bytes pass at once.
+    entry = ProfileEntry("permute", (2,), (10_000, 1_010_000), (1e-4, 0.1001))
+    assert entry.interpolate(np.array([110_000.0])).tolist() == pytest.approx([0.0101])

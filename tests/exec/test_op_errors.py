@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.tf
 VOCABULARY, CLASSES, BATCH = 12, 24, 8
 
 
-def _outcomes(mesh: tuple[int, ...], axes: dict[str, str | None], feeds: list[tuple[Any, Any]]) -> list[list[str]]:
+def _outcomes(mesh: tuple[int, ...], axes: Mapping[str, str], feeds: list[tuple[Any, Any]]) -> list[list[str]]:
     """What training steps on indices and labels end with on each rank: the loss, or an error."""
     to.reset_default_graph()
     numbers, classes = to.placeholder(to.int32, [BATCH], name="ids"), to.placeholder(to.int64, [BATCH], name="labels")

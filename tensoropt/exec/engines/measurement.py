@@ -14,7 +14,7 @@ from tensoropt.exec.engines.group import partition
 __all__ = ["METHOD", "EngineMeasurement"]
 
 # What times mean; those that were measured in another way are not comparable.
-METHOD = "with work in between, every other large buffer made before it, less the clocks, from the coarsest sizes to the finest"
+METHOD = "with work in between, every other large buffer made before it, less the clocks, coarse sizes first"
 _STACKED = ("reduce_scatter", "all_to_all")
 # A run has one of these numbers of collectives.
 _CHAINS = (2, 4, 8)

@@ -186,7 +186,7 @@ def test_a_slow_link_is_measured_beyond_its_latency_and_its_bursts() -> None:
 
 def test_a_slow_link_is_measured_beyond_its_latency_even_where_runs_take_long() -> None:
     link = Link()
-    link.WORK_S = 0.06  # type: ignore[misc]
+    link.WORK_S = 0.06
     measured = profile_of(cluster(2), link, budget_s=6.0)
     (level,) = fitted_levels(measured.topology)
     assert level.bandwidth_bytes_per_s == pytest.approx(link.BYTES_PER_S, rel=0.3)

@@ -88,7 +88,8 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
             refresh = ["--refresh"] if number == 0 and not flags.cached else []
             teams[option] = start(option, flags.ranks, {}, True, *refresh)
         for rival, ranks, groups in _rivals(flags.ranks):
-            extra, bind, chosen = dict(groups[0][_DEFAULTS][0]), True, []
+            extra, bind = dict(groups[0][_DEFAULTS][0]), True
+            chosen: list[str] = []
             teams[rival] = start(rival, ranks, extra, bind)
             tuned[rival] = {"tried": {}}
             for group in groups:
@@ -96,7 +97,7 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
                 for name, (more, bound) in group.items():
                     if name != _DEFAULTS:
                         console.print(f"{model}: {rival} with {' '.join([*chosen, name])}", markup=False)
-                        tries[name] = start(rival, ranks, extra | more, bind and bound)
+                        tries[name] = start(rival, ranks, {**extra, **more}, bind and bound)
                 if len(tries) == 1:
                     continue
                 before = {name: len(team.turns_s) for name, team in tries.items()}
@@ -113,7 +114,7 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
                         team.end()
                 if best != _DEFAULTS:
                     more, bound = group[best]
-                    extra, bind, teams[rival] = extra | more, bind and bound, tries[best]
+                    extra, bind, teams[rival] = {**extra, **more}, bind and bound, tries[best]
                     chosen.append(best)
             tuned[rival] |= {"chosen": chosen or [_DEFAULTS], "environment": extra, "bound": bind}
             # What was measured while settings were compared does not count.

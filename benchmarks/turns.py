@@ -20,7 +20,7 @@ from benchmarks.launch import ROOT, command_of
 __all__ = ["Setting", "Team", "take_turns"]
 
 _POLL_S = 0.005
-_GRACE_S = 5.0
+_GRACE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,8 +171,9 @@ def _run(job: Job, folder: Path, steps: int, limit_s: float) -> int | None:
     extra = {
         "TF_NUM_INTEROP_THREADS": str(job.threads) if job.threads else "",
         "TENSOROPT_PROFILE_SECONDS": "2",
-        # TensorFlow then looks for Keras 2, in vain; to load Keras 3 would be half of a job.
-        "TF_USE_LEGACY_KERAS": "1",
+        # TensorFlow then looks for Keras 2, in vain. To load Keras 3, as other jobs do, takes half of a start: every
+        # other job does.
+        "TF_USE_LEGACY_KERAS": "1" if job.threads else "",
         **({"TENSOROPT_CACHE_DIR": str(folder / "cache")} if job.fresh else {}),
     }
     command, environment = command_of(_MODULE, arguments, job.ranks, extra)

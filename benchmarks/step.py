@@ -78,7 +78,7 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
     with ExitStack() as stack:
 
         def start(variant: str, ranks: int | None, extra: Mapping[str, str], bind: bool, *more: str) -> Team:
-            # TensorFlow then looks for Keras 2, in vain; to load Keras 3 takes half of a start, and only Horovod needs it.
+            # TensorFlow then looks for Keras 2, in vain. To load Keras 3 takes half of a start; only Horovod needs it.
             keras = {"TF_USE_LEGACY_KERAS": "" if variant == "horovod" else "1"}
             setting = Setting((*arguments, "--variant", variant, *more), ranks, {**extra, **keras}, bind)
             team = Team(_WORKER, setting)

@@ -144,7 +144,8 @@ def kernel_seconds(step_stats: Any) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for device in step_stats.dev_stats:
         for node in device.node_stats:
-            took = (node.op_end_rel_nanos - node.op_start_rel_nanos) * _NANOSECOND_S
+            # By the time of day, which may be set back meanwhile: less than nothing would end the search with an error.
+            took = max(node.op_end_rel_nanos - node.op_start_rel_nanos, 0) * _NANOSECOND_S
             seconds[node.node_name] = seconds.get(node.node_name, 0.0) + took
     return seconds
 

@@ -213,6 +213,12 @@ def test_kernels_of_a_trace_are_added_up_by_name() -> None:
     assert kernel_seconds(stats) == {"a": pytest.approx(30e-9)}
 
 
+def test_a_kernel_during_which_the_clock_is_set_back_takes_no_time() -> None:
+    stats = tf.compat.v1.RunMetadata().step_stats
+    stats.dev_stats.add().node_stats.add(node_name="a", op_start_rel_nanos=9_000, op_end_rel_nanos=-2_000_000)
+    assert kernel_seconds(stats) == {"a": 0.0}
+
+
 def test_what_kernels_hold_beside_outputs_and_gradients_is_measured() -> None:
     elements = 2**16
     size = 4 * elements

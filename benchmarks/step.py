@@ -17,7 +17,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def main() -> None:
     names = ("ranks", "optimizer", "turns", "steps", "short", "cached")
     report: dict[str, Any] = {name: getattr(flags, name) for name in names} | {"cores": _cores(), "models": {}}
     console = Console(stderr=True)
-    if importlib.util.find_spec("horovod") is None:
+    if not _has_horovod():
         console.print("Horovod is not installed, so it is left out: make horovod")
     for name in flags.models:
         report["models"][name] = measured(name, flags, console)
@@ -72,55 +72,30 @@ def main() -> None:
 
 def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[str, Any]:
     """All variants of a model."""
-    arguments = ["--model", model, "--optimizer", flags.optimizer, *(["--short"] if flags.short else [])]
+    arguments = ("--model", model, "--optimizer", flags.optimizer, *(["--short"] if flags.short else []))
     teams: dict[str, Team] = {}
     tuned: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
 
-        def start(variant: str, ranks: int | None, extra: Mapping[str, str], bind: bool, *more: str) -> Team:
-            # TensorFlow then looks for Keras 2, in vain. To load Keras 3 takes half of a start; only Horovod needs it.
-            keras = {"TF_USE_LEGACY_KERAS": "" if variant == "horovod" else "1"}
-            setting = Setting((*arguments, "--variant", variant, *more), ranks, {**extra, **keras}, bind)
+        def start(variant: str, setting: Setting) -> Team:
+            console.print(f"{model}: starts {variant}", markup=False)
             team = Team(_WORKER, setting)
             stack.callback(team.end)
             return team
 
+        # TensorFlow then looks for Keras 2, in vain. To load Keras 3 takes half of a start; only Horovod needs it.
+        fast, whole = {"TF_USE_LEGACY_KERAS": "1"}, {"TF_USE_LEGACY_KERAS": ""}
         for number, option in enumerate(flags.options):
-            console.print(f"{model}: {option}", markup=False)
             refresh = ["--refresh"] if number == 0 and not flags.cached else []
-            teams[option] = start(option, flags.ranks, {}, True, *refresh)
-        for rival, ranks, groups in _rivals(flags.ranks):
-            extra, bind = dict(groups[0][_DEFAULTS][0]), True
-            chosen: list[str] = []
-            teams[rival] = start(rival, ranks, extra, bind)
-            tuned[rival] = {"tried": {}}
-            for group in groups:
-                tries = {_DEFAULTS: teams[rival]}
-                for name, (more, bound) in group.items():
-                    if name != _DEFAULTS:
-                        console.print(f"{model}: {rival} with {' '.join([*chosen, name])}", markup=False)
-                        tries[name] = start(rival, ranks, {**extra, **more}, bind and bound)
-                if len(tries) == 1:
-                    continue
-                before = {name: len(team.turns_s) for name, team in tries.items()}
-                for _ in range(flags.tuning_turns):
-                    for team in tries.values():
-                        team.turn(flags.steps)
-                medians = {
-                    " ".join([*chosen, name]): _median(team.turns_s[before[name] :]) for name, team in tries.items()
-                }
-                best = min(tries, key=lambda name: _median(tries[name].turns_s[before[name] :]))
-                tuned[rival]["tried"] |= medians
-                for name, team in tries.items():
-                    if name != best:
-                        team.end()
-                if best != _DEFAULTS:
-                    more, bound = group[best]
-                    extra, bind, teams[rival] = {**extra, **more}, bind and bound, tries[best]
-                    chosen.append(best)
-            tuned[rival] |= {"chosen": chosen or [_DEFAULTS], "environment": extra, "bound": bind}
-            # What was measured while settings were compared does not count.
-            teams[rival].turns_s.clear()
+            setting = Setting((*arguments, "--variant", option, *refresh), flags.ranks, fast)
+            teams[option] = start(option, setting)
+        groups = alternatives(flags.ranks, _cores())
+        for rival, ranks, extra in (("one_process", None, fast), ("horovod", flags.ranks, whole)):
+            if rival == "horovod" and not _has_horovod():
+                continue
+            extra = {**extra, **groups[rival][0][_DEFAULTS][0]}
+            setting = Setting((*arguments, "--variant", rival), ranks, extra)
+            teams[rival], tuned[rival] = _tune(rival, setting, groups[rival], flags, start)
         for number in range(flags.turns):
             console.print(f"{model}: turn {number + 1} of {flags.turns}", markup=False)
             for team in teams.values():
@@ -128,6 +103,40 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
         return summary(
             {name: (team.turns_s, team.losses, team.about) for name, team in teams.items()}, tuned, flags.options[0]
         )
+
+
+def _tune(
+    rival: str, setting: Setting, groups: Groups, flags: argparse.Namespace, start: Callable[[str, Setting], Team]
+) -> tuple[Team, dict[str, Any]]:
+    """The team of a rival's fastest setting, and what was tried: of each group the fastest stays, by turns."""
+    team, chosen = start(rival, setting), list[str]()
+    tried: dict[str, float] = {}
+    for group in groups:
+        settings, tries = {_DEFAULTS: setting}, {_DEFAULTS: team}
+        for name, (more, bound) in group.items():
+            if name != _DEFAULTS:
+                environment = {**setting.environment, **more}
+                settings[name] = Setting(setting.arguments, setting.ranks, environment, setting.bind and bound)
+                tries[name] = start(f"{rival} with {', '.join([*chosen, name])}", settings[name])
+        if len(tries) == 1:
+            continue
+        team.turns_s.clear()
+        for _ in range(flags.tuning_turns):
+            for other in tries.values():
+                other.turn(flags.steps)
+        medians = {name: _median(other.turns_s) for name, other in tries.items()}
+        for name, median_s in medians.items():
+            tried[", ".join(chosen if name == _DEFAULTS else [*chosen, name]) or _DEFAULTS] = median_s
+        best = min(medians, key=lambda name: medians[name])
+        for name, other in tries.items():
+            if name != best:
+                other.end()
+        team, setting = tries[best], settings[best]
+        chosen += [] if best == _DEFAULTS else [best]
+    # What was measured while settings were compared does not count.
+    team.turns_s.clear()
+    about = {"environment": dict(setting.environment), "bound": setting.bind}
+    return team, {"tried": tried, "chosen": chosen or [_DEFAULTS], **about}
 
 
 def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
@@ -162,12 +171,8 @@ def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
     return {"one_process": one_process, "horovod": horovod}
 
 
-def _rivals(ranks: int) -> list[tuple[str, int | None, Groups]]:
-    groups = alternatives(ranks, _cores())
-    installed = importlib.util.find_spec("horovod") is not None
-    return [("one_process", None, groups["one_process"])] + (
-        [("horovod", ranks, groups["horovod"])] if installed else []
-    )
+def _has_horovod() -> bool:
+    return importlib.util.find_spec("horovod") is not None
 
 
 def summary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT
-from benchmarks.step import alternatives, summary
+from benchmarks.step import _tune, alternatives, summary
 from benchmarks.turns import Setting, Team
 from tests.mpi_support import run_mpi
 
@@ -66,6 +67,42 @@ def test_rivals_are_tuned_in_threads_cycle_fusion_and_binding(ranks: int, cores:
     assert affinities == {None, ",".join(str(rank % cores) for rank in range(ranks))}
     # Ranks that share cores are bound in no case.
     assert ("unbound ranks" in binding) == (ranks <= cores)
+
+
+class _FakeTeam:
+    """Takes as long as its setting says."""
+
+    def __init__(self, setting: Setting) -> None:
+        taken = {"0.5": 3.0, "2": 6.0}[setting.environment.get("HOROVOD_CYCLE_TIME", "2")]
+        self.second = taken + ("HOROVOD_FUSION_THRESHOLD" in setting.environment) - 0.5 * (not setting.bind)
+        self.turns_s: list[list[float]] = []
+        self.ended = False
+
+    def turn(self, steps: int) -> None:
+        self.turns_s.append([self.second] * steps)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.mark.pure
+def test_a_rival_keeps_the_fastest_setting_of_each_group() -> None:
+    started: dict[str, _FakeTeam] = {}
+
+    def start(name: str, setting: Setting) -> Any:
+        started[name] = _FakeTeam(setting)
+        return started[name]
+
+    flags = argparse.Namespace(steps=2, tuning_turns=1)
+    setting = Setting(("--variant", "horovod"), 2, {"OTHER": "1"})
+    team, about = _tune("horovod", setting, alternatives(2, 4)["horovod"], flags, start)
+    assert about["chosen"] == ["cycle 0.5 ms", "unbound ranks, threads on 0,1"]
+    affinity = {"HOROVOD_THREAD_AFFINITY": "0,1"}
+    assert about["environment"] == {"OTHER": "1", "HOROVOD_CYCLE_TIME": "0.5", **affinity} and not about["bound"]
+    assert about["tried"]["defaults"] == 6.0 and about["tried"]["cycle 0.5 ms"] == 3.0
+    assert about["tried"]["cycle 0.5 ms, fusion 4 MiB"] == 4.0 and about["tried"]["cycle 0.5 ms, unbound ranks"] == 2.5
+    # All others have ended, and it begins anew.
+    assert [other for other in started.values() if not other.ended] == [team] and team.turns_s == []
 
 
 @pytest.mark.pure

@@ -224,7 +224,7 @@ def _cores() -> int:
 def _show(model: str, found: Mapping[str, Any], flags: argparse.Namespace) -> None:
     ours = flags.options[0]
     table = Table(title=f"{model}, {flags.ranks} ranks, {flags.optimizer}, {flags.turns} turns of {flags.steps} steps")
-    for header in ("variant", "ms a step", "turns, ms", f"over {ours}", "profile, s", "search, s", "loss differs by"):
+    for header in ("variant", "ms a step", "turns, ms", f"times {ours}", "profile, s", "search, s", "loss differs by"):
         table.add_column(header, justify="left" if header == "variant" else "right", no_wrap=header == "variant")
     for name, entry in found["variants"].items():
         ratio = found[f"speedup_of_{ours}_over"].get(name)

@@ -78,15 +78,15 @@ def _row(plans: Planner, topology: Topology, expert: str | None, proposals: int)
     """Seconds, added and simulated, of each strategy, and its speed-up; or why there is none."""
     row: Report = {}
     named = {"data_parallel": "data_parallel", "pase": "pase", **({} if expert is None else {"expert": expert})}
-    for name, search in named.items():
+    for name, method in named.items():
         try:
-            found = plans.found_by(topology, search)
+            found = plans.found_by(topology, method)
         except TensorOptError as error:
-            row[name] = {"search": search, "reason": str(error)}
+            row[name] = {"search": method, "reason": str(error)}
             continue
         point = found.frontier.point(int(np.argmin(found.frontier.time_s)))
         made = simulate(found.space, point.assignment, overlap=True)
-        row[name] = {"search": search, "time_s": point.time_s, "simulated_s": made.makespan_s}
+        row[name] = {"search": method, "time_s": point.time_s, "simulated_s": made.makespan_s}
     whole = expert in PLACED and topology.device_count <= _WHOLE_UP_TO
     applies = expert is not None and "reason" not in row["expert"] and (whole or expert not in PLACED)
     first = str(expert) if applies else "data_parallel"

@@ -251,13 +251,14 @@ def _read_comparison(data: object) -> Comparison:
     schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
     if isinstance(schema, bool) or schema != _SCHEMA:
         raise ProblemError(f"schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}.")
-    names = ("schema", "topology", "devices", "memory_limit", "batch", "tables_s", "rows")
+    names = ("schema", "topology", "devices", "memory_limit", "batch", "overlap", "tables_s", "rows")
     fields = Fields.of(data, "cannot be read", ProblemError, names)
     return Comparison(
         fields.text("topology"),
         fields.integer("devices", least=1),
         fields.text("memory_limit"),
         fields.optional("batch", lambda name: fields.integer(name, least=1)),
+        fields.boolean("overlap"),
         fields.number("tables_s", least=0),
         tuple(map(ComparisonRow.from_json, fields.array("rows"))),
     )

@@ -41,8 +41,13 @@ def test_what_has_effects_a_state_or_python_in_it_is_never_measured() -> None:
     w = to.get_variable("w", [4, 4])
     memory = to.get_variable("memory", [4, 4], trainable=False)
     called: list[Any] = []
-    noted = to.py_func(lambda value: called.append(value) or value, [w], to.float32)
-    pure = to.py_func(lambda value: called.append(value) or value, [w], to.float32, stateful=False)
+
+    def note(value: Any) -> Any:
+        called.append(value)
+        return value
+
+    noted = to.py_func(note, [w], to.float32)
+    pure = to.py_func(note, [w], to.float32, stateful=False)
     with to.control_dependencies([to.scatter_add(memory, [1], w[:1]).op, to.debugging.assert_less(w, 9.0)]):
         read = w.read_value()
     printed = to.compat.v1.Print(read, [w])

@@ -122,7 +122,7 @@ def test_communication_beside_computation_is_simulated_only_where_it_is_asked_fo
     assert [table.plan(name).notes["overlap"] for name in ("mcmc", "mcmc (2)")] == [True, False]
     assert not tensoropt.compare(loss, cpu(4), methods=["data_parallel"]).overlap
     with pytest.raises(tensoropt.errors.PlanError, match="compare: overlap must be True or False, got 'yes'"):
-        tensoropt.compare(loss, cpu(4), methods=["ft"], overlap="yes")  # type: ignore[arg-type]
+        tensoropt.compare(loss, cpu(4), methods=["ft"], overlap="yes")
 
 
 def test_chains_with_other_options_are_rows_of_their_own() -> None:

@@ -72,7 +72,10 @@ def _least_time_of_an_integer_program(problem: Problem) -> float:
     sizes = [problem.configurations(node) for node in range(problem.nodes)]
     starts = np.cumsum([0, *sizes])
     costs = [problem.node_tables(node)[0].min(axis=-1) for node in range(problem.nodes)]
-    rows, columns, values, wanted = [], [], [], []
+    rows: list[np.ndarray] = []
+    columns: list[np.ndarray] = []
+    values: list[np.ndarray] = []
+    wanted: list[float] = []
 
     def equal(terms: list[tuple[np.ndarray, float]], right: float) -> None:
         for which, value in terms:

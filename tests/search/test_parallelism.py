@@ -108,7 +108,7 @@ def test_only_the_first_rank_prints(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr(parallelism, "is_speaker", lambda: False)
     example().show()
     monkeypatch.setattr(comparison, "is_speaker", lambda: False)
-    Comparison("cluster", 2, "16 GB", 8, 0.1, ()).show()
+    Comparison("cluster", 2, "16 GB", 8, False, 0.1, ()).show()
     assert capsys.readouterr().out == ""
 
 

@@ -81,7 +81,7 @@ def comparison() -> Comparison:
         ComparisonRow("ft", "search", 1.0, 1.0, 5.0, 0.1, 6.0, 0.5, True, 3, True, None, "all", plan()),
         ComparisonRow("zero1", "baseline", reason="does not apply"),
     )
-    return Comparison("two", 4, "1 GiB", 8, 0.5, rows)
+    return Comparison("two", 4, "1 GiB", 8, True, 0.5, rows)
 
 
 def _normal(data: Any) -> Any:
@@ -162,6 +162,7 @@ def test_damaged_cache_is_ignored_with_a_warning(
         changed = mutated_document(json.loads(whole), seeded).encode() if turn % 2 else mutated_bytes(whole, seeded)
         path.write_bytes(changed)
         caplog.clear()
+        found: object
         if kind == "topology":
             found = cache.load_topology(KEY)
         else:

@@ -18,7 +18,7 @@ from tensoropt.exec import building
 from tensoropt.exec.gradient import with_gradient
 from tensoropt.exec.lowering import OpLowering
 from tensoropt.plan.plan import Plan
-from tests.scripts.cases import BATCH, batch, case, close, main, normal, random_plan, sgd_classifier
+from tests.scripts.cases import BATCH, batch, case, classifier, close, main, normal, random_plan, sgd_classifier
 
 
 def model() -> dict[str, Any]:
@@ -128,17 +128,28 @@ def a_wrong_value_is_found_at_the_operator_that_made_it() -> None:
             )
 
 
+def larger_gradient(inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
+    """The gradient of an operator's inputs is a hundredth too large."""
+    return with_gradient(outputs, [tf.identity(outputs[0])], lambda gradient: [tf.convert_to_tensor(gradient) * 1.01])
+
+
 @case
 def a_wrong_gradient_is_found() -> None:
-    def change(inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
-        return with_gradient(
-            outputs, [tf.identity(outputs[0])], lambda gradient: [tf.convert_to_tensor(gradient) * 1.01]
-        )
-
     model()
     plan = tensoropt.find_strategy("data_parallel")
-    with lowered("logits", change):
+    with lowered("logits", larger_gradient):
         fails(plan, r"^Variable 'w2' .*: its gradient differs from one process's by .*It is the first", tolerance=1e-5)
+
+
+@case
+def a_wrong_gradient_of_tiny_numbers_is_found() -> None:
+    tensoropt.reset_default_graph()
+    made = classifier(tensoropt)
+    tensoropt.train.AdamOptimizer(0.01).minimize(made["loss"] * 1e-7)
+    plan = tensoropt.find_strategy("data_parallel")
+    assert tensoropt.verify(plan, steps=2).gradient_difference < 1e-5
+    with lowered("logits", larger_gradient):
+        fails(plan, r"^Variable 'w2' .*: its gradient differs from one process's by 0\.0\d+ on rank \d ")
 
 
 @case

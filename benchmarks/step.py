@@ -237,6 +237,7 @@ def _show(model: str, found: Mapping[str, Any], flags: argparse.Namespace) -> No
             f"{entry['max_loss_difference']:.2g}",
         )
     console = Console()
+    console.width = max(console.width, 110)  # a column that is cut off says nothing
     console.print(table)
     for name, entry in found["variants"].items():
         if "tried" in entry:

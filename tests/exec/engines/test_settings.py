@@ -15,7 +15,7 @@ from tensoropt.exec.engines.settings import SETTINGS, agree_on_settings, setting
 pytestmark = pytest.mark.pure
 
 # Where a rank keeps its files is its own affair.
-_OWN = {"TENSOROPT_CACHE_DIR"}
+_OWN = {"TENSOROPT_LOG", "TENSOROPT_CACHE_DIR"}
 
 
 class Comm:

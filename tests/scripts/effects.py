@@ -31,7 +31,7 @@ _ENTRIES = ("add", "sub", "update")
 
 def _memories(m: Any, made: dict[str, Any]) -> dict[str, Any]:
     """A variable for each kind of write, with its write and what is read after it."""
-    values = m.reshape(m.reduce_sum(made["logits"], 0), [2, 2])
+    values = m.reshape(m.tanh(m.reduce_mean(made["logits"], 0)), [2, 2])
     found: dict[str, Any] = {}
 
     def note(kind: str, write: Any) -> None:
@@ -45,7 +45,7 @@ def _memories(m: Any, made: dict[str, Any]) -> dict[str, Any]:
 
     for kind in _ROWS:
         # Rows that are written twice, too.
-        note(f"rows_{kind}", getattr(m, f"scatter_{kind}")(memory(f"rows_{kind}"), [1, 1], values + 3.0))
+        note(f"rows_{kind}", getattr(m, f"scatter_{kind}")(memory(f"rows_{kind}"), [1, 1], values + 2.0))
     for kind in _ENTRIES:
         note(f"nd_{kind}", getattr(m, f"scatter_nd_{kind}")(memory(f"nd_{kind}"), [[0, 1], [3, 0]], values[0]))
     note("part", memory("part")[1:3].assign(values))

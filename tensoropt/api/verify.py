@@ -13,7 +13,7 @@ from tensoropt.api.job import Job, current_job
 from tensoropt.api.model import Model, TrainStep, current_model
 from tensoropt.api.reference import InitialValues, Reference
 from tensoropt.api.seeds import Seeds
-from tensoropt.api.strategy import ImportedModel
+from tensoropt.api.strategy import ImportedModel, sink_of
 from tensoropt.errors import SessionError, VerificationError
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.fetch import Fetch, GradientOf
@@ -212,10 +212,11 @@ class _Run:
         step = self._step
         fetches: list[Fetch] = [
             _tensor_id(step.loss),
+            sink_of(step.loss),  # what the training step waits for, on every device
             *(GradientOf(step.op, name) for name in step.variables),
             step.op,
         ]
-        loss, *gradients = self._executor.run(fetches, batch)[:-1]
+        loss, at_sink, *gradients = self._executor.run(fetches, batch)[:-1]
         with self._job.step("verify: a step of one process"):
             if self._reference is not None:
                 theirs, own = self._reference.follow_step(step.op, step.loss, step.variables, batch, gradients)
@@ -224,7 +225,7 @@ class _Run:
             mine = self._executor.stored()
         tolerance = self._tolerances[_tensor_id(step.loss).op]
         on_0 = self._reference is not None
-        found = self._compare_values([loss], [theirs if on_0 else None], tolerance)[0]
+        losses = self._compare_values([loss, at_sink], [theirs if on_0 else None] * 2, tolerance)
         of_gradients = self._compare_values(
             gradients, expected_gradients(own, tolerance) if on_0 else [None] * len(gradients), tolerance
         )
@@ -238,7 +239,7 @@ class _Run:
             tolerance,
         )
         return (
-            found,
+            max(losses, key=lambda found: found.difference),
             dict(zip(step.variables, of_gradients, strict=True)),
             dict(zip(mine, of_stored, strict=True)),
         )

@@ -18,7 +18,6 @@ from tensoropt.api import job as jobs
 from tensoropt.errors import VerificationError
 from tensoropt.exec.building import Builder
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.layout import StepKind
 from tensoropt.plan.plan import Plan, row_edges, rules_of
 from tests.scripts.cases import BATCH, classifier, normal, random_plans
 
@@ -167,16 +166,19 @@ def faulty() -> Iterator[Fault]:
 def kinds_of(plan: Plan) -> set[str]:
     """The kinds of collectives of a plan's training step."""
     graph = jobs.current_job().imported_model().graph
-    rows = set(row_edges(graph, rules_of(graph)))
+    rules = rules_of(graph)
+    rows = set(row_edges(graph, rules))
     kinds = {
         step.kind.name.lower()
         for edge, entry in plan.edges.items()
         if edge.consumer in graph.training
         for step in (*entry.forward, *(() if edge in rows else entry.backward))
     }
-    moved = {StepKind.ALL_REDUCE, StepKind.REDUCE_SCATTER, StepKind.ALL_GATHER, StepKind.ALL_TO_ALL}
-    if any(step.kind in moved for edge in rows for step in plan.edges[edge].backward):
-        kinds.add("rows")
+    for edge in rows:  # a sparse gradient goes its own way, which gathers rows that are partial
+        made = plan.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position).gradient
+        needed = plan.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index).gradient
+        if set(made.partial) - set(needed.partial):
+            kinds.add("rows")
     return kinds & set(_KINDS)
 
 

@@ -90,10 +90,10 @@ def _row(plans: Planner, topology: Topology, expert: str | None, proposals: int)
     whole = expert in PLACED and topology.device_count <= _WHOLE_UP_TO
     applies = expert is not None and "reason" not in row["expert"] and (whole or expert not in PLACED)
     first = str(expert) if applies else "data_parallel"
-    search = Mcmc(initial=(first,), iterations=proposals, overlap=True, whole_space=applies and whole)
-    chains = Chains(plans, topology, overlap=True).search(search, MemoryLimit(math.inf, "no limit, as PaSE"))
+    options = Mcmc(initial=(first,), iterations=proposals, overlap=True, whole_space=applies and whole)
+    chains = Chains(plans, topology, overlap=True).search(options, MemoryLimit(math.inf, "no limit, as PaSE"))
     row["flexflow"] = {
-        "search": search.name,
+        "search": options.name,
         "initial": first,
         "searched": chains.frontier.searched,
         "time_s": float(chains.frontier.time_s[0]),

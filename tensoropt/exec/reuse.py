@@ -6,6 +6,7 @@ again before the backward pass has come to the operator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -225,10 +226,13 @@ def _classes(ctx: OpLowering) -> str:
 # For each of tensoropt.plan.reuse.FROM_OUTPUT: (its lowering, its output, the output's gradient) -> its input's.
 GRADIENTS_FROM_OUTPUT: dict[str, Callable[[OpLowering, Any, Any], Any]] = {
     "Acosh": lambda _, y, dy: dy / tf.sinh(tf.math.conj(y)),
+    "Asinh": lambda _, y, dy: dy / tf.cosh(tf.math.conj(y)),
     "Elu": lambda _, y, dy: tf.raw_ops.EluGrad(gradients=dy, outputs=y),
+    "Erfinv": lambda _, y, dy: dy * (0.5 * math.sqrt(math.pi)) * tf.exp(tf.square(y)),
     "Exp": lambda _, y, dy: dy * tf.math.conj(y),
     "Inv": lambda _, y, dy: tf.raw_ops.ReciprocalGrad(y=tf.math.conj(y), dy=dy),
     "LogSoftmax": _log_softmax,
+    "Ndtri": lambda _, y, dy: dy * math.sqrt(2.0 * math.pi) * tf.exp(tf.square(y) / 2.0),
     "Reciprocal": lambda _, y, dy: tf.raw_ops.ReciprocalGrad(y=tf.math.conj(y), dy=dy),
     "Relu": lambda _, y, dy: tf.raw_ops.ReluGrad(gradients=dy, features=y),
     "Relu6": lambda _, y, dy: tf.raw_ops.Relu6Grad(gradients=dy, features=y),

@@ -20,7 +20,7 @@ __all__ = ["FROM_OUTPUT", "has_gradient", "keep_choices", "reads_again", "revers
 
 # Op types whose gradient follows from their output and its gradient alone.
 FROM_OUTPUT = frozenset(
-    "Acosh Elu Exp Inv LogSoftmax Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Softmax Sqrt Tanh".split()
+    "Acosh Asinh Elu Erfinv Exp Inv LogSoftmax Ndtri Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Softmax Sqrt Tanh".split()
 )
 
 

@@ -66,10 +66,17 @@ class Expected:
         return cls(np.asarray(value), largest(value), noise)
 
     @classmethod
-    def changed(cls, before: Any, after: Any, tolerance: Tolerance) -> Expected:
-        """A value that a step has changed: differences are relative to the change, which may be small beside it."""
+    def changed(cls, before: Any, after: Any, tolerance: Tolerance, of: float = 0.0) -> Expected:
+        """A value that a step has changed: differences are relative to the change, which may be small beside it.
+
+        Args:
+            before: the step.
+            after: it.
+            tolerance: of the value.
+            of: the largest of the numbers that the change is computed from, where these may cancel.
+        """
         change = largest(np.subtract(after, before, dtype=np.complex128))
-        return cls(np.asarray(after), change, tolerance.noise * max(largest(before), largest(after)))
+        return cls(np.asarray(after), change, tolerance.noise * max(largest(before), largest(after), of))
 
     def part(self, slices: tuple[slice, ...]) -> Expected:
         """A piece of the value, held against the same."""

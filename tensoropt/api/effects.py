@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
-__all__ = ["called_functions", "has_effect", "is_plain_read", "is_significant", "takes_handle"]
+__all__ = ["called_functions", "has_effect", "is_plain_read", "is_significant", "only_reads", "takes_handle"]
 
 # A loop of TensorFlow 1 leads back to these.
 _LOOPS = ("Merge", "RefMerge")
@@ -20,7 +20,7 @@ def has_effect(op: Any) -> bool:
     numbers, checks, prints. Making a variable's handle and reading a variable are stateful too, but change nothing.
     """
     makes_handle = not op.inputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
-    return bool(op.op_def.is_stateful) and not makes_handle and not _only_reads(op)
+    return bool(op.op_def.is_stateful) and not makes_handle and not only_reads(op)
 
 
 def takes_handle(op: Any) -> bool:
@@ -85,6 +85,6 @@ def _is_beyond_devices(node: Any) -> bool:
     return bool(definition.is_stateful and (definition.output_arg or handles))
 
 
-def _only_reads(op: Any) -> bool:
+def only_reads(op: Any) -> bool:
     """Whether TensorFlow's automatic control dependencies count an operation among those that only read variables."""
     return op.type in auto_control_deps_utils.RESOURCE_READ_OPS

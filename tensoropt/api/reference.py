@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.difference import Expected, largest, tolerance_of
+from tensoropt.api.effects import only_reads
 from tensoropt.api.model import Model, TrainStep
 from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
@@ -151,6 +152,7 @@ class Reference:
         self._pairs: dict[str, list[tuple[Any, Any]]] = {}
         self._waits: dict[str, list[Any]] = {}
         self._followed: dict[str, tuple[list[Any], Any]] = {}
+        self._assigned: dict[str, dict[Stored, Any]] = {}
         with self._graph.as_default():
             self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
             self._reads = {name: variable.read_value() for name, variable in self._variables.items()}
@@ -209,7 +211,7 @@ class Reference:
         variables: Sequence[str],
         feeds: Mapping[str, np.ndarray],
         gradients: Sequence[np.ndarray],
-    ) -> tuple[Expected, list[np.ndarray]]:
+    ) -> tuple[Expected, list[np.ndarray], dict[Stored, float]]:
         """One training step whose update is by the gradients of another run, which it follows so.
 
         Rounding would otherwise lead the two runs apart: Adam's first steps are as long for a gradient that is nothing
@@ -223,17 +225,19 @@ class Reference:
             gradients: whole ones, by which the variables are updated.
 
         Returns:
-            The loss, and the gradients that the step has itself.
+            The loss, the gradients that the step has itself, and by variable that the step assigns to the largest of
+            the numbers that the assigned value is made of: a mean of numbers that cancel is all rounding.
         """
         if step not in self._followed:
             self._followed[step] = self._follow(self._steps[step])
+            self._assigned[step] = self._made_of(self._waits[step])
         fed, update = self._followed[step]
         sources = _sources(self._graph.get_tensor_by_name(loss).op)
-        value, inputs, own, _ = self._session.run(
-            [loss, sources, [self._gradients[step, name] for name in variables], update],
+        value, inputs, own, made_of, _ = self._session.run(
+            [loss, sources, [self._gradients[step, name] for name in variables], self._assigned[step], update],
             {**_named(feeds), **dict(zip(fed, gradients, strict=True))},
         )
-        return Expected.of(value, self.noise(Observed(loss, value, sources, inputs))), own
+        return Expected.of(value, self.noise(Observed(loss, value, sources, inputs))), own, made_of
 
     def stored(self) -> dict[Stored, np.ndarray]:
         """The values of the variables and of the optimizers' slots."""
@@ -275,6 +279,27 @@ class Reference:
         with tf.control_dependencies([*self._waits[step.op], *after]):
             return optimizer.apply_gradients(pairs, global_step=global_step)
 
+    def _made_of(self, waits: Sequence[Any]) -> dict[Stored, Any]:
+        """For each variable that is assigned before, the largest of the numbers that its new value is made of."""
+        pending = [getattr(each, "op", each) for each in waits]
+        seen = set(pending)
+        found: dict[str, list[Any]] = {}
+        for op in pending:
+            before = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
+            seen |= before
+            pending += sorted(before, key=lambda other: other.name)
+            takes = op.inputs[0].op if op.inputs and op.inputs[0].dtype == tf.resource else None
+            if takes is not None and takes.name in self._variables and not only_reads(op):
+                values = [tensor for tensor in op.inputs if tensor.dtype.is_floating]
+                made_of = _summed(values, self._variables[takes.name].shape.num_elements())
+                found.setdefault(takes.name, []).extend(each for each in made_of if each.dtype.is_floating)
+        with self._graph.as_default():
+            largest_of = {
+                name: [tf.reduce_max(tf.abs(tf.cast(tensor, tf.float64))) for tensor in tensors]
+                for name, tensors in found.items()
+            }
+            return {Stored(name): tf.reduce_max(tensors) for name, tensors in largest_of.items() if tensors}
+
     def _follow(self, step: TrainStep) -> tuple[list[Any], Any]:
         """Placeholders of whole gradients, and the step's update by what is fed to them."""
         fed, pairs = [], []
@@ -303,16 +328,24 @@ def _sources(op: Any) -> list[Any]:
     """
     if not _is_pure(op):
         return []
+    # What TensorFlow has relied upon while it built the graph (an axis) may not be fed, and is a constant.
+    return [tensor for tensor in _summed(op.inputs, 1) if op.graph.is_feedable(tensor)]
+
+
+def _summed(tensors: Iterable[Any], elements: int) -> list[Any]:
+    """Tensors, but for those of up to so many elements what these are computed from."""
     found: dict[str, Any] = {}
-    pending = list(op.inputs)
+    pending = list(tensors)
+    seen = {tensor.name for tensor in pending}
     while pending:
         tensor = pending.pop()
-        if tensor.shape.rank == 0 and tensor.op.inputs and _is_pure(tensor.op):
-            pending += tensor.op.inputs
+        size = tensor.shape.num_elements()
+        if size is not None and size <= elements and tensor.op.inputs and _is_pure(tensor.op):
+            pending += [other for other in tensor.op.inputs if other.name not in seen]
+            seen |= {other.name for other in tensor.op.inputs}
         else:
             found[tensor.name] = tensor
-    # What TensorFlow has relied upon while it built the graph (an axis) may not be fed, and is a constant.
-    return [tensor for tensor in found.values() if op.graph.is_feedable(tensor)]
+    return list(found.values())
 
 
 def _is_pure(op: Any) -> bool:

@@ -219,7 +219,7 @@ class _Run:
         loss, at_sink, *gradients = self._executor.run(fetches, batch)[:-1]
         with self._job.step("verify: a step of one process"):
             if self._reference is not None:
-                theirs, own = self._reference.follow_step(step.op, step.loss, step.variables, batch, gradients)
+                theirs, own, made_of = self._reference.follow_step(step.op, step.loss, step.variables, batch, gradients)
                 after, before = self._reference.stored(), self._stored
                 self._stored = after
             mine = self._executor.stored()
@@ -232,7 +232,10 @@ class _Run:
         of_stored = self._agree(
             [
                 self._compare(
-                    piece, Expected.changed(before[key], after[key], tolerance) if on_0 else None, tolerance, part
+                    piece,
+                    Expected.changed(before[key], after[key], tolerance, made_of.get(key, 0.0)) if on_0 else None,
+                    tolerance,
+                    part,
                 )
                 for key, (piece, part) in mine.items()
             ],

@@ -274,7 +274,7 @@ class Executor:
                 TensorSpec(layout.local_shape(spec.shape, self.plan.mesh), spec.dtype)
                 for spec, layout in zip(inputs, layouts, strict=True)
             ]
-            raise operator_error(op, inputs, pieces, said, self.engine.rank) from error
+            raise operator_error(error, op, inputs, pieces, said, self.engine.rank) from error
 
     def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
         if self._guard is not None:

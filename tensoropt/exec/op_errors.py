@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,19 +48,30 @@ def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[
 
 
 def operator_error(
-    op: Operator, inputs: Sequence[TensorSpec], pieces: Sequence[TensorSpec], said: str, rank: int
+    failure: Any, op: Operator, inputs: Sequence[TensorSpec], pieces: Sequence[TensorSpec], said: str, rank: int
 ) -> OpError:
     """What the user is told of an operator that failed.
 
     Args:
+        failure: TensorFlow's error.
         op: the operator.
         inputs: what it reads.
         pieces: what this rank has of that.
         said: by TensorFlow.
         rank: of this process.
+
+    Returns:
+        An error that is of TensorFlow's class, too: scripts catch, say, ``tf.errors.InvalidArgumentError``.
     """
     said = said.rstrip(". ") if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
     text = f"{op}: failed on rank {rank}: {said}. It reads {', '.join(map(str, inputs)) or 'nothing'}"
     if list(inputs) != list(pieces):
         text += f", of which this rank has {', '.join(map(str, pieces))}"
-    return OpError(f"{text}. Give it values that are legal for the whole operator.")
+    text += ". Give it values that are legal for the whole operator."
+    return _error_class(failure.__class__)(failure.node_def, None, text)
+
+
+@functools.cache
+def _error_class(of_tensorflow: type[Exception]) -> Any:
+    """Errors that are both ours and TensorFlow's."""
+    return type(of_tensorflow.__name__, (OpError, of_tensorflow), {"__module__": __name__})

@@ -197,13 +197,15 @@ def reference_outcome(case: Case, found: Outcome) -> Wanted:
     tolerance = tolerance_of([model.dtype])
     wanted = Wanted()
     before = reference.stored()
+    sizes: dict[Stored, float] = {}
     for feeds, gradients in zip(model.feeds, found.gradients, strict=True):
         given = [gradients[name] for name in model.variables]
-        loss, own = reference.follow_step(model.train, model.loss, model.variables, feeds, given)
+        loss, own, made_of = reference.follow_step(model.train, model.loss, model.variables, feeds, given)
+        sizes = {key: max(sizes.get(key, 0.0), float(size)) for key, size in made_of.items()}
         wanted.losses.append(loss)
         wanted.gradients.append(dict(zip(model.variables, expected_gradients(own, tolerance), strict=True)))
     after = reference.stored()
-    wanted.stored = {key: Expected.changed(before[key], after[key], tolerance) for key in after}
+    wanted.stored = {key: Expected.changed(before[key], after[key], tolerance, sizes.get(key, 0.0)) for key in after}
     wanted.variables = {name: wanted.stored[Stored(name)] for name in model.states}
     reference.close()
     losses = [float(loss.value) for loss in wanted.losses]

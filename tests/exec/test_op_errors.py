@@ -75,7 +75,7 @@ def test_an_index_of_no_row_is_an_error_however_the_rows_are_split(mesh: tuple[i
     feeds = [(np.array([*GOOD[1:], number]), GOOD) for number in bad]
     for rank, (*errors, loss) in enumerate(_outcomes(mesh, SPLIT, [*feeds, (GOOD, GOOD)])):
         for number, said in zip(bad, errors, strict=True):
-            assert said.startswith("ResourceGather 'lookup' (") and "test_failures.py:" in said.partition(")")[0]
+            assert said.startswith("ResourceGather 'lookup' (") and "test_op_errors.py:" in said.partition(")")[0]
             assert f"failed on rank {rank}: indices[7] = {number} is not in [0, {rows}). It reads" in said
             part = f", of which this rank has float32[{rows}, {CLASSES}], int32[{BATCH}]" * (len(mesh) > 0)
             assert f"It reads float32[{VOCABULARY}, {CLASSES}], int32[{BATCH}]{part}. Give it" in said

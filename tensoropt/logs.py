@@ -41,7 +41,7 @@ def set_up_logging(rank: int | None = None) -> None:
     """Lets the logger ``tensoropt`` write to standard error, unless the script has told it or its parents where to.
 
     The level is TENSOROPT_LOG's, or else the one that the script gave the logger. Ranks but the first write errors
-    only; at ``debug`` all write everything.
+    only, TensorFlow's too; at ``debug`` all write everything.
 
     Args:
         rank: this process's, once it is known.
@@ -52,6 +52,10 @@ def set_up_logging(rank: int | None = None) -> None:
     level = log_level()
     if rank is not None:
         _handler.rank = rank
+    if not is_speaker() and level > logging.DEBUG:
+        # What TensorFlow warns of, a deprecated call, say, it warns of on every rank.
+        of_tensorflow = logging.getLogger("tensorflow")
+        of_tensorflow.setLevel(max(of_tensorflow.level, logging.ERROR))
     if _handler not in _log.handlers and not _log.hasHandlers():
         _log.addHandler(_handler)
         if _log.level == logging.NOTSET:

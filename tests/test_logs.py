@@ -45,6 +45,16 @@ def test_other_ranks_write_errors_only_unless_everything_is_asked_for() -> None:
     assert _said(_SAY, rank=2, TENSOROPT_LOG="debug") == [f"rank 2: {line}" for line in _ALL]
 
 
+def test_tensorflow_warns_on_the_first_rank_only() -> None:
+    # TensorFlow's logger has a handler and a level of its own.
+    like_it = "logging.getLogger('tensorflow').addHandler(logging.StreamHandler())\n"
+    warn = "logging.getLogger('tensorflow').warning('deprecated')\n"
+    program = like_it + _SAY.split("for level")[0] + warn
+    assert _said(program) == ["deprecated"]
+    assert _said(program, rank=2) == []
+    assert _said(program, rank=2, TENSOROPT_LOG="debug") == ["deprecated"]
+
+
 def test_the_launchers_rank_counts_until_mpi_is_started() -> None:
     assert _said(_SAY.replace("(RANK)", "()"), OMPI_COMM_WORLD_RANK="1") == ["rank 1: error: some error"]
 

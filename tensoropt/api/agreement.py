@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.errors import CollectiveError
-from tensoropt.exec.engines.ranks import written_ranks
+from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.graph.graph import Graph
 
 __all__ = ["ValueDigests", "agree_on_nodes"]
@@ -44,7 +44,7 @@ def agree_on_nodes(comm: Any, imported: ImportedModel) -> None:
     if not differing:
         return
     name = differing[0]
-    holders = _holders(comm.allgather(_described(nodes[name])))
+    holders = written_holders(comm.allgather(_described(nodes[name])))
     variable = next((variable for variable, those in of_variable.items() if name in those), None)
     subject = (
         f"{imported.graph[variable]}: what its initial value is made of ({nodes[name].op} '{name}')"
@@ -80,7 +80,7 @@ class ValueDigests:
         differing = _differing(comm, self._digests)
         if not differing:
             return
-        holders = _holders(comm.allgather(self._digests[differing[0]].hex()[:8]))
+        holders = written_holders(comm.allgather(self._digests[differing[0]].hex()[:8]))
         more = f" (and {len(differing) - 1} more variables)" if len(differing) > 1 else ""
         raise CollectiveError(
             f"{graph[differing[0]]}{more}: its initial value must be the same on all {comm.size} ranks, or each trains "
@@ -97,13 +97,6 @@ def _differing(comm: Any, digests: Mapping[str, bytes]) -> list[str]:
     if any(rank.keys() != ranks[0].keys() for rank in ranks):
         return []
     return sorted(name for name in ranks[0] if len({rank[name] for rank in ranks}) > 1)
-
-
-def _holders(texts: Iterable[str]) -> str:
-    ranks: dict[str, list[int]] = {}
-    for rank, text in enumerate(texts):
-        ranks.setdefault(text, []).append(rank)
-    return "; ".join(f"{text} on {written_ranks(who)}" for text, who in ranks.items())
 
 
 def _described(node: Any) -> str:

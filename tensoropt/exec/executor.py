@@ -17,7 +17,7 @@ from tensoropt.exec.building import INPUTS, Builder
 from tensoropt.exec.calling import callable_of
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, Guard
-from tensoropt.exec.engines.ranks import written_ranks
+from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.feeding import Feeding
 from tensoropt.exec.fetch import Fetch, GradientOf
@@ -302,10 +302,7 @@ class Executor:
             self._guard.meet(label, shared=checksums)
         except DifferenceError as error:
             name = error.differing[0]
-            ranks: dict[int | None, list[int]] = {}
-            for rank, checksum in enumerate(rank.get(name) for rank in error.ranks):
-                ranks.setdefault(checksum, []).append(rank)
-            parts = "; ".join(f"{number:#010x} on {written_ranks(who)}" for number, who in ranks.items())
+            parts = written_holders(f"{rank[name]:#010x}" for rank in error.ranks)
             op = self.graph[name]
             share = self._feeding.share_of(op)
             remedy = "Feed the same everywhere (seed what shuffles or draws the batches)"

@@ -15,7 +15,7 @@ from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines import watch as watch_module
 from tensoropt.exec.engines.communicator import watched
 from tensoropt.exec.engines.failures import Failures
-from tensoropt.exec.engines.ranks import written_ranks
+from tensoropt.exec.engines.ranks import written_holders, written_ranks
 from tensoropt.exec.engines.settings import agree_on_settings
 from tensoropt.exec.engines.watch import Watch, current_watch, set_current_watch, stall_limit_s
 
@@ -161,10 +161,7 @@ def agree(comm: Any, name: str, value: str | bytes) -> None:
     digests = comm.allgather(hashlib.sha256(data).hexdigest())
     if len(set(digests)) == 1:
         return
-    ranks: dict[str, list[int]] = {}
-    for rank, digest in enumerate(digests):
-        ranks.setdefault(digest, []).append(rank)
-    parts = "; ".join(f"{digest[:12]} on {written_ranks(who)}" for digest, who in ranks.items())
+    parts = written_holders(digest[:12] for digest in digests)
     raise CollectiveError(
         f"The {name} must be the same on all {len(digests)} ranks. Got {parts}. Run the same program with "
         "the same arguments, files and package versions on every rank."

@@ -203,9 +203,10 @@ def _write_stacks(session: int, folder: Path) -> None:
     if shutil.which("gdb") is None:
         return
     for pid in _members(session):
-        name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        if _MODULE in name and "mpirun" not in name:
-            _gdb(["-p", str(pid)], folder / f"stacks-{pid}")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
+            name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if _MODULE in name and "mpirun" not in name:
+                _gdb(["-p", str(pid)], folder / f"stacks-{pid}")
 
 
 def _write_stacks_of_cores(folder: Path) -> None:

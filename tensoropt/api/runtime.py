@@ -11,14 +11,12 @@ from tensoropt.api.job import current_job
 from tensoropt.api.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError, SessionError
-from tensoropt.exec.engines.settings import setting
 from tensoropt.plan.plan import Plan
 from tensoropt.search.parallelism import ParallelismProfile
 
 __all__ = ["Session", "build_execution_graph", "init", "run", "world_rank", "world_size"]
 
-_ENGINES = ("tensorflow",)
-_ENGINE_VARIABLE = "TENSOROPT_ENGINE"
+_ENGINE = "tensorflow"
 
 
 def init(topology: Topology | str | None = None, *, refresh: bool = False) -> Topology:
@@ -58,22 +56,23 @@ def build_execution_graph(
     """Builds this rank's part of the plan, with variables at their initial values.
 
     Args:
-        engine: what runs the local graph; ``tensorflow``. The environment variable ``TENSOROPT_ENGINE`` wins.
+        engine: what runs the local graph (TensorOpt, listing 1): ``tensorflow``, as there is no other.
         plan: from :func:`find_strategy`.
         collectives: ``auto``, ``mpi``, ``mpi4py`` or ``horovod``; ``TENSOROPT_COLLECTIVES`` wins.
         config: ``tf.compat.v1.ConfigProto`` of the local session.
 
     Raises:
-        EngineError: an unknown engine, or one that cannot be used here.
+        EngineError: an unknown engine, or collectives that cannot be used here.
         PlanError: a plan for another graph or device count.
         CollectiveError: if ranks built different models or have different plans.
     """
     job = current_job()
     with job.step("build_execution_graph"):
-        chosen = setting(_ENGINE_VARIABLE) or engine
-        if chosen not in _ENGINES:
-            source = f"{_ENGINE_VARIABLE}" if setting(_ENGINE_VARIABLE) else "build_execution_graph"
-            raise EngineError(f"{source}: engine {chosen!r} is unknown. Use one of {', '.join(map(repr, _ENGINES))}.")
+        if engine != _ENGINE:
+            raise EngineError(
+                f"build_execution_graph: engine must be {_ENGINE!r}, which runs the local graph, got {engine!r}. What "
+                "does the collectives is chosen by collectives=…"
+            )
         if isinstance(plan, ParallelismProfile):
             raise PlanError(
                 "build_execution_graph: plan must be a Plan, got a ParallelismProfile. Start the job with the number "

@@ -24,7 +24,6 @@ if _IS_LAST:
     os.environ |= {
         "TENSOROPT_COLLECTIVES": "mpi",
         "TENSOROPT_COSTS": "measured",
-        "TENSOROPT_ENGINE": "another",
         "TENSOROPT_STALL_SECONDS": "0",
     }
 

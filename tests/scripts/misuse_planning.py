@@ -203,13 +203,6 @@ def unknown_engine() -> None:
 
 
 @case
-def unknown_engine_in_the_environment() -> None:
-    Classifier()
-    with environment("TENSOROPT_ENGINE", "pytorch"):
-        tensoropt.build_execution_graph(plan=tensoropt.find_strategy())
-
-
-@case
 def unknown_collectives() -> None:
     Classifier()
     tensoropt.build_execution_graph(plan=tensoropt.find_strategy(), collectives="nccl")

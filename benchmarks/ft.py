@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from tensoropt.ft import METHODS, track_frontier
-from tensoropt.search import Problem
+from tensoropt.search import Problem, load_problem
 
 __all__ = ["main", "measure"]
 
 
 def measure(path: str, **options: Any) -> dict[str, Any]:
     """The figures of one problem."""
-    problem = Problem.load(path)
+    problem = load_problem(path)
     began, processor = time.perf_counter(), time.process_time()
     frontier = track_frontier(problem, **options)
     return {
@@ -41,7 +41,7 @@ def measure(path: str, **options: Any) -> dict[str, Any]:
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problems", nargs="+", help="files of Problem.save")
+    parser.add_argument("problems", nargs="+", help="files of save_problem")
     parser.add_argument("--epsilon", type=float, default=0.0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--method", choices=METHODS, default="ldp")

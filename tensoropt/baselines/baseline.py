@@ -68,6 +68,8 @@ def restricted(problem: Problem, allowed: Iterable[npt.ArrayLike]) -> tuple[Prob
         [part(table, kept[u], kept[v]) for table, (u, v) in zip(problem.edge_time_s, pairs, strict=True)],
         [part(table, kept[u], kept[v]) for table, (u, v) in zip(problem.edge_memory_bytes, pairs, strict=True)],
         problem.groups,
+        problem.constant_time_s,
+        problem.constant_memory_bytes,
     )
     return smaller, kept
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.errors import InfeasibleError
-from tensoropt.search.grid import Grid, problem_grids
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 
 __all__ = ["Reduced", "Term", "reduce_problem"]
@@ -92,13 +91,12 @@ def reduce_problem(problem: Problem) -> Reduced:
 
 
 def _terms(problem: Problem, variable: list[int]) -> list[Term]:
-    grids = problem_grids(problem)
     known: dict[object, Costs] = {}
 
     def costs(time: FloatArray, memory: FloatArray, form: str) -> Costs:
         key = (form, id(time), id(memory))
         if key not in known:
-            made = _costs(time, memory, grids, form)
+            made = _costs(time, memory, form)
             content = (form, made.time_s.shape, made.time_s.tobytes(), made.memory_bytes.tobytes())
             known[key] = known.setdefault(content, made)
         return known[key]
@@ -131,10 +129,7 @@ def _form(ends: list[int]) -> str:
     return "within" if u == v else "forward" if u < v else "backward"
 
 
-def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form: str) -> Costs:
-    # Imported here because it takes Numba.
-    from tensoropt.search.grid_kernels import on_grids
-
+def _costs(time: FloatArray, memory: FloatArray, form: str) -> Costs:
     if time.ndim == (1 if form == "node" else 2):  # without alternatives
         time, memory = time[..., None], memory[..., None]
     if form == "within":  # both ends take one configuration: the diagonal
@@ -142,9 +137,10 @@ def _costs(time: FloatArray, memory: FloatArray, grids: tuple[Grid, Grid], form:
         time, memory = time[diagonal, diagonal], memory[diagonal, diagonal]
     elif form == "backward":
         time, memory = time.swapaxes(0, 1), memory.swapaxes(0, 1)
-    flat_time, flat_memory = (np.ascontiguousarray(costs).reshape(-1) for costs in (time, memory))
-    times, memories, free = on_grids(flat_time, flat_memory, *grids)
-    return Costs(times.reshape(time.shape), memories.reshape(time.shape), free)
+    exists = np.isfinite(time) & np.isfinite(memory)
+    if not exists.all():
+        time, memory = np.where(exists, time, np.inf), np.where(exists, memory, np.inf)
+    return Costs(np.ascontiguousarray(time), np.ascontiguousarray(memory), not memory.any())
 
 
 def _other(term: Term, variable: int) -> int | None:

@@ -23,7 +23,7 @@ from tensoropt.ft.order import Order, fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.ft.workshop import Factor, TooLongError, Workshop, choice, nothing, unit
-from tensoropt.search.grid import coarsest_grid
+from tensoropt.search.grid import coarsest_step
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
@@ -138,8 +138,8 @@ def track_frontier(
     began = time.perf_counter()
     workers = threads if threads is not None else os.cpu_count() or 1
     steps = (
-        coarsest_grid((*problem.node_time_s, *problem.edge_time_s)),
-        coarsest_grid((*problem.node_memory_bytes, *problem.edge_memory_bytes)),
+        coarsest_step((*problem.node_time_s, *problem.edge_time_s), problem.time_unit_s),
+        coarsest_step((*problem.node_memory_bytes, *problem.edge_memory_bytes), problem.memory_unit_bytes),
     )
     options = _Options(
         method, heuristics, max_joint_configurations, epsilon, LONGEST if longest is None else longest, steps

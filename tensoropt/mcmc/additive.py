@@ -116,6 +116,7 @@ class AdditiveProblem:
         if limit_bytes is None:
             return no_memory()
         held = self.reduced_problem
+        limit_bytes -= self.problem.constant_memory_bytes
         return limited_memory(held.names, held.node_memory_bytes, held.edges, held.edge_memory_bytes, limit_bytes)
 
     def original(self, assignment: tuple[int, ...]) -> tuple[tuple[int, ...], Ints]:

@@ -23,8 +23,8 @@ class Bounds:
     """What every strategy takes at least, and with each configuration; and the best strategy that was found.
 
     A configuration whose bound reaches the time of a strategy that is known cannot improve on it, so it goes. Bounds
-    are sums of whole multiples of a unit, to which times are rounded down. Such sums are exact, so that what is below a
-    bound is never a rounding error.
+    are sums of whole multiples of the unit of times. Such sums are exact, so that what is below a bound is never a
+    rounding error.
 
     Attributes:
         variables: those that are bounded.
@@ -35,6 +35,7 @@ class Bounds:
     def __init__(self, tables: TimeTables) -> None:
         """Takes tables over at most two variables each; they stay as they are."""
         self._factors = dict(tables.factors)
+        self._unit = tables.unit_s or 1.0
         self.variables = sorted({v for scope in self._factors for v in scope})
         place = {v: i for i, v in enumerate(self.variables)}
         self._pairs = [scope for scope in sorted(self._factors) if len(scope) == 2]
@@ -49,19 +50,11 @@ class Bounds:
         self._start()
 
     def _start(self) -> None:
-        """Rounds all times down to a unit in which sums up to that of the best strategy are exact.
-
-        Costs beyond it become impossible. Where no strategy is known yet, the unit is coarser than it had to be.
-        """
-        largest = 2.0 * self.time_s
-        if largest == math.inf:
-            tables = [table[np.isfinite(table)] for table in self._factors.values()]
-            largest = float(sum(table.max() for table in tables if table.size))
-        self._unit = math.ldexp(1.0, max(math.frexp(largest)[1] - _BITS, -1000))
+        """Counts all times in units. Those beyond that of the best strategy become impossible."""
         self._unary = np.zeros(int(self._starts[-1]))
         for v, start in zip(self.variables, self._starts.tolist(), strict=False):
             if (v,) in self._factors:
-                table = self._rounded(self._factors[v,], largest)
+                table = self._counted(self._factors[v,])
                 self._unary[start : start + len(table)] = table
         where: dict[int, tuple[int, int]] = {}
         parts, used, starts = [np.empty(0)], 0, []
@@ -69,8 +62,8 @@ class Bounds:
             table = self._factors[scope]
             if id(table) not in where:
                 where[id(table)] = (used, used + table.size)
-                rounded = self._rounded(table, largest)
-                parts += [rounded.reshape(-1), rounded.T.reshape(-1)]
+                counted = self._counted(table)
+                parts += [counted.reshape(-1), counted.T.reshape(-1)]
                 used += 2 * table.size
             starts.append(where[id(table)])
         self._tables = np.concatenate(parts)
@@ -81,10 +74,8 @@ class Bounds:
         self._left_least = np.array([part.min() for part in np.split(self._unary, self._starts[1:-1])])
         self._least_with = np.full(len(self._unary), -np.inf)
 
-    def _rounded(self, table: FloatArray, largest: float) -> FloatArray:
-        result = np.floor(table / self._unit)
-        result[table > largest] = np.inf
-        return result
+    def _counted(self, table: FloatArray) -> FloatArray:
+        return np.where(table > self.time_s, np.inf, table / self._unit)
 
     def sweep(self) -> None:
         """Passes messages forward and backward; the bounds rise, or stay."""
@@ -130,9 +121,7 @@ class Bounds:
     def learn(self, labels: IntArray) -> None:
         """Takes a strategy, an index for each of the variables, if it is better than the best known one."""
         index = dict(zip(self.variables, labels.tolist(), strict=True))
-        time_s = math.fsum(
-            float(table[tuple(index[v] for v in scope)]) for scope, table in self._factors.items() if scope
-        )
+        time_s = sum(float(table[tuple(index[v] for v in scope)]) for scope, table in self._factors.items() if scope)
         if time_s < self.time_s:
             self.time_s, self.labels = time_s, labels.copy()
 

@@ -69,14 +69,20 @@ class TimeTables:
     Attributes:
         names: per variable, its nodes' names.
         configurations: per variable, the configurations that its tables' indices stand for, ascending.
+        unit_s: a power of two of which all times are multiples; 0.0 if all are zero.
         factors: the tables by their scope, ascending variables; seconds.
     """
 
     def __init__(
-        self, names: tuple[tuple[str, ...], ...], configurations: list[IntArray], memo: dict[object, object]
+        self,
+        names: tuple[tuple[str, ...], ...],
+        configurations: list[IntArray],
+        unit_s: float,
+        memo: dict[object, object],
     ) -> None:
         self.names = names
         self.configurations = configurations
+        self.unit_s = unit_s
         self.factors: dict[Scope, FloatArray] = {}
         self._at: list[dict[Scope, None]] = [{} for _ in names]
         # Results by what they were made of, which is held with them: no other array has its id meanwhile.
@@ -94,6 +100,7 @@ class TimeTables:
         made = cls(
             tuple(tuple(problem.names[i] for i in nodes) for nodes in members),
             [np.arange(problem.configurations(nodes[0])) for nodes in members],
+            problem.time_unit_s,
             {},
         )
         for node, v in enumerate(variable):
@@ -127,7 +134,7 @@ class TimeTables:
     def restricted(self, kept: Mapping[int, IntArray]) -> TimeTables:
         """The tables over some indices only of the variables that ``kept`` has."""
         configurations = [c[kept[v]] if v in kept else c for v, c in enumerate(self.configurations)]
-        other = TimeTables(self.names, configurations, self._memo)
+        other = TimeTables(self.names, configurations, self.unit_s, self._memo)
         whole = {v: len(kept[v]) == len(self.configurations[v]) for v in kept}
         for scope, table in self.factors.items():
             if all(whole.get(v, True) for v in scope):

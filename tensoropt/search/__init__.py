@@ -5,7 +5,10 @@ A search sees a `Problem` and returns a `Frontier`; it knows nothing of TensorFl
 
 from __future__ import annotations
 
+from tensoropt.search.archive import load_problem as load_problem
+from tensoropt.search.archive import save_problem as save_problem
 from tensoropt.search.brute_force import brute_force as brute_force
+from tensoropt.search.evaluation import evaluate as evaluate
 from tensoropt.search.options import OPTIONS as OPTIONS
 from tensoropt.search.options import choose as choose
 from tensoropt.search.options import mini_memory as mini_memory
@@ -30,11 +33,14 @@ __all__ = [
     "Search",
     "brute_force",
     "choose",
+    "evaluate",
     "frontier_of",
     "get_search",
+    "load_problem",
     "mini_memory",
     "mini_time",
     "register_search",
+    "save_problem",
     "search_names",
     "turning_point",
 ]

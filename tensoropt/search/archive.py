@@ -1,8 +1,9 @@
 """A `Problem` as one ``.npz`` file of plain arrays, which any program can write.
 
 Arrays: ``names`` (N,); for node *i* ``node_time_s_i`` and ``node_memory_bytes_i``; ``edges`` (E, 2); for edge
-*e* ``edge_time_s_e`` and, unless it is zero everywhere, ``edge_memory_bytes_e``; and, where nodes share
-configurations, ``groups`` (N,). Nothing is pickled.
+*e* ``edge_time_s_e`` and, unless it is zero everywhere, ``edge_memory_bytes_e``; where nodes share
+configurations, ``groups`` (N,); and, unless they are zero, the numbers ``constant_time_s`` and
+``constant_memory_bytes``. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -50,11 +51,12 @@ _DAMAGE = (
     lzma.LZMAError,
     zipfile.BadZipFile,
 )
+_CONSTANTS = ("constant_time_s", "constant_memory_bytes")
 _INDEXED = re.compile(r"(node_time_s|node_memory_bytes|edge_time_s|edge_memory_bytes)_(0|[1-9][0-9]*)")
 
 
 def save_problem(problem: Problem, path: str | Path) -> None:
-    """Writes ``problem`` to exactly ``path`` (no suffix is added), whole or not at all."""
+    """Writes ``problem`` to exactly ``path`` (no suffix is added), whole or not at all; `load_problem` reads it."""
     arrays: dict[str, np.ndarray] = {"names": np.array(problem.names, dtype=np.str_), "edges": problem.edges}
     for i in range(problem.nodes):
         arrays[f"node_time_s_{i}"] = problem.node_time_s[i]
@@ -65,13 +67,20 @@ def save_problem(problem: Problem, path: str | Path) -> None:
             arrays[f"edge_memory_bytes_{e}"] = problem.edge_memory_bytes[e]
     if problem.groups is not None:
         arrays["groups"] = problem.groups
+    for constant in _CONSTANTS:
+        if getattr(problem, constant):
+            arrays[constant] = np.array(getattr(problem, constant))
     stream = io.BytesIO()
     np.savez_compressed(stream, allow_pickle=False, **arrays)
     write_whole(path, stream.getvalue())
 
 
 def load_problem(path: str | Path) -> Problem:
-    """Reads a problem file; see `Problem.load`."""
+    """Reads a file written by `save_problem` or by another program.
+
+    Raises:
+        ProblemError: the file is no ``.npz``, or an array is missing, unknown or breaks the format.
+    """
     try:
         return _read_problem(path)
     except ProblemError as error:  # it may quote names of any length
@@ -104,7 +113,7 @@ def _read_problem(path: str | Path) -> Problem:
     for key in sorted(arrays):
         indexed = _INDEXED.fullmatch(key)
         limit = 0 if indexed is None else (n if indexed[1].startswith("node") else e)
-        if key in ("names", "edges", "groups") or (indexed is not None and int(indexed[2]) < limit):
+        if key in ("names", "edges", "groups", *_CONSTANTS) or (indexed is not None and int(indexed[2]) < limit):
             continue
         raise ProblemError(
             f"Problem file {str(path)!r}: array {key!r} is unknown for {n} nodes and {e} edges. Remove it, "
@@ -118,13 +127,14 @@ def _read_problem(path: str | Path) -> Problem:
         [need(f"edge_time_s_{i}", f"edges has {e} rows") for i in range(e)],
         [arrays.get(f"edge_memory_bytes_{i}") for i in range(e)],
         arrays.get("groups"),
+        *(arrays.get(constant, 0.0) for constant in _CONSTANTS),
     )
 
 
 def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """All arrays of the file; equal ones are held once, since layers repeat."""
     named = f"Problem file {shortened(repr(str(path)), 200)}"
-    remedy = "Save it again with Problem.save or numpy.savez, without objects."
+    remedy = "Save it again with save_problem or numpy.savez, without objects."
     with open(path, "rb") as stream:  # that there is none is said by Python
         try:
             archive = np.load(stream, allow_pickle=False)

@@ -97,12 +97,16 @@ class Breakdown:
         """An operator's stages in each of its configurations, forward and backward."""
         space = self.space
         op = space.graph[name]
-        if op is space.operators[0]:
-            return self._operator(op, space.node_tables(name)[0], space.cost.iteration_seconds)
         total, _ = space.node_tables(name)  # the same array for equal operators
         if id(total) not in self._works:
-            self._works[id(total)] = self._operator(op, total, 0.0)
-        return self._works[id(total)]
+            self._works[id(total)] = self._operator(op, total)
+        ahead, back = self._works[id(total)]
+        constant_s = space.cost.iteration_seconds
+        if op is space.operators[0] and constant_s:
+            # What every step takes, as work of all devices at its beginning.
+            every = Work(constant_s, Signature(0))
+            ahead = [(every, *(work for work in stages if work.signature.lane >= 0)) for stages in ahead]
+        return ahead, back
 
     def lane(self, axes: int) -> int:
         """What an exchange of data keeps busy: devices, or the links of the outermost level that the group spans."""
@@ -118,15 +122,15 @@ class Breakdown:
             edges += graph.consumers(TensorId(op.name, index))
         return any(edge in graph.differentiable for edge in edges)
 
-    def _operator(self, op: Operator, total: NDArray[np.float64], constant: float) -> tuple[list[Route], list[Route]]:
+    def _operator(self, op: Operator, own: NDArray[np.float64]) -> tuple[list[Route], list[Route]]:
         space = self.space
         choices = space.choices_of(op.name)
         places = [Signature(0, 0, _places(configuration.at)) for configuration in choices.configurations]
         nowhere = [(Work(0.0, Signature(-1, 0, place.at)),) for place in places]
-        own = np.maximum(total - constant, 0.0) if constant else total
+        ahead: list[Route]
         back: list[Route]
         if op.type in ("Variable", "Fanout"):
-            ahead: list[Route] = [self._computing(constant, nothing) for nothing in nowhere]
+            ahead = [*nowhere]
             back = [
                 (Work(float(seconds), place),) if seconds > 0 else nothing
                 for seconds, place, nothing in zip(own, places, nowhere, strict=True)
@@ -155,18 +159,9 @@ class Breakdown:
             backward_s = seconds - forward_s
             back_inside_s = min(max(0.0, all_inside_s - inside_s), backward_s)
             link = Signature(self.lane(int(axes[index])), int(axes[index]), places[index].at)
-            ahead.append(
-                self._stages(forward_s, inside_s, places[index], link) or self._computing(constant, nowhere[index])
-            )
+            ahead.append(self._stages(forward_s, inside_s, places[index], link) or nowhere[index])
             back.append(self._stages(backward_s, back_inside_s, places[index], link) or nowhere[index])
-        if constant and own.any():
-            ahead = [(Work(constant, Signature(0)), *stages) for stages in ahead]
         return ahead, back
-
-    @staticmethod
-    def _computing(constant: float, nothing: Route) -> Route:
-        """What every step takes, as work of all devices at its beginning; else nothing."""
-        return (Work(constant, Signature(0)),) if constant else nothing
 
     @staticmethod
     def _stages(seconds: float, inside_s: float, place: Signature, link: Signature) -> Route:

@@ -9,7 +9,6 @@ import time
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.search.grid import on_grid, problem_grids
 from tensoropt.search.problem import Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
@@ -46,7 +45,6 @@ def brute_force(problem: Problem) -> Frontier:
         )
     digits = np.stack(np.unravel_index(np.arange(count), axes), axis=1)
     assignments, picks = digits[:, : len(leaders)][:, member], digits[:, len(leaders) :]
-    grids = problem_grids(problem)
     sums = np.zeros((2, count))
     for i, which in itertools.product(range(terms), (0, 1)):
         if i < problem.nodes:
@@ -55,7 +53,7 @@ def brute_force(problem: Problem) -> Frontier:
             u, v = problem.edges[i - problem.nodes].tolist()
             table = problem.edge_tables(i - problem.nodes)[which]
             entries = table[assignments[:, u], assignments[:, v], picks[:, i]]
-        sums[which] += on_grid(entries, grids[which])
+        sums[which] += entries
     possible = np.flatnonzero(np.isfinite(sums).all(axis=0))
     if len(possible) == 0:
         raise InfeasibleError(

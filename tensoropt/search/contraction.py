@@ -171,6 +171,8 @@ class Contraction:
             [time for time, _ in edge_tables],
             [memory for _, memory in edge_tables],
             groups if len(names) > len(deciding) else None,
+            whole.constant_time_s,
+            whole.constant_memory_bytes,
         )
 
     def _by_deciding(self, tables: _Tables, ends: tuple[int, ...], one: bool) -> _Tables:

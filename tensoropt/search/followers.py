@@ -132,7 +132,9 @@ class _Follower:
             if backward:
                 edge_time, edge_memory = edge_time.T, edge_memory.T
             time, memory = edge_time + time, edge_memory + memory
-            memory = np.where(time <= time.min(axis=1, keepdims=True) * (1.0 + 1e-12), memory, np.inf)
+            # Both costs may be rounded by half a unit, of the least as well.
+            longest = time.min(axis=1, keepdims=True) * (1.0 + 1e-12) + 2.0 * self._problem.time_unit_s
+            memory = np.where(time <= longest, memory, np.inf)
             self._least[key] = memory.argmin(axis=1)
         return self._least[key]
 

@@ -3,80 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.errors import ProblemError
+from tensoropt.search.arrays import FloatArray, IntArray, cost_array, int_array, same_memory
+from tensoropt.search.grid import on_grid, unit_of
 
-__all__ = ["FloatArray", "IntArray", "Problem", "distinct_tables", "same_memory", "sum_over"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-
-
-def _cost_array(name: str, value: Any) -> FloatArray:
-    """Checks one cost array: numbers, none negative or NaN. Returns a read-only float64 view."""
-    try:
-        given = np.asarray(value)
-        if given.dtype.kind not in "biufO":  # NumPy would drop imaginary parts, and read numbers in text
-            raise TypeError(f"of dtype {given.dtype}")
-        array = given.astype(np.float64, copy=False)
-    except (TypeError, ValueError) as error:
-        raise ProblemError(
-            f"Problem {name}: costs must be real numbers, got {type(value).__name__} ({error}). "
-            "Give an array of float64."
-        ) from error
-    if array.size and not (array.min() >= 0.0):  # also false for NaN
-        where = tuple(int(i) for i in np.argwhere(~(array >= 0.0))[0])
-        raise ProblemError(
-            f"Problem {name}: every cost must be >= 0 (+inf for an impossible one), got {array[where]} at "
-            f"index {where}. Correct the cost, or use +inf where the configuration does not exist."
-        )
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def same_memory(array: npt.NDArray[Any]) -> tuple[object, ...]:
-    """Equal for views of the same numbers, while they exist: by it, tables that are shared are worked on once."""
-    return (array.__array_interface__["data"][0], array.shape, array.strides)
-
-
-def distinct_tables(tables: Iterable[FloatArray]) -> tuple[list[FloatArray], list[int]]:
-    """Tables without those that share the memory of an earlier one, and how often each is there."""
-    objects: dict[int, list[FloatArray]] = {}
-    for table in tables:
-        objects.setdefault(id(table), []).append(table)
-    found: dict[tuple[object, ...], int] = {}
-    firsts: list[FloatArray] = []
-    counts: list[int] = []
-    for several in objects.values():
-        place = found.setdefault(same_memory(several[0]), len(firsts))
-        if place == len(firsts):
-            firsts.append(several[0])
-            counts.append(0)
-        counts[place] += len(several)
-    return firsts, counts
-
-
-def sum_over(tables: Iterable[FloatArray], of: Callable[[FloatArray], float]) -> float:
-    """The sum of a number of every table, which is worked out once per table that is shared."""
-    return sum(of(table) * count for table, count in zip(*distinct_tables(tables), strict=True))
-
-
-def _int_array(name: str, value: Any) -> IntArray:
-    array = np.asarray(value)
-    if array.size == 0:
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise ProblemError(f"Problem {name}: indices must be integers, got dtype {array.dtype}. Give an integer array.")
-    view = array.astype(np.int64, copy=False).view()
-    view.flags.writeable = False
-    return view
+__all__ = ["FloatArray", "IntArray", "Problem", "same_memory"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,12 +21,14 @@ class Problem:
     """Costs of every configuration of every node, and of every pair of configurations of every edge.
 
     A strategy (an *assignment*) takes one configuration index per node. Its time is the sum of its nodes' and
-    edges' times, its memory the sum of their memories (TensorOpt, section 2.1, Eq. 3). Where a table has
-    alternatives (such as tensor reuse: keep the copy before a reshard, after it, or both) one of them is
-    chosen per node or edge, freely.
+    edges' times and of a constant, its memory the sum of their memories and of another (TensorOpt, section 2.1,
+    Eq. 3). Where a table has alternatives (such as tensor reuse: keep the copy before a reshard, after it, or both)
+    one of them is chosen per node or edge, freely.
 
-    Invariants: every array is float64, >= 0 or +inf; +inf in time or memory marks what does not exist. Arrays
-    are read-only views of what was given, so tables shared by many edges are held once.
+    Invariants: every array is float64, >= 0 or +inf; +inf in time or memory marks what does not exist. All times are
+    multiples of one unit, and all memories of another, of which every sum of costs is exact
+    (`tensoropt.search.grid`). Arrays are read-only, views of what was given unless that had to be rounded, and tables
+    shared by many edges are held once.
 
     Attributes:
         names: one name per node, all different.
@@ -99,6 +38,10 @@ class Problem:
         edge_time_s: per edge ``(u, v)``, shape ``(K_u, K_v)`` or ``(K_u, K_v, P)``, seconds.
         edge_memory_bytes: per edge, the same shape, bytes; an omitted one (None) is zero.
         groups: ``(N,)`` or None; nodes with equal numbers take the same configuration index.
+        constant_time_s: what every strategy takes beside, such as to begin a training step; seconds.
+        constant_memory_bytes: the same, bytes.
+        time_unit_s: a power of two of which all times are multiples; 0.0 if all are zero.
+        memory_unit_bytes: the same of memories.
     """
 
     names: tuple[str, ...]
@@ -107,7 +50,11 @@ class Problem:
     edges: IntArray
     edge_time_s: tuple[FloatArray, ...]
     edge_memory_bytes: tuple[FloatArray, ...]
-    groups: IntArray | None = None
+    groups: IntArray | None
+    constant_time_s: float
+    constant_memory_bytes: float
+    time_unit_s: float = field(init=False)
+    memory_unit_bytes: float = field(init=False)
 
     def __init__(
         self,
@@ -118,11 +65,13 @@ class Problem:
         edge_time_s: Iterable[npt.ArrayLike] = (),
         edge_memory_bytes: Iterable[npt.ArrayLike | None] | None = None,
         groups: npt.ArrayLike | None = None,
+        constant_time_s: npt.ArrayLike = 0.0,
+        constant_memory_bytes: npt.ArrayLike = 0.0,
     ) -> None:
         """Checks and takes the tables.
 
         Raises:
-            ProblemError: an array breaks the format; the message names it.
+            ProblemError: an array breaks the format, or costs are too far apart for exact sums; the message names what.
         """
         put = object.__setattr__
         # Tables that are given more than once are checked once, and stay one object; the given ones are held, so that
@@ -131,7 +80,7 @@ class Problem:
 
         def table(name: str, value: Any) -> FloatArray:
             if id(value) not in taken:
-                taken[id(value)] = (value, _cost_array(name, value))
+                taken[id(value)] = (value, cost_array(name, value))
             return taken[id(value)][1]
 
         put(self, "names", tuple(str(name) for name in names))
@@ -141,7 +90,7 @@ class Problem:
             "node_memory_bytes",
             tuple(table(f"node_memory_bytes[{i}]", a) for i, a in enumerate(node_memory_bytes)),
         )
-        edge_array = _int_array("edges", edges)
+        edge_array = int_array("edges", edges)
         put(self, "edges", edge_array.reshape(0, 2) if edge_array.size == 0 else edge_array)
         put(self, "edge_time_s", tuple(table(f"edge_time_s[{e}]", a) for e, a in enumerate(edge_time_s)))
         given = [None] * len(self.edge_time_s) if edge_memory_bytes is None else list(edge_memory_bytes)
@@ -156,10 +105,32 @@ class Problem:
                 for e, a in enumerate(given)
             ),
         )
-        put(self, "groups", None if groups is None else _int_array("groups", groups))
+        put(self, "groups", None if groups is None else int_array("groups", groups))
         self._check_nodes()
         self._check_edges()
         self._check_groups()
+        for kind, constant in (("time_s", constant_time_s), ("memory_bytes", constant_memory_bytes)):
+            self._take_units(kind, _constant(f"constant_{kind}", constant))
+
+    def _take_units(self, kind: str, constant: FloatArray) -> None:
+        """Rounds all times, or all memories, to a unit of which sums are exact."""
+        put = object.__setattr__
+        nodes, edges = f"node_{kind}", f"edge_{kind}"
+        unit = unit_of(kind, [*getattr(self, nodes), *getattr(self, edges), constant])
+        # Tables that are shared stay shared.
+        rounded: dict[tuple[object, ...], FloatArray] = {}
+
+        def table(costs: FloatArray) -> FloatArray:
+            key = same_memory(costs)
+            if key not in rounded:
+                rounded[key] = on_grid(costs, unit)
+                rounded[key].flags.writeable = False
+            return rounded[key]
+
+        for several in (nodes, edges):
+            put(self, several, tuple(map(table, getattr(self, several))))
+        put(self, f"constant_{kind}", float(table(constant)))
+        put(self, f"{kind.replace('_', '_unit_')}", unit)
 
     def _check_nodes(self) -> None:
         n = len(self.names)
@@ -171,13 +142,13 @@ class Problem:
                 raise ProblemError(
                     f"Problem names: every name must be unique, got {name!r} at {first[name]} and {i}. Rename one."
                 )
-        for field, arrays in (
+        for name, arrays in (
             ("node_time_s", self.node_time_s),
             ("node_memory_bytes", self.node_memory_bytes),
         ):
             if len(arrays) != n:
                 raise ProblemError(
-                    f"Problem {field}: needs one array per node, {n} for names, got {len(arrays)}. "
+                    f"Problem {name}: needs one array per node, {n} for names, got {len(arrays)}. "
                     "Give an array for each node."
                 )
         for i, (time, memory) in enumerate(zip(self.node_time_s, self.node_memory_bytes, strict=True)):
@@ -198,13 +169,13 @@ class Problem:
                 f"Problem edges: shape must be (E, 2), got {self.edges.shape}. Give one (from, to) pair per row."
             )
         n = len(self.names)
-        for field, arrays in (
+        for name, arrays in (
             ("edge_time_s", self.edge_time_s),
             ("edge_memory_bytes", self.edge_memory_bytes),
         ):
             if len(arrays) != len(self.edges):
                 raise ProblemError(
-                    f"Problem {field}: needs one array per edge, {len(self.edges)} for edges, got "
+                    f"Problem {name}: needs one array per edge, {len(self.edges)} for edges, got "
                     f"{len(arrays)}. Give an array for each edge."
                 )
         for e, (u, v) in enumerate(self.edges.tolist()):
@@ -268,7 +239,7 @@ class Problem:
 
         Args:
             change: takes the time and memory of a node or an edge, and how many of their axes are configurations (1
-                for a node, 2 for an edge); gives others.
+                for a node, 2 for an edge, 0 for the constants); gives others.
         """
         memo: dict[tuple[int, int, int], tuple[FloatArray, FloatArray]] = {}
 
@@ -288,6 +259,7 @@ class Problem:
             [time_s for time_s, _ in edges],
             [memory_bytes for _, memory_bytes in edges],
             self.groups,
+            *change(np.array(self.constant_time_s), np.array(self.constant_memory_bytes), 0),
         )
 
     def check_assignments(self, assignments: npt.ArrayLike) -> IntArray:
@@ -296,7 +268,7 @@ class Problem:
         Raises:
             ProblemError: wrong shape, an index out of range, or nodes of one group that differ.
         """
-        array = np.atleast_2d(_int_array("assignment", assignments))
+        array = np.atleast_2d(int_array("assignment", assignments))
         if array.ndim != 2 or array.shape[1] != self.nodes:
             raise ProblemError(
                 f"Problem assignment: needs one configuration index per node, {self.nodes}, got shape "
@@ -326,10 +298,10 @@ class Problem:
     def costs(
         self, assignments: npt.ArrayLike, alternatives: npt.ArrayLike | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Exact (time, memory) of strategies: the correctly rounded sum of the tables' entries.
+        """Exact (time, memory) of strategies: the sum of the tables' entries and of the constants.
 
-        The sum does not depend on the order of its terms (``math.fsum``), so whoever adds the same entries
-        exactly gets the same number to the last bit. An impossible strategy costs +inf in both.
+        Whoever adds the same entries, in any order, gets the same number to the last bit. An impossible strategy costs
+        +inf in both.
 
         Args:
             assignments: ``(points, N)`` configuration indices.
@@ -342,15 +314,12 @@ class Problem:
         Raises:
             ProblemError: indices out of range or of the wrong shape.
         """
-        # Imported here because it is written over this module.
-        from tensoropt.search.exact_sums import exact_sums
-
         chosen = self.check_assignments(assignments)
         terms = self.nodes + len(self.edges)
         picks = (
             np.zeros((len(chosen), terms), np.int64)
             if alternatives is None
-            else np.atleast_2d(_int_array("alternatives", alternatives))
+            else np.atleast_2d(int_array("alternatives", alternatives))
         )
         if picks.shape != (len(chosen), terms):
             raise ProblemError(
@@ -378,8 +347,8 @@ class Problem:
         entries = np.empty((2, len(first), len(chosen)))
         for place, i in enumerate(first):
             entries[:, place] = self._entries(i, chosen, picks[:, i])
-        times = np.array(list(counted.values()))
-        sums = np.array([exact_sums(costs.T, times) for costs in entries])
+        sums = np.tensordot(np.array(list(counted.values()), np.float64), entries, (0, 1))
+        sums += np.array([[self.constant_time_s], [self.constant_memory_bytes]])
         sums[:, np.isinf(sums).any(axis=0)] = np.inf
         return sums[0], sums[1]
 
@@ -411,76 +380,9 @@ class Problem:
                 f"{picks[:, term].min()}..{picks[:, term].max()}. Choose one that exists."
             )
 
-    def evaluate(
-        self, assignment: npt.ArrayLike, alternatives: npt.ArrayLike | None = None
-    ) -> tuple[FloatArray, FloatArray]:
-        """The exact frontier of one assignment over all choices of alternatives.
 
-        Args:
-            assignment: ``(N,)`` configuration indices.
-            alternatives: ``(N + E,)``; if given, only this choice is evaluated.
-
-        Returns:
-            time in seconds (descending) and memory in bytes (ascending), shape ``(points,)``; one point where
-            no table has alternatives.
-
-        Raises:
-            ProblemError: the assignment breaks the format.
-            InfeasibleError: a cost of the assignment is infinite; the message names the node or edge.
-        """
-        # Imported here because these modules are written over Problem.
-        from tensoropt.search.evaluation import evaluate_alternatives
-        from tensoropt.search.frontier import reduce_segments
-
-        chosen = self.check_assignments(assignment)
-        if len(chosen) != 1:
-            raise ProblemError(
-                f"Problem assignment: evaluate takes 1 assignment, got {len(chosen)}. Use costs() for many."
-            )
-        self._check_possible(chosen[0])
-        if alternatives is None:
-            alternatives = evaluate_alternatives(self, chosen[0])
-        picks = np.atleast_2d(np.asarray(alternatives))
-        time, memory = self.costs(np.repeat(chosen, len(picks), axis=0), picks)
-        if np.isinf(time).any():
-            raise InfeasibleError(
-                f"Problem assignment {chosen[0].tolist()}: the chosen alternatives must exist, got an "
-                "infinite cost. Leave alternatives out to get those that exist."
-            )
-        kept, _ = reduce_segments(np.array([0, len(time)]), time, memory)
-        return time[kept], memory[kept]
-
-    def _check_possible(self, assignment: IntArray) -> None:
-        for i in range(self.nodes):
-            time, memory = self.node_tables(i)
-            k = assignment[i]
-            if not np.isfinite(time[k] + memory[k]).any():
-                raise InfeasibleError(
-                    f"Problem node {self.names[i]!r}: configuration {k} is impossible (infinite cost). "
-                    "Choose another configuration."
-                )
-        for e, (u, v) in enumerate(self.edges.tolist()):
-            time, memory = self.edge_tables(e)
-            k, p = assignment[u], assignment[v]
-            if not np.isfinite(time[k, p] + memory[k, p]).any():
-                raise InfeasibleError(
-                    f"Problem edge {e} ({self.names[u]!r} -> {self.names[v]!r}): configurations {k} and {p} "
-                    "are impossible together (infinite cost). Choose another pair."
-                )
-
-    def save(self, path: str | Path) -> None:
-        """Writes the tables to an ``.npz`` file; `load` reads it. See `tensoropt.search.archive`."""
-        from tensoropt.search.archive import save_problem
-
-        save_problem(self, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Problem:
-        """Reads a file written by `save` or by another program.
-
-        Raises:
-            ProblemError: the file is no ``.npz``, or an array is missing, unknown or breaks the format.
-        """
-        from tensoropt.search.archive import load_problem
-
-        return load_problem(path)
+def _constant(name: str, value: Any) -> FloatArray:
+    constant = cost_array(name, value)
+    if constant.ndim or not np.isfinite(constant):
+        raise ProblemError(f"Problem {name}: must be one finite number, got {value!r}. Give what every strategy takes.")
+    return constant

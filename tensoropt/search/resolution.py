@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensoropt.search.arrays import FloatArray, sum_over
 from tensoropt.search.grid import on_grid
-from tensoropt.search.problem import FloatArray, Problem, sum_over
+from tensoropt.search.problem import Problem
 
 __all__ = ["Resolution"]
 
@@ -38,8 +39,10 @@ class Resolution:
         A table's costs are off by half a step at most, and a strategy's by as many halves as there are tables.
         """
         return cls(
-            _step((*problem.node_time_s, *problem.edge_time_s), _TIME_PARTS),
-            _step((*problem.node_memory_bytes, *problem.edge_memory_bytes), _MEMORY_PARTS),
+            _step((*problem.node_time_s, *problem.edge_time_s), problem.constant_time_s, _TIME_PARTS),
+            _step(
+                (*problem.node_memory_bytes, *problem.edge_memory_bytes), problem.constant_memory_bytes, _MEMORY_PARTS
+            ),
         )
 
     def rounded(self, problem: Problem) -> Problem:
@@ -49,6 +52,6 @@ class Resolution:
         )
 
 
-def _step(tables: tuple[FloatArray, ...], parts: int) -> float:
-    least = sum_over(tables, lambda table: float(table.min()))
+def _step(tables: tuple[FloatArray, ...], constant: float, parts: int) -> float:
+    least = constant + sum_over(tables, lambda table: float(table.min()))
     return math.ldexp(1.0, math.frexp(least / parts)[1] - 1) if 0.0 < least < np.inf else 0.0

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from tensoropt.errors import InfeasibleError
-from tensoropt.search.problem import FloatArray, Problem, sum_over
+from tensoropt.search.arrays import FloatArray, sum_over
+from tensoropt.search.problem import Problem
 
 __all__ = ["single_cost"]
 
@@ -22,8 +23,8 @@ def single_cost(problem: Problem, cost: Literal["time", "memory"]) -> Problem:
     Raises:
         InfeasibleError: a table has only infinite costs.
     """
-    times = (*problem.node_time_s, *problem.edge_time_s)
-    memories = (*problem.node_memory_bytes, *problem.edge_memory_bytes)
+    times = (*problem.node_time_s, *problem.edge_time_s, np.array(problem.constant_time_s))
+    memories = (*problem.node_memory_bytes, *problem.edge_memory_bytes, np.array(problem.constant_memory_bytes))
     wanted, other = (times, memories) if cost == "time" else (memories, times)
     least, most = sum_over(wanted, _least), sum_over(other, _most)
     if not np.isfinite(least):

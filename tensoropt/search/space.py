@@ -161,6 +161,7 @@ class SearchSpace:
             np.array(ends, dtype=np.int64).reshape(-1, 2),
             [time for time, _ in tables],
             [memory for _, memory in tables],
+            constant_time_s=self.cost.iteration_seconds,
         )
 
     def node_costs(self, name: str, index: int) -> tuple[float, float]:
@@ -384,13 +385,6 @@ class SearchSpace:
         return self.choices(name)[chosen[name]]
 
     def _node(self, op: Operator) -> Tables:
-        time, memory = self._own_node(op)
-        if op is self.operators[0]:
-            # What every step takes, whatever the strategy.
-            time = time + self.cost.iteration_seconds
-        return time, memory
-
-    def _own_node(self, op: Operator) -> Tables:
         rule = self.rules[op.name]
         gradients = self._gradients(op)
         trained = op.type == "Variable" and any(

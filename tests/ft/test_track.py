@@ -14,7 +14,7 @@ import tensoropt.ft.workshop as workshop
 import tensoropt.search.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
-from tensoropt.search import Frontier, Problem, Search, brute_force, get_search
+from tensoropt.search import Frontier, Problem, Search, brute_force, evaluate, get_search, load_problem
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray
 from tensoropt.search.single_cost import single_cost
@@ -47,7 +47,7 @@ def assert_costs_are_exact(problem: Problem, frontier: Frontier) -> None:
     assert np.array_equal(time, frontier.time_s) and np.array_equal(memory, frontier.memory_bytes)
     for index in range(len(frontier)):
         point = frontier.point(index)
-        one_time, one_memory = problem.evaluate(point.assignment, point.alternatives)
+        one_time, one_memory = evaluate(problem, point.assignment, point.alternatives)
         assert (one_time.tolist(), one_memory.tolist()) == ([point.time_s], [point.memory_bytes])
 
 
@@ -425,7 +425,7 @@ def test_file_of_another_program_is_solved(tmp_path: Path) -> None:
         edges=np.array([[0, 1]], np.int32),
         edge_time_s_0=np.array([[0.0, 2.0], [2.0, 0.0]]),
     )
-    found = track_frontier(Problem.load(tmp_path / "other.npz"))
+    found = track_frontier(load_problem(tmp_path / "other.npz"))
     assert found.exact
     assert found.time_s.tolist() == [8.0, 4.0, 3.0]
     assert found.memory_bytes.tolist() == [1.0, 2.0, 6.0]

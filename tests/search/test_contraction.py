@@ -11,6 +11,7 @@ from tensoropt.errors import InfeasibleError
 from tensoropt.ft import track_frontier
 from tensoropt.search.brute_force import brute_force
 from tensoropt.search.contraction import Contraction
+from tensoropt.search.evaluation import evaluate
 from tensoropt.search.problem import IntArray, Problem
 from tests.ft.random_problems import SHAPES, random_problem
 
@@ -50,7 +51,7 @@ def test_the_frontier_is_that_of_all_strategies_in_which_followers_follow(shape:
         points = []
         for row in _every_strategy(problem, leaders, index):
             try:
-                time, memory = problem.evaluate(row)
+                time, memory = evaluate(problem, row)
             except InfeasibleError:
                 continue
             points += [*zip(time.tolist(), memory.tolist(), strict=True)]

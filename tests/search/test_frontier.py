@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import tensoropt.search.tables as tables
-from tensoropt.search import Problem
 from tensoropt.search.frontier import offsets_of, reduce_segments, spread
-from tensoropt.search.grid import on_grid, problem_grids
 from tensoropt.search.tables import FrontierTable, fold, join, table_from_costs
 
 pytestmark = pytest.mark.pure
@@ -160,37 +158,6 @@ def test_points_that_end_beyond_every_corner_go(longest: int) -> None:
         assert cell_points(found, cell) == [point for point, stays in zip(points, stay, strict=True) if stays]
         gone += len(points) - sum(stay)
     assert gone > 0
-
-
-def test_sums_on_the_grid_are_exact_in_any_order() -> None:
-    rng = np.random.default_rng(5)
-    problem = Problem([str(i) for i in range(200)], rng.random((200, 4)) * 1e-3, rng.random((200, 4)) * 1e9)
-    grids = problem_grids(problem)
-    for arrays, grid in zip((problem.node_time_s, problem.node_memory_bytes), grids, strict=True):
-        assert grid > 0.0
-        values = np.array([on_grid(a, grid)[0] for a in arrays])
-        given = np.array([a[0] for a in arrays])
-        assert np.abs(values - given).max() <= grid / 2 and grid < 1e-14 * given.sum()
-        forward = backward = 0.0
-        for value in values.tolist():
-            forward += value
-        for value in values[::-1].tolist():
-            backward += value
-        assert forward == backward == values.sum()
-
-
-def test_whole_numbers_are_on_their_grid_already() -> None:
-    problem = Problem("ab", [[0.0, 3.0], [0.0, 5.0]], [[0.0, 2.0**40], [7.0, 1.0]])
-    for arrays, grid in zip((problem.node_time_s, problem.node_memory_bytes), problem_grids(problem), strict=True):
-        assert grid > 0.0
-        for array in arrays:
-            assert np.array_equal(on_grid(array, grid), array)
-
-
-def test_costs_of_too_different_sizes_stay_as_they_are() -> None:
-    problem = Problem("ab", [[0.1, 1e13], [0.1, 0.3]], [[1.0, 1.0], [1.0, 1.0]])
-    grid = problem_grids(problem)[0]
-    assert grid == 0.0 and on_grid(problem.node_time_s[0], grid) is problem.node_time_s[0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 10.0])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.search import Problem
+from tensoropt.search import Problem, evaluate, load_problem, save_problem
 
 pytestmark = pytest.mark.pure
 
@@ -31,10 +31,16 @@ def example(**changes: Any) -> Problem:
     return Problem(**{**fields, **changes})
 
 
-def test_costs_are_the_correctly_rounded_sums_of_the_entries() -> None:
+def test_costs_are_the_sums_of_the_entries() -> None:
     time, memory = example().costs([[0, 2], [1, 0]], [[0, 0, 0, 0], [0, 0, 0, 1]])
-    assert time.tolist() == [math.fsum([0.1, 3.0, 0.7, 0.01]), math.fsum([0.2, 1.0, 0.7, 0.5])]
+    assert time.tolist() == pytest.approx([3.81, 2.4], rel=1e-15)
     assert memory.tolist() == [30.0 + 1.0 + 64.0, 20.0 + 3.0 + 8.0]
+
+
+def test_every_strategy_has_the_constants() -> None:
+    time, memory = example(constant_time_s=5.0, constant_memory_bytes=100).costs([[0, 2], [1, 0]])
+    assert time.tolist() == pytest.approx([8.81, 6.91], rel=1e-15)
+    assert memory.tolist() == [195.0, 187.0]
 
 
 def test_costs_of_an_impossible_strategy_are_infinite_in_both() -> None:
@@ -44,8 +50,8 @@ def test_costs_of_an_impossible_strategy_are_infinite_in_both() -> None:
 
 
 def test_evaluate_gives_the_frontier_over_alternatives() -> None:
-    time, memory = example().evaluate([0, 2])
-    assert time.tolist() == [math.fsum([0.1, 3.0, 0.7, 0.5]), math.fsum([0.1, 3.0, 0.7, 0.01])]
+    time, memory = evaluate(example(), [0, 2])
+    assert time.tolist() == pytest.approx([4.3, 3.81], rel=1e-15)
     assert memory.tolist() == [30.0 + 1.0 + 8.0, 30.0 + 1.0 + 64.0]
 
 
@@ -53,19 +59,19 @@ def test_evaluate_leaves_out_alternatives_that_do_not_exist_and_that_never_pay()
     table = np.stack([np.full((2, 3), 0.4), np.full((2, 3), INF), np.full((2, 3), 0.5)], axis=-1)
     memory = np.stack([np.full((2, 3), 1.0), np.full((2, 3), 0.0), np.full((2, 3), 2.0)], axis=-1)
     problem = example(edge_time_s=[np.zeros((2, 3)), table], edge_memory_bytes=[None, memory])
-    time, bytes_ = problem.evaluate([0, 0])
-    assert time.tolist() == [math.fsum([0.1, 1.0, 0.4])] and bytes_.tolist() == [34.0]
+    time, bytes_ = evaluate(problem, [0, 0])
+    assert time.tolist() == pytest.approx([1.5], rel=1e-15) and bytes_.tolist() == [34.0]
 
 
 def test_evaluate_of_one_choice_gives_one_point() -> None:
-    time, memory = example().evaluate([0, 2], [0, 0, 0, 1])
-    assert (time.tolist(), memory.tolist()) == ([math.fsum([0.1, 3.0, 0.7, 0.5])], [39.0])
+    time, memory = evaluate(example(), [0, 2], [0, 0, 0, 1])
+    assert (time.tolist(), memory.tolist()) == (pytest.approx([4.3], rel=1e-15), [39.0])
 
 
 def test_evaluate_names_the_impossible_node() -> None:
     problem = example(node_time_s=[[0.1, INF], [1.0, 2.0, 3.0]])
     with pytest.raises(InfeasibleError, match=r"node 'matmul': configuration 1 is impossible"):
-        problem.evaluate([1, 0])
+        evaluate(problem, [1, 0])
 
 
 def test_evaluate_names_the_impossible_edge() -> None:
@@ -73,7 +79,7 @@ def test_evaluate_names_the_impossible_edge() -> None:
     table[1, 2] = INF
     problem = example(edge_time_s=[table, np.zeros((2, 3))], edge_memory_bytes=None)
     with pytest.raises(InfeasibleError, match=r"edge 0 \('matmul' -> 'bias'\): configurations 1 and 2"):
-        problem.evaluate([1, 2])
+        evaluate(problem, [1, 2])
 
 
 def test_evaluate_refuses_an_alternative_that_does_not_exist() -> None:
@@ -81,12 +87,12 @@ def test_evaluate_refuses_an_alternative_that_does_not_exist() -> None:
         node_time_s=[[[0.1, INF], [0.2, 0.3]], [1.0, 2.0, 3.0]], node_memory_bytes=[np.ones((2, 2)), [1.0] * 3]
     )
     with pytest.raises(InfeasibleError, match="chosen alternatives must exist"):
-        problem.evaluate([0, 0], [1, 0, 0, 0])
+        evaluate(problem, [0, 0], [1, 0, 0, 0])
 
 
 def test_evaluate_takes_one_assignment() -> None:
     with pytest.raises(ProblemError, match="evaluate takes 1 assignment, got 2"):
-        example().evaluate([[0, 0], [0, 1]])
+        evaluate(example(), [[0, 0], [0, 1]])
 
 
 @pytest.mark.parametrize(
@@ -159,6 +165,9 @@ def test_alternatives_that_break_the_format_are_refused(alternatives: list[int],
             {"edge_memory_bytes": [None, np.zeros((2, 3))]},
             r"edge_memory_bytes\[1\] .*shape must equal that of edge_time_s\[1\], \(2, 3, 2\), got \(2, 3\)",
         ),
+        ({"constant_time_s": -1.0}, r"constant_time_s: every cost must be >= 0.*got -1.0"),
+        ({"constant_time_s": INF}, r"constant_time_s: must be one finite number, got inf"),
+        ({"constant_memory_bytes": [1.0]}, r"constant_memory_bytes: must be one finite number, got \[1.0\]"),
         ({"groups": [0]}, r"groups: shape must be \(2,\), one number per node, got \(1,\)"),
         (
             {"groups": [7, 7]},
@@ -188,16 +197,19 @@ def test_saved_problem_loads_unchanged(tmp_path: Path) -> None:
         [np.eye(2), np.ones((2, 2, 3))],
         [None, np.full((2, 2, 3), 5.0)],
         [3, 3],
+        0.25,
+        7.0,
     )
     path = tmp_path / "problem.data"
-    problem.save(path)
-    loaded = Problem.load(path)
+    save_problem(problem, path)
+    loaded = load_problem(path)
     assert loaded.names == problem.names
     for field in ("node_time_s", "node_memory_bytes", "edge_time_s", "edge_memory_bytes"):
         for a, b in zip(getattr(loaded, field), getattr(problem, field), strict=True):
             assert np.array_equal(a, b) and a.shape == b.shape
     assert np.array_equal(loaded.edges, problem.edges)
     assert loaded.groups is not None and loaded.groups.tolist() == [3, 3]
+    assert (loaded.constant_time_s, loaded.constant_memory_bytes) == (0.25, 7.0)
     with np.load(path) as arrays:
         assert "edge_memory_bytes_0" not in arrays.files  # zero everywhere
 
@@ -216,15 +228,16 @@ def arrays_of_another_program() -> dict[str, Any]:
 
 def test_file_written_by_another_program_loads(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", **arrays_of_another_program())
-    problem = Problem.load(tmp_path / "p.npz")
+    problem = load_problem(tmp_path / "p.npz")
     assert problem.names == ("a", "b") and problem.groups is None
-    assert problem.evaluate([1, 0])[0].tolist() == [8.0]
+    assert problem.constant_time_s == problem.constant_memory_bytes == 0.0
+    assert evaluate(problem, [1, 0])[0].tolist() == [8.0]
 
 
 def test_file_without_edges_loads(tmp_path: Path) -> None:
     arrays = {k: v for k, v in arrays_of_another_program().items() if not k.startswith("edge_")}
     np.savez(tmp_path / "p.npz", **{**arrays, "edges": np.zeros((0, 2))})
-    assert len(Problem.load(tmp_path / "p.npz").edges) == 0
+    assert len(load_problem(tmp_path / "p.npz").edges) == 0
 
 
 @pytest.mark.parametrize(
@@ -248,16 +261,16 @@ def test_malformed_file_is_refused_by_array(changes: dict[str, Any], message: st
     arrays = {k: v for k, v in {**arrays_of_another_program(), **changes}.items() if v is not None}
     np.savez(tmp_path / "p.npz", **arrays)
     with pytest.raises(ProblemError, match=message):
-        Problem.load(tmp_path / "p.npz")
+        load_problem(tmp_path / "p.npz")
 
 
 def test_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("not an archive")
     with pytest.raises(ProblemError, match=r"must be an .npz archive of plain arrays, but reading it failed"):
-        Problem.load(tmp_path / "text.npz")
+        load_problem(tmp_path / "text.npz")
     np.save(tmp_path / "one.npy", np.ones(3))
     with pytest.raises(ProblemError, match=r"must be an .npz archive, got a single array"):
-        Problem.load(tmp_path / "one.npy")
+        load_problem(tmp_path / "one.npy")
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -269,12 +282,12 @@ def test_damage_anywhere_in_a_file_is_refused_if_it_is_seen(save: Any, tmp_path:
     for place in range(0, len(whole), 5):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
         try:
-            Problem.load(path)
+            load_problem(path)
         except ProblemError as error:  # anything else fails the test
             refused.add(str(error).partition("failed: ")[2].partition(":")[0])
     path.write_bytes(whole[:-30])
     with pytest.raises(ProblemError, match=r"must be an .npz archive of plain arrays, but reading it failed: "):
-        Problem.load(path)
+        load_problem(path)
     assert {"BadZipFile", "NotImplementedError"} <= refused
     assert ("error" in refused) == (save is np.savez_compressed)  # zlib's
 
@@ -286,7 +299,7 @@ def test_damage_names_the_array(tmp_path: Path) -> None:
     place = whole.rindex(np.array([2.0, 1.0], dtype=np.float32).tobytes())
     path.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
     with pytest.raises(ProblemError, match=r"reading array 'node_memory_bytes_0' failed: BadZipFile: Bad CRC-32"):
-        Problem.load(path)
+        load_problem(path)
 
 
 def test_tables_that_are_shared_are_one_object_and_are_changed_once() -> None:
@@ -302,7 +315,7 @@ def test_tables_that_are_shared_are_one_object_and_are_changed_once() -> None:
         return 2 * time_s, memory_bytes
 
     changed = problem.with_tables(doubled)
-    assert calls == [1, 2]
+    assert calls == [1, 2, 0]
     assert changed.edge_time_s[0] is changed.edge_time_s[1]
     assert np.array_equal(changed.edge_time_s[0], 2 * time)
     assert np.array_equal(changed.node_time_s[2], [2.0, 4.0])

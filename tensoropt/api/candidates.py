@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.cluster import Topology
-from tensoropt.cost import AnalyticCost, gradient_positions, profile_key, whole_key
+from tensoropt.cost import AnalyticCost, OpCall, gradient_positions, profile_key, whole_key
 from tensoropt.exec.op_profiler import RUNS
 from tensoropt.exec.probes import OperatorProbe, can_be_measured
 from tensoropt.search.space import SearchSpace
@@ -64,7 +64,7 @@ def candidates_of(topology: Topology, space: SearchSpace, rank: int) -> dict[str
             keys.append(key)
             if key not in found:
                 probe = OperatorProbe(op, rule, inputs, configuration, space.mesh, rank, wanted, outgoing)
-                seconds = analytic.op_seconds(op, rule, inputs, configuration, gradients=len(wanted))
+                seconds = analytic.op_seconds(OpCall(op, rule, inputs, configuration, len(wanted)))
                 size = 2.0 * sum(spec.size_bytes for spec in (*probe.local_inputs(), *probe.local_outputs()))
                 found[key] = Candidate(probe, whole, seconds, np.inf, 0, size)
         fastest_s = max(min(found[key].analytic_s for key in keys), _LEAST_S)

@@ -2,7 +2,7 @@
 
 from tensoropt.cost.analytic import AnalyticCost
 from tensoropt.cost.memory import KnowsScratch, piece_bytes
-from tensoropt.cost.model import CostModel
+from tensoropt.cost.model import CostModel, OpCall
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, profile_key, whole_key
 from tensoropt.cost.packing import KnowsPacking, packing_of
 from tensoropt.cost.pase import PaseCost
@@ -14,6 +14,7 @@ __all__ = [
     "Curve",
     "KnowsPacking",
     "KnowsScratch",
+    "OpCall",
     "OpProfile",
     "OpTime",
     "PaseCost",

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.cluster import CollectiveModel, Topology
-from tensoropt.graph.operator import Operator
-from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorSpec, sum_dtype
+from tensoropt.cost.model import OpCall
+from tensoropt.graph.spec import sum_dtype
 from tensoropt.layout import Mesh, StepKind
-from tensoropt.plan.configuration import Configuration
 
 __all__ = ["AnalyticCost"]
 
@@ -61,34 +58,27 @@ class AnalyticCost:
             return np.asarray(np.maximum(seconds + self._device.op_overhead_s, _LEAST_S))
         return np.asarray(np.maximum(seconds + local, _LEAST_S))
 
-    def op_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
+    def op_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
+        rule, configuration, gradients = call.rule, call.configuration, call.gradients
         pieces = configuration.pieces(rule, self.mesh)
-        tensors = [*zip(inputs, rule.inputs, strict=True), *zip(op.outputs, rule.outputs, strict=True)]
+        tensors = [*zip(call.inputs, rule.inputs, strict=True), *zip(call.op.outputs, rule.outputs, strict=True)]
         dtype = next((spec.dtype for spec, _ in tensors if spec.is_differentiable), "float32")
         rate = self._device.flops(dtype)
         size_bytes = 0.0
         for index, (spec, dims) in enumerate(tensors):
             if index == rule.sparse_input:
                 # Only the rows that are looked up are read.
-                size_bytes += op.outputs[0].size_bytes / pieces
+                size_bytes += call.op.outputs[0].size_bytes / pieces
             else:
                 size_bytes += spec.size_bytes / configuration.cuts(dims, self.mesh)
-        summed = any(configuration.output_layouts(rule, i).value.partial for i in range(len(op.outputs)))
+        summed = any(configuration.output_layouts(rule, i).value.partial for i in range(len(call.op.outputs)))
         # Parts of sums are made in a wider dtype, which some devices are slower in.
         wide_rate = self._device.flops(sum_dtype(dtype))
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
-        forward += self._reduction_seconds(rule, inputs, configuration)
-        rims = self.halo_seconds(rule, inputs, configuration)
+        forward += self._reduction_seconds(call)
+        rims = self.halo_seconds(call)
         forward += rims
         if not gradients:
             return forward
@@ -101,34 +91,27 @@ class AnalyticCost:
         backward += self._device.op_overhead_s * gradients
         if gradients == len(rule.inputs):
             backward += rims  # gradients of the rims go back
-        return forward + backward + self._reduction_seconds(rule, inputs, configuration)
+        return forward + backward + self._reduction_seconds(call)
 
-    def internal_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
+    def internal_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
-        rims = self.halo_seconds(rule, inputs, configuration)
-        times = 2 if gradients == len(rule.inputs) else 1
-        return (2 if gradients else 1) * self._reduction_seconds(rule, inputs, configuration) + times * rims
+        rims = self.halo_seconds(call)
+        times = 2 if call.gradients == len(call.rule.inputs) else 1
+        return (2 if call.gradients else 1) * self._reduction_seconds(call) + times * rims
 
-    def halo_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
+    def halo_seconds(self, call: OpCall) -> float:
         """Seconds in which neighbours exchange the rims of the pieces of an image, one dimension after the other.
 
         Every device sends a rim to the one before and one to the one after; rims of the second dimension have the
         corners, and so those of the first in them. Rims over several levels of the cluster are priced as if all of them
         crossed the outermost one.
         """
+        rule, configuration = call.rule, call.configuration
         if not rule.halos:
             return 0.0
         total = 0.0
         idle = tuple(axis for axis, _ in configuration.at)
-        piece_bytes = inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
+        piece_bytes = call.inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
         for halo in rule.halos:
             axes = configuration.mesh_axes(halo.axis)
             pieces = self.mesh.extent(axes)
@@ -150,13 +133,14 @@ class AnalyticCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         return self.traffic_seconds(size_bytes)
 
-    def _reduction_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
+    def _reduction_seconds(self, call: OpCall) -> float:
         """The collectives inside an op: two reductions of what is left of its first input without those axes."""
+        rule, configuration = call.rule, call.configuration
         axes = tuple(sorted(axis for name in rule.internal for axis in configuration.mesh_axes(name)))
-        if not axes or not inputs:
+        if not axes or not call.inputs:
             return 0.0
         kept = [name for dim in rule.inputs[0] for name in dim if name not in rule.internal]
         elements = math.prod(rule.size(name) / self.mesh.extent(configuration.mesh_axes(name)) for name in kept)
-        size = np.array([max(1.0, elements) * inputs[0].itemsize])
+        size = np.array([max(1.0, elements) * call.inputs[0].itemsize])
         idle = tuple(axis for axis, _ in configuration.at)
         return 2 * float(self._collectives.seconds("all_reduce", axes, size, idle)[0])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensoropt.graph.operator import Operator
-from tensoropt.graph.rule import OpRule
+from tensoropt.cost.model import OpCall
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import PARTIAL, Mesh
-from tensoropt.plan.configuration import Configuration
 
 __all__ = ["KnowsScratch", "piece_bytes"]
 
@@ -21,15 +18,7 @@ __all__ = ["KnowsScratch", "piece_bytes"]
 class KnowsScratch(Protocol):
     """A cost model that measured what kernels take beside the tensors of their operator."""
 
-    def scratch_bytes(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> tuple[float, float, float]:
+    def scratch_bytes(self, call: OpCall) -> tuple[float, float, float]:
         """Bytes at most at once forward, kept for the backward pass, and at most at once backward."""
         ...
 

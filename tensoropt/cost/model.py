@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,26 @@ from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh, StepKind
 from tensoropt.plan.configuration import Configuration
 
-__all__ = ["CostModel"]
+__all__ = ["CostModel", "OpCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """What an operator does in one configuration.
+
+    Attributes:
+        op: the operator.
+        rule: its rule.
+        inputs: the whole tensors that it reads.
+        configuration: how it is split.
+        gradients: to how many of its inputs it passes gradients; 0 for the forward pass alone.
+    """
+
+    op: Operator
+    rule: OpRule
+    inputs: Sequence[TensorSpec]
+    configuration: Configuration
+    gradients: int = 0
 
 
 class CostModel(Protocol):
@@ -34,31 +54,15 @@ class CostModel(Protocol):
         """
         ...
 
-    def op_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
-        """Seconds of an operator, forward, and backward to ``gradients`` of its inputs.
+    def op_seconds(self, call: OpCall) -> float:
+        """Seconds of an operator, forward, and backward to as many of its inputs as get gradients.
 
         A configuration matters only by how many pieces it cuts each iteration axis into, and by the mesh axes of those
         over which the op communicates itself.
         """
         ...
 
-    def internal_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
+    def internal_seconds(self, call: OpCall) -> float:
         """The part of :meth:`op_seconds` in which the op communicates itself."""
         ...
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.cluster import Topology
+from tensoropt.cost.model import OpCall
 from tensoropt.errors import CostError
-from tensoropt.graph.operator import Operator
-from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh, StepKind
-from tensoropt.plan.configuration import Configuration
 
 __all__ = ["PaseCost"]
 
@@ -87,35 +83,19 @@ class PaseCost:
         received = self.received_bytes(kind, axes, bytes_in)
         return np.asarray(_LEAST_S + received * self.flop_per_byte / self._flops)
 
-    def op_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
+    def op_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
-        share = gradients / max(1, len(rule.inputs))
-        flops = (rule.flops + rule.backward_flops * share) / configuration.pieces(rule, self.mesh)
-        communicated = self.internal_seconds(op, rule, inputs, configuration, gradients=gradients)
+        rule = call.rule
+        share = call.gradients / max(1, len(rule.inputs))
+        flops = (rule.flops + rule.backward_flops * share) / call.configuration.pieces(rule, self.mesh)
+        communicated = self.internal_seconds(call)
         return (flops + rule.replicated_flops) / self._flops + communicated
 
-    def internal_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
+    def internal_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
-        passes = 2 if gradients else 1
-        total = passes * self._reduction_seconds(rule, inputs, configuration)
-        rims = 2 if gradients == len(rule.inputs) else 1  # gradients of the rims go back
-        return total + rims * self._rim_seconds(rule, inputs, configuration)
+        passes = 2 if call.gradients else 1
+        rims = 2 if call.gradients == len(call.rule.inputs) else 1  # gradients of the rims go back
+        return passes * self._reduction_seconds(call) + rims * self._rim_seconds(call)
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """None: see the class."""
@@ -125,21 +105,23 @@ class PaseCost:
         """None: see the class."""
         return 0.0
 
-    def _reduction_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
+    def _reduction_seconds(self, call: OpCall) -> float:
         """The reductions inside an op: two of what is left of its first input without those axes."""
+        rule, configuration = call.rule, call.configuration
         axes = tuple(sorted(axis for name in rule.internal for axis in configuration.mesh_axes(name)))
-        if not axes or not inputs:
+        if not axes or not call.inputs:
             return 0.0
         kept = [name for dim in rule.inputs[0] for name in dim if name not in rule.internal]
         elements = math.prod(rule.size(name) / self.mesh.extent(configuration.mesh_axes(name)) for name in kept)
-        size = np.array([elements * inputs[0].itemsize])
+        size = np.array([elements * call.inputs[0].itemsize])
         return 2 * float(self.step_seconds(StepKind.ALL_REDUCE, axes, size)[0])
 
-    def _rim_seconds(self, rule: OpRule, inputs: Sequence[TensorSpec], configuration: Configuration) -> float:
+    def _rim_seconds(self, call: OpCall) -> float:
         """The rims that neighbours exchange of a split image, those of the second dimension with the corners."""
+        rule, configuration = call.rule, call.configuration
         if not rule.halos:
             return 0.0
-        piece_bytes = inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
+        piece_bytes = call.inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
         received = 0.0
         for halo in rule.halos:
             pieces = self.mesh.extent(configuration.mesh_axes(halo.axis))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.analytic import AnalyticCost
+from tensoropt.cost.model import OpCall
 from tensoropt.cost.op_profile import OpProfile, OpTime, profile_key, whole_key
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh, StepKind
-from tensoropt.plan.configuration import Configuration
 
 __all__ = ["ProfiledCost", "gradient_positions"]
 
@@ -87,83 +84,50 @@ class ProfiledCost:
         moved = bytes_in * (extent if kind is StepKind.ALL_GATHER else 1)
         return np.asarray(strided * curves["transpose"].at(moved))
 
-    def op_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
+    def op_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
-        measured = self._measured(op, rule, inputs, configuration, gradients)
+        measured = self._measured(call)
         if measured is None:
-            analytic_s = self._analytic.op_seconds(op, rule, inputs, configuration, gradients=gradients)
-            return self._ratio(op, rule, inputs, gradients) * analytic_s
+            return self._ratio(call) * self._analytic.op_seconds(call)
         # What TensorFlow's graph optimizer makes a part of the kernel before it takes next to nothing itself.
-        forward_s = 0.0 if _is_fused(self._graph, op) else measured.forward_s
-        return forward_s + measured.backward_s + self._reduction_seconds(measured, rule, configuration)
+        forward_s = 0.0 if _is_fused(self._graph, call.op) else measured.forward_s
+        return forward_s + measured.backward_s + self._reduction_seconds(measured, call)
 
-    def internal_seconds(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> float:
+    def internal_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
-        measured = self._measured(op, rule, inputs, configuration, gradients)
+        measured = self._measured(call)
         if measured is None:
-            analytic_s = self._analytic.internal_seconds(op, rule, inputs, configuration, gradients=gradients)
-            return self._ratio(op, rule, inputs, gradients) * analytic_s
-        return self._reduction_seconds(measured, rule, configuration)
+            return self._ratio(call) * self._analytic.internal_seconds(call)
+        return self._reduction_seconds(measured, call)
 
-    def scratch_bytes(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> tuple[float, float, float]:
+    def scratch_bytes(self, call: OpCall) -> tuple[float, float, float]:
         """See :class:`tensoropt.cost.memory.KnowsScratch`."""
-        measured = self._measured(op, rule, inputs, configuration, gradients)
+        measured = self._measured(call)
         if measured is None:
             return 0.0, 0.0, 0.0
         forward, kept, backward = measured.scratch_bytes
         return float(forward), float(kept), float(backward)
 
-    def _ratio(self, op: Operator, rule: OpRule, inputs: Sequence[TensorSpec], gradients: int) -> float:
+    def _ratio(self, call: OpCall) -> float:
         """How many times the analytic time the like took."""
-        known = (op.name, gradients > 0)  # the same for all configurations
+        known = (call.op.name, call.gradients > 0)  # the same for all configurations
         if known not in self._ratio_of:
-            whole = whole_key(op, rule, inputs, self.mesh, *self._gradient_positions(op, gradients))
-            names = (name for name in (whole, op.type, "") if name in self._ratios)
+            whole = whole_key(call.op, call.rule, call.inputs, self.mesh, *self._gradient_positions(call))
+            names = (name for name in (whole, call.op.type, "") if name in self._ratios)
             self._ratio_of[known] = next((self._ratios[name] for name in names), 1.0)
         return self._ratio_of[known]
 
-    def _gradient_positions(self, op: Operator, gradients: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return gradient_positions(self._graph, op) if gradients else ((), ())
+    def _gradient_positions(self, call: OpCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return gradient_positions(self._graph, call.op) if call.gradients else ((), ())
 
-    def _measured(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        gradients: int,
-    ) -> OpTime | None:
-        positions = self._gradient_positions(op, gradients)
-        key = profile_key(op, rule, inputs, configuration, self.mesh, *positions)
+    def _measured(self, call: OpCall) -> OpTime | None:
+        positions = self._gradient_positions(call)
+        key = profile_key(call.op, call.rule, call.inputs, call.configuration, self.mesh, *positions)
         return self.profile.times.get(key)
 
-    def _reduction_seconds(self, measured: OpTime, rule: OpRule, configuration: Configuration) -> float:
+    def _reduction_seconds(self, measured: OpTime, call: OpCall) -> float:
         reduced = measured.forward_reduced_bytes + measured.backward_reduced_bytes
-        axes = tuple(sorted(axis for name in sorted(rule.internal) for axis in configuration.mesh_axes(name)))
+        axes = tuple(sorted(axis for name in sorted(call.rule.internal) for axis in call.configuration.mesh_axes(name)))
         if not reduced or not axes:
             return 0.0
         return float(np.sum(self._collectives.seconds("all_reduce", axes, np.array(reduced, np.float64))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,16 +138,15 @@ class Breakdown:
             ]
             return ahead, back
         gradients = sum(Edge(tensor, op.name, i) in space.graph.differentiable for i, tensor in enumerate(op.inputs))
-        inputs = space.graph.input_specs(op)
         first, group = choices.alike()
         parts = np.zeros((len(first), 3))  # forward, of which communication; communication in all
         if own.any():
-            for number, index in enumerate(first.tolist()):
-                asked = (op, choices.rule, inputs, choices.configurations[index])
-                parts[number, 2] = space.cost.internal_seconds(*asked, gradients=gradients)
+            for number, call in enumerate(space.calls(op, first, gradients)):
+                parts[number, 2] = space.cost.internal_seconds(call)
                 if gradients:
-                    parts[number, 0] = space.cost.op_seconds(*asked, gradients=0)
-                    parts[number, 1] = space.cost.internal_seconds(*asked, gradients=0)
+                    forward = replace(call, gradients=0)
+                    parts[number, 0] = space.cost.op_seconds(forward)
+                    parts[number, 1] = space.cost.internal_seconds(forward)
         axes = _internal_axes(choices)
         ahead, back = [], []
         for index, seconds in enumerate(own.tolist()):

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensoropt.cost import KnowsScratch
+from tensoropt.cost import KnowsScratch, OpCall
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule
@@ -86,7 +86,7 @@ def scratch_of(cost: object, graph: Graph, rules: Mapping[str, OpRule]) -> Scrat
 
     def scratch(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
         gradients = sum(Edge(tensor, op.name, i) in graph.differentiable for i, tensor in enumerate(op.inputs))
-        return cost.scratch_bytes(op, rules[op.name], graph.input_specs(op), configuration, gradients=gradients)
+        return cost.scratch_bytes(OpCall(op, rules[op.name], graph.input_specs(op), configuration, gradients))
 
     return scratch
 

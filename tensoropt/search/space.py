@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from tensoropt.cost import CostModel, packing_of, piece_bytes
+from tensoropt.cost import CostModel, OpCall, packing_of, piece_bytes
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -116,7 +116,7 @@ class SearchSpace:
             cost,
             resharder,
             self.choices_of,
-            lambda op: self._op_seconds(op, self.choices_of(op.name), 0),
+            lambda op: self._op_seconds(op, 0),
             reuse=reuse,
         )
 
@@ -414,36 +414,32 @@ class SearchSpace:
                     time = np.array([self.cost.traffic_seconds(3.0 * float(s) * (readers - 1)) for s in sizes[0]])
             elif op.type not in ("Sink", "NoOp"):
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
-                time = self._op_seconds(op, choices, gradients)
+                time = self._op_seconds(op, gradients)
             self._nodes[key] = time, memory
         return self._nodes[key]
 
     def _gradients(self, op: Operator) -> int:
         return sum(Edge(tensor, op.name, i) in self.graph.differentiable for i, tensor in enumerate(op.inputs))
 
-    def _op_seconds(self, op: Operator, choices: Choices, gradients: int) -> FloatArray:
+    def calls(self, op: Operator, indices: NDArray[np.int64], gradients: int) -> list[OpCall]:
+        """What an operator does in some of its :meth:`choices`, with gradients of so many inputs."""
+        choices, inputs = self.choices_of(op.name), self.graph.input_specs(op)
+        configurations = [choices.configurations[index] for index in indices.tolist()]
+        return [OpCall(op, choices.rule, inputs, configuration, gradients) for configuration in configurations]
+
+    def _op_seconds(self, op: Operator, gradients: int) -> FloatArray:
         """An operator's time in each configuration, asked for once for those in which devices do the same work."""
-        first, group = choices.alike()
-        inputs = self.graph.input_specs(op)
-        seconds = [
-            self.cost.op_seconds(op, choices.rule, inputs, choices.configurations[index], gradients=gradients)
-            for index in first.tolist()
-        ]
-        return np.array(seconds)[group]
+        first, group = self.choices_of(op.name).alike()
+        return np.array([self.cost.op_seconds(call) for call in self.calls(op, first, gradients)])[group]
 
     def _internal_seconds(self, op: Operator, indices: NDArray[np.int64]) -> FloatArray:
         """The collectives inside an operator, in some of its configurations."""
-        choices = self.choices_of(op.name)
-        if not choices.rule.internal and not (self.halos and choices.rule.halos):
+        rule = self.rules[op.name]
+        if not rule.internal and not (self.halos and rule.halos):
             return np.zeros(len(indices))
         different, place = np.unique(indices, return_inverse=True)
-        inputs = self.graph.input_specs(op)
-        gradients = self._gradients(op)
-        seconds = [
-            self.cost.internal_seconds(op, choices.rule, inputs, choices.configurations[index], gradients=gradients)
-            for index in different.tolist()
-        ]
-        return np.array(seconds)[place.reshape(-1)]
+        calls = self.calls(op, different, self._gradients(op))
+        return np.array([self.cost.internal_seconds(call) for call in calls])[place.reshape(-1)]
 
     def _updated_rows(self, op: Operator) -> float | None:
         """Bytes that an update touches where only lookups read a variable, whose gradients are rows; else None."""

@@ -10,6 +10,7 @@ import pytest
 from tensoropt.cluster import CollectiveModel
 from tensoropt.cluster.presets import cpu, v100
 from tensoropt.cost import AnalyticCost
+from tensoropt.cost.model import OpCall
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorSpec
@@ -32,7 +33,7 @@ def _matmul(m: int, k: int, n: int, dtype: str = "float32") -> tuple[Operator, t
 def _seconds(
     op: Operator, inputs: tuple[TensorSpec, ...], actions: tuple[str | None, ...], gradients: int = 0
 ) -> float:
-    return COST.op_seconds(op, rule_of(op, inputs), inputs, Configuration(actions), gradients=gradients)
+    return COST.op_seconds(OpCall(op, rule_of(op, inputs), inputs, Configuration(actions), gradients))
 
 
 def test_the_mesh_is_that_of_the_topology() -> None:

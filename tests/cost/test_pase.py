@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tensoropt.cluster.presets import gtx1080ti, rtx2080ti, v100
+from tensoropt.cost.model import OpCall
 from tensoropt.cost.pase import PaseCost
 from tensoropt.errors import CostError
 from tensoropt.graph.operator import Operator
@@ -35,7 +36,7 @@ def _matmul(m: int, k: int, n: int) -> tuple[Operator, tuple[TensorSpec, TensorS
 def _seconds(
     op: Operator, inputs: tuple[TensorSpec, ...], actions: tuple[str | None, ...], gradients: int = 0
 ) -> float:
-    return COST.op_seconds(op, rule_of(op, inputs), inputs, Configuration(actions), gradients=gradients)
+    return COST.op_seconds(OpCall(op, rule_of(op, inputs), inputs, Configuration(actions), gradients))
 
 
 def test_ratio_is_that_of_the_peak_and_the_slowest_link() -> None:
@@ -76,11 +77,11 @@ def test_split_image_pays_the_rims_of_its_neighbours() -> None:
     op = operator("y", "Conv2D", ("x", "w"), (2, 16, 16, 4), {**attrs, "explicit_paddings": ()})
     inputs = (TensorSpec((2, 16, 16, 3), "float32"), TensorSpec((3, 3, 3, 4), "float32"))
     rule = rule_of(op, inputs).with_halos()
-    whole = COST.op_seconds(op, rule, inputs, Configuration((None, None, None)), gradients=0)
-    halves = COST.op_seconds(op, rule, inputs, Configuration((rule.halos[0].axis, None, None)), gradients=0)
+    whole = COST.op_seconds(OpCall(op, rule, inputs, Configuration((None, None, None)), 0))
+    halves = COST.op_seconds(OpCall(op, rule, inputs, Configuration((rule.halos[0].axis, None, None)), 0))
     row_bytes = 2 * 16 * 3 * 4
     assert halves == pytest.approx(whole / 2 + 2 * row_bytes * COST.flop_per_byte / FLOPS)
-    both = COST.internal_seconds(op, rule, inputs, Configuration((rule.halos[0].axis, None, None)), gradients=2)
+    both = COST.internal_seconds(OpCall(op, rule, inputs, Configuration((rule.halos[0].axis, None, None)), 2))
     assert both == pytest.approx(4 * row_bytes * COST.flop_per_byte / FLOPS)
 
 

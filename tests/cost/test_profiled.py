@@ -21,6 +21,7 @@ from tensoropt.cost import (
     profile_key,
     whole_key,
 )
+from tensoropt.cost.model import OpCall
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorId
@@ -52,14 +53,14 @@ def _op(cost: ProfiledCost, name: str, actions: tuple[str | None, ...] = (None,)
     op = graph[name]
     inputs = graph.input_specs(op)
     gradients = len(gradient_positions(graph, op)[0])
-    return cost.op_seconds(op, rule_of(op, inputs), inputs, Configuration(actions), gradients=gradients)
+    return cost.op_seconds(OpCall(op, rule_of(op, inputs), inputs, Configuration(actions), gradients))
 
 
 def _analytic(name: str, actions: tuple[str | None, ...] = (None,)) -> float:
     op = GRAPH[name]
     inputs = GRAPH.input_specs(op)
     gradients = len(gradient_positions(GRAPH, op)[0])
-    return ANALYTIC.op_seconds(op, rule_of(op, inputs), inputs, Configuration(actions), gradients=gradients)
+    return ANALYTIC.op_seconds(OpCall(op, rule_of(op, inputs), inputs, Configuration(actions), gradients))
 
 
 def _key(name: str, actions: tuple[str | None, ...] = (None,), graph: Graph = GRAPH) -> str:
@@ -107,11 +108,13 @@ def test_without_measurements_operators_cost_what_the_analytic_model_says() -> N
     cost = ProfiledCost(cpu(2), GRAPH, OpProfile())
     assert _op(cost, "y", ("m",)) == pytest.approx(
         AnalyticCost(cpu(2)).op_seconds(
-            GRAPH["y"],
-            rule_of(GRAPH["y"], GRAPH.input_specs(GRAPH["y"])),
-            GRAPH.input_specs(GRAPH["y"]),
-            Configuration(("m",)),
-            gradients=2,
+            OpCall(
+                GRAPH["y"],
+                rule_of(GRAPH["y"], GRAPH.input_specs(GRAPH["y"])),
+                GRAPH.input_specs(GRAPH["y"]),
+                Configuration(("m",)),
+                2,
+            )
         )
     )
     size = np.array([4096.0])
@@ -131,7 +134,7 @@ def test_reductions_inside_an_operator_cost_what_the_collectives_do() -> None:
     assert talk == pytest.approx(5e-4)
     assert _op(cost, "p", (split,), graph) == pytest.approx(3e-3 + talk)
     inputs = graph.input_specs(softmax)
-    inside = cost.internal_seconds(softmax, rule_of(softmax, inputs), inputs, Configuration((split,)), gradients=1)
+    inside = cost.internal_seconds(OpCall(softmax, rule_of(softmax, inputs), inputs, Configuration((split,)), 1))
     assert inside == pytest.approx(talk)
 
 
@@ -225,5 +228,5 @@ def test_what_kernels_hold_beside_tensors_is_what_was_measured() -> None:
     op = GRAPH["y"]
     inputs = GRAPH.input_specs(op)
     rule = rule_of(op, inputs)
-    assert cost.scratch_bytes(op, rule, inputs, Configuration((None,)), gradients=2) == (7.0, 0.0, 9.0)
-    assert cost.scratch_bytes(op, rule, inputs, Configuration(("m",)), gradients=2) == (0.0, 0.0, 0.0)
+    assert cost.scratch_bytes(OpCall(op, rule, inputs, Configuration((None,)), 2)) == (7.0, 0.0, 9.0)
+    assert cost.scratch_bytes(OpCall(op, rule, inputs, Configuration(("m",)), 2)) == (0.0, 0.0, 0.0)

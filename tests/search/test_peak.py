@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost, OpProfile, ProfiledCost
+from tensoropt.cost.model import OpCall
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, rules_of
@@ -136,18 +136,9 @@ def test_rows_of_a_table_are_less_than_the_table() -> None:
 class _WithScratch(ProfiledCost):
     """Products take something beside their tensors."""
 
-    def scratch_bytes(
-        self,
-        op: Operator,
-        rule: OpRule,
-        inputs: Sequence[TensorSpec],
-        configuration: Configuration,
-        *,
-        gradients: int,
-    ) -> tuple[float, float, float]:
+    def scratch_bytes(self, call: OpCall) -> tuple[float, float, float]:
         """1000 bytes forward, 10 kept, 100 backward."""
-        del rule, inputs, configuration
-        return (1000.0, 10.0, 100.0) if op.type == "MatMul" and gradients else (0.0, 0.0, 0.0)
+        return (1000.0, 10.0, 100.0) if call.op.type == "MatMul" and call.gradients else (0.0, 0.0, 0.0)
 
 
 def test_what_kernels_take_beside_their_tensors_counts_while_they_run() -> None:

@@ -1,7 +1,7 @@
 """Whether PaSE's best strategy is as fast as the fastest point of frontier tracking's exact frontier.
 
-Two searches that share no code solve the same tables: those of the operators that decide, with everything that edges
-may keep, on FlexFlow's P100 cluster.
+Two searches, each with eliminations and bounds of its own, solve the same tables: those of the operators that decide,
+with everything that edges may keep, on FlexFlow's P100 cluster.
 """
 
 from __future__ import annotations

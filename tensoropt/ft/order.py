@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from tensoropt.ft.cost_graph import CostGraph
+from tensoropt.search.elimination import eliminations
 
 __all__ = ["Order", "fewest_points_order", "least_table_order"]
 
@@ -173,30 +174,13 @@ def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
     Returns:
         the order of all variables, and the largest number of joint configurations that any step looks at.
     """
-    rank = graph.workshop.rank
-    near = {v: set(graph.neighbours(v)) for v in graph.sizes}
-    sizes = dict(graph.sizes)
+    rank, sizes = graph.workshop.rank, graph.sizes
 
-    def key(v: int) -> tuple[int, int, int, int, int]:
+    def key(v: int, near: set[int]) -> tuple[int, int, int, int]:
         # Neighbours with one configuration left cost nothing now, but a table of them all would be in the way later.
-        result = math.prod(sizes[w] for w in near[v])
-        return (result * sizes[v], result, len(near[v]), rank[v], v)
+        result = math.prod(sizes[w] for w in near)
+        return (result * sizes[v], result, len(near), rank[v])
 
-    heap = [key(v) for v in sorted(sizes)]
-    heapq.heapify(heap)
-    order: list[int] = []
-    largest = 0
-    while heap:
-        entry = heapq.heappop(heap)
-        v = entry[4]
-        if v not in near or entry != key(v):
-            continue
-        largest = max(largest, entry[0])
-        order.append(v)
-        around = near.pop(v)
-        for w in around:  # the result is over all of them, so they become neighbours
-            near[w] |= around
-            near[w] -= {v, w}
-        for w in sorted(around):
-            heapq.heappush(heap, key(w))
-    return order, largest
+    found = list(eliminations({v: graph.neighbours(v) for v in sizes}, key))
+    largest = max((math.prod(sizes[w] for w in (v, *near)) for v, near in found), default=0)
+    return [v for v, _ in found], largest

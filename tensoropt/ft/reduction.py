@@ -7,12 +7,14 @@ beside go, and those that the rest of the graph cannot tell apart become one cla
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.search.problem import FloatArray, IntArray, Problem
+from tensoropt.search.variables import VariableTable, node_variables, tables_over_variables
 
 __all__ = ["Reduced", "Term", "reduce_problem"]
 
@@ -72,71 +74,43 @@ def reduce_problem(problem: Problem) -> Reduced:
     Raises:
         InfeasibleError: a node has no possible configuration.
     """
-    groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
-    _, leaders, member = np.unique(groups, return_index=True, return_inverse=True)
-    # Variables in the order of their first nodes.
-    place = np.empty(len(leaders), np.int64)
-    place[np.argsort(leaders)] = np.arange(len(leaders))
-    variable = place[member].tolist()
-    members: list[list[int]] = [[] for _ in leaders]
-    for node, v in enumerate(variable):
-        members[v].append(node)
+    variable, members = node_variables(problem)
     terms = _terms(problem, variable)
-    of: list[list[Term]] = [[] for _ in leaders]
+    of: list[list[Term]] = [[] for _ in members]
     for term in terms:
         for v in term.scope:
             of[v].append(term)
     alive = _possible(problem, members, of)
-    return Reduced(tuple(tuple(m) for m in members), tuple(terms), tuple(alive), tuple(_classes(alive, of)))
+    return Reduced(members, tuple(terms), tuple(alive), tuple(_classes(alive, of)))
 
 
-def _terms(problem: Problem, variable: list[int]) -> list[Term]:
+def _terms(problem: Problem, variable: tuple[int, ...]) -> list[Term]:
     known: dict[object, Costs] = {}
 
-    def costs(time: FloatArray, memory: FloatArray, form: str) -> Costs:
-        key = (form, id(time), id(memory))
+    def costs(table: VariableTable) -> Costs:
+        key = (table.form, id(table.time_s), id(table.memory_bytes))
         if key not in known:
-            made = _costs(time, memory, form)
-            content = (form, made.time_s.shape, made.time_s.tobytes(), made.memory_bytes.tobytes())
+            made = _costs(table)
+            content = (table.form, made.time_s.shape, made.time_s.tobytes(), made.memory_bytes.tobytes())
             known[key] = known.setdefault(content, made)
         return known[key]
 
     # What has the same tables over the same variables, by the tables as they are, then by what they hold.
-    same: dict[tuple[int, ...], list[int]] = {}
-    for i, (time, memory) in enumerate(zip(problem.node_time_s, problem.node_memory_bytes, strict=True)):
-        same.setdefault((id(time), id(memory), variable[i]), []).append(i)
-    tables = zip(problem.edges.tolist(), problem.edge_time_s, problem.edge_memory_bytes, strict=True)
-    for term, ((u, v), time, memory) in enumerate(tables, start=problem.nodes):
-        same.setdefault((id(time), id(memory), variable[u], variable[v]), []).append(term)
-    times, memories = (
-        (*problem.node_time_s, *problem.edge_time_s),
-        (*problem.node_memory_bytes, *problem.edge_memory_bytes),
-    )
+    same: dict[tuple[object, ...], tuple[VariableTable, list[int]]] = {}
+    for term, table in enumerate(tables_over_variables(problem, variable)):
+        key = (id(table.time_s), id(table.memory_bytes), table.scope, table.form)
+        same.setdefault(key, (table, []))[1].append(term)
     grouped: dict[tuple[bool, tuple[int, ...], int], tuple[Costs, list[int]]] = {}
-    for (_, _, *ends), terms in same.items():
-        form = _form(ends)
-        scope = tuple(sorted({*ends}))
-        made = costs(times[terms[0]], memories[terms[0]], form)
-        grouped.setdefault((form == "node", scope, id(made)), (made, []))[1].extend(terms)
+    for table, terms in same.values():
+        made = costs(table)
+        grouped.setdefault((table.form == "node", table.scope, id(made)), (made, []))[1].extend(terms)
     return [Term(tuple(sorted(terms)), scope, made) for (_, scope, _), (made, terms) in grouped.items()]
 
 
-def _form(ends: list[int]) -> str:
-    """How a table lies over its scope, which ascends, so that parallel edges meet whichever way they point."""
-    if len(ends) == 1:
-        return "node"
-    u, v = ends
-    return "within" if u == v else "forward" if u < v else "backward"
-
-
-def _costs(time: FloatArray, memory: FloatArray, form: str) -> Costs:
-    if time.ndim == (1 if form == "node" else 2):  # without alternatives
+def _costs(table: VariableTable) -> Costs:
+    time, memory = table.over_variables()
+    if time.ndim == len(table.scope):  # without alternatives
         time, memory = time[..., None], memory[..., None]
-    if form == "within":  # both ends take one configuration: the diagonal
-        diagonal = np.arange(time.shape[0])
-        time, memory = time[diagonal, diagonal], memory[diagonal, diagonal]
-    elif form == "backward":
-        time, memory = time.swapaxes(0, 1), memory.swapaxes(0, 1)
     exists = np.isfinite(time) & np.isfinite(memory)
     if not exists.all():
         time, memory = np.where(exists, time, np.inf), np.where(exists, memory, np.inf)
@@ -148,7 +122,7 @@ def _other(term: Term, variable: int) -> int | None:
     return None if len(term.scope) == 1 else term.scope[1 if term.scope[0] == variable else 0]
 
 
-def _possible(problem: Problem, members: list[list[int]], of: list[list[Term]]) -> list[IntArray]:
+def _possible(problem: Problem, members: Sequence[Sequence[int]], of: list[list[Term]]) -> list[IntArray]:
     """Configurations that some configuration of every neighbour can stand beside (arc consistency)."""
     masks = []
     for v, nodes in enumerate(members):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensoropt.errors import ProblemError
+from tensoropt.search.elimination import eliminations
 
 __all__ = ["VertexOrder", "breadth_first", "connected_parts", "generate_seq"]
 
@@ -41,21 +41,22 @@ class VertexOrder:
         Raises:
             ProblemError: it has not every vertex once, or the neighbours are those of no graph.
         """
-        near = _sets(neighbours)
+        near = _checked(neighbours)
         if sorted(vertices) != list(range(len(near))):
             raise ProblemError(
                 f"VertexOrder: must have each of the {len(near)} vertices once, got {list(vertices)[:8]}"
                 f"{' …' if len(vertices) > 8 else ''}. Give a permutation of 0..{len(near) - 1}."
             )
-        dependent = [_join(near, v) for v in vertices]
-        return cls._with_subsets(vertices, dependent)
+        place = {v: i for i, v in enumerate(vertices)}
+        return cls._with_subsets(eliminations(near, lambda v, _: (place[v],)))
 
     def table_entries(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """For each position how many entries its table has, with so many configurations of each vertex."""
         return tuple(math.prod(sizes[w] for w in members) for members in self.dependent_sets)
 
     @classmethod
-    def _with_subsets(cls, vertices: Sequence[int], dependent: Sequence[Sequence[int]]) -> VertexOrder:
+    def _with_subsets(cls, eliminated: Iterable[tuple[int, Sequence[int]]]) -> VertexOrder:
+        vertices, dependent = zip(*eliminated, strict=True)
         place = {v: i for i, v in enumerate(vertices)}
         # A table is read by the first vertex, in the order, that it has an axis for.
         subsets: list[list[int]] = [[] for _ in vertices]
@@ -84,32 +85,17 @@ def generate_seq(neighbours: Neighbours, sizes: Sequence[int]) -> VertexOrder:
 
     Complexity: O(N · M² · log N) for N vertices and dependent sets of up to M.
     """
-    near = _sets(neighbours)
+    near = _checked(neighbours)
     if len(sizes) != len(near):
         raise ProblemError(
             f"generate_seq: needs the number of configurations of each of {len(near)} vertices, got {len(sizes)}. "
             "Give one for each."
         )
 
-    def key(v: int) -> tuple[int, int, int]:
-        return (len(near[v]), math.prod(sizes[w] for w in near[v]), v)
+    def key(v: int, others: set[int]) -> tuple[int, int, int]:
+        return (len(others), math.prod(sizes[w] for w in others), v)
 
-    heap = [key(v) for v in range(len(near))]
-    heapq.heapify(heap)
-    done = [False] * len(near)
-    vertices, dependent = [], []
-    while heap:
-        entry = heapq.heappop(heap)
-        v = entry[2]
-        if done[v] or entry != key(v):
-            continue
-        done[v] = True
-        members = _join(near, v)
-        vertices.append(v)
-        dependent.append(members)
-        for w in members:
-            heapq.heappush(heap, key(w))
-    return VertexOrder._with_subsets(vertices, dependent)
+    return VertexOrder._with_subsets(eliminations(near, key))
 
 
 def breadth_first(neighbours: Neighbours) -> VertexOrder:
@@ -127,7 +113,7 @@ def connected_parts(neighbours: Neighbours) -> list[list[int]]:
     Raises:
         ProblemError: the neighbours are those of no graph.
     """
-    _sets(neighbours)
+    _checked(neighbours)
     reached = [False] * len(neighbours)
     parts: list[list[int]] = []
     for first in range(len(neighbours)):
@@ -144,8 +130,8 @@ def connected_parts(neighbours: Neighbours) -> list[list[int]]:
     return parts
 
 
-def _sets(neighbours: Neighbours) -> list[set[int]]:
-    """The neighbours, to be changed, of a graph whose edges have two different ends and no direction.
+def _checked(neighbours: Neighbours) -> dict[int, frozenset[int]]:
+    """The neighbours of a graph whose edges have two different ends and no direction.
 
     A graph need not be connected: its parts are solved one after another.
     """
@@ -157,13 +143,4 @@ def _sets(neighbours: Neighbours) -> list[set[int]]:
                     f"{v} has the neighbour {w}, which does not have it. Give each edge's ends as neighbours of one "
                     "another."
                 )
-    return [set(others) for others in neighbours]
-
-
-def _join(near: list[set[int]], v: int) -> list[int]:
-    """Takes ``v`` out, joining its dependent set into those of its members. Returns the set, ascending."""
-    members = sorted(near[v])
-    for w in members:
-        near[w] |= near[v]
-        near[w] -= {v, w}
-    return members
+    return dict(enumerate(neighbours))

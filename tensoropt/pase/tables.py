@@ -14,6 +14,7 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.search.problem import FloatArray, IntArray, Problem, same_memory
+from tensoropt.search.variables import VariableTable, node_variables, tables_over_variables
 
 __all__ = ["MAX_TABLE_ENTRIES", "Decision", "TimeTables"]
 
@@ -91,25 +92,15 @@ class TimeTables:
     @classmethod
     def of(cls, problem: Problem) -> tuple[TimeTables, tuple[int, ...]]:
         """The tables of a problem, and for each node its variable."""
-        groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
-        number: dict[int, int] = {}
-        variable = tuple(number.setdefault(group, len(number)) for group in groups.tolist())
-        members: list[list[int]] = [[] for _ in number]
-        for node, v in enumerate(variable):
-            members[v].append(node)
+        variable, members = node_variables(problem)
         made = cls(
             tuple(tuple(problem.names[i] for i in nodes) for nodes in members),
             [np.arange(problem.configurations(nodes[0])) for nodes in members],
             problem.time_unit_s,
             {},
         )
-        for node, v in enumerate(variable):
-            made._take((v,), problem.node_time_s[node], problem.node_memory_bytes[node], "node")
-        for e, (u, w) in enumerate(problem.edges.tolist()):
-            a, b = variable[u], variable[w]
-            form = "within" if a == b else "forward" if a < b else "backward"
-            scope = (a,) if a == b else (min(a, b), max(a, b))
-            made._take(scope, problem.edge_time_s[e], problem.edge_memory_bytes[e], form)
+        for table in tables_over_variables(problem, variable):
+            made._take(table)
         return made, variable
 
     @property
@@ -203,24 +194,20 @@ class TimeTables:
         result: FloatArray = known[0]  # type: ignore[index]
         return result
 
-    def _take(self, scope: Scope, time_s: FloatArray, memory_bytes: FloatArray, form: str) -> None:
+    def _take(self, table: VariableTable) -> None:
         """Adds a table of the problem: the least time of its alternatives."""
-        key = (form, same_memory(time_s), same_memory(memory_bytes))
-        self.add(scope, self._once(key, (time_s, memory_bytes), lambda: _taken(time_s, memory_bytes, form)))
+        given = (table.time_s, table.memory_bytes)
+        key = (table.form, *map(same_memory, given))
+        self.add(table.scope, self._once(key, given, lambda: _taken(table)))
 
 
 def _part(table: FloatArray, rows: Sequence[IntArray]) -> FloatArray:
     return np.ascontiguousarray(table[np.ix_(*rows)])
 
 
-def _taken(time_s: FloatArray, memory_bytes: FloatArray, form: str) -> FloatArray:
-    """The table over variables: the least of its alternatives; the diagonal for ends in one group; ends in order."""
-    if form == "within":
-        diagonal = np.arange(time_s.shape[0])
-        time_s, memory_bytes = time_s[diagonal, diagonal], memory_bytes[diagonal, diagonal]
-    axes = 2 if form in ("forward", "backward") else 1
-    time = least_alternative(time_s, memory_bytes, axes)
-    return np.ascontiguousarray(time.T) if form == "backward" else np.ascontiguousarray(time)
+def _taken(table: VariableTable) -> FloatArray:
+    """The table over variables: the least of its alternatives."""
+    return np.ascontiguousarray(least_alternative(*table.over_variables(), len(table.scope)))
 
 
 def least_alternative(time_s: FloatArray, memory_bytes: FloatArray, axes: int) -> FloatArray:

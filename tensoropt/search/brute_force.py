@@ -12,6 +12,7 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.search.problem import Problem
 from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.search.variables import node_variables
 
 __all__ = ["MAX_ASSIGNMENTS", "brute_force"]
 
@@ -29,14 +30,13 @@ def brute_force(problem: Problem) -> Frontier:
         InfeasibleError: every strategy has an infinite cost.
     """
     began = time.perf_counter()
-    groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
-    _, leaders, member = np.unique(groups, return_index=True, return_inverse=True)
+    variable, members = node_variables(problem)
     terms = problem.nodes + len(problem.edges)
     alternatives = [
         (problem.node_tables(i) if i < problem.nodes else problem.edge_tables(i - problem.nodes))[0].shape[-1]
         for i in range(terms)
     ]
-    axes = [problem.configurations(i) for i in leaders.tolist()] + alternatives
+    axes = [problem.configurations(i) for i, *_ in members] + alternatives
     count = math.prod(axes)
     if count > MAX_ASSIGNMENTS:
         raise ProblemError(
@@ -44,7 +44,7 @@ def brute_force(problem: Problem) -> Frontier:
             f"{problem.nodes} nodes. Use another search, such as 'ft'."
         )
     digits = np.stack(np.unravel_index(np.arange(count), axes), axis=1)
-    assignments, picks = digits[:, : len(leaders)][:, member], digits[:, len(leaders) :]
+    assignments, picks = digits[:, : len(members)][:, variable], digits[:, len(members) :]
     sums = np.zeros((2, count))
     for i, which in itertools.product(range(terms), (0, 1)):
         if i < problem.nodes:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.machine import Machine
+from tensoropt.measure.machine import Machine
+from tensoropt.measure.session import session_as_built
 
 __all__ = ["Others", "Reference"]
 
@@ -41,16 +42,14 @@ class Reference:
         self._machine = Machine.of(comm)
         with tf.Graph().as_default() as graph:
             value = tf.compat.v1.placeholder(tf.float32, [])
-            config = tf.compat.v1.ConfigProto()
-            config.graph_options.rewrite_options.disable_meta_optimizer = True
-            self._session = tf.compat.v1.Session(graph=graph, config=config)
+            self._session = session_as_built(graph)
             self._run: Callable[..., Any] = self._session.make_callable(_work(value).op, [value])
         self.seconds()
 
     def seconds(self) -> float:
         """The ranks' mean of what the work takes now. Collective."""
         took = []
-        with self._machine.together(self._comm):
+        with self._machine.in_turn():
             for _ in range(_RUNS):
                 start_s = time.perf_counter()
                 self._run(0.5)

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.exec.kernel_memory import held_by
+from tensoropt.measure.trace import held_by
 
 __all__ = ["memory_parts"]
 

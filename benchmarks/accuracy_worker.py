@@ -23,15 +23,16 @@ from benchmarks.accuracy_memory import memory_parts
 from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
 from benchmarks.accuracy_sample import SAMPLES, Strategy, sample_strategies, told_apart
-from tensoropt.api import costs
+from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
-from tensoropt.api.machine import Machine
 from tensoropt.cost import packing_of
 from tensoropt.exec import resharding
 from tensoropt.exec.engines.launch import start_mpi
 from tensoropt.exec.executor import Executor
-from tensoropt.exec.op_profiler import kernel_seconds
 from tensoropt.mcmc import Network, network_of, simulate
+from tensoropt.measure import operators
+from tensoropt.measure.machine import Machine
+from tensoropt.measure.trace import kernel_seconds
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import reverse_steps
 
@@ -111,7 +112,7 @@ def main() -> None:
     planner = job.planner("data_parallel")
     reference = Reference(job.comm)
     profiled_s = _watch_profile(reference, others)
-    costs.settle_costs(job, planner, topology, flags.costs)
+    settle_costs(job, planner, topology, flags.costs)
     profiled_s.append(reference.seconds())
     measured_s = time.perf_counter() - started
     space = planner.space(topology)
@@ -122,7 +123,7 @@ def main() -> None:
 
     def profiled() -> Any:
         now = others.undisturbed(lambda: tensoropt.init(refresh=True))
-        costs.settle_costs(job, planner, now, flags.costs)
+        settle_costs(job, planner, now, flags.costs)
         return planner.space(now)
 
     runs = []
@@ -270,14 +271,14 @@ def _by_collective(run: _Run, transfers_s: list[float]) -> list[tuple[str, int, 
 def _watch_profile(reference: Reference, others: Others) -> list[float]:
     """Times the reference whenever operators are measured, from now on."""
     profiled_s: list[float] = []
-    run_probes = costs.run_probes
+    run_probes = operators.run_probes
 
     def watched(*arguments: Any) -> Any:
         profiled_s.append(reference.seconds())
         return others.undisturbed(lambda: run_probes(*arguments))
 
-    # Planning calls it by this name; a plain assignment to a module's function does not pass the type check.
-    setattr(costs, "run_probes", watched)  # noqa: B010
+    # Measuring calls it by this name; a plain assignment to a module's function does not pass the type check.
+    setattr(operators, "run_probes", watched)  # noqa: B010
     return profiled_s
 
 

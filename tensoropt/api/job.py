@@ -17,23 +17,22 @@ import tensorflow as tf
 
 from tensoropt.api.agreement import ValueDigests, agree_on_nodes
 from tensoropt.api.effects import is_plain_read
-from tensoropt.api.machine import Machine
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.reference import InitialValues
 from tensoropt.api.seeds import Seeds, resolve_seeds, with_seeds
 from tensoropt.api.strategy import MINI_PARALLELISM, ImportedModel, check_device_count, import_model, sink_of
-from tensoropt.cluster import Topology, collect
+from tensoropt.cluster import Topology
 from tensoropt.errors import ClusterError, CollectiveError, FeedError, PlanError, SessionError, TensorOptError
 from tensoropt.exec.engines.guard import Guard
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
-from tensoropt.exec.engines.measurement import METHOD, EngineMeasurement
-from tensoropt.exec.engines.select import check_collectives, engine_name, make_engine
+from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.training import Training
 from tensoropt.graph.spec import TensorId
 from tensoropt.logs import set_up_logging
+from tensoropt.measure.hardware import collect
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, came_to, stage
 
@@ -100,14 +99,7 @@ class Job:
         elif self.topology is None or refresh:
             self.remeasure = refresh
             with current_watch().working(what):
-                crowded = Machine.of(self.comm).crowding > 1
-                self.topology = collect(
-                    self.comm,
-                    refresh=refresh,
-                    measure=lambda mesh: EngineMeasurement(make_engine(mesh_shape=mesh), crowded=crowded),
-                    engine=engine_name(),
-                    method=METHOD,
-                )
+                self.topology = collect(self.comm, refresh=refresh)
         return self.topology
 
     @contextlib.contextmanager

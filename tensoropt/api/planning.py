@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensoropt.api.costs import optimizer_key
 from tensoropt.api.model import Model
 from tensoropt.api.strategy import ImportedModel
 from tensoropt.baselines import BASELINES, PLACED, apply_baseline
@@ -24,6 +23,7 @@ from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
+from tensoropt.measure.curves import optimizer_key
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import MemoryLimit

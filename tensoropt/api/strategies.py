@@ -12,7 +12,7 @@ from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
 from tensoropt.api.mcmc import Mcmc
 from tensoropt.api.outcome import describe_outcome
-from tensoropt.api.profiling import check_counts, profile
+from tensoropt.api.profile_strategies import check_counts, profile
 from tensoropt.api.strategy import load_plan
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError

@@ -1,10 +1,9 @@
 """Clusters: levels of links and devices, measured or described, and what collectives cost on them."""
 
-from tensoropt.cluster.collection import collect
+from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
 from tensoropt.cluster.collectives import CollectiveModel
 from tensoropt.cluster.device import Device
 from tensoropt.cluster.presets import PRESETS, preset
-from tensoropt.cluster.profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
 from tensoropt.cluster.schema import topology_schema
 from tensoropt.cluster.topology import Level, Topology
 
@@ -17,7 +16,6 @@ __all__ = [
     "Level",
     "ProfileEntry",
     "Topology",
-    "collect",
     "preset",
     "topology_schema",
 ]

@@ -19,7 +19,7 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tensoropt.cluster.profile import COLLECTIVE_KINDS
+from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS
 from tensoropt.cluster.topology import Level, Topology
 from tensoropt.errors import ClusterError
 

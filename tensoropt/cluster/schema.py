@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensoropt.cluster.profile import COLLECTIVE_KINDS
+from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS
 from tensoropt.cluster.topology import SCHEMA_VERSION
 
 __all__ = ["topology_schema"]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensoropt.cluster.collective_profile import CollectiveProfile, group_fits, restricted
 from tensoropt.cluster.device import Device
-from tensoropt.cluster.profile import CollectiveProfile, group_fits, restricted
 from tensoropt.errors import ClusterError
 from tensoropt.storage import write_whole
 from tensoropt.storage.document import Fields, parse_json, read_object, refused, shortened

@@ -24,7 +24,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
-from tensoropt.cluster.probe import available_memory_bytes
+from tensoropt.cluster.host import available_memory_bytes
 from tensoropt.errors import ProblemError
 from tensoropt.search.problem import Problem
 from tensoropt.storage import write_whole

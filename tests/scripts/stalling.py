@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api import costs as costs_module
 from tensoropt.api import job as job_module
 from tensoropt.api import strategies as strategies_module
 from tensoropt.exec.engines import watch as watch_module
 from tensoropt.exec.engines.transport import MpiTransport
+from tensoropt.measure import operators as operators_module
 
 _SIGNALS = {"frozen": signal.SIGSTOP, "killed": signal.SIGKILL}
 
@@ -51,7 +51,7 @@ def main(stage: str, how: str, rank: int) -> None:
         setattr(module, name, wrapped)
 
     before(job_module, "collect", "init")
-    before(costs_module, "run_probes", "profiling")
+    before(operators_module, "run_probes", "profiling")
     before(strategies_module, "find_plan", "search")
     before(job_module, "resolve_seeds", "build")
     if stage == "start":

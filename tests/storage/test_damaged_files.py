@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensoropt.cluster import CollectiveProfile, ProfileEntry, Topology, cache, preset
+from tensoropt.cluster import CollectiveProfile, ProfileEntry, Topology, preset
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime
 from tensoropt.errors import ClusterError, PlanError, ProblemError, TensorOptError
+from tensoropt.measure.cache import OPERATORS, TOPOLOGIES, Kept
 from tensoropt.plan.plan import Plan
 from tensoropt.search import Elimination, Frontier, Problem, load_problem, save_problem
 from tensoropt.search.comparison import Comparison, ComparisonRow
@@ -146,33 +147,22 @@ def test_documents_with_bytes_changed(kind: str, tmp_path: Path) -> None:
     assert refused > MUTATIONS // 4
 
 
-@pytest.mark.parametrize("kind", ["topology", "ops"])
+@pytest.mark.parametrize("kind", [TOPOLOGIES, OPERATORS], ids=lambda kind: kind.name)
 def test_damaged_cache_is_ignored_with_a_warning(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: Kept[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TENSOROPT_CACHE_DIR", str(tmp_path / "cache"))
     caplog.set_level(logging.WARNING)
-    made = topology() if kind == "topology" else op_profile()
-    cache.store_document(kind, KEY, made.to_json())
+    kind.store(KEY, topology() if kind is TOPOLOGIES else op_profile())
     (path,) = (tmp_path / "cache").iterdir()
     whole = path.read_bytes()
-    seeded = random.Random(kind)
+    seeded = random.Random(kind.name)
     ignored = 0
     for turn in range(MUTATIONS):
         changed = mutated_document(json.loads(whole), seeded).encode() if turn % 2 else mutated_bytes(whole, seeded)
         path.write_bytes(changed)
         caplog.clear()
-        found: object
-        if kind == "topology":
-            found = cache.load_topology(KEY)
-        else:
-            document = cache.load_document(kind, KEY)
-            try:
-                found = None if document is None else OpProfile.from_json(document)
-            except ClusterError as error:
-                cache.warn_of_damage(kind, error)
-                found = None
-        if found is None:
+        if kind.load(KEY) is None:
             ignored += 1
             assert "Ignoring the cached" in caplog.text and all(len(r.getMessage()) <= 800 for r in caplog.records)
     assert MUTATIONS // 4 < ignored < MUTATIONS

@@ -1,6 +1,6 @@
-"""What kernels allocate and give back, from TensorFlow's trace of a step.
+"""What TensorFlow's trace of a run says of kernels: how long they took, and what they allocated and gave back.
 
-The trace has every allocation with its time and its bytes as they were asked for; what the allocator adds to them is
+It has every allocation with its time and its bytes as they were asked for; what the allocator adds to them is
 not in it (TensorFlow's for CPUs hands out up to twice as much).
 """
 
@@ -10,7 +10,9 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Held", "held_by"]
+__all__ = ["Held", "held_by", "kernel_seconds"]
+
+_NANOSECOND_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,16 @@ class Held:
 
     peak_bytes: int
     kept_bytes: int
+
+
+def kernel_seconds(step_stats: Any) -> dict[str, float]:
+    """Seconds in the kernel of each node of a traced run (``RunMetadata.step_stats``)."""
+    seconds: dict[str, float] = {}
+    for node in _nodes(step_stats):
+        # By the time of day, which may be set back meanwhile: less than nothing would end the search with an error.
+        took = max(node.op_end_rel_nanos - node.op_start_rel_nanos, 0) * _NANOSECOND_S
+        seconds[node.node_name] = seconds.get(node.node_name, 0.0) + took
+    return seconds
 
 
 def held_by(

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec import op_profiler
-from tensoropt.exec.kernel_memory import Held, held_by
-from tensoropt.exec.op_profiler import BatchTimes, kernel_seconds, measure_batch
-from tensoropt.exec.probes import FunctionProbe, OperatorProbe, Probe
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Mesh
+from tensoropt.measure import probe_batch
+from tensoropt.measure.probe_batch import BatchTimes, measure_batch
+from tensoropt.measure.probes import FunctionProbe, OperatorProbe, Probe
 from tensoropt.plan.configuration import Configuration
 
 pytestmark = pytest.mark.tf
@@ -190,7 +189,7 @@ def test_a_batch_in_which_nobody_can_be_blamed_is_left_out_whole(monkeypatch: py
     def failing(session: Any, batch: Any) -> Any:
         raise tf.errors.InternalError(None, None, "something is wrong")
 
-    monkeypatch.setattr(op_profiler, "_trace", failing)
+    monkeypatch.setattr(probe_batch, "_trace", failing)
     good = FunctionProbe((TensorSpec((8,), "float32"),), lambda x: [tf.negative(x)])
     times = _measure(good, good)
     assert times.probes == (None, None)
@@ -203,20 +202,6 @@ def test_what_failed_on_another_rank_is_left_out_here_too() -> None:
     times = measure_batch([good, good], turn=contextlib.nullcontext, spread=lambda mine: {1}, runs=2)
     assert times.probes[0] is not None and times.probes[1] is None
     assert times.failures == {1: "failed on another rank"}
-
-
-def test_kernels_of_a_trace_are_added_up_by_name() -> None:
-    stats = tf.compat.v1.RunMetadata().step_stats
-    for device in ("one", "other"):
-        entry = stats.dev_stats.add(device=device)
-        entry.node_stats.add(node_name="a", op_start_rel_nanos=10, op_end_rel_nanos=25)
-    assert kernel_seconds(stats) == {"a": pytest.approx(30e-9)}
-
-
-def test_a_kernel_during_which_the_clock_is_set_back_takes_no_time() -> None:
-    stats = tf.compat.v1.RunMetadata().step_stats
-    stats.dev_stats.add().node_stats.add(node_name="a", op_start_rel_nanos=9_000, op_end_rel_nanos=-2_000_000)
-    assert kernel_seconds(stats) == {"a": 0.0}
 
 
 def test_what_kernels_hold_beside_outputs_and_gradients_is_measured() -> None:
@@ -236,17 +221,3 @@ def test_what_kernels_hold_beside_outputs_and_gradients_is_measured() -> None:
     assert held == pytest.approx(size, rel=0.01) and forward >= 2 * size * 0.99
     assert 0 < backward <= 3 * size
     assert alone.scratch_bytes[1:] == (0, 0)
-
-
-def test_buffers_are_followed_by_when_they_are_asked_for_and_given_back() -> None:
-    stats = tf.compat.v1.RunMetadata().step_stats
-    device = stats.dev_stats.add(device="one")
-    records = {"f/a": [(10, 100), (40, -100)], "f/b": [(20, 50), (20, -50), (20, 30)], "b/a": [(35, 8), (36, -8)]}
-    for start, (name, changes) in enumerate(records.items()):
-        node = device.node_stats.add(node_name=name, all_start_micros=[10, 20, 35][start])
-        memory = node.memory.add(allocator_name="cpu")
-        for micros, size in changes:
-            memory.allocation_records.add(alloc_micros=micros, alloc_bytes=size)
-    found = held_by(stats, lambda name: name[0], lambda name: name.startswith("b"))
-    assert found == {"f": Held(150, 130), "b": Held(8, 0)}
-    assert held_by(stats, lambda name: None, lambda name: True) == {}

@@ -25,20 +25,19 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tensoropt.errors import EngineError
-from tensoropt.exec.kernel_memory import Held, held_by
-from tensoropt.exec.probes import Probe
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.measure.machine import COLD_WORK_BYTES
+from tensoropt.measure.probes import Probe
+from tensoropt.measure.session import session_as_built
+from tensoropt.measure.trace import Held, held_by, kernel_seconds
 
-__all__ = ["RUNS", "BatchTimes", "Measured", "kernel_seconds", "measure_batch"]
+__all__ = ["RUNS", "BatchTimes", "Measured", "measure_batch"]
 
 _SCOPE = re.compile(r"\b(in|f|g|b)([0-9]+)/")
-_NANOSECOND_S = 1e-9
 RUNS = 5
 """How often a batch runs, for medians, unless it is said."""
 # How often the clock is read with nothing between, to know what reading it takes.
 _PASSES_OF_NOTHING = 9
-# Written before a cold probe: several times what a core's own cache holds.
-_WORK_BYTES = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,6 @@ def measure_batch(
     spread: Callable[[set[int]], set[int]],
     crowd: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     clock: Callable[[], float] | None = None,
-    config: Any = None,
     runs: int = RUNS,
     traced_runs: int | None = None,
 ) -> BatchTimes:
@@ -104,7 +102,6 @@ def measure_batch(
         spread: the union over ranks of what failed.
         crowd: a context in which all ranks run at once, also those that share a core.
         clock: seconds, to be read around each pass while all ranks run at once; None to go by traces alone.
-        config: the session's ``tf.compat.v1.ConfigProto``.
         runs: how many count without a trace, after one that is thrown away.
         traced_runs: how many count with it; as many, by default.
     """
@@ -112,7 +109,7 @@ def measure_batch(
     while True:
         batch = _Batch(probes, set(failures), clock=clock)
         failures |= batch.failures
-        session = tf.compat.v1.Session(graph=batch.graph, config=_config(config))
+        session = session_as_built(batch.graph)
         try:
             with turn():
                 refused = _broken(session, batch, failures)
@@ -137,17 +134,6 @@ def measure_batch(
         finally:
             session.close()
         return BatchTimes(_measured(batch, kernels_s, held, failures), failures, traced_s, plain_s, passes_s)
-
-
-def kernel_seconds(step_stats: Any) -> dict[str, float]:
-    """Seconds in the kernel of each node of a traced run (``RunMetadata.step_stats``)."""
-    seconds: dict[str, float] = {}
-    for device in step_stats.dev_stats:
-        for node in device.node_stats:
-            # By the time of day, which may be set back meanwhile: less than nothing would end the search with an error.
-            took = max(node.op_end_rel_nanos - node.op_start_rel_nanos, 0) * _NANOSECOND_S
-            seconds[node.node_name] = seconds.get(node.node_name, 0.0) + took
-    return seconds
 
 
 def _pass_of(name: str) -> tuple[str, int] | None:
@@ -272,15 +258,6 @@ def _trace(session: Any, batch: _Batch) -> Any:
     return metadata.step_stats
 
 
-def _config(config: Any) -> Any:
-    result = tf.compat.v1.ConfigProto()
-    if config is not None:
-        result.CopyFrom(config)
-    # Rewriting would move and merge what is to be told apart.
-    result.graph_options.rewrite_options.disable_meta_optimizer = True
-    return result
-
-
 @dataclass(slots=True)
 class _Built:
     """The tensors of one probe in a graph."""
@@ -348,7 +325,7 @@ class _Batch:
                     self._made_up(spec, *probe.integers(place)) for place, spec in enumerate(probe.local_inputs())
                 ]
                 with tf.control_dependencies(inputs):
-                    between = [tf.fill([_WORK_BYTES // 4], self.value)] if probe.is_cold else []
+                    between = [tf.fill([COLD_WORK_BYTES // 4], self.value)] if probe.is_cold else []
             begun = self._read_clock("f", number, [self.target, *inputs, *between])
             with tf.control_dependencies(begun), tf.name_scope(f"f{number}"):
                 outputs = probe.forward(inputs, talk)

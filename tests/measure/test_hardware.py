@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
 
 from tensoropt.cluster import COLLECTIVE_KINDS, Topology
-from tensoropt.cluster.collection import level_sizes
 from tests.mpi_support import MpiRunError, run_mpi
 
-SCRIPT = Path(__file__).with_name("collection_ranks.py")
+pytestmark = pytest.mark.mpi
+
+SCRIPT = Path(__file__).with_name("hardware_ranks.py")
 
 
-@pytest.mark.pure
-@pytest.mark.parametrize(
-    ("hosts", "levels"),
-    [
-        ("a", (("device", 1),)),
-        ("aaaa", (("device", 4),)),
-        ("aabb", (("host", 2), ("device", 2))),
-        ("aaabbbccc", (("host", 3), ("device", 3))),
-        ("ab", (("host", 2),)),
-    ],
-)
-def test_equal_runs_of_ranks_on_hosts_are_levels(
-    hosts: str, levels: tuple[tuple[str, int], ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    assert level_sizes(list(hosts)) == levels
-    assert not caplog.records
-
-
-@pytest.mark.pure
-@pytest.mark.parametrize(("hosts", "counts"), [("abab", "a: 2, b: 2"), ("aaab", "a: 3, b: 1"), ("aba", "a: 2, b: 1")])
-def test_irregular_hosts_are_one_flat_level_with_a_warning(
-    hosts: str, counts: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert level_sizes(list(hosts)) == (("rank", len(hosts)),)
-    assert counts in caplog.text and "--map-by slot" in caplog.text
-
-
-@pytest.mark.mpi
 def test_four_ranks_collect_one_topology_and_remember_it(tmp_path: Path) -> None:
     done = run_mpi(SCRIPT, 4, "healthy", env={"TENSOROPT_CACHE_DIR": str(tmp_path)})
     result = json.loads(done.stdout)
@@ -63,7 +34,6 @@ def test_four_ranks_collect_one_topology_and_remember_it(tmp_path: Path) -> None
     assert result["cached_s"] < result["measured_s"] / 3
 
 
-@pytest.mark.mpi
 def test_failure_is_an_error_on_every_rank(tmp_path: Path) -> None:
     done = run_mpi(SCRIPT, 4, "failing", env={"TENSOROPT_CACHE_DIR": str(tmp_path)})
     result = json.loads(done.stdout)
@@ -77,7 +47,6 @@ def test_failure_is_an_error_on_every_rank(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.mpi
 def test_rank_that_fails_inside_a_collective_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(MpiRunError, match="ended with exit code") as caught:
         run_mpi(SCRIPT, 4, "deserting", timeout=60, env={"TENSOROPT_CACHE_DIR": str(tmp_path)})

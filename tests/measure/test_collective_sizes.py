@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tensoropt.cluster import COLLECTIVE_KINDS, CollectiveModel, Device, Level, Topology, preset
-from tensoropt.cluster.benchmark import fitted_levels, measure_profile, measured_groups
 from tensoropt.errors import ClusterError
+from tensoropt.measure.collective_sizes import measure_profile, measured_groups
+from tensoropt.measure.levels import fitted_levels
 
 pytestmark = pytest.mark.pure
 

@@ -8,10 +8,14 @@ import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 from mpi4py import MPI
 
-from tensoropt.cluster import cache, collect, collection, probe
+from tensoropt.cluster import host
 from tensoropt.errors import ClusterError
+from tensoropt.measure import hardware
+from tensoropt.measure.hardware import collect
+from tensoropt.storage import cache_directory
 
 COMM = MPI.COMM_WORLD
 
@@ -29,6 +33,20 @@ class Made:
         pass
 
 
+def sum_of_all(kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
+    """Whatever the kind, a sum over all ranks."""
+    array = np.ones(size_bytes // 4, np.float32)
+    out = np.empty_like(array)
+    start_s = time.perf_counter()
+    for _ in range(calls):
+        COMM.Allreduce(array, out)
+    return (time.perf_counter() - start_s) / calls
+
+
+def made(mesh: tuple[int, ...], crowded: bool) -> Made:
+    return Made(sum_of_all)
+
+
 def error_of(function: Callable[[], object]) -> list[str]:
     """The ClusterError's text on every rank."""
     try:
@@ -42,26 +60,26 @@ def error_of(function: Callable[[], object]) -> list[str]:
 
 def healthy() -> dict[str, object]:
     start_s = time.perf_counter()
-    first = collect(COMM, budget_s=1.0)
+    first = collect(COMM, budget_s=1.0, engine="numpy", measure=made)
     measured_s = time.perf_counter() - start_s
     start_s = time.perf_counter()
-    second = collect(COMM, budget_s=1.0)
+    second = collect(COMM, budget_s=1.0, engine="numpy", measure=made)
     cached_s = time.perf_counter() - start_s
     COMM.Barrier()
     if COMM.rank == 0:
-        for path in cache.cache_directory().iterdir():
+        for path in cache_directory().iterdir():
             path.write_text("damaged", encoding="utf-8")
     COMM.Barrier()
-    third = collect(COMM, budget_s=0.2)
-    refreshed = collect(COMM, budget_s=0.2, refresh=True)
-    other_engine = collect(COMM, budget_s=0.0, engine="invented", measure=lambda mesh: Made(lambda *_: 1e-5))
+    third = collect(COMM, budget_s=0.2, engine="numpy", measure=made)
+    refreshed = collect(COMM, budget_s=0.2, engine="numpy", measure=made, refresh=True)
+    other_engine = collect(COMM, budget_s=0.0, engine="invented", measure=lambda mesh, crowded: Made(lambda *_: 1e-5))
     return {
         "topology": first.to_json(),
         "equal": COMM.allgather([t.fingerprint() for t in (first, second, third, refreshed, other_engine)]),
         "same_profile": [first.profile == other.profile for other in (second, third, refreshed, other_engine)],
         "measured_s": measured_s,
         "cached_s": cached_s,
-        "files": len(list(cache.cache_directory().iterdir())),
+        "files": len(list(cache_directory().iterdir())),
     }
 
 
@@ -69,28 +87,32 @@ def failing() -> dict[str, object]:
     def broken(kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
         raise RuntimeError(f"no {kind} here")
 
-    everywhere = error_of(lambda: collect(COMM, measure=lambda mesh: Made(broken), engine="broken", budget_s=0.1))
+    everywhere = error_of(
+        lambda: collect(COMM, measure=lambda mesh, crowded: Made(broken), engine="broken", budget_s=0.1)
+    )
 
     def late(kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
         if COMM.rank == 2 and kind == "broadcast":
             raise RuntimeError("rank 2 cannot broadcast")
         return 1e-5
 
-    without_waiting = error_of(lambda: collect(COMM, measure=lambda mesh: Made(late), engine="late", budget_s=0.1))
+    without_waiting = error_of(
+        lambda: collect(COMM, measure=lambda mesh, crowded: Made(late), engine="late", budget_s=0.1)
+    )
 
     def unreadable() -> str:
         if COMM.rank in (1, 3):
             raise OSError("no such file: cpuinfo")
         return "cpu"
 
-    probe.cpu_model = unreadable  # type: ignore[assignment]
-    local = error_of(lambda: collect(COMM))
+    host.cpu_model = unreadable  # type: ignore[assignment]
+    local = error_of(lambda: collect(COMM, engine="numpy", measure=made))
     return {"everywhere": everywhere, "without_waiting": without_waiting, "local": local}
 
 
 def deserting() -> dict[str, object]:
     """Rank 1 fails where the others wait for it: nothing but the end of the job helps."""
-    collection._FAILURE_GRACE_S = 0.5
+    hardware._FAILURE_GRACE_S = 0.5
 
     def measure(kind: str, axes: tuple[int, ...], size_bytes: int, calls: int) -> float:
         if COMM.rank == 1:
@@ -98,7 +120,7 @@ def deserting() -> dict[str, object]:
         COMM.Barrier()
         return 1e-5
 
-    collect(COMM, measure=lambda mesh: Made(measure), engine="deserting")
+    collect(COMM, measure=lambda mesh, crowded: Made(measure), engine="deserting")
     return {}
 
 

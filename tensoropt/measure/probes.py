@@ -1,4 +1,4 @@
-"""Pieces of a local graph that can be measured by themselves: what ``exec/op_profiler.py`` builds and runs."""
+"""Pieces of a local graph that can be measured by themselves: what ``probe_batch.py`` builds and runs."""
 
 from __future__ import annotations
 

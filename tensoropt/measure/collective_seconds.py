@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import partition
+from tensoropt.measure.machine import COLD_WORK_BYTES, WARM_BYTES
+from tensoropt.measure.session import session_as_built
 
 __all__ = ["METHOD", "EngineMeasurement"]
 
@@ -18,16 +20,13 @@ METHOD = "with work in between, every other large buffer made before it, less th
 _STACKED = ("reduce_scatter", "all_to_all")
 # A run has one of these numbers of collectives.
 _CHAINS = (2, 4, 8)
-# A smaller buffer that was made some operators ago is still in a core's own cache.
-_WARM_BYTES = 2**18
-# Written between two collectives: several times what a core's own cache holds, as between those of a step.
-_WORK_BYTES = 2**23
-# The same where ranks share cores: what another rank still has to do is then a part of how long a collective takes.
+# Written between two collectives where ranks share cores, instead of what leaves caches cold: what another rank still
+# has to do is a part of how long a collective takes there.
 _CROWDED_WORK_BYTES = 2**20
 
 
 class EngineMeasurement:
-    """Measures on this rank while all the others measure the same; see ``tensoropt.cluster.benchmark.Measure``.
+    """Measures on this rank while all the others measure the same; see ``tensoropt.measure.collective_sizes.Measure``.
 
     In a step, a collective meets cold caches and ranks that come at different times. Back to back on the same buffer,
     a small one takes a fifth of what it takes there. So work that every rank does for itself comes before each
@@ -79,15 +78,13 @@ class _Chain:
         self._members = partition(engine.mesh_shape, axes)
         self._size = len(self._members[0])
         self._stacked = kind in _STACKED
-        self._work_bytes = _CROWDED_WORK_BYTES if crowded else _WORK_BYTES
+        self._work_bytes = _CROWDED_WORK_BYTES if crowded else COLD_WORK_BYTES
         graph = tf.Graph()
-        config = tf.compat.v1.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
         with graph.as_default(), tf.device(engine.device):
             extent = tf.compat.v1.placeholder(tf.int32, [], name="extent")
             # Fed, so that nothing is computed once and for all.
             value = tf.compat.v1.placeholder(tf.float32, [], name="value")
-            self.session = tf.compat.v1.Session(graph=graph, config=config)
+            self.session = session_as_built(graph)
             self._runs = {}
             for count in _CHAINS:
                 fetches = (
@@ -103,7 +100,7 @@ class _Chain:
         count = max((known for known in _CHAINS if known <= calls), default=_CHAINS[0])
         results = [run(extent, 1.0) for run in self._runs[count]]
         if len(results) == 1:
-            parts = (0,) if elements * 4 < _WARM_BYTES else (0, 1)
+            parts = (0,) if elements * 4 < WARM_BYTES else (0, 1)
             return float(np.mean([np.median(results[0][first::2]) for first in parts]))
         work_s, all_s = results
         return max(float(all_s - work_s) / (count - 1), 0.0)

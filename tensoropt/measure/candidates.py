@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from tensoropt.cluster import Topology
 from tensoropt.cost import AnalyticCost, OpCall, gradient_positions, profile_key, whole_key
-from tensoropt.exec.op_profiler import RUNS
-from tensoropt.exec.probes import OperatorProbe, can_be_measured
-from tensoropt.search.space import SearchSpace
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.rule import OpRule
+from tensoropt.layout import Mesh
+from tensoropt.measure.probe_batch import RUNS
+from tensoropt.measure.probes import OperatorProbe, can_be_measured
+from tensoropt.plan.configuration import Configuration
 
-__all__ = ["Candidate", "candidates_of", "in_batches", "likeliest_first", "runs_of"]
+__all__ = ["Candidate", "Space", "candidates_of", "in_batches", "likeliest_first", "runs_of"]
 
 _LEAST_S = 1e-9
 _BATCH_BYTES = 2**29
@@ -25,6 +30,34 @@ _BATCH_S = 0.1
 # A batch that takes longer than this by the analytic model runs less often: its times are large beside what disturbs
 # them, and there is little time for the other batches.
 _LONG_S, _LONG_RUNS = 0.03, 3
+
+
+class Space(Protocol):
+    """What there is to know of a search's space: its operators, and how each may be divided."""
+
+    @property
+    def graph(self) -> Graph:
+        """Whose operators they are."""
+        ...
+
+    @property
+    def mesh(self) -> Mesh:
+        """The factor mesh of the devices."""
+        ...
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """Those of the training step."""
+        ...
+
+    @property
+    def rules(self) -> Mapping[str, OpRule]:
+        """By the operator's name."""
+        ...
+
+    def choices(self, name: str, /) -> tuple[Configuration, ...]:
+        """The configurations that an operator may have."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +81,7 @@ class Candidate:
     size_bytes: float
 
 
-def candidates_of(topology: Topology, space: SearchSpace, rank: int) -> dict[str, Candidate]:
+def candidates_of(topology: Topology, space: Space, rank: int) -> dict[str, Candidate]:
     """Everything that the space can ask for, by its ``profile_key``."""
     analytic = AnalyticCost(topology)
     found: dict[str, Candidate] = {}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import tensoropt as to
-from tensoropt.api.candidates import Candidate, candidates_of, in_batches, likeliest_first, runs_of
 from tensoropt.api.model import current_model
 from tensoropt.api.strategy import import_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.measure.candidates import Candidate, candidates_of, in_batches, likeliest_first, runs_of
 from tensoropt.search.space import SearchSpace
 from tests.plan.small_graphs import mlp
 

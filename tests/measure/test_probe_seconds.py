@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensoropt.api import curves
-from tensoropt.api.costs import _medians
-from tensoropt.api.curves import _mean, _pace, run_probes
-from tensoropt.api.machine import Machine
-from tensoropt.cost import Curve
-from tensoropt.exec.op_profiler import BatchTimes, Measured
-from tensoropt.exec.probes import FunctionProbe, Probe
+from tensoropt.measure import probe_seconds
+from tensoropt.measure.machine import Machine, Rank
+from tensoropt.measure.probe_batch import BatchTimes, Measured
+from tensoropt.measure.probe_seconds import _pace, run_probes
+from tensoropt.measure.probes import FunctionProbe, Probe
 
 pytestmark = pytest.mark.tf
 
 
 def _run_probes(
-    monkeypatch: pytest.MonkeyPatch, crowding: float, *, gpus: Sequence[str] = (), others_gpus: bool = False
+    monkeypatch: pytest.MonkeyPatch, cores: int, *, gpus: Sequence[str] = (), others_gpus: bool = False
 ) -> tuple[Any, list[tuple[float, float, Measured] | None]]:
-    """The clock that two ranks measure two probes by, of which one fails, and what is made of the measurements."""
+    """The clock that two ranks on some cores measure two probes by, of which one fails, and what is made of it."""
     mine = np.array([[1.0, 4.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0], [9.0, 4.0, 0.0, 0.0]])
     other = np.array([[2.0, 3.0, 0.0, 0.0]] * 3)
     clocks = []
@@ -40,15 +38,16 @@ def _run_probes(
             return [value, (5.0, (5.0,) * 3, other)]
         return [value, [(2.0, 3.0), (0.0, 0.0)]]
 
-    monkeypatch.setattr(curves, "measure_batch", measure)
-    monkeypatch.setattr(curves.tf.config, "list_physical_devices", lambda kind: list(gpus))
-    machine = Machine({}, crowding, int(crowding), 0)
-    found = run_probes(machine, SimpleNamespace(allgather=allgather), [FunctionProbe((), lambda: [])] * 2)
+    monkeypatch.setattr(probe_seconds, "measure_batch", measure)
+    monkeypatch.setattr(probe_seconds.tf.config, "list_physical_devices", lambda kind: list(gpus))
+    ranks = [Rank("host", "cpu", (rank % cores,), 2**30, ()) for rank in range(2)]
+    comm: Any = SimpleNamespace(rank=0, allgather=allgather)
+    found = run_probes(Machine(comm, ranks), [FunctionProbe((), lambda: [])] * 2)
     return clocks[0], found
 
 
 def test_kernels_take_as_much_longer_as_all_passes_take_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, found = _run_probes(monkeypatch, 1.0)
+    clock, found = _run_probes(monkeypatch, 2)
     assert clock is time.perf_counter
     assert found[0] is not None and found[1] is None
     # Kernels take 1.5 and 3.5; the slowest of each pass takes 2 and 4, but for a run that was disturbed.
@@ -56,7 +55,7 @@ def test_kernels_take_as_much_longer_as_all_passes_take_the_slowest_rank(monkeyp
 
 
 def test_ranks_that_share_a_core_take_it_for_their_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, found = _run_probes(monkeypatch, 2.0)
+    clock, found = _run_probes(monkeypatch, 1)
     assert clock is time.process_time
     assert found == [(2.0 * (1.0 + 2.0) / 2, 2.0 * (4.0 + 3.0) / 2, Measured(1.0, 4.0)), None]
 
@@ -65,7 +64,7 @@ def test_ranks_that_share_a_core_take_it_for_their_processor_time(monkeypatch: p
 def test_no_clock_tells_what_gpus_do_and_ranks_agree(
     monkeypatch: pytest.MonkeyPatch, gpus: list[str], others_gpus: bool
 ) -> None:
-    clock, found = _run_probes(monkeypatch, 1.0, gpus=gpus, others_gpus=others_gpus)
+    clock, found = _run_probes(monkeypatch, 2, gpus=gpus, others_gpus=others_gpus)
     assert clock is None
     # The slowest of each pass together takes six, and each rank alone five.
     assert found[0] is not None and found[1] is None
@@ -84,14 +83,3 @@ def test_a_disturbance_has_bounds_and_without_kernels_there_is_no_pace() -> None
     assert _pace([(2.0, (20.0,), passes)]) == 1.5
     assert _pace([(2.0, (0.1,), passes)]) == 0.8
     assert _pace([(0.0, (), np.zeros((0, 0)))]) == 1.0
-
-
-def test_a_curve_is_the_median_of_its_rounds() -> None:
-    rounds = [{"sum": Curve((1, 2), seconds)} for seconds in ((1.0, 4.0), (2.0, 3.0), (9.0, 9.0))]
-    assert _medians(rounds) == {"sum": Curve((1, 2), (2.0, 4.0))}
-    assert _medians([]) == {}
-
-
-def test_probes_that_cannot_be_measured_do_not_count() -> None:
-    assert _mean([(1.0, 0.0), None, (3.0, 0.0)]) == (2.0,)
-    assert _mean([None]) is None

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tensoropt.cluster.profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
-from tensoropt.cluster.topology import Level, Topology
+from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
+from tensoropt.cluster.topology import Topology
 
-__all__ = ["Measure", "Synchronisation", "fitted_levels", "measure_profile"]
+__all__ = ["Measure", "Synchronisation", "measure_profile"]
 
 # Runs a kind of collective over this rank's group of factor-mesh axes, with input buffers of so many bytes (whole
 # float32 elements for each member), so many times in a row; gives the seconds of one on this rank.
@@ -229,23 +229,3 @@ class _Stopwatch:
 def _calls(seconds: float) -> int:
     """How many calls make a repetition that the clock can measure."""
     return min(max(math.ceil(_MIN_REPETITION_S / max(seconds, 1e-9)), 1), _MAX_CALLS)
-
-
-def fitted_levels(topology: Topology) -> tuple[Level, ...]:
-    """The levels with latency and bandwidth from the profile's all_reduce, for what the profile leaves out.
-
-    The inverse of the model of ``CollectiveModel``: latency is all that the smallest size takes, and the bandwidth is
-    that of what the largest takes longer. Groups contended
-    while they were measured, so links are no longer ``shared``. Levels of one unit keep their figures.
-    """
-    levels = list(topology.levels)
-    for index, level in enumerate(topology.levels):
-        group = tuple(level.size if other == index else 1 for other in range(len(levels)))
-        entry = None if topology.profile is None else topology.profile.find("all_reduce", group)
-        if entry is None:
-            continue
-        latency_s = entry.seconds[0] / math.ceil(math.log2(level.size))
-        sent_bytes = 2 * (level.size - 1) / level.size * entry.sizes_bytes[-1]
-        longer_s = entry.seconds[-1] - entry.seconds[0]
-        levels[index] = Level(level.name, level.size, latency_s, sent_bytes / (longer_s or entry.seconds[-1]))
-    return tuple(levels)

@@ -1,27 +1,14 @@
-"""What one process can see of its host: cores, memory, processor, and how fast it computes and copies."""
+"""What one process can see of its host: cores, memory, processor."""
 
 from __future__ import annotations
 
 import os
 import platform
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-__all__ = [
-    "affinity",
-    "available_memory_bytes",
-    "cores_per_rank",
-    "cpu_model",
-    "measure_flops_per_s",
-    "measure_memory_bandwidth_bytes_per_s",
-]
-
-_MATMUL_SIZE = 384  # 0.1 GFLOP: a few milliseconds on a core, and large enough for the processor's peak
-_COPY_BYTES = 32 * 2**20  # larger than a core's share of any cache
+__all__ = ["affinity", "available_memory_bytes", "cores_per_rank", "cpu_model"]
 
 
 def affinity() -> tuple[int, ...]:
@@ -55,8 +42,7 @@ def cpu_model(proc: Path = Path("/proc")) -> str:
 
 
 def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that new allocations on this host can use: what the kernel calls available, within cgroup
-    limits."""
+    """Memory that new allocations on this host can use: what the kernel calls available, within cgroup limits."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         for line in (proc / "meminfo").read_text(encoding="utf-8").splitlines():
@@ -113,30 +99,3 @@ def _read_statistic(path: Path, name: str) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
-
-
-def measure_flops_per_s(dtype: str, budget_s: float = 0.1) -> float:
-    """Floating-point operations per second of a matrix product with NumPy, for about ``budget_s``."""
-    left = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype=dtype)
-    out = np.empty_like(left)
-    calls_per_s = _calls_per_s(lambda: np.matmul(left, left, out=out), budget_s)
-    return 2 * _MATMUL_SIZE**3 * calls_per_s
-
-
-def measure_memory_bandwidth_bytes_per_s(budget_s: float = 0.1) -> float:
-    """Bytes read and written per second while copying a large array, for about ``budget_s``."""
-    source = np.ones(_COPY_BYTES, dtype=np.uint8)
-    target = np.empty_like(source)
-    return 2 * _COPY_BYTES * _calls_per_s(lambda: np.copyto(target, source), budget_s)
-
-
-def _calls_per_s(function: Callable[[], object], budget_s: float) -> float:
-    """Calls per second, of as many as fit into the budget and at least one; a first call warms up."""
-    function()
-    calls, start = 0, time.perf_counter()
-    while True:
-        function()
-        calls += 1
-        elapsed_s = time.perf_counter() - start
-        if elapsed_s >= budget_s:
-            return calls / elapsed_s

@@ -1,0 +1,134 @@
+"""The ranks of a job on their hosts: what each has, and how they take turns where they outnumber the cores."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tensoropt.cluster import host
+
+__all__ = ["COLD_WORK_BYTES", "WARM_BYTES", "Communicator", "Machine", "Rank"]
+
+_T = TypeVar("_T")
+
+WARM_BYTES = 2**18
+"""What is smaller and was made some operators ago is still in a core's own cache."""
+COLD_WORK_BYTES = 2**23
+"""Several times what a core's own cache holds: whoever writes as much finds nothing there that was made before."""
+
+_POLL_S = 2e-4
+# What decides how many threads NumPy computes with.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Communicator(Protocol):
+    """What measuring needs of an mpi4py communicator of all ranks."""
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        ...
+
+    def allgather(self, value: _T, /) -> list[_T]:
+        """Every rank's value, on all of them."""
+        ...
+
+    def bcast(self, value: _T, /, root: int = 0) -> _T:
+        """The root's value, on all ranks."""
+        ...
+
+    def Ibarrier(self) -> Any:
+        """A request whose ``Test()`` says whether all ranks have come here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What one rank says of itself.
+
+    Attributes:
+        host: its name.
+        cpu: the processor's name.
+        affinity: numbers of the processors that the rank may run on.
+        memory_bytes: that new allocations on the host can use.
+        environment: the variables that say with how many threads NumPy computes.
+    """
+
+    host: str
+    cpu: str
+    affinity: tuple[int, ...]
+    memory_bytes: int
+    environment: tuple[str, ...]
+
+    @classmethod
+    def of_this_process(cls) -> Rank:
+        """This one."""
+        return cls(
+            os.uname().nodename,
+            host.cpu_model(),
+            host.affinity(),
+            host.available_memory_bytes(),
+            tuple(os.environ.get(name, "") for name in _THREADS),
+        )
+
+
+class Machine:
+    """The ranks' hosts, and this rank's place among them.
+
+    Attributes:
+        comm: of all ranks.
+        ranks: what each says of itself.
+        hosts: the name of each rank's.
+        cores: of each rank; those that share a core have equal parts of it.
+        crowding: by how much a rank's work takes longer because ranks share cores.
+    """
+
+    def __init__(self, comm: Communicator, ranks: Sequence[Rank]) -> None:
+        """Takes what :meth:`of` gathers."""
+        self.comm = comm
+        self.ranks = tuple(ranks)
+        self.hosts = [rank.host for rank in ranks]
+        self.cores = [0.0] * len(ranks)
+        for name in dict.fromkeys(self.hosts):
+            members = [index for index, other in enumerate(self.hosts) if other == name]
+            shares = host.cores_per_rank([ranks[index].affinity for index in members])
+            for index, share in zip(members, shares, strict=True):
+                self.cores[index] = share
+        self.crowding = max(1.0, 1.0 / min(self.cores))
+        # How many turns ranks take, so that no more run at once than there are cores, and which is this rank's.
+        self._turns = math.ceil(self.crowding - 1e-9)
+        mine = self.hosts[comm.rank]
+        self._turn = self.hosts[: comm.rank].count(mine) // -(-self.hosts.count(mine) // self._turns)
+
+    @classmethod
+    def of(cls, comm: Communicator) -> Machine:
+        """Collective over ``comm``."""
+        return cls(comm, comm.allgather(Rank.of_this_process()))
+
+    @contextlib.contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """This rank's turn: at most as many ranks as cores are in it at the same time. Collective."""
+        for _ in range(self._turn):
+            self._meet()
+        self._meet()
+        yield
+        for _ in range(self._turns - self._turn):
+            self._meet()
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """All ranks are in it at the same time, also those that share a core. Collective."""
+        self._meet()
+        yield
+        self._meet()
+
+    def _meet(self) -> None:
+        """A barrier that leaves the core to those who work."""
+        request = self.comm.Ibarrier()
+        while not request.Test():
+            time.sleep(_POLL_S)

@@ -1,4 +1,6 @@
-"""The stages of a job as people see them: one line each with its seconds, and a word every few seconds of a long one.
+"""What a job does: people see its stages, one line each with its seconds, and a word every few seconds of a long one.
+
+What people see, a listener may tell others of, such as ranks that wait for this process (``exec/engines/watch.py``).
 
 Example::
 
@@ -15,41 +17,60 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from tensoropt.logs import is_speaker, set_up_logging
 
-__all__ = ["announce", "came_to", "counting", "doing", "stage"]
+__all__ = ["Work", "announce", "came_to", "counting", "doing", "listen", "stage", "working"]
 
 _log = logging.getLogger("tensoropt")
 _EVERY_S = 4.0  # nobody should have to look at nothing for more than five
 
-_running: list[_Stage] = []  # the innermost last
+_running: list[Work] = []  # the innermost last
+_listener: Callable[[Work | None], None] | None = None
 _said_s = 0.0  # when something was said last, on the monotonic clock
 
 
-class _Stage:
+class Work:
     """A part of a job.
 
     Attributes:
-        name: of the stage.
+        what: it is.
+        began_s: when, on the monotonic clock.
+        detail: what it does now.
+    """
+
+    def __init__(self, what: str) -> None:
+        """Begins now."""
+        self.what = what
+        self.began_s = time.monotonic()
+        self.detail = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.detail}" if self.detail else self.what
+
+
+class _Stage(Work):
+    """A part that has a line.
+
+    Attributes:
+        name: of the stage, in its line.
         result: what came of it, for its line.
-        detail: what it does now, for what is said while it takes long.
         is_drawn: whether a bar shows that it goes on.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, what: str) -> None:
         """Begins now."""
+        super().__init__(what)
         self.name = name
         self.result = ""
-        self.detail = ""
         self.is_drawn = False
-        self._began_s = time.monotonic()
         self._over = threading.Event()
 
     @property
     def seconds(self) -> float:
         """Since it began."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self.began_s
 
     def end(self) -> None:
         """Nothing more is said about it."""
@@ -58,44 +79,95 @@ class _Stage:
     def say_that_it_goes_on(self) -> None:
         """Says so whenever nothing was said for some seconds, until the end; in a thread of its own."""
         while not self._over.wait(max(_said_s + _EVERY_S - time.monotonic(), 0.05)):
-            if time.monotonic() - _said_s >= _EVERY_S and _running[-1:] == [self] and not self.is_drawn:
+            if time.monotonic() - _said_s >= _EVERY_S and _innermost(_Stage) is self and not self.is_drawn:
                 announce(f"{self.name}: {f'{self.detail}, ' if self.detail else ''}{self.seconds:.0f} s so far")
 
 
+def listen(listener: Callable[[Work | None], None] | None) -> None:
+    """Has a function called with this process's innermost work whenever that changes, instead of the one before.
+
+    It hears of the work that goes on now at once; of None when none goes on any more.
+    """
+    global _listener
+    _listener = listener
+    if _running:
+        _tell()
+
+
+def _tell() -> None:
+    if _listener is not None:
+        _listener(_running[-1] if _running else None)
+
+
+_Kind = TypeVar("_Kind", bound=Work)
+
+
+def _innermost(kind: type[_Kind]) -> _Kind | None:
+    # A copy, as the thread of a stage asks, too.
+    return next((work for work in reversed(_running.copy()) if isinstance(work, kind)), None)
+
+
 @contextlib.contextmanager
-def stage(name: str) -> Iterator[None]:
+def _run(work: Work) -> Iterator[None]:
+    _running.append(work)
+    _tell()
+    try:
+        yield
+    finally:
+        _running.remove(work)
+        _tell()
+
+
+def working(what: str) -> contextlib.AbstractContextManager[None]:
+    """This process does its own part of something inside the block, for which others may have to wait long."""
+    return _run(Work(what))
+
+
+@contextlib.contextmanager
+def stage(name: str, what: str | None = None) -> Iterator[None]:
     """A stage, whose line rank 0 says at its end, at the level ``info``. One that fails has none: its error tells.
+
+    Inside, this process is at work, as inside :func:`working`.
 
     Args:
         name: of the stage.
+        what: it is to those who wait for it; by default its name.
 
     Raises:
         SessionError: TENSOROPT_LOG is no level.
     """
     set_up_logging()
-    this = _Stage(name)
-    _running.append(this)
+    this = _Stage(name, name if what is None else what)
     if is_speaker() and _log.isEnabledFor(logging.INFO):
         threading.Thread(target=this.say_that_it_goes_on, name=f"tensoropt-{name}", daemon=True).start()
     try:
-        yield
+        with _run(this):
+            yield
     finally:
         this.end()
-        _running.remove(this)
     announce(f"{name}: {f'{this.result}, ' if this.result else ''}{this.seconds:.1f} s")
 
 
 def doing(detail: str) -> None:
-    """Says what the running stage, if there is one, does now."""
+    """Says what this process does now: to people of the running stage, to listeners of the innermost work."""
+    _set_detail(detail)
+    _log.debug("%s", detail)
+
+
+def _set_detail(detail: str) -> None:
+    of_people = _innermost(_Stage)
+    if of_people is not None:
+        of_people.detail = detail
     if _running:
         _running[-1].detail = detail
-    _log.debug("%s", detail)
+        _tell()
 
 
 def came_to(result: str) -> None:
     """Says what came of the running stage, if there is one, for its line."""
-    if _running:
-        _running[-1].result = result
+    of = _innermost(_Stage)
+    if of is not None:
+        of.result = result
 
 
 @contextlib.contextmanager
@@ -109,23 +181,22 @@ def counting(total: int, what: str) -> Iterator[Callable[[], None]]:
     Returns:
         To be called after each part.
     """
-    of = _running[-1] if _running else _Stage("")
-    with _bar(of, total, what) as draw:
+    with _bar(_innermost(_Stage), total, what) as draw:
         done = 0
-        of.detail = f"{done} of {total} {what}"
+        _set_detail(f"{done} of {total} {what}")
 
         def advance() -> None:
             nonlocal done
             done += 1
-            of.detail = f"{done} of {total} {what}"
+            _set_detail(f"{done} of {total} {what}")
             draw()
 
         yield advance
 
 
 @contextlib.contextmanager
-def _bar(of: _Stage, total: int, what: str) -> Iterator[Callable[[], None]]:
-    if not (is_speaker() and _log.isEnabledFor(logging.INFO)):
+def _bar(of: _Stage | None, total: int, what: str) -> Iterator[Callable[[], None]]:
+    if of is None or not (is_speaker() and _log.isEnabledFor(logging.INFO)):
         yield lambda: None
         return
     from rich.console import Console

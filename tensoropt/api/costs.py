@@ -10,8 +10,7 @@ from tensoropt.api.planning import Planner
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
 from tensoropt.exec.engines.settings import setting
-from tensoropt.exec.engines.watch import current_watch
-from tensoropt.measure.operators import measure_operators
+from tensoropt.measure.operators import MEASURING_OPERATORS, measure_operators
 from tensoropt.stages import stage
 
 __all__ = ["COSTS", "check_costs", "settle_costs"]
@@ -59,9 +58,8 @@ def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | No
         return
     if planner.undivided(topology.device_count) is not None:
         return  # the search will say so
-    with stage("profiling"):
-        with current_watch().working("listing operators to measure"):
-            space = planner.space(topology)
+    with stage("profiling", MEASURING_OPERATORS):
+        space = planner.space(topology)
         optimizers = [step.optimizer for step in planner.model.train_steps]
         profile = measure_operators(job.comm, guard, topology, space, optimizers, refresh=job.remeasure)
     planner.calibrate(profile)

@@ -34,7 +34,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.logs import set_up_logging
 from tensoropt.measure.hardware import collect
 from tensoropt.plan.plan import Plan
-from tensoropt.stages import announce, came_to, stage
+from tensoropt.stages import announce, came_to, stage, working
 
 __all__ = ["Job", "current_job"]
 
@@ -75,19 +75,19 @@ class Job:
 
     def start(self, topology: Topology | None, refresh: bool) -> Topology:
         """Starts MPI and collects the hardware, once."""
-        with stage("init"):
-            found = self._start(topology, refresh)
+        what = f"init({'' if topology is None else 'topology=…'}{'refresh=True' if refresh else ''})"
+        with stage("init", what):
+            found = self._start(topology, refresh, what)
             came_to(str(found))
         return found
 
-    def _start(self, topology: Topology | None, refresh: bool) -> Topology:
+    def _start(self, topology: Topology | None, refresh: bool, what: str) -> Topology:
         if self.comm is None:
             comm = start_mpi()
             set_up_logging(comm.rank)
             install_abort_hook(comm)
             self.guard = Guard(comm)
             self.comm = comm
-        what = f"init({'' if topology is None else 'topology=…'}{'refresh=True' if refresh else ''})"
         with self.step(what):
             if topology is not None and topology.device_count != self.size:
                 raise PlanError(
@@ -98,8 +98,7 @@ class Job:
             self.topology = topology
         elif self.topology is None or refresh:
             self.remeasure = refresh
-            with current_watch().working(what):
-                self.topology = collect(self.comm, refresh=refresh)
+            self.topology = collect(self.comm, refresh=refresh)
         return self.topology
 
     @contextlib.contextmanager
@@ -140,7 +139,7 @@ class Job:
             CollectiveError: on every rank, if they have not.
         """
         if self.guard is not None and self.size > 1:
-            with current_watch().working("comparing the model"):
+            with working("comparing the model"):
                 agree_on_nodes(self.comm, imported)
         self.agree("model", imported.graph.fingerprint())
 
@@ -186,7 +185,7 @@ class Job:
         failure: Exception | None = None
         if self.rank == 0:
             try:
-                with current_watch().working(what):
+                with working(what):
                     outcome = (make(), None)
             except Exception as error:  # whatever it is, the other ranks must hear of it instead of waiting
                 failure = error
@@ -211,7 +210,7 @@ class Job:
         """
         if self.comm is None:
             self.start(None, False)
-        with stage("build"):
+        with stage("build", "build_execution_graph"):
             self._build(plan, imported, collectives, config)
             came_to(f"collectives through '{self.require_executor('build').engine.name}'")
 
@@ -219,11 +218,10 @@ class Job:
         model = current_model()
         if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
             self._end_surplus_ranks(plan, imported, collectives)
-        with current_watch().working("build_execution_graph"):
-            executor, seeds = self.make_executor(plan, imported, model, collectives, config)
-            if self.executor is not None:
-                self.executor.close()
-                self.executor.engine.close()
+        executor, seeds = self.make_executor(plan, imported, model, collectives, config)
+        if self.executor is not None:
+            self.executor.close()
+            self.executor.engine.close()
         self.executor, self.model, self.seeds = executor, model, seeds
         self._known.clear()
         self._planner = None  # its tables are large, and training needs the memory
@@ -322,7 +320,7 @@ class Job:
             if len(chosen) == len(executor.variables):
                 executor.reset_optimizers()
         if digests is not None:
-            with current_watch().working("comparing initial values"):
+            with working("comparing initial values"):
                 digests.agree(self.comm, executor.graph)
 
     def _forget_initial(self) -> None:

@@ -15,13 +15,13 @@ from tensoropt.api.reference import InitialValues, Reference
 from tensoropt.api.seeds import Seeds
 from tensoropt.api.strategy import ImportedModel, sink_of
 from tensoropt.errors import SessionError, VerificationError
-from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.stored import Stored
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
+from tensoropt.stages import working
 
 __all__ = ["Verification", "reference_losses", "verify"]
 
@@ -158,7 +158,7 @@ class _Run:
         self._step = step
         self._plan = plan
         self._tolerances = _tolerances(self._graph, tolerance)
-        with current_watch().working("verify: building"):
+        with working("verify: building"):
             self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds)
         with job.step("verify: initial values"):
             initial = InitialValues(imported.tf_graph, self.seeds)

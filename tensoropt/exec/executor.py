@@ -35,6 +35,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.stages import working
 
 __all__ = ["Executor"]
 
@@ -230,7 +231,7 @@ class Executor:
         try:
             program = self._programs.get(key)
             if program is None:
-                with current_watch().working(f"building {label}"):
+                with working(f"building {label}"):
                     program = self._programs[key] = self._build(*key)
             with current_watch().stepping(label):
                 values = self._call(program, [local[name] for name in program.feeds])
@@ -248,7 +249,7 @@ class Executor:
         slots = len(stored_variables(self._local.variables, self._local.optimizers))
         if slots not in self._levels:
             with (
-                current_watch().working("building what levels copies"),
+                working("building what levels copies"),
                 self.tf_graph.as_default(),
                 self.engine.program(),
                 tf.name_scope("level"),

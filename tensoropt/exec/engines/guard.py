@@ -12,6 +12,7 @@ import numpy as np
 
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.watch import current_watch
+from tensoropt.stages import working
 
 __all__ = ["DifferenceError", "Guard"]
 
@@ -120,7 +121,7 @@ class Guard:
     def step(self, what: str) -> Iterator[None]:
         """A step's local part, which fails on all ranks if it fails on one; collective at its end."""
         try:
-            with current_watch().working(what):
+            with working(what):
                 yield
         except Exception as error:
             self.meet(what, error)

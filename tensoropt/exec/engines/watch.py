@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.ranks import written_ranks
 from tensoropt.exec.engines.settings import setting
+from tensoropt.stages import Work, listen
 
 __all__ = [
     "Activity",
@@ -208,6 +209,7 @@ class Watch:
             limit_s: After how many seconds a wait has stalled; None for never.
         """
         self._state = _State(PROGRAM, "", time.monotonic())
+        self._worked = ""  # on, the last time
         self._engines: list[weakref.WeakMethod[Callable[[], Activity]]] = []
         self._limit_s = limit_s
         self._rank = 0
@@ -250,9 +252,13 @@ class Watch:
 
     # ------------------------------------------------------------------------------------- what this rank is doing
 
-    def working(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """This rank does its own part of something inside the block, for which others may have to wait long."""
-        return _During(self, _State(WORK, what, time.monotonic()))
+    def note(self, work: Work | None) -> None:
+        """This rank does its own part of something, for which others may have to wait long; of nothing, if None."""
+        if work is not None:
+            self._worked = work.what
+            self._state = _State(WORK, str(work), work.began_s)
+        else:
+            self._state = _State(PROGRAM, self._worked, time.monotonic())
 
     def stepping(self, what: str) -> contextlib.AbstractContextManager[None]:
         """This rank runs its local graph inside the block."""
@@ -464,6 +470,7 @@ def current_watch() -> Watch:
 
 
 def set_current_watch(watch: Watch) -> None:
-    """Make a watch this rank's."""
+    """Make a watch this rank's, which hears of the work that the rank does."""
     global _current
     _current = watch
+    listen(watch.note)

@@ -19,6 +19,7 @@ from tensoropt.exec.engines.watch import (
     describe_wait,
     stall_limit_s,
 )
+from tensoropt.stages import doing, listen, stage, working
 from tests.mpi_support import MpiRunError, run_mpi
 
 LATE = """
@@ -93,18 +94,35 @@ def test_line_says_for_whom_a_rank_waits(others: dict[int, Doing], expected: str
 @pytest.mark.pure
 def test_watch_knows_what_a_rank_does() -> None:
     watch = Watch(None)
+    listen(watch.note)
     seen = [watch.doing()]
-    with watch.working("build"):
+    with stage("init", "init()"):
+        doing("measuring collectives")
         with watch.calling("bcast"):
+            seen.append(watch.doing())
+        with working("checking"):
             seen.append(watch.doing())
         seen.append(watch.doing())
     seen.append(watch.doing())
-    assert [(doing.kind, doing.what) for doing in seen] == [
+    listen(None)
+    assert [(now.kind, now.what) for now in seen] == [
         (PROGRAM, ""),
-        (WAIT, "build"),
-        (WORK, "build"),
-        (PROGRAM, "build"),
+        (WAIT, "init(): measuring collectives"),
+        (WORK, "checking"),
+        (WORK, "init(): measuring collectives"),
+        (PROGRAM, "init()"),
     ]
+
+
+@pytest.mark.pure
+def test_a_watch_that_begins_amid_work_knows_of_it() -> None:
+    watches = [Watch(None), Watch(None)]
+    with working("build"):
+        for watch in watches:
+            listen(watch.note)
+    listen(None)
+    assert [watch.doing().kind for watch in watches] == [WORK, PROGRAM]
+    assert watches[1].doing().what == "build"
 
 
 @pytest.mark.pure

@@ -11,14 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.accuracy_sample import Strategy
-from tensoropt.baselines import BASELINES, PLACED
 from tensoropt.errors import TensorOptError
+from tensoropt.search import finders
 from tensoropt.search.result import Frontier, FrontierPoint
 
 __all__ = ["strategies_of_methods"]
 
-# What places operators on some devices does not execute.
-_METHODS = ("pase", "mcmc", *(name for name in BASELINES if name not in PLACED))
 _ALIKE = 1e-4
 
 
@@ -42,9 +40,11 @@ def strategies_of_methods(frontier: Frontier, find: Callable[[str], Frontier], c
     take("mini_time", frontier.best())
     take("turning_point", frontier.turning_point())
     take("mini_memory", frontier.point(0))
-    for method in _METHODS:
+    for method in finders():
+        if method.offers == "frontier" or not method.executes:
+            continue
         try:
-            take(method, find(method).best())
+            take(method.name, find(method.name).best())
         except TensorOptError:
             continue  # it does not apply to the model
     missing = count - len(found)

@@ -192,7 +192,7 @@ def _strategies(flags: argparse.Namespace, planner: Any, topology: Any, space: A
     """What to execute."""
     chosen: list[Strategy] = []
     if flags.sample != "random":
-        found = functools.partial(planner.found_by, topology)
+        found = functools.partial(planner.find, topology)
         least = flags.strategies if flags.sample == "methods" else 0
         chosen = strategies_of_methods(planner.frontier(topology), lambda name: found(name).frontier, least)
     if flags.sample != "methods":

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 import tensoropt
 from benchmarks.arguments import UsageError, built, check_sizes, output_file, positive, size_argument
 from examples.models import MODELS, PER_DEVICE_BATCH
-from tensoropt.api.compare import METHODS
 from tensoropt.api.planning import FEEDS
 from tensoropt.cluster import Topology, preset
 from tensoropt.cluster.presets import PRESETS
 from tensoropt.errors import ClusterError, TensorOptError
+from tensoropt.search import finders
 
 __all__ = ["cluster", "main"]
 
@@ -44,15 +44,16 @@ def cluster(text: str) -> Topology:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what the command line says."""
+    methods = tuple(finder.name for finder in finders())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), required=True)
     parser.add_argument("--cluster", default="p100x16", help=f"one of {', '.join(PRESETS)}, or with a size as p100x16")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write the table here")
     parser.add_argument(
-        "--show", nargs="+", default=[], choices=METHODS, metavar="METHOD", help="print their strategies"
+        "--show", nargs="+", default=[], choices=methods, metavar="METHOD", help="print their strategies"
     )
     parser.add_argument(
-        "--methods", nargs="+", default=METHODS, choices=METHODS, metavar="METHOD", help="all by default"
+        "--methods", nargs="+", default=methods, choices=methods, metavar="METHOD", help="all by default"
     )
     parser.add_argument(
         "--batch", type=positive, help="samples per step; by default the paper's per device, or the model's"

@@ -12,7 +12,6 @@ bandwidth for its flops, so that strategies differ more.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,14 @@ import numpy as np
 from benchmarks.paper.drawing import BASELINE_STYLES, save_figure
 from benchmarks.paper.pase_table1 import MODELS
 from benchmarks.paper.setting import Options, Report, planner
-from tensoropt.api.chains import Chains
-from tensoropt.api.mcmc import Mcmc
 from tensoropt.api.planning import Planner
-from tensoropt.baselines import PLACED
 from tensoropt.cluster import Topology
 from tensoropt.cluster.presets import gtx1080ti, rtx2080ti
 from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import TensorOptError
 from tensoropt.mcmc import simulate
-from tensoropt.search.options import MemoryLimit
+from tensoropt.mcmc.options import Mcmc
+from tensoropt.search import get_finder
 from tensoropt.viz.canvas import COLORS, INK, new_figure, tidy
 
 __all__ = ["run"]
@@ -80,18 +77,19 @@ def _row(plans: Planner, topology: Topology, expert: str | None, proposals: int)
     named = {"data_parallel": "data_parallel", "pase": "pase", **({} if expert is None else {"expert": expert})}
     for name, method in named.items():
         try:
-            found = plans.found_by(topology, method)
+            found = plans.find(topology, method)
         except TensorOptError as error:
             row[name] = {"search": method, "reason": str(error)}
             continue
         point = found.frontier.point(int(np.argmin(found.frontier.time_s)))
         made = simulate(found.space, point.assignment, overlap=True)
         row[name] = {"search": method, "time_s": point.time_s, "simulated_s": made.makespan_s}
-    whole = expert in PLACED and topology.device_count <= _WHOLE_UP_TO
-    applies = expert is not None and "reason" not in row["expert"] and (whole or expert not in PLACED)
+    placed = expert is not None and not get_finder(expert).executes
+    whole = placed and topology.device_count <= _WHOLE_UP_TO
+    applies = expert is not None and "reason" not in row["expert"] and (whole or not placed)
     first = str(expert) if applies else "data_parallel"
     options = Mcmc(initial=(first,), iterations=proposals, overlap=True, whole_space=applies and whole)
-    chains = Chains(plans, topology, overlap=True).search(options, MemoryLimit(math.inf, "no limit, as PaSE"))
+    chains = plans.find(topology, options)
     row["flexflow"] = {
         "search": options.name,
         "initial": first,

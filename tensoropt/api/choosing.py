@@ -6,17 +6,15 @@ import dataclasses
 import logging
 from typing import Any
 
-from tensoropt.api.mcmc import MCMC_SOAP, Mcmc, as_mcmc
 from tensoropt.api.planning import Planner
 from tensoropt.api.remedies import remedies
 from tensoropt.api.strategy import MINI_PARALLELISM
-from tensoropt.baselines import BASELINES, PLACED
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import device_counts, scaled
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
-from tensoropt.search.registry import search_names
+from tensoropt.search.registry import Finder, finder_of, finders
 from tensoropt.search.result import Frontier, FrontierPoint
 
 __all__ = [
@@ -54,54 +52,44 @@ def check_option(option: str) -> None:
         )
 
 
-def check_search(search: Any, option: object, *, runs: bool) -> None:
-    """Lets a search through, if it offers what an option chooses from.
+def check_search(search: Any, option: object, *, runs: bool) -> Finder:
+    """The finder of a search, if it offers what an option chooses from.
 
     Args:
-        search: its name, or one by Markov chains with its options.
+        search: its name, or options such as `tensoropt.Mcmc`.
         option: of ``find_strategy``.
         runs: whether the plan is for the job's own devices, and not for planning alone.
 
     Raises:
         PlanError: an unknown search, one that does not go with the option, or one whose plans do not run.
     """
-    if isinstance(search, str) and search == FT:
-        return
-    # Searches register themselves. Imported here because it takes Numba.
-    import tensoropt.mcmc
-    import tensoropt.pase  # noqa: F401
-
-    known = (FT, *(name for name in search_names() if name != FT), MCMC_SOAP, *BASELINES)
-    name = search.name if isinstance(search, Mcmc) else search
-    if not isinstance(name, str) or name not in known:
-        raise PlanError(
-            f"find_strategy: search {search!r} is unknown. Use one of {', '.join(map(repr, dict.fromkeys(known)))}, or "
-            "tensoropt.Mcmc(…)."
-        )
-    search = name
-    if (search, option) == (DATA_PARALLEL, DATA_PARALLEL):
-        return
+    finder = finder_of(search)
+    if finder is None:
+        known = ", ".join(repr(one.name) for one in finders())
+        raise PlanError(f"find_strategy: search {search!r} is unknown. Use one of {known}, or tensoropt.Mcmc(…).")
+    if finder.name == FT or (finder.name, option) == (DATA_PARALLEL, DATA_PARALLEL):
+        return finder
     if not isinstance(option, str):
         raise PlanError(
-            f"find_strategy: a plan, or a point of a frontier, is found already, got it with search={search!r}. Leave "
-            "search out, or give the name of an option."
+            f"find_strategy: a plan, or a point of a frontier, is found already, got it with search={finder.name!r}. "
+            "Leave search out, or give the name of an option."
         )
-    # What a baseline offers can be chosen from; the other searches look for the fastest strategy and know no other.
-    allowed = tuple(OPTIONS) if search in BASELINES else (MINI_TIME,)
+    allowed = (MINI_TIME,) if finder.offers == "fastest" else tuple(OPTIONS)
     if option not in allowed:
         raise PlanError(
-            f"find_strategy: search={search!r} takes the option {' or '.join(map(repr, allowed))}, got {option!r}. "
-            "Leave search out: frontier tracking takes them all."
+            f"find_strategy: search={finder.name!r} takes the option {' or '.join(map(repr, allowed))}, got "
+            f"{option!r}. Leave search out: frontier tracking takes them all."
         )
-    if runs and search in (*PLACED, MCMC_SOAP):
+    if runs and not finder.executes:
         raise PlanError(
-            f"find_strategy: search={search!r} places layers on a part of the devices, which is planned and compared, "
-            "but not executed yet. Give topology=… to plan only, or choose another search."
+            f"find_strategy: search={finder.name!r} places layers on a part of the devices, which is planned and "
+            "compared, but not executed yet. Give topology=… to plan only, or choose another search."
         )
+    return finder
 
 
 def find_plan(
-    planner: Planner, topology: Topology, option: str, memory_bytes: float | None, search: str | Mcmc = FT
+    planner: Planner, topology: Topology, option: str, memory_bytes: float | None, finder: Finder | None = None
 ) -> Plan:
     """Searches a plan.
 
@@ -110,7 +98,7 @@ def find_plan(
         topology: the devices, of which ``mini_parallelism`` takes no more than it needs.
         option: ``mini_time``, ``mini_memory``, ``turning_point``, ``mini_parallelism`` or ``data_parallel``.
         memory_bytes: limit per device; by default the device's less the reserve.
-        search: what finds strategies, see :func:`check_search`.
+        finder: what finds strategies, see :func:`check_search`; frontier tracking by default.
 
     Raises:
         PlanError: devices that do not divide the batch, or a baseline that does not apply to the model.
@@ -119,9 +107,8 @@ def find_plan(
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     if option == MINI_PARALLELISM:
         return _mini_parallelism(planner, topology, limit)
-    if search not in (FT, DATA_PARALLEL):
-        return _found_by(planner, topology, option, limit, search)
-    if option == DATA_PARALLEL or search == DATA_PARALLEL:
+    search = FT if finder is None else finder.name
+    if DATA_PARALLEL in (option, search):  # the option and the baseline are one
         plan = planner.data_parallel_plan(topology, limit)
         if plan.memory_bytes > limit.limit_bytes:
             raise InfeasibleError(
@@ -130,6 +117,8 @@ def find_plan(
                 f"{remedies(planner, topology, limit, data_parallel=True)}"
             )
         return plan
+    if finder is not None and search != FT:
+        return _plan_of_search(planner, topology, option, limit, finder)
     frontier = planner.frontier(topology)
     try:
         point = choose(frontier, option, limit.limit_bytes)
@@ -169,29 +158,17 @@ def plan_that_holds(
     return holds or (plan, point)
 
 
-def _found_by(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, search: str | Mcmc) -> Plan:
+def _plan_of_search(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, finder: Finder) -> Plan:
     """The plan of another search than frontier tracking, whose strategies need not be those that fit."""
-    options = as_mcmc(search)
-    name = search if isinstance(search, str) else search.name
-    if options is None:
-        found = planner.found_by(topology, name)
-    else:
-        from tensoropt.api.chains import Chains  # takes Numba
-
-        found = Chains(planner, topology).search(options, limit)
+    found = planner.find(topology, finder, limit)
     try:
-        # Devices may have different amounts, of which the largest counts.
-        point = choose(found.frontier, option, None if found.apart else limit.limit_bytes)
-        least = found.fullest_bytes(point)
-    except InfeasibleError:
-        point, least = None, float(found.frontier.memory_bytes[0])
-    if point is None or least > limit.limit_bytes:
+        point = found.choose(option, limit)
+    except InfeasibleError as error:
         raise InfeasibleError(
-            f"find_strategy(search={name!r}) on {topology.device_count} devices of {topology.name}: what it found "
-            f"takes {least:,.0f} bytes per device, the limit is {limit}: {least - limit.limit_bytes:,.0f} bytes are "
-            "missing. Use search='ft', which finds all that fit, or more devices."
-        )
-    return planner.plan_found(topology, found, point, name, limit)
+            f"find_strategy(search={finder.name!r}) on {topology.device_count} devices of {topology.name}: {error} "
+            "Use search='ft', which finds all that fit, or more devices."
+        ) from error
+    return planner.plan_found(topology, found, point, finder.name, limit)
 
 
 def plan_of_point(planner: Planner, point: FrontierPoint, memory_bytes: float | None) -> Plan:

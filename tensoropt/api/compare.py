@@ -11,41 +11,33 @@ from typing import Any
 
 import numpy as np
 
-import tensoropt.pase  # noqa: F401  # registers its search
 from tensoropt.api.arguments import check_sizes, listed, where_to_plan
-from tensoropt.api.chains import Chains, fastest_that_fits
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
-from tensoropt.api.mcmc import MCMC, MCMC_SOAP, Mcmc, as_mcmc
 from tensoropt.api.model import Model, current_model
 from tensoropt.api.planning import Planner
 from tensoropt.api.strategy import ImportedModel
-from tensoropt.baselines import BASELINES
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, TensorOptError
 from tensoropt.graph.graph import Graph
-from tensoropt.mcmc import load_kernels
+from tensoropt.mcmc.step_seconds import step_seconds
 from tensoropt.search.comparison import Comparison, ComparisonRow
+from tensoropt.search.finding import Known
 from tensoropt.search.options import MemoryLimit
+from tensoropt.search.registry import Finder, Options, finder_of, finders
 from tensoropt.search.traffic import sent_bytes
 from tensoropt.stages import doing, stage
 
-__all__ = ["METHODS", "compare"]
+__all__ = ["compare"]
 
 _log = logging.getLogger("tensoropt")
-
-
-_SEARCHES = ("ft", "pase", MCMC, MCMC_SOAP)
-
-METHODS = ("ft", "pase", *BASELINES, MCMC, MCMC_SOAP)
-"""What is compared, in this order: ``mcmc`` begins where others are best, and ``mcmc_soap`` there too."""
 
 
 def compare(
     model: Any = None,
     topology: Topology | str | None = None,
     *,
-    methods: Sequence[str | Mcmc] | None = None,
+    methods: Sequence[str | Options] | None = None,
     memory_bytes: float | None = None,
     batch_size: int | None = None,
     feed: str = "data_parallel",
@@ -73,8 +65,9 @@ def compare(
     Args:
         model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
         topology: the cluster, or a preset's name; by default the one that ``init`` collected.
-        methods: some of :data:`METHODS`, of which those by Markov chains may have options
-            (``tensoropt.Mcmc(seconds=10)``); by default all. One that is there again, with other options, has a number
+        methods: searches and baselines by name, of which those by Markov chains may have options
+            (``tensoropt.Mcmc(seconds=10)``); by default all there are (`tensoropt.search.finders`), those last that
+            begin where others are best. One that is there again, with other options, has a number
             behind its name: ``mcmc (2)``.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
@@ -102,8 +95,8 @@ def compare(
     """
     job = current_job()
     where = where_to_plan("compare", topology, job.topology)
-    asked = list(METHODS) if methods is None else listed("compare", "methods", methods, "['ft', 'megatron']")
-    names = [method.name if isinstance(method, Mcmc) else method for method in asked]
+    asked = None if methods is None else listed("compare", "methods", methods, "['ft', 'megatron']")
+    names = "all" if asked is None else [getattr(method, "name", method) for method in asked]
     what = f"compare(methods={names}, memory_bytes={memory_bytes}, feed={feed!r})"
     with job.step(what):
         chosen = _checked(asked, memory_bytes, batch_size, overlap)
@@ -122,27 +115,29 @@ def compare(
 
 
 def _compare(
-    planner: Planner, topology: Topology, methods: Sequence[str | Mcmc], memory_bytes: float | None, overlap: bool
+    planner: Planner, topology: Topology, methods: Sequence[Finder], memory_bytes: float | None, overlap: bool
 ) -> Comparison:
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     began = time.perf_counter()
     space = planner.space(topology)
     space.problem  # noqa: B018  # priced here, once for all methods
     tables_s = time.perf_counter() - began
-    chains = Chains(planner, topology, overlap=overlap)
     rows: list[ComparisonRow] = []
+    known: list[Known] = []
     for number, method in enumerate(methods, 1):
-        doing(f"{number} of {len(methods)} methods, {method if isinstance(method, str) else method.name}")
+        doing(f"{number} of {len(methods)} methods, {method.name}")
         try:
-            row, interrupted = _row(chains, method, limit)
+            row, interrupted = _row(planner, topology, method, limit, known, overlap)
         except KeyboardInterrupt:
             if not rows:
                 raise  # there is nothing to keep
-            row, interrupted = _without(method, "ended by Ctrl-C before it had a strategy"), True
+            row = ComparisonRow(method.name, method.kind, reason="ended by Ctrl-C before it had a strategy")
+            interrupted = True
         rows.append(row)
         _log.debug("compare: %s took %.3g s", row.method, row.search_s or 0.0)
         if interrupted:
-            rows += [_without(one, "not compared: Ctrl-C ended the comparison") for one in methods[len(rows) :]]
+            reason = "not compared: Ctrl-C ended the comparison"
+            rows += [ComparisonRow(one.name, one.kind, reason=reason) for one in methods[len(rows) :]]
             break
     return Comparison(
         topology.name, topology.device_count, str(limit), planner.batch(), overlap, tables_s, _told_apart(rows)
@@ -160,44 +155,41 @@ def _told_apart(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     return tuple(result)
 
 
-def _row(chains: Chains, method: str | Mcmc, limit: MemoryLimit) -> tuple[ComparisonRow, bool]:
-    """A method's row, and whether Ctrl-C ended it with the best so far.
+def _row(
+    planner: Planner, topology: Topology, method: Finder, limit: MemoryLimit, known: list[Known], overlap: bool
+) -> tuple[ComparisonRow, bool]:
+    """A method's row, and whether Ctrl-C ended it with the best so far; what it found is known from then on.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, before there was anything.
     """
-    options = as_mcmc(method)
-    if options is not None and options is not method:
-        options = dataclasses.replace(options, overlap=chains.overlap)
-    name = method if isinstance(method, str) else method.name
-    kind = "search" if name in _SEARCHES else "baseline"
-    if options is not None:
-        load_kernels()  # which is no part of a search
-    planner, topology = chains.planner, chains.topology
+    if method.prepare is not None:
+        method.prepare()
     began = time.perf_counter()
     try:
-        found = planner.found_by(topology, name) if options is None else chains.search(options, limit)
+        found = planner.find(topology, method, limit, known)
     except TensorOptError as error:
-        reason = str(error).removeprefix(f"baseline {name!r}: ")
-        return ComparisonRow(name, kind, search_s=time.perf_counter() - began, reason=reason), False
+        reason = str(error).removeprefix(f"baseline {method.name!r}: ")
+        return ComparisonRow(method.name, method.kind, search_s=time.perf_counter() - began, reason=reason), False
     search_s = time.perf_counter() - began
-    where, frontier = found.space, found.frontier
-    point = fastest_that_fits(frontier, limit)
+    space, frontier = found.space, found.frontier
+    point = found.fastest(limit)
     memory_bytes = found.fullest_bytes(point)
-    simulated_s = chains.seconds(where, point)
-    if memory_bytes <= limit.limit_bytes:
-        chains.remember(where, simulated_s, point)
-    plan = planner.plan_found(topology, found, point, name, limit)
+    simulated_s = step_seconds(space, point, overlap=overlap)
+    fits = memory_bytes <= limit.limit_bytes
+    if fits:
+        known.append(Known(simulated_s, space, point.assignment))
+    plan = planner.plan_found(topology, found, point, method.name, limit)
     row = ComparisonRow(
-        name,
-        kind,
+        method.name,
+        method.kind,
         time_s=point.time_s,
         simulated_time_s=simulated_s,
         memory_bytes=memory_bytes,
-        network_time_s=float(where.network_seconds(point.assignment, point.alternatives)[0]),
-        network_bytes=sent_bytes(plan, where),
+        network_time_s=float(space.network_seconds(point.assignment, point.alternatives)[0]),
+        network_bytes=sent_bytes(plan, space),
         search_s=search_s,
-        fits=memory_bytes <= limit.limit_bytes,
+        fits=fits,
         strategies=len(frontier),
         exact=frontier.exact if len(frontier) > 1 else None,
         searched=frontier.searched,
@@ -206,27 +198,30 @@ def _row(chains: Chains, method: str | Mcmc, limit: MemoryLimit) -> tuple[Compar
     return row, found.interrupted
 
 
-def _without(method: str | Mcmc, reason: str) -> ComparisonRow:
-    """The row of a method that Ctrl-C left without a strategy."""
-    name = method if isinstance(method, str) else method.name
-    return ComparisonRow(name, "search" if name in _SEARCHES else "baseline", reason=reason)
-
-
 def _checked(
-    methods: Sequence[Any], memory_bytes: float | None, batch_size: int | None, overlap: Any
-) -> tuple[str | Mcmc, ...]:
-    unknown = [method for method in methods if not isinstance(method, Mcmc) and method not in METHODS]
-    if unknown:
-        raise PlanError(
-            f"compare: method {unknown[0]!r} is unknown. Use some of {', '.join(map(repr, METHODS))}, or "
-            "tensoropt.Mcmc(…); all, by default."
-        )
-    if not methods:
+    methods: Sequence[Any] | None, memory_bytes: float | None, batch_size: int | None, overlap: Any
+) -> tuple[Finder, ...]:
+    chosen = [_finder(method, overlap) for method in ([one.name for one in finders()] if methods is None else methods)]
+    if not chosen:
         raise PlanError("compare: methods must have at least one, got none. Leave it out for all.")
     check_sizes("compare", batch_size, memory_bytes)
     if not isinstance(overlap, bool | np.bool_):
         raise PlanError(f"compare: overlap must be True or False, got {overlap!r}. Leave it out for what runs.")
-    return tuple(methods)
+    return tuple(chosen)
+
+
+def _finder(method: Any, overlap: Any) -> Finder:
+    """A method's finder; one that is given by name searches as the table is simulated, if it has an option for it."""
+    finder = finder_of(method)
+    if finder is None:
+        raise PlanError(
+            f"compare: method {method!r} is unknown. Use some of {', '.join(repr(one.name) for one in finders())}, or "
+            "tensoropt.Mcmc(…); all, by default."
+        )
+    options: Any = finder.options
+    if isinstance(method, str) and hasattr(options, "overlap"):
+        return dataclasses.replace(finder, options=dataclasses.replace(options, overlap=bool(overlap)))
+    return finder
 
 
 def _check_graph(graph: Graph, slots: Any, batch_size: int | None) -> None:

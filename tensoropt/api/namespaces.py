@@ -93,7 +93,7 @@ OWN: dict[str, tuple[str, str]] = {
     **{name: ("tensoropt.api.verify", name) for name in ("reference_losses", "verify")},
     **{name: ("tensoropt.api.report", name) for name in ("show_strategy", "strategy_rows")},
     "compare": ("tensoropt.api.compare", "compare"),
-    "Mcmc": ("tensoropt.api.mcmc", "Mcmc"),
+    "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
     **{
         name: (_RUNTIME, name)

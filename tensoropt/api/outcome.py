@@ -43,7 +43,7 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
     else:
         try:
             part = scaled(topology, devices) if plan.option == MINI_PARALLELISM else topology
-            common_s = float(planner.found_by(part, DATA_PARALLEL).frontier.time_s[0])
+            common_s = float(planner.find(part, DATA_PARALLEL).frontier.time_s[0])
         except PlanError:  # data parallelism does not apply to the model
             beside = None
         else:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from tensoropt.api.model import Model
 from tensoropt.api.strategy import ImportedModel
-from tensoropt.baselines import BASELINES, PLACED, apply_baseline
+from tensoropt.baselines import apply_baseline
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
@@ -26,14 +24,15 @@ from tensoropt.layout import Mesh
 from tensoropt.measure.curves import optimizer_key
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
+from tensoropt.search.finding import NO_LIMIT, Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.provenance import Provenance
-from tensoropt.search.registry import get_search
+from tensoropt.search.registry import Finder, Options, get_finder
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.search.space import SearchSpace
 from tensoropt.stages import doing
 
-__all__ = ["FEEDS", "Found", "Planner"]
+__all__ = ["FEEDS", "Planner"]
 
 _log = logging.getLogger("tensoropt")
 FEEDS = ("data_parallel", "global")
@@ -41,34 +40,6 @@ _WHAT_EXECUTES = "without placement and halo splits, which do not execute yet"
 _PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
 _COST_TOLERANCE = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found.
-
-    Attributes:
-        space: what its strategies are in.
-        frontier: on the space's problem, of one point or more.
-        notes: what plans say of the search besides.
-        interrupted: whether Ctrl-C ended it; this is the best so far.
-    """
-
-    space: SearchSpace
-    frontier: Frontier
-    notes: Mapping[str, object] = field(default_factory=dict)
-    interrupted: bool = False
-
-    @property
-    def apart(self) -> bool:
-        """Whether the devices have different amounts, as operators are on a part of them."""
-        return bool(self.space.coarsening.placed_blocks)
-
-    def fullest_bytes(self, point: FrontierPoint) -> float:
-        """What the device has that has the most, in a strategy of the frontier."""
-        if not self.apart:
-            return point.memory_bytes
-        return float(self.space.device_memory(point.assignment, point.alternatives).max())
 
 
 class Planner:
@@ -101,7 +72,7 @@ class Planner:
         self.imported = imported
         self.feed = feed
         self.model = model
-        self._tracker: tuple[str, SpaceTracker] | None = None
+        self._space: tuple[str, SearchSpace] | None = None
         self._frontier: tuple[str, Frontier] | None = None
         self._least: dict[int, float] = {}  # by device count, where it is exact
         self._warned = False
@@ -115,7 +86,7 @@ class Planner:
     def calibrate(self, profile: OpProfile | None) -> None:
         """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
         if profile != self._profile:
-            self._profile, self._tracker, self._frontier = profile, None, None
+            self._profile, self._space, self._frontier = profile, None, None
 
     def _cost(self, topology: Topology) -> CostModel:
         if self._profile is None:
@@ -176,21 +147,13 @@ class Planner:
     # --------------------------------------------------------------------------------------------------- the search
 
     def space(self, topology: Topology) -> SearchSpace:
-        """All strategies on a cluster.
-
-        Raises:
-            PlanError: if the devices do not divide the batch that they are to share.
-        """
-        return self.tracker(topology).space
-
-    def tracker(self, topology: Topology) -> SpaceTracker:
-        """What tracks the frontier of all strategies on a cluster; the one before, if it is the same.
+        """All strategies on a cluster; the space of before, if the cluster is the same.
 
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
         key = topology.fingerprint()
-        if self._tracker is None or self._tracker[0] != key:
+        if self._space is None or self._space[0] != key:
             undivided = self.undivided(topology.device_count)
             if undivided is not None:
                 raise PlanError(
@@ -204,8 +167,8 @@ class Planner:
             allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
             doing(f"pricing strategies on {topology.device_count} devices")
             space = SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed, reuse=True)
-            self._tracker = key, SpaceTracker(space)
-        return self._tracker[1]
+            self._space = key, space
+        return self._space[1]
 
     def frontier(self, topology: Topology) -> Frontier:
         """All strategies on a cluster that are worth having.
@@ -215,34 +178,31 @@ class Planner:
         """
         key = topology.fingerprint()
         if self._frontier is None or self._frontier[0] != key:
-            tracker = self.tracker(topology)
+            space = self.space(topology)
             doing(f"tracking the frontier on {topology.device_count} devices")
-            found = tracker.frontier()
+            found = get_finder("ft").find(space).frontier
             costs = "analytic" if self._profile is None else "measured"
             provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
         return self._frontier[1]
 
-    def found_by(self, topology: Topology, search: str) -> Found:
-        """What a baseline, or a registered search that has no options, finds on a cluster.
+    def find(
+        self, topology: Topology, search: str | Options | Finder, limit: MemoryLimit = NO_LIMIT, start: Start = ()
+    ) -> Found:
+        """What a search or a baseline finds on a cluster.
+
+        Args:
+            topology: the cluster.
+            search: by its name, with the defaults of its options; or options.
+            limit: see `Finder.find`.
+            start: see `Finder.find`.
 
         Raises:
-            PlanError: the baseline does not apply to the model, or the devices do not divide the batch.
+            PlanError: it does not apply to the model, or the devices do not divide the batch.
+            InfeasibleError: no strategy is possible, or it came to none that fits.
         """
-        space = self.space(topology)
-        if search == "ft":
-            return Found(space, self.frontier(topology))
-        if search not in BASELINES:
-            contraction = self.tracker(topology).contraction
-            expanded = contraction.expand(get_search(search)(contraction.problem))
-            return Found(space, dataclasses.replace(expanded, searched=self.tracker(topology).deciding))
-        if search in PLACED:
-            # The space of this strategy only: with all that place operators there are too many to price.
-            chosen = {name: (configuration,) for name, configuration in PLACED[search](space).items()}
-            space = SearchSpace(
-                space.graph, space.cost, slots=self.imported.slots, allowed=chosen, reuse=True, placements=True
-            )
-        return Found(space, apply_baseline(search, space))
+        finder = search if isinstance(search, Finder) else get_finder(search)
+        return finder.find(self.space(topology), limit, start)
 
     def least_bytes(self, topology: Topology) -> float:
         """The least memory per device that any strategy takes.
@@ -250,7 +210,7 @@ class Planner:
         Raises:
             PlanError: if the devices do not divide the batch that they are to share.
         """
-        found = self.tracker(topology).smallest
+        found = self.space(topology).kept(SpaceTracker).smallest
         least = float(found.memory_bytes[0])
         if found.exact:
             self._least[topology.device_count] = least

@@ -10,7 +10,6 @@ from tensoropt.api.arguments import NUMBERS, check_sizes, listed, where_to_plan
 from tensoropt.api.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
 from tensoropt.api.costs import settle_costs
 from tensoropt.api.job import current_job
-from tensoropt.api.mcmc import Mcmc
 from tensoropt.api.outcome import describe_outcome
 from tensoropt.api.profile_strategies import check_counts, profile
 from tensoropt.api.strategy import load_plan
@@ -18,6 +17,7 @@ from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.parallelism import ParallelismProfile
+from tensoropt.search.registry import Options
 from tensoropt.search.result import Frontier, FrontierPoint
 from tensoropt.stages import announce, came_to, stage
 
@@ -33,7 +33,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
-    search: str | Mcmc = "ft",
+    search: str | Options = "ft",
 ) -> ParallelismProfile: ...
 
 
@@ -46,7 +46,7 @@ def find_strategy(
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
-    search: str | Mcmc = "ft",
+    search: str | Options = "ft",
 ) -> Plan: ...
 
 
@@ -58,7 +58,7 @@ def find_strategy(
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
-    search: str | Mcmc = "ft",
+    search: str | Options = "ft",
 ) -> Plan | ParallelismProfile:
     """Searches a parallelization strategy for the model built so far.
 
@@ -96,7 +96,7 @@ def find_strategy(
               :class:`tensoropt.Mcmc` has its options, such as ``Mcmc(seconds=10, seed=1, initial=("ft", "random"))``
               or, as FlexFlow has it, ``Mcmc(overlap=True)``: links move data while devices compute;
             - ``mcmc_soap``, the same over FlexFlow's whole space, for planning with ``topology`` only;
-            - a baseline of ``tensoropt.baselines.BASELINES``, such as ``megatron`` (options ``mini_time``,
+            - a baseline of `tensoropt.baselines`, such as ``megatron`` (options ``mini_time``,
               ``mini_memory`` and ``turning_point``, of what it offers).
 
     Returns:
@@ -117,10 +117,10 @@ def find_strategy(
     given = _is_given(option)
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
-    what += f"search={search.name if isinstance(search, Mcmc) else search!r})"
+    what += f"search={getattr(search, 'name', None) or repr(search)})"
     with job.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
-        check_search(search, None if given else option, runs=topology is None)
+        finder = check_search(search, None if given else option, runs=topology is None)
         imported = job.import_model(batch_size)
         if given:
             runs = topology is None
@@ -145,7 +145,7 @@ def find_strategy(
 
     def find() -> Plan:
         nonlocal outcome
-        plan = find_plan(planner, where, str(option), memory_bytes, search)
+        plan = find_plan(planner, where, str(option), memory_bytes, finder)
         outcome = describe_outcome(planner, where, plan)
         return plan
 

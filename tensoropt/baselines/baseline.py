@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +11,8 @@ import numpy.typing as npt
 from tensoropt.errors import PlanError
 from tensoropt.search.problem import FloatArray, IntArray, Problem
 from tensoropt.search.result import Frontier, frontier_of
-from tensoropt.search.space import SearchSpace
 
-__all__ = ["Baseline", "alternatives_of", "does_not_apply", "fixed_alternatives", "restricted", "single"]
-
-
-class Baseline(Protocol):
-    """A space in, the baseline's strategies out."""
-
-    def __call__(self, space: SearchSpace) -> Frontier:
-        """See `tensoropt.baselines.apply_baseline`."""
-        ...
+__all__ = ["alternatives_of", "does_not_apply", "fixed_alternatives", "restricted", "single"]
 
 
 def does_not_apply(name: str, reason: str, remedy: str) -> PlanError:

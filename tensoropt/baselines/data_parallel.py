@@ -7,12 +7,14 @@ import time
 from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.graph.operator import Operator
 from tensoropt.plan.configuration import DEFER, Configuration, is_legal
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["data_parallel", "data_parallel_baseline", "data_parallel_configurations"]
 
 
+@register_baseline("data_parallel")
 def data_parallel_baseline(space: SearchSpace) -> Frontier:
     """Data parallelism as a frontier of one point.
 

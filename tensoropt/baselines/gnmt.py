@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.layers import is_recurrent
-from tensoropt.baselines.placement import on_devices, placed_strategy
+from tensoropt.baselines.placement import on_devices, register_placed
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["configurations", "gnmt"]
+__all__ = ["gnmt"]
 
 
-def gnmt(space: SearchSpace) -> Frontier:
+@register_placed("gnmt")
+def gnmt(space: SearchSpace) -> dict[str, Configuration]:
     """The expert strategy for recurrent networks with which FlexFlow compares (section 8.1, after Wu et al. 2016).
 
     Hosts share the batch; the devices of each have some consecutive layers, so that steps of one layer run beside those
     of others. The cluster's outermost level is its hosts, unless it has but one level.
 
     Raises:
-        PlanError: the graph has no recurrent layer, hosts have one device each, or the space places nothing.
+        PlanError: the graph has no recurrent layer, or hosts have one device each.
     """
-    return placed_strategy(space, "gnmt", configurations)
-
-
-def configurations(space: SearchSpace) -> dict[str, Configuration]:
-    """:func:`gnmt` by operator, whether the space has these configurations or not."""
     if not is_recurrent(space):
         raise does_not_apply(
             "gnmt",

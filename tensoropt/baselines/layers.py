@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensoropt.baselines.following import activations, parameter_side, weight_of
 from tensoropt.graph.operator import Operator
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.problem import FloatArray, IntArray
+from tensoropt.search.propagation import activations, parameter_side, weight_of
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["is_recurrent", "stages"]

@@ -9,8 +9,9 @@ import numpy as np
 
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.dimensions import logical_dimensions
-from tensoropt.baselines.following import LOOKUPS, Actions, follow, parameter_side, placed, weight_of
 from tensoropt.graph.operator import Operator
+from tensoropt.search.propagation import LOOKUPS, Actions, follow, parameter_side, placed, weight_of
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
 
@@ -21,6 +22,7 @@ _INPUTS = ("Placeholder", "PlaceholderWithDefault")
 _REMEDY = "Use 'one_weird_trick' for convolutions, 'gnmt' for recurrent networks, or a search."
 
 
+@register_baseline("megatron")
 def megatron(space: SearchSpace) -> Frontier:
     """Data parallelism of groups of devices, in which products are split (section 3 of the paper).
 

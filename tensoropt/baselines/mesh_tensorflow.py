@@ -15,6 +15,7 @@ from tensoropt.baselines.layouts import WHOLE, Layouts
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh
 from tensoropt.search.problem import IntArray
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
 
@@ -29,6 +30,7 @@ MAX_LAYOUTS = 200_000
 _Blocks = tuple[tuple[int, ...], ...]  # per mesh dimension, the axes of the factor mesh that it is the product of
 
 
+@register_baseline("mesh_tensorflow")
 def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -> Frontier:
     """The frontier of all that Mesh-TensorFlow can express (TensorOpt section 4.2, "Flexible tensor splitting").
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.dimensions import LogicalDimensions, logical_dimensions
-from tensoropt.baselines.following import activations, parameter_side, weight_of
 from tensoropt.baselines.layouts import WHOLE, Layouts
 from tensoropt.baselines.mesh_tensorflow import axes_of_names, coarsenings
+from tensoropt.search.propagation import activations, parameter_side, weight_of
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
 
@@ -21,6 +22,7 @@ _NAME = "mesh_tensorflow_hybrid"
 _INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
+@register_baseline("mesh_tensorflow_hybrid")
 def mesh_tensorflow_hybrid(space: SearchSpace) -> Frontier:
     """The expert strategy for Transformers with which PaSE compares (section IV).
 

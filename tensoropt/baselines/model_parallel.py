@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from tensoropt.baselines.baseline import does_not_apply
-from tensoropt.baselines.placement import on_devices, placed_strategy
+from tensoropt.baselines.placement import on_devices, register_placed
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["configurations", "model_parallel"]
+__all__ = ["model_parallel"]
 
 
-def model_parallel(space: SearchSpace) -> Frontier:
+@register_placed("model_parallel")
+def model_parallel(space: SearchSpace) -> dict[str, Configuration]:
     """Every device has some consecutive layers, whole, and computes them for the whole batch.
 
     The first devices have the first layers. Predicted times add up as if one device computed after another; how far
     they overlap, as steps of recurrent layers and branches do, a simulator tells.
 
     Raises:
-        PlanError: there is but one device, or the space places nothing.
+        PlanError: there is but one device.
     """
-    return placed_strategy(space, "model_parallel", configurations)
-
-
-def configurations(space: SearchSpace) -> dict[str, Configuration]:
-    """:func:`model_parallel` by operator, whether the space has these configurations or not."""
     if space.mesh.size == 1:
         raise does_not_apply("model_parallel", "one device has all layers", "Use more devices.")
     return on_devices(space, ())

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 from tensoropt.baselines.baseline import does_not_apply, single
-from tensoropt.baselines.following import Actions, follow, parameter_side, placed, weight_of
 from tensoropt.graph.operator import Operator
+from tensoropt.search.propagation import Actions, follow, parameter_side, placed, weight_of
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
@@ -18,6 +19,7 @@ _CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
 _INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
+@register_baseline("one_weird_trick")
 def one_weird_trick(space: SearchSpace) -> Frontier:
     """The expert strategy for convolutional networks with which FlexFlow (section 8.1) and PaSE (section IV) compare.
 

@@ -7,7 +7,7 @@ import time
 from tensoropt.baselines.baseline import single
 from tensoropt.search.followers import contracted
 from tensoropt.search.problem import Problem
-from tensoropt.search.registry import get_search
+from tensoropt.search.registry import get_solver, register_baseline
 from tensoropt.search.result import Frontier
 from tensoropt.search.single_cost import single_cost
 from tensoropt.search.space import SearchSpace
@@ -15,13 +15,14 @@ from tensoropt.search.space import SearchSpace
 __all__ = ["fastest", "optcnn"]
 
 
+@register_baseline("optcnn")
 def optcnn(space: SearchSpace) -> Frontier:
     """The fastest strategy, by dynamic programming over time alone.
 
     OptCNN's own eliminations need a graph that they reduce to two nodes; here the search is frontier tracking's, on
     which time is the only cost, so any graph will do. As there, it is over the operators that decide.
     """
-    contraction = contracted(space)
+    contraction = space.kept(contracted)
     return contraction.expand(fastest(contraction.problem))
 
 
@@ -32,5 +33,5 @@ def fastest(problem: Problem) -> Frontier:
         InfeasibleError: no strategy is possible.
     """
     began = time.perf_counter()
-    found = get_search("ft")(single_cost(problem, "time"))
+    found = get_solver("ft")(single_cost(problem, "time"))
     return single(problem, found.assignments[-1], began, found.alternatives[-1])

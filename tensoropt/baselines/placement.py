@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from tensoropt.baselines.baseline import does_not_apply, single
-from tensoropt.baselines.following import Actions, follow, placed
 from tensoropt.baselines.layers import stages
 from tensoropt.graph.operator import Operator
 from tensoropt.plan.configuration import Configuration, at
-from tensoropt.search.result import Frontier
+from tensoropt.search.finding import Found, Start
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.propagation import Actions, follow, placed
+from tensoropt.search.registry import Finder, register
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["on_devices", "placed_strategy"]
+__all__ = ["on_devices", "register_placed"]
+
+_Placed = TypeVar("_Placed", bound=Callable[[SearchSpace], dict[str, Configuration]])
 
 _INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
-def placed_strategy(
-    space: SearchSpace, name: str, configurations: Callable[[SearchSpace], dict[str, Configuration]]
-) -> Frontier:
-    """The strategy of a baseline that places operators.
+def register_placed(name: str) -> Callable[[_Placed], _Placed]:
+    """Declares what gives configurations by operator, whether a space has them or not, as the baseline ``name``.
 
-    Raises:
-        PlanError: what ``configurations`` says, or the space places nothing.
+    With all that place operators a space would be too large to price, so each strategy has one of its own.
     """
-    began = time.perf_counter()
-    chosen = configurations(space)
-    if not space.coarsening.placed_blocks:
-        raise does_not_apply(
-            name,
-            "it places operators on parts of the devices, and this search space has only what runs on all of them",
-            "Make it with SearchSpace(placements=True).",
-        )
-    return single(space.problem, space.assignment(chosen), began)
+
+    def add(configurations: _Placed) -> _Placed:
+        @functools.wraps(configurations)
+        def run(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
+            began = time.perf_counter()
+            chosen = configurations(space)
+            return Found.of_one_strategy(space, chosen, time.perf_counter() - began)
+
+        register(Finder(name, "baseline", "trade_off", run, executes=False))
+        return configurations
+
+    return add
 
 
 def on_devices(space: SearchSpace, shared: tuple[int, ...]) -> dict[str, Configuration]:

@@ -8,10 +8,10 @@ import numpy as np
 
 from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.baselines.data_parallel import data_parallel_configurations
-from tensoropt.baselines.following import parameter_side
 from tensoropt.graph.operator import Operator
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.problem import IntArray
+from tensoropt.search.propagation import parameter_side
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 

@@ -11,6 +11,7 @@ from tensoropt.baselines.optcnn import fastest
 from tensoropt.graph.operator import Operator
 from tensoropt.search.cells import with_repeated_cells
 from tensoropt.search.problem import IntArray
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
@@ -20,6 +21,7 @@ __all__ = ["tofu"]
 _BEFORE = 1
 
 
+@register_baseline("tofu")
 def tofu(space: SearchSpace) -> Frontier:
     """The fastest strategy in which no tensor that is there for longer than an operator runs is replicated.
 

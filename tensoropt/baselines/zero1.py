@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NoReturn
 
 from tensoropt.baselines.baseline import does_not_apply
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["zero1"]
 
 
+@register_baseline("zero1")
 def zero1(space: SearchSpace) -> NoReturn:
     """Stage 1, pieces of the optimizer's slots only.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tensoropt.baselines.sharding import KEEP_BOTH, sharded
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["zero2"]
 
 
+@register_baseline("zero2")
 def zero2(space: SearchSpace) -> Frontier:
     """Stage 2, pieces of gradients and slots: what is updated is in pieces, what is computed with is whole.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.sharding import KEEP_BEFORE, sharded
+from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["zero3"]
 
 
+@register_baseline("zero3")
 def zero3(space: SearchSpace) -> Frontier:
     """Stage 3, pieces of variables too: they are gathered when they are read, and again in the backward pass.
 

@@ -59,17 +59,10 @@ class SpaceTracker:
         self.space = space
         self.threads = threads
 
-    @cached_property
+    @property
     def contraction(self) -> Contraction:
         """The problem over the operators that decide."""
-        return contracted(self.space)
-
-    @property
-    def deciding(self) -> str:
-        """Over what `contraction` is, in words."""
-        problem = self.contraction.problem
-        groups = problem.nodes if problem.groups is None else len({*problem.groups.tolist()})
-        return f"the {groups} of {self.space.problem.nodes} operators that decide"
+        return self.space.kept(contracted)
 
     @cached_property
     def resolution(self) -> Resolution:
@@ -194,12 +187,13 @@ class SpaceTracker:
         found = [] if self.contraction.restricts else [self.close(epsilon=epsilon, progress=progress)]
         if found and not _guessed(found[0]):
             within = max(epsilon, _CLOSE) + _APART
-            searched = f"{self.deciding}, all their strategies within {within:.2g} of time and of memory"
+            searched = f"{self.contraction.searched}, all their strategies within {within:.2g} of time and of memory"
         else:
             steps = self.resolution
             found.append(self.between(epsilon=epsilon, progress=progress))
             searched = (
-                f"{self.deciding}, costs in steps of {steps.time_s:.3g} s and {steps.memory_bytes / 2**20:.3g} MiB"
+                f"{self.contraction.searched}, costs in steps of {steps.time_s:.3g} s and "
+                f"{steps.memory_bytes / 2**20:.3g} MiB"
                 + ("" if found[-1].exact and fastest.exact else ", not all their strategies")
             )
         expanded = self.contraction.expand(*found, fastest, beside=[self.smallest, *beside], exact=False)

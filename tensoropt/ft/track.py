@@ -25,7 +25,6 @@ from tensoropt.ft.reduction import reduce_problem
 from tensoropt.ft.workshop import Factor, TooLongError, Workshop, choice, nothing, unit
 from tensoropt.search.grid import coarsest_step
 from tensoropt.search.problem import FloatArray, IntArray, Problem
-from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.tables import FrontierTable
 
@@ -88,7 +87,6 @@ class _Options:
     steps: tuple[float, float]
 
 
-@register_search("ft")
 def track_frontier(
     problem: Problem,
     *,

@@ -14,7 +14,6 @@ from tensoropt.mcmc.search import mcmc as mcmc
 from tensoropt.mcmc.search import moves_of as moves_of
 from tensoropt.mcmc.search import network_of as network_of
 from tensoropt.mcmc.search import random_strategy as random_strategy
-from tensoropt.mcmc.search import search_problem as search_problem
 from tensoropt.mcmc.search import search_strategy as search_strategy
 from tensoropt.mcmc.search import simulate as simulate
 from tensoropt.mcmc.simulator import Simulator as Simulator
@@ -39,7 +38,6 @@ __all__ = [
     "moves_of",
     "network_of",
     "random_strategy",
-    "search_problem",
     "search_strategy",
     "simulate",
 ]

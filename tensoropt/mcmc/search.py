@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.search.breakdown import Breakdown, levels_of
 from tensoropt.search.followers import follow
 from tensoropt.search.problem import Problem
-from tensoropt.search.registry import get_baseline, register_search
+from tensoropt.search.registry import get_finder
 from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S, Ints
@@ -32,11 +32,13 @@ __all__ = [
     "RANDOM",
     "Initial",
     "McmcResult",
+    "Run",
     "mcmc",
     "moves_of",
     "network_of",
     "random_strategy",
     "search_problem",
+    "search_space",
     "search_strategy",
     "simulate",
 ]
@@ -79,6 +81,17 @@ class McmcResult:
         """The share of proposals that were taken."""
         made = sum(chain.proposals for chain in self.chains)
         return sum(chain.accepted for chain in self.chains) / made if made else 0.0
+
+
+class Run(NamedTuple):
+    """How chains run; for the fields see :func:`search_strategy`."""
+
+    stop: Stop
+    beta: float | None = None
+    seed: int = 0
+    chains: int | None = None
+    processes: int = 1
+    progress: bool = False
 
 
 def network_of(space: SearchSpace, *, overlap: bool = False) -> Network:
@@ -181,23 +194,23 @@ def search_strategy(
     if cost not in _COSTS:
         raise ProblemError(f"MCMC: cost must be one of {', '.join(map(repr, _COSTS))}, got {cost!r}. Choose one.")
     firsts = [_indices(space, one) for one in initial]
+    run = Run(_stop(budget_seconds, iterations, patience), beta, seed, chains, processes, progress)
     if cost == "additive":
-        result, _ = search_problem(
-            space.problem,
-            beta=beta,
-            budget_seconds=budget_seconds,
-            iterations=iterations,
-            patience=patience,
-            seed=seed,
-            initial=firsts,
-            memory_bytes=memory_bytes,
-            chains=chains,
-            processes=processes,
-            progress=progress,
-        )
-        return result
-    stop = _stop(budget_seconds, iterations, patience)
+        return search_problem(space.problem, run, firsts, memory_bytes)[0]
     network = network_of(space, overlap=overlap) if network is None else network
+    return search_space(space, network, run, firsts, memory_bytes, every=every)
+
+
+def search_space(
+    space: SearchSpace,
+    network: Network,
+    run: Run,
+    initial: Sequence[Sequence[int] | str],
+    memory_bytes: float | None,
+    *,
+    every: bool = False,
+) -> McmcResult:
+    """What chains found in a space by the simulated time of its network; see :func:`search_strategy`."""
     memory = no_memory()
     if memory_bytes is not None:
         problem = space.problem
@@ -209,20 +222,19 @@ def search_strategy(
         edges = [pairs[id(table)] for table in problem.edge_memory_bytes]
         memory = limited_memory(problem.names, first, problem.edges, edges, memory_bytes)
     moves = Moves.of_each(network) if every else moves_of(space, network, variables=memory_bytes is not None)
-    shared = Shared(network, moves, memory, stop, beta)
-    results, seconds = _run(shared, seed, firsts, chains, processes, progress)
+    results, seconds = _run(Shared(network, moves, memory, run.stop, run.beta), run, initial)
     best = min(range(len(results)), key=lambda number: (results[number].cost_ticks, number))
     held = None
     if memory_bytes is not None:
         held = float(space.problem.costs(np.array(results[best].assignment))[1][0])
     return McmcResult(
-        cost,
+        "simulated",
         results[best].cost_ticks / TICKS_PER_S,
         results[best].assignment,
         held,
         tuple(results),
         best,
-        seed,
+        run.seed,
         seconds,
     )
 
@@ -232,36 +244,25 @@ def _indices(space: SearchSpace, first: Initial) -> Sequence[int] | str:
     if first == RANDOM:
         return RANDOM
     if isinstance(first, str):
-        return get_baseline(first)(space).best().assignment
+        found = get_finder(first).find(space)
+        return space.assignment(found.space.configurations(found.frontier.best().assignment))
     if isinstance(first, Mapping):
         return space.assignment(first)
     return first.assignment if isinstance(first, FrontierPoint) else first
 
 
 def search_problem(
-    problem: Problem,
-    *,
-    beta: float | None = None,
-    budget_seconds: float | None = None,
-    iterations: int | None = None,
-    patience: float = 0.5,
-    seed: int = 0,
-    initial: Sequence[Sequence[int] | str] = (RANDOM,),
-    memory_bytes: float | None = None,
-    chains: int | None = None,
-    processes: int = 1,
-    progress: bool = False,
+    problem: Problem, run: Run, initial: Sequence[Sequence[int] | str], memory_bytes: float | None
 ) -> tuple[McmcResult, Ints]:
     """What chains found in a problem by its additive cost, and the alternatives that the best strategy has.
 
     For the arguments see :func:`search_strategy`.
     """
-    stop = _stop(budget_seconds, iterations, patience)
     additive = AdditiveProblem.of(problem)
     firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
     memory = additive.memory(memory_bytes)
-    shared = Shared(additive.network, additive.moves(), memory, stop, beta, additive.scale)
-    results, seconds = _run(shared, seed, firsts, chains, processes, progress)
+    shared = Shared(additive.network, additive.moves(), memory, run.stop, run.beta, additive.scale)
+    results, seconds = _run(shared, run, firsts)
     costs = []
     originals = []
     for result in results:
@@ -271,10 +272,9 @@ def search_problem(
     best = min(range(len(results)), key=lambda number: (costs[number], number))
     chosen, alternatives = originals[best]
     time_s, memory_bytes = costs[best]
-    return McmcResult("additive", time_s, chosen, memory_bytes, tuple(results), best, seed, seconds), alternatives
+    return McmcResult("additive", time_s, chosen, memory_bytes, tuple(results), best, run.seed, seconds), alternatives
 
 
-@register_search("mcmc")
 def mcmc(
     problem: Problem,
     *,
@@ -292,18 +292,8 @@ def mcmc(
 
     For the arguments see :func:`search_strategy`.
     """
-    result, alternatives = search_problem(
-        problem,
-        beta=beta,
-        budget_seconds=budget_seconds,
-        iterations=iterations,
-        patience=patience,
-        seed=seed,
-        initial=initial,
-        memory_bytes=memory_bytes,
-        chains=chains,
-        processes=processes,
-    )
+    run = Run(_stop(budget_seconds, iterations, patience), beta, seed, chains, processes)
+    result, alternatives = search_problem(problem, run, initial, memory_bytes)
     return frontier_of(
         problem,
         np.array([result.assignment]),
@@ -320,25 +310,18 @@ def _stop(budget_seconds: float | None, iterations: int | None, patience: float)
     return Stop(iterations, budget_seconds, patience)
 
 
-def _run(
-    shared: Shared,
-    seed: int,
-    initial: Sequence[Sequence[int] | str],
-    chains: int | None,
-    processes: int,
-    progress: bool,
-) -> tuple[list[ChainResult], float]:
+def _run(shared: Shared, run: Run, initial: Sequence[Sequence[int] | str]) -> tuple[list[ChainResult], float]:
     """What each chain found, and the seconds that all took."""
-    count = len(initial) if chains is None else chains
-    if count < 1 or processes < 1 or not initial:
+    count = len(initial) if run.chains is None else run.chains
+    if count < 1 or run.processes < 1 or not initial:
         raise ProblemError(
             f"MCMC: needs at least one initial strategy, one chain and one process, got {len(initial)}, {count} and "
-            f"{processes}. Leave chains out for one per initial strategy."
+            f"{run.processes}. Leave chains out for one per initial strategy."
         )
-    given: Any = seed
+    given: Any = run.seed
     if not isinstance(given, int | np.integer) or given < 0:
         raise ProblemError(f"MCMC: seed must be a whole number of at least 0, got {given!r}. Give for example seed=0.")
-    seeds = np.random.SeedSequence(seed).spawn(count)
+    seeds = np.random.SeedSequence(run.seed).spawn(count)
     starts: list[Start] = []
     for number in range(count):
         first_seed, chain_seed = seeds[number].spawn(2)
@@ -352,7 +335,7 @@ def _run(
             first = random_strategy(shared.network, np.random.default_rng(first_seed), shared.moves)
         starts.append((tuple(int(index) for index in first), chain_seed))
     began = time.perf_counter()
-    results = run_chains(shared, starts, processes=processes, progress=progress)
+    results = run_chains(shared, starts, processes=run.processes, progress=run.progress)
     return results, time.perf_counter() - began
 
 

@@ -16,7 +16,6 @@ from tensoropt.pase.bounds import Bounds
 from tensoropt.pase.order import VertexOrder, breadth_first, connected_parts, generate_seq
 from tensoropt.pase.tables import Decision, TimeTables
 from tensoropt.search.problem import IntArray, Problem
-from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
 
 __all__ = ["ORDERS", "fastest_point", "find_best_strategy"]
@@ -100,7 +99,6 @@ def find_best_strategy(
     )
 
 
-@register_search("pase")
 def fastest_point(problem: Problem, *, order: str | Sequence[int] = "generate_seq") -> Frontier:
     """`find_best_strategy` as a search: a frontier of one point, its fastest end. It says nothing of less memory.
 

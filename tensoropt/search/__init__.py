@@ -15,10 +15,11 @@ from tensoropt.search.options import mini_memory as mini_memory
 from tensoropt.search.options import mini_time as mini_time
 from tensoropt.search.options import turning_point as turning_point
 from tensoropt.search.problem import Problem as Problem
-from tensoropt.search.registry import Search as Search
-from tensoropt.search.registry import get_search as get_search
+from tensoropt.search.registry import Finder as Finder
+from tensoropt.search.registry import finders as finders
+from tensoropt.search.registry import get_finder as get_finder
+from tensoropt.search.registry import register_baseline as register_baseline
 from tensoropt.search.registry import register_search as register_search
-from tensoropt.search.registry import search_names as search_names
 from tensoropt.search.result import Elimination as Elimination
 from tensoropt.search.result import Frontier as Frontier
 from tensoropt.search.result import FrontierPoint as FrontierPoint
@@ -27,20 +28,21 @@ from tensoropt.search.result import frontier_of as frontier_of
 __all__ = [
     "OPTIONS",
     "Elimination",
+    "Finder",
     "Frontier",
     "FrontierPoint",
     "Problem",
-    "Search",
     "brute_force",
     "choose",
     "evaluate",
+    "finders",
     "frontier_of",
-    "get_search",
+    "get_finder",
     "load_problem",
     "mini_memory",
     "mini_time",
+    "register_baseline",
     "register_search",
     "save_problem",
-    "search_names",
     "turning_point",
 ]

@@ -10,7 +10,6 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.search.problem import Problem
-from tensoropt.search.registry import register_search
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.variables import node_variables
 
@@ -21,7 +20,6 @@ MAX_ASSIGNMENTS = 2_000_000
 gigabytes."""
 
 
-@register_search("brute_force")
 def brute_force(problem: Problem) -> Frontier:
     """The frontier of ``problem`` by enumeration of all K^n strategies (TensorOpt, section 3.1).
 

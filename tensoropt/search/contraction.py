@@ -60,6 +60,12 @@ class Contraction:
         self._added: dict[tuple[object, ...], tuple[tuple[_Tables, ...], _Tables]] = {}
         self.problem = self._contracted(deciding)
 
+    @property
+    def searched(self) -> str:
+        """What a search over `problem` goes over, in words."""
+        groups = self.problem.nodes if self.problem.groups is None else len({*self.problem.groups.tolist()})
+        return f"the {groups} of {self.whole.nodes} operators that decide"
+
     def further(self, leaders: IntArray) -> Contraction:
         """A contraction to still fewer nodes, which leaves out strategies: its frontiers are not exact.
 

@@ -1,81 +1,216 @@
-"""The searches that exist, and the strategies that they may begin at, by name."""
+"""The registry of finders: every search and every baseline, by name.
+
+Each is one file, called as it is: searches in `tensoropt.finders`, baselines in `tensoropt.baselines`. A file is found
+by its name, and imported when somebody asks for it, so that nothing is loaded which does not search.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import importlib
+import pkgutil
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
-from tensoropt.errors import ProblemError
+from tensoropt.errors import PlanError, ProblemError
+from tensoropt.search.finding import NO_LIMIT, Found, Start
+from tensoropt.search.followers import contracted
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.problem import Problem
 from tensoropt.search.result import Frontier
+from tensoropt.search.space import SearchSpace
 
-__all__ = ["Search", "get_baseline", "get_search", "register_baseline", "register_search", "search_names"]
+__all__ = [
+    "Finder",
+    "Options",
+    "finder_of",
+    "finders",
+    "get_finder",
+    "get_solver",
+    "register",
+    "register_baseline",
+    "register_search",
+]
+
+Offer = Literal["frontier", "trade_off", "fastest"]
+Solve = Callable[[Problem], Frontier]
+Strategies = Callable[[SearchSpace], Frontier]
+
+_Solve = TypeVar("_Solve", bound=Solve)
+_Strategies = TypeVar("_Strategies", bound=Strategies)
 
 
-Search = Callable[..., Frontier]
-"""A search: a `Problem` in, a `Frontier` out. Keyword arguments are its own, and have defaults."""
+class Options(Protocol):
+    """How a finder goes about it, as one value of a class of its own; `tensoropt.Mcmc`, for example."""
 
-_Function = TypeVar("_Function", bound=Search)
+    @property
+    def name(self) -> str:
+        """Of the finder."""
+        ...
 
-# Filled once, while modules are imported; never changed by a search.
-_SEARCHES: dict[str, Search] = {}
-_BASELINES: dict[str, Search] = {}
 
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """What finds strategies of a space, with its options.
 
-def register_search(name: str) -> Callable[[_Function], _Function]:
-    """Declares the decorated function as the search called ``name``.
-
-    Raises:
-        ProblemError: another function has the name.
+    Attributes:
+        name: by which it is asked for; the name of its file.
+        kind: whether it searches, or is a known way to be compared with.
+        offers: ``frontier``: all strategies that are worth having; ``trade_off``: those that it has; ``fastest``: the
+            one of least time, so that no option but ``mini_time`` can choose.
+        run: ``run(space, limit, start)``, with its options as a fourth argument if it has any. See :meth:`find`.
+        executes: whether its plans run; those that place operators on a part of the devices are only compared.
+        begins_at_others: whether it begins at what others found, so that a comparison asks it after them.
+        options: None if there are none to give.
+        solve: the same for tables alone, where it needs no more.
+        prepare: loads what is compiled, which is no part of a search.
     """
 
-    def register(function: _Function) -> _Function:
-        known = _SEARCHES.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (
-            function.__module__,
-            function.__qualname__,
-        ):
-            raise ProblemError(
-                f"search {name!r}: a name may be registered once, got "
-                f"{known.__module__}.{known.__qualname__} and {function.__module__}.{function.__qualname__}. "
-                "Rename one of them."
-            )
-        _SEARCHES[name] = function
-        return function
+    name: str
+    kind: Literal["search", "baseline"]
+    offers: Offer
+    run: Callable[..., Found]
+    executes: bool = True
+    begins_at_others: bool = False
+    options: Options | None = None
+    solve: Solve | None = None
+    prepare: Callable[[], None] | None = None
 
-    return register
+    def find(self, space: SearchSpace, limit: MemoryLimit = NO_LIMIT, start: Start = ()) -> Found:
+        """Finds strategies.
+
+        Args:
+            space: of all strategies. The result may be in a space of the finder's own.
+            limit: what a device may hold. Who cannot keep to it gives what it finds, which `Found.choose` refuses.
+            start: strategies that others found in the same graph, to begin at.
+
+        Raises:
+            PlanError: it does not apply to the model.
+            InfeasibleError: no strategy is possible, or it came to none that fits.
+        """
+        return self.run(space, limit, start, *([] if self.options is None else [self.options]))
 
 
-def search_names() -> tuple[str, ...]:
-    """All registered names, sorted."""
-    return tuple(sorted(_SEARCHES))
+# Filled while modules are imported; never changed by a search.
+_FINDERS: dict[str, Finder] = {}
+_HOMES = ("tensoropt.finders", "tensoropt.baselines")
 
 
-def get_search(name: str) -> Search:
-    """The search called ``name``.
+def register(finder: Finder) -> None:
+    """Declares a finder.
 
     Raises:
-        ProblemError: no search has the name; the message lists those that exist.
+        ProblemError: another one has the name.
     """
-    if name not in _SEARCHES:
+    known = _FINDERS.get(finder.name, finder)
+    before, now = (f"{one.run.__module__}.{one.run.__qualname__}" for one in (known, finder))
+    if before != now:
         raise ProblemError(
-            f"search {name!r}: must be one of {', '.join(map(repr, search_names()))}, got {name!r}. Choose "
-            "one of these, or import the package that registers it."
+            f"{known.kind} {finder.name!r}: a name may be registered once, got {before} and {now}. Rename one of them."
         )
-    return _SEARCHES[name]
+    _FINDERS[finder.name] = finder
 
 
-def register_baseline(name: str, function: Search) -> None:
-    """Declares a function of a `SearchSpace`, that gives strategies of its problem, as the baseline called ``name``."""
-    _BASELINES[name] = function
+def register_search(name: str, *, offers: Offer = "fastest") -> Callable[[_Solve], _Solve]:
+    """Declares a function of tables as a search: it is given those of the operators that decide.
 
-
-def get_baseline(name: str) -> Search:
-    """The baseline called ``name``.
+    Args:
+        name: of the search.
+        offers: see :class:`Finder`.
 
     Raises:
-        ProblemError: none has the name; the message lists those that exist.
+        ProblemError: another finder has the name.
     """
-    if name not in _BASELINES:
-        known = ", ".join(map(repr, sorted(_BASELINES))) or "none yet: import tensoropt.baselines"
-        raise ProblemError(f"baseline {name!r}: must be one of those that exist ({known}), got {name!r}.")
-    return _BASELINES[name]
+
+    def add(solve: _Solve) -> _Solve:
+        @functools.wraps(solve)
+        def run(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
+            contraction = space.kept(contracted)
+            found = contraction.expand(solve(contraction.problem))
+            return Found(space, dataclasses.replace(found, searched=contraction.searched))
+
+        register(Finder(name, "search", offers, run, solve=solve))
+        return solve
+
+    return add
+
+
+def register_baseline(name: str) -> Callable[[_Strategies], _Strategies]:
+    """Declares a function of a space, which gives strategies of its problem, as the baseline called ``name``.
+
+    Raises:
+        ProblemError: another finder has the name.
+    """
+
+    def add(strategies: _Strategies) -> _Strategies:
+        @functools.wraps(strategies)
+        def run(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
+            return Found(space, strategies(space))
+
+        register(Finder(name, "baseline", "trade_off", run))
+        return strategies
+
+    return add
+
+
+def finders() -> tuple[Finder, ...]:
+    """All finders: searches, baselines, and those that begin at what others found; each kind by name."""
+    for name in _files():
+        _load(name)
+    return tuple(sorted(_FINDERS.values(), key=lambda one: (one.begins_at_others, one.kind != "search", one.name)))
+
+
+def get_finder(search: str | Options) -> Finder:
+    """The finder of a name, with the defaults of its options, or of options.
+
+    Raises:
+        PlanError: none is called so; the message lists those that exist.
+    """
+    finder = finder_of(search)
+    if finder is None:
+        known = ", ".join(repr(one.name) for one in finders())
+        raise PlanError(f"search {search!r}: must be one of {known}, got {search!r}. Choose one of these.")
+    return finder
+
+
+def get_solver(name: str) -> Solve:
+    """What the search called ``name`` does with tables alone.
+
+    Raises:
+        PlanError: none is called so.
+        ProblemError: it needs more than tables.
+    """
+    solve = get_finder(name).solve
+    if solve is None:
+        raise ProblemError(
+            f"search {name!r}: must be one of tables alone, but it needs a space. Use 'ft', for example."
+        )
+    return solve
+
+
+def finder_of(search: Any) -> Finder | None:
+    """The finder of a name, or of options as a whole; None if there is none."""
+    name = search if isinstance(search, str) else getattr(search, "name", None)
+    if not isinstance(name, str):
+        return None
+    _load(name)
+    finder = _FINDERS.get(name)
+    if finder is None or isinstance(search, str):
+        return finder
+    return dataclasses.replace(finder, options=search) if isinstance(search, type(finder.options)) else None
+
+
+def _files() -> dict[str, str]:
+    """The modules in which finders may be, by their last names."""
+    homes = [importlib.import_module(home) for home in _HOMES]
+    return {
+        found.name: f"{home.__name__}.{found.name}" for home in homes for found in pkgutil.iter_modules(home.__path__)
+    }
+
+
+def _load(name: str) -> None:
+    module = None if name in _FINDERS else _files().get(name)
+    if module is not None:
+        importlib.import_module(module)

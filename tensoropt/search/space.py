@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ from tensoropt.search.peak import peak_memory, scratch_of
 from tensoropt.search.problem import Problem
 
 __all__ = ["SearchSpace", "feed_layout"]
+
+_P = ParamSpec("_P")
+_Made = TypeVar("_Made")
 
 _FEEDS = ("Const", "Placeholder", "PlaceholderWithDefault")
 # One placed block, and one beside it: with more there are too many configurations on 16 devices.
@@ -59,6 +63,7 @@ class SearchSpace:
         coarsening: the meshes that operators may have.
         reuse: whether edges have alternatives.
         halos: whether images are split.
+        slots: for each trained variable, how many tensors of its shape its optimizer keeps.
         operators: those of the training step, which are the nodes of the problem.
         edges: those between them, in the order of the problem's.
     """
@@ -104,8 +109,9 @@ class SearchSpace:
         self.operators = tuple(op for op in graph.operators if op.name in graph.training)
         self.edges = tuple(edge for edge in graph.edges() if edge.consumer in graph.training)
         self._keeping = Keeping(graph, self.rules)
-        self._slots = dict(slots or {})
+        self.slots = dict(slots or {})
         self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
+        self._kept: dict[object, Any] = {}
         self._choices: dict[tuple[object, ...], Choices] = {}
         self._named: dict[str, Choices] = {}
         self._nodes: dict[tuple[object, ...], Tables] = {}
@@ -119,6 +125,14 @@ class SearchSpace:
             lambda op: self._op_seconds(op, 0),
             reuse=reuse,
         )
+
+    def kept(self, make: Callable[Concatenate[SearchSpace, _P], _Made], *given: _P.args, **named: _P.kwargs) -> _Made:
+        """What ``make(space, …)`` makes of this space: made once, and kept as long as the space is."""
+        key = (make, given, tuple(sorted(named.items())))
+        if key not in self._kept:
+            self._kept[key] = make(self, *given, **named)
+        made: _Made = self._kept[key]
+        return made
 
     def choices(self, name: str) -> tuple[Configuration, ...]:
         """The configurations of an operator, in the order of its table."""
@@ -252,7 +266,7 @@ class SearchSpace:
         )
         if "not_executed" in plan.notes:
             return plan
-        peak = peak_memory(self.graph, self.rules, plan, self._slots, scratch_of(self.cost, self.graph, self.rules))
+        peak = peak_memory(self.graph, self.rules, plan, self.slots, scratch_of(self.cost, self.graph, self.rules))
         return dataclasses.replace(plan, notes={**plan.notes, "peak_memory": peak.to_json()})
 
     def device_memory(self, assignment: Sequence[int], alternatives: npt.ArrayLike | None = None) -> FloatArray:
@@ -309,6 +323,10 @@ class SearchSpace:
                 )
             result.append(choices.index(wanted))
         return tuple(result)
+
+    def configurations(self, assignment: Sequence[int]) -> dict[str, Configuration]:
+        """The configurations of a strategy by operator, of which :meth:`assignment` gives the indices."""
+        return {op.name: self.choices(op.name)[index] for op, index in zip(self.operators, assignment, strict=True)}
 
     def network_seconds(self, assignments: npt.ArrayLike, alternatives: npt.ArrayLike | None = None) -> FloatArray:
         """The part of the time in which devices talk to one another (TensorOpt Eq. 3, *c*).
@@ -390,7 +408,7 @@ class SearchSpace:
         trained = op.type == "Variable" and any(
             edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name))
         )
-        slots = self._slots.get(op.name, 0)
+        slots = self.slots.get(op.name, 0)
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if op.type == "Fanout" else 0
         rows = self._updated_rows(op) if trained else None

@@ -27,13 +27,13 @@ def _build() -> object:
 
 def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
     import tensoropt
-    from tensoropt.api.compare import METHODS
-    from tensoropt.baselines import PLACED
     from tensoropt.cluster.presets import cpu
+    from tensoropt.search import finders
 
     table = tensoropt.compare(_build(), cpu(4))
-    assert [row.method for row in table.rows] == list(METHODS)
+    assert [row.method for row in table.rows] == [finder.name for finder in finders()]
     assert (table.devices, table.batch) == (4, 16)
+    placed = {finder.name for finder in finders() if not finder.executes}
     for row in table.rows:
         if row.reason is None:
             assert row.time_s is not None and row.network_time_s is not None and row.network_bytes is not None
@@ -41,7 +41,7 @@ def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
             assert (row.network_bytes > 0) == (row.network_time_s > 0)
             assert row.simulated_time_s is not None
             # Collectives keep devices busy: only devices that do different things work side by side.
-            if row.method in (*PLACED, "mcmc_soap"):
+            if row.method in placed:
                 assert 0 < row.simulated_time_s <= row.time_s * (1 + 1e-6)
             else:
                 assert row.simulated_time_s == pytest.approx(row.time_s, rel=1e-6)
@@ -66,7 +66,7 @@ def test_every_method_has_a_row_with_costs_or_a_reason() -> None:
     again = type(table).from_json(table.to_json()).plan("zero3")
     assert tensoropt.find_strategy(again, topology=cpu(4)).to_json() == table.plan("zero3").to_json()
     # Chains begin at the best that others found in the space, and end no worse.
-    others = [row for row in table.rows if row.reason is None and row.method not in (*PLACED, "mcmc_soap")]
+    others = [row for row in table.rows if row.reason is None and row.method not in placed]
     assert table.row("mcmc").simulated_time_s == min(row.simulated_time_s or 0.0 for row in others)
     assert (table.row("mcmc_soap").simulated_time_s or 0.0) <= (table.row("mcmc").simulated_time_s or 0.0)
 
@@ -138,15 +138,15 @@ def test_chains_with_other_options_are_rows_of_their_own() -> None:
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_rows_that_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensoropt
-    from tensoropt.api import chains
     from tensoropt.cluster.presets import cpu
+    from tensoropt.mcmc import finder
 
     def interrupt(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     loss = _build()
     # While tasks of the whole space are made.
-    monkeypatch.setattr(chains, "whole_space", interrupt)
+    monkeypatch.setattr(finder, "whole_space", interrupt)
     table = tensoropt.compare(loss, cpu(4), methods=["ft", "mcmc_soap", "zero3"])
     assert [row.reason for row in table.rows] == [
         None,

@@ -187,7 +187,9 @@ def test_names_follow_dimensions_through_the_graph() -> None:
 
 
 def test_an_unknown_baseline_is_refused() -> None:
-    with pytest.raises(PlanError, match="must be one of 'data_parallel', 'optcnn', 'tofu', 'mesh_tensorflow'"):
+    with pytest.raises(
+        PlanError, match="'horovod': must be one of 'ft', 'pase', 'data_parallel', 'gnmt', 'megatron', "
+    ):
         apply_baseline("horovod", _space(mlp()))
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tensoropt.baselines import apply_baseline
-from tensoropt.baselines.following import follow
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.plan import Plan
+from tensoropt.search.propagation import follow
 from tensoropt.search.space import SearchSpace
 from tests.examples.small_models import imported, small_space
 from tests.plan.small_graphs import mlp, tied

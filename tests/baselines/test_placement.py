@@ -7,13 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from tensoropt.baselines import PLACED, apply_baseline
+from tensoropt.baselines import apply_baseline
+from tensoropt.baselines.gnmt import gnmt
 from tensoropt.baselines.layers import _balanced, is_recurrent, stages
 from tensoropt.cluster import preset
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Graph
+from tensoropt.search import get_finder
 from tensoropt.search.space import SearchSpace
 from tests.examples.small_models import imported, small_space
 from tests.plan.small_graphs import mlp, tied
@@ -42,8 +44,11 @@ def test_stages_are_the_best_of_all_cuts(devices: int) -> None:
 
 def test_model_parallelism_puts_consecutive_layers_on_one_device_each() -> None:
     space = _space(mlp(), 2, placements=True)
-    found = apply_baseline("model_parallel", space)
-    plan = space.plan(found.assignments[0], "model_parallel")
+    found = get_finder("model_parallel").find(_space(mlp(), 2))
+    assert not get_finder("model_parallel").executes
+    chosen = space.assignment(found.space.configurations(found.frontier.assignments[0]))
+    plan = space.plan(chosen, "model_parallel")
+    assert (plan.time_s, plan.memory_bytes) == (found.frontier.time_s[0], found.frontier.memory_bytes[0])
     where = {op.name: str(plan.configuration(op.name)) for op in space.operators}
     assert where["h"] == where["w1"] == where["a"] == where["b1"] == "@0"
     assert where["y"] == where["w2"] == where["s"] == "@1"
@@ -52,15 +57,15 @@ def test_model_parallelism_puts_consecutive_layers_on_one_device_each() -> None:
     assert sorted(kinds) == ["broadcast", "send"]  # of the loss, and of what the second layer reads
     whole = space.plan([space.choices(op.name).index(space.choices(op.name)[-1]) for op in space.operators], "whole")
     # Each device has less than all, and more than its own layer's weights.
-    memory = space.device_memory(found.assignments[0])
-    assert memory.max() < whole.memory_bytes
+    memory = space.device_memory(chosen)
+    assert found.devices_differ and memory.max() == found.fullest_bytes(found.frontier.point(0)) < whole.memory_bytes
     assert memory[0] > 2 * space.graph["w1"].outputs[0].size_bytes
 
 
 def test_gnmt_shares_the_batch_between_hosts_and_puts_layers_on_the_devices_of_each() -> None:
     model = imported("rnnlm", 16, layers=2, hidden=16, steps=3, vocabulary=32)
     space = _space(model.graph, 16)
-    chosen = PLACED["gnmt"](space)
+    chosen = gnmt(space)
     stage = stages(space, 4)
     hosts = 2  # of four mesh axes
     for op in space.operators:
@@ -117,11 +122,9 @@ def test_gnmt_needs_several_devices_in_a_host() -> None:
 
 def test_one_level_of_devices_is_one_host() -> None:
     space = SearchSpace(tied(), AnalyticCost(cpu(2)))
-    assert str(PLACED["gnmt"](space)["h"]) == "@0"
+    assert str(gnmt(space)["h"]) == "@0"
 
 
-def test_model_parallelism_needs_several_devices_and_a_space_that_places() -> None:
+def test_model_parallelism_needs_several_devices() -> None:
     with pytest.raises(PlanError, match="'model_parallel': does not apply because one device has all layers"):
         apply_baseline("model_parallel", _space(mlp(), 1))
-    with pytest.raises(PlanError, match="does not apply because it places operators on parts of the devices"):
-        apply_baseline("model_parallel", _space(mlp(), 2))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tensoropt.baselines import BASELINES, PLACED, apply_baseline
 from tensoropt.errors import PlanError
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.plan.configuration import is_legal
+from tensoropt.search import finders
 from tensoropt.search.cells import with_repeated_cells
-from tests.examples.small_models import SMALL, small_space, with_only
+from tests.examples.small_models import SMALL, small_space
 
 pytestmark = pytest.mark.tf
 
@@ -29,10 +29,7 @@ _PLANNED = {"one_weird_trick", "megatron", "gnmt", "zero3"}
 _HELD_ALIKE = 1e-3
 
 
-def test_each_baseline_is_a_file_of_its_own_name() -> None:
-    files = {name: baseline.__module__.rpartition(".")[2] for name, baseline in BASELINES.items()}
-    assert files == {name: name for name in BASELINES}
-    assert set(PLACED) < set(BASELINES)
+BASELINES = tuple(finder for finder in finders() if finder.kind == "baseline")
 
 
 @pytest.mark.parametrize("model", sorted(SMALL))
@@ -40,18 +37,15 @@ def test_baselines_are_legal_and_never_below_the_frontier(model: str) -> None:
     whole = small_space(model)
     frontier = SpaceTracker(whole, threads=1).frontier()  # what users get
     slack = 0.0 if frontier.exact and with_repeated_cells(whole) is whole.problem else _HELD_ALIKE
-    for name in BASELINES:
-        if name in PLACED and model in _APPLIES.get(name, SMALL):
-            with pytest.raises(PlanError, match=rf"'{name}': does not apply because it places operators on parts of"):
-                apply_baseline(name, whole)
-            space = with_only(PLACED[name](whole), model)
-        else:
-            space = whole
+    for baseline in BASELINES:
+        name = baseline.name
         if model not in _APPLIES.get(name, SMALL):
             with pytest.raises(PlanError, match=rf"'{name}': does not apply because .*\. [A-Z]"):
-                apply_baseline(name, space)
+                baseline.find(whole)
             continue
-        found = apply_baseline(name, space)
+        result = baseline.find(whole)
+        space, found = result.space, result.frontier
+        assert result.devices_differ is not baseline.executes
         time_s, memory_bytes = space.problem.costs(found.assignments, found.alternatives)
         assert time_s.tolist() == found.time_s.tolist(), name
         assert memory_bytes.tolist() == found.memory_bytes.tolist(), name
@@ -62,4 +56,4 @@ def test_baselines_are_legal_and_never_below_the_frontier(model: str) -> None:
                 assert is_legal(space.choices(op.name)[index], space.rules[op.name], space.mesh), (name, op)
         if name in _PLANNED:
             plan = space.plan(found.assignments[0], name, alternatives=found.alternatives[0])
-            plan.check(space.graph, runs=name not in PLACED)
+            plan.check(space.graph, runs=baseline.executes)

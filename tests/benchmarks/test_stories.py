@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensoropt.api.whole_space import Mover, modules_of, whole_space
-from tensoropt.baselines.following import Actions
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
 from tensoropt.mcmc import Simulator, network_of
+from tensoropt.mcmc.whole_space import Mover, modules_of, whole_space
 from tensoropt.pase import fastest_point
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.search.cells import with_repeated_cells
+from tensoropt.search.propagation import Actions
 from tensoropt.search.space import SearchSpace
 from tests.examples.small_models import imported
 
@@ -120,11 +120,11 @@ def test_side_by_side_branches_of_inception_pay_only_where_they_are_alike_and_fe
     mover, ratio = _whole(space, plan)
     last = len(space.mesh.axes) - 1
     modules = modules_of(mover.space)
-    found = {module[0][0]: ratio(mover.apart(module, last)) for module in modules}
+    found = {module[0][0]: ratio(mover.side_by_side(module, last)) for module in modules}
     assert found["module_a_1/branch1_1/Conv2D"] > 1.01
     assert found["module_e_2/branch2_1/Conv2D"] > 1.01
     assert found["module_e_2/branch2_row/Conv2D"] < 1.002
-    across_hosts = ratio(mover.apart(modules[-1], 0))
+    across_hosts = ratio(mover.side_by_side(modules[-1], 0))
     assert across_hosts > 1.02
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
-from tensoropt.plan.configuration import Configuration
 from tensoropt.search.space import SearchSpace
 
-__all__ = ["SMALL", "imported", "small_space", "with_only"]
+__all__ = ["SMALL", "imported", "small_space"]
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "vgg16": {"image_size": 8, "stages": [(1, 8), (1, 16)], "hidden": 32, "classes": 8},
@@ -58,11 +57,3 @@ def small_space(name: str, devices: int = 4) -> SearchSpace:
     """All strategies of a small model on some of the devices of FlexFlow's P100 cluster."""
     model = _small(name)
     return SearchSpace(model.graph, AnalyticCost(preset("p100", devices=devices)), slots=model.slots, reuse=True)
-
-
-def with_only(configurations: Mapping[str, Configuration], name: str, devices: int = 4) -> SearchSpace:
-    """A space of one strategy of a small model, which may place operators."""
-    model = _small(name)
-    allowed = {operator: (configuration,) for operator, configuration in configurations.items()}
-    cost = AnalyticCost(preset("p100", devices=devices))
-    return SearchSpace(model.graph, cost, slots=model.slots, reuse=True, allowed=allowed, placements=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import tensoropt.ft.workshop as workshop
 import tensoropt.search.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
-from tensoropt.search import Frontier, Problem, Search, brute_force, evaluate, get_search, load_problem
+from tensoropt.search import Frontier, Problem, brute_force, evaluate, load_problem
 from tensoropt.search.frontier import reduce_segments
 from tensoropt.search.problem import FloatArray
+from tensoropt.search.registry import get_solver
 from tensoropt.search.single_cost import single_cost
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
@@ -26,7 +27,7 @@ SEEDS = 84
 """Per shape of graph: 504 problems."""
 
 
-def solve_or_none(search: Search, problem: Problem, **options: Any) -> Frontier | None:
+def solve_or_none(search: Callable[..., Frontier], problem: Problem, **options: Any) -> Frontier | None:
     try:
         return search(problem, **options)
     except InfeasibleError:
@@ -435,7 +436,7 @@ def test_file_of_another_program_is_solved(tmp_path: Path) -> None:
 
 def test_search_is_registered_as_ft() -> None:
     problem = random_problem("tree", 1)
-    assert_same_points(get_search("ft")(problem), track_frontier(problem))
+    assert_same_points(get_solver("ft")(problem), track_frontier(problem))
 
 
 def test_impossible_configurations_of_one_node_are_an_error_naming_it() -> None:

@@ -18,7 +18,6 @@ import pytest
 import rich.console
 import rich.progress
 
-import tensoropt.pase  # noqa: F401  # registers its search
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
@@ -27,7 +26,8 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc import Chain, Stop, chains, mcmc, network_of, search_strategy, simulate
 from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.search import Initial
-from tensoropt.search import Problem, brute_force, get_search
+from tensoropt.pase import fastest_point
+from tensoropt.search import Problem, brute_force
 from tensoropt.search.space import SearchSpace
 from tests.ft.random_problems import random_problem
 from tests.plan.small_graphs import mlp
@@ -99,10 +99,6 @@ def test_small_and_huge_costs_beside_one_another_are_told_apart() -> None:
     assert mcmc(problem, iterations=300, initial=[[2, 2, 2]]).time_s[0] == brute_force(problem).best().time_s
 
 
-def test_the_search_is_registered() -> None:
-    assert get_search("mcmc") is mcmc
-
-
 def test_a_search_repeats_itself(space: SearchSpace) -> None:
     results = [search_strategy(space, iterations=1500, seed=3, chains=2) for _ in range(2)]
     assert results[0].time_s == results[1].time_s
@@ -142,7 +138,7 @@ def test_the_best_takes_what_it_says_and_no_more_than_the_first(space: SearchSpa
 
 def test_chains_begin_at_what_baselines_and_searches_give(space: SearchSpace) -> None:
     indices = space.assignment(data_parallel(space))
-    of_pase = get_search("pase")(space.problem).best()
+    of_pase = fastest_point(space.problem).best()
     for cost in ("simulated", "additive"):
         firsts: list[Initial] = ["data_parallel", indices, data_parallel(space)]
         found = [search_strategy(space, iterations=5, initial=[first], cost=cost, seed=2) for first in firsts]
@@ -254,8 +250,8 @@ def test_nothing_is_compiled_after_kernels_were_loaded() -> None:
     program = """
 import pkgutil, importlib, tensoropt.mcmc
 from numba.core.registry import CPUDispatcher
-from tensoropt.api.whole_space import search_whole_space, whole_space
-from tests.api.test_whole_space import _first, _odd
+from tensoropt.mcmc.whole_space import search_whole_space, whole_space
+from tests.mcmc.test_whole_space import _first, _odd
 found = {}
 for module in pkgutil.iter_modules(tensoropt.mcmc.__path__, "tensoropt.mcmc."):
     for value in vars(importlib.import_module(module.name)).values():

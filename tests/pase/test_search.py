@@ -12,8 +12,8 @@ import tensoropt.pase.search as search
 import tensoropt.pase.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
-from tensoropt.pase import ORDERS, BestStrategy, find_best_strategy
-from tensoropt.search import Problem, brute_force, get_search
+from tensoropt.pase import ORDERS, BestStrategy, fastest_point, find_best_strategy
+from tensoropt.search import Problem, brute_force
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
 pytestmark = pytest.mark.pure
@@ -154,7 +154,7 @@ def test_graph_that_is_not_connected_is_refused_with_its_parts() -> None:
     with pytest.raises(ProblemError, match=r"nothing joins its 5 parts: 'a'; 'b'; 'c'; and 2 more\. Add"):
         find_best_strategy(Problem("abcde", [[1.0]] * 5, [[0.0]] * 5), order="breadth_first")
     assert find_best_strategy(problem, parts=True).cost == 10.0
-    assert get_search("pase")(problem).time_s[0] == 10.0
+    assert fastest_point(problem).time_s[0] == 10.0
 
 
 def test_nodes_of_one_group_join_what_no_edge_does() -> None:
@@ -164,7 +164,7 @@ def test_nodes_of_one_group_join_what_no_edge_does() -> None:
 
 def test_registered_search_is_the_fast_end_of_a_frontier() -> None:
     problem = layered_problem(3, 5, seed=5)
-    found = get_search("pase")(problem)
+    found = fastest_point(problem)
     assert len(found) == 1 and not found.exact
     assert found.time_s[0] == find_best_strategy(problem).cost
     assert found.time_s[0] == pytest.approx(track_frontier(problem).time_s[-1], rel=1e-12)

@@ -1,24 +1,14 @@
-"""Enumeration, and the registry in which it is a search among others."""
+"""Enumeration."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-import tensoropt.search.registry as registry
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.search import Frontier, Problem, brute_force, get_search, register_search, search_names
+from tensoropt.search import Problem, brute_force
 
 pytestmark = pytest.mark.pure
-
-
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A registry of this test's own."""
-    monkeypatch.setattr(registry, "_SEARCHES", dict(registry._SEARCHES))
-    yield
 
 
 def test_brute_force_of_two_nodes_by_hand() -> None:
@@ -49,25 +39,3 @@ def test_brute_force_of_an_infeasible_problem_names_its_nodes() -> None:
     problem = Problem(["x", "y"], [[1.0], [np.inf]], [[1.0], [1.0]])
     with pytest.raises(InfeasibleError, match="every one of 1 strategies of nodes x, y has an infinite cost"):
         brute_force(problem)
-
-
-def test_unknown_search_is_an_error_listing_the_known() -> None:
-    with pytest.raises(ProblemError, match=r"search 'magic': must be one of .*'brute_force'"):
-        get_search("magic")
-
-
-def test_registered_search_is_found(searches: None) -> None:
-    @register_search("mine")
-    def mine(problem: Problem) -> Frontier:
-        return brute_force(problem)
-
-    assert get_search("mine") is mine and "mine" in search_names()
-    assert get_search("brute_force") is brute_force
-
-
-def test_name_is_registered_once(searches: None) -> None:
-    with pytest.raises(ProblemError, match=r"search 'brute_force': a name may be registered once, got .*brute_force"):
-
-        @register_search("brute_force")
-        def other(problem: Problem) -> Frontier:
-            return brute_force(problem)

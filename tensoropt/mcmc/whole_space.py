@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.baselines.following import Actions, Followed, Follower, parameter_side, placed
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.graph.operator import Operator
 from tensoropt.mcmc import Chain, Network, Simulator, Stop, moves_of, network_of
@@ -19,10 +18,11 @@ from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.mcmc.simulator import NO_LIMIT
 from tensoropt.plan.configuration import Configuration, at, place_of
+from tensoropt.search.propagation import Actions, Followed, Follower, parameter_side, placed
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S
 
-__all__ = ["Mover", "WholeSpaceResult", "modules_of", "only", "search_whole_space", "whole_space"]
+__all__ = ["Mover", "WholeSpaceResult", "modules_of", "search_whole_space", "whole_space"]
 
 Strategy = Mapping[str, Configuration]
 
@@ -61,23 +61,10 @@ class WholeSpaceResult:
     interrupted: bool = False
 
 
-def whole_space(space: SearchSpace, slots: Mapping[str, int] | None = None) -> SearchSpace:
-    """The strategies of a space, and those that place operators or split images; inputs come as they do there.
-
-    Args:
-        space: of strategies that run.
-        slots: as it was made with.
-    """
+def whole_space(space: SearchSpace) -> SearchSpace:
+    """The strategies of a space, and those that place operators or split images; inputs come as they do there."""
     fed = {op.name: space.choices(op.name) for op in space.operators if op.type in _INPUTS}
-    return SearchSpace(space.graph, space.cost, slots=slots, allowed=fed, placements=True, halos=True)
-
-
-def only(space: SearchSpace, configurations: Strategy, slots: Mapping[str, int] | None = None) -> SearchSpace:
-    """The space of one strategy, whose tables are small; its one assignment is all zeros."""
-    allowed = {name: (configuration,) for name, configuration in configurations.items()}
-    return SearchSpace(
-        space.graph, space.cost, slots=slots, allowed=allowed, reuse=True, placements=True, halos=space.halos
-    )
+    return SearchSpace(space.graph, space.cost, slots=space.slots, allowed=fed, placements=True, halos=True)
 
 
 def search_whole_space(
@@ -150,7 +137,7 @@ def search_whole_space(
             if report is not None and number % _REPORTED == 0:
                 report(number, taken, min(known)[1] / TICKS_PER_S)
             if at_random < 0:  # nothing that is slower is taken before the best of all modules is known
-                drawn, slack = mover.moved(mover.apart(*pairs[number])), 0.0
+                drawn, slack = mover.moved(mover.side_by_side(*pairs[number])), 0.0
             else:
                 per_tick = _BETA / known[0][1] if beta is None else beta / TICKS_PER_S
                 drawn, slack = mover.propose(), -math.log1p(-mover.random.random()) / per_tick
@@ -193,7 +180,7 @@ def search_whole_space(
             "Allow more memory, more moves, or give a strategy that fits to begin at."
         )
     return WholeSpaceResult(
-        mover.strategy(best),
+        space.configurations(best),
         best_ticks / TICKS_PER_S,
         first_ticks / TICKS_PER_S,
         tried,
@@ -276,15 +263,10 @@ class Mover:
         except PlanError:
             return None
 
-    def strategy(self, assignment: Sequence[int]) -> dict[str, Configuration]:
-        """The configurations of a strategy."""
-        pairs = zip(self.space.operators, assignment, strict=True)
-        return {op.name: self.space.choices(op.name)[index] for op, index in pairs}
-
     def take(self, assignment: Sequence[int]) -> None:
         """Makes a strategy the current one."""
         if not self._current:
-            chosen = self.strategy(assignment)
+            chosen = self.space.configurations(assignment)
             decisions = {name: chosen[name].actions for name in sorted(self._fixed)}
             self._proposed = decisions, self._follow(decisions, decisions)
         self._current = tuple(assignment)
@@ -334,7 +316,7 @@ class Mover:
             for name, actions in self.at(branch, axis, place).items()
         }
 
-    def apart(self, module: Sequence[Sequence[str]], axis: int) -> dict[str, Actions]:
+    def side_by_side(self, module: Sequence[Sequence[str]], axis: int) -> dict[str, Actions]:
         """Decisions by which the branches of a fan-out are at places along a mesh axis, all with the same work.
 
         Branches are dealt out one by one, the one of most work first, each to the place of least work.

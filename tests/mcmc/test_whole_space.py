@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from tensoropt.api.whole_space import Mover, modules_of, only, search_whole_space, whole_space
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
@@ -17,7 +16,9 @@ from tensoropt.errors import InfeasibleError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.mcmc import Stop, simulate
 from tensoropt.mcmc.device_memory import DeviceMemory
+from tensoropt.mcmc.whole_space import Mover, modules_of, search_whole_space, whole_space
 from tensoropt.plan.configuration import Configuration
+from tensoropt.search.finding import space_of_one_strategy
 from tensoropt.search.space import SearchSpace
 from tests.plan.small_graphs import operator
 
@@ -58,8 +59,7 @@ def _odd() -> SearchSpace:
 
 
 def _first(space: SearchSpace) -> dict[str, Configuration]:
-    chosen = space.assignment(data_parallel(space))
-    return {op.name: space.choices(op.name)[index] for op, index in zip(space.operators, chosen, strict=True)}
+    return space.configurations(space.assignment(data_parallel(space)))
 
 
 def test_branches_of_sizes_that_do_not_divide_run_side_by_side() -> None:
@@ -74,7 +74,7 @@ def test_branches_of_sizes_that_do_not_divide_run_side_by_side() -> None:
     assert {place for name in ("left", "right") for _, place in places[name]} == {0, 1}
     assert found.simulated_s < 0.6 * found.first_s
     assert found.taken > 0
-    alone = only(whole, found.configurations)
+    alone = space_of_one_strategy(whole, found.configurations, halos=True)
     assert simulate(alone, (0,) * len(alone.operators)).makespan_s == found.simulated_s
 
 
@@ -118,7 +118,7 @@ def test_a_limit_below_the_beginning_is_kept_and_below_the_fastest_costs_time() 
     whole, first = whole_space(space), _first(space)
 
     def fullest(chosen: Mapping[str, Configuration]) -> float:
-        alone = only(whole, chosen)
+        alone = space_of_one_strategy(whole, chosen, halos=True)
         return float(alone.device_memory((0,) * len(alone.operators)).max())
 
     free = search_whole_space(whole, [first], moves=50, stop=Stop(iterations=500))

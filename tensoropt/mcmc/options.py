@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from tensoropt.api.arguments import NUMBERS
-from tensoropt.baselines import BASELINES, PLACED
 from tensoropt.errors import PlanError
+from tensoropt.mcmc.chain import Stop
+from tensoropt.mcmc.search import RANDOM, Run
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
+from tensoropt.search.registry import finders
 from tensoropt.search.result import FrontierPoint
 
-__all__ = ["FOUND", "MCMC", "MCMC_SOAP", "RANDOM", "Initial", "Mcmc", "as_mcmc"]
-
-MCMC = "mcmc"
-MCMC_SOAP = "mcmc_soap"
-RANDOM = "random"
-FOUND = ("ft", "pase")
-"""Searches whose fastest strategy that fits is one to begin at."""
+__all__ = ["Initial", "Mcmc"]
 
 Initial = str | Plan | FrontierPoint | Mapping[str, Configuration] | Sequence[int]
 """A strategy to begin at."""
@@ -117,18 +113,18 @@ class Mcmc:
                 f"Mcmc: initial must be a tuple of strategies, at least one, got {given!r}. Give for example "
                 "initial=('data_parallel', 'random')."
             )
-        names = (RANDOM, *FOUND, *BASELINES)
+        others = {finder.name: finder for finder in finders() if not finder.begins_at_others}
         for one in given:
-            if isinstance(one, str) and one not in names:
+            if isinstance(one, str) and one != RANDOM and one not in others:
                 raise PlanError(
                     f"Mcmc: an initial strategy is a Plan, a point, configurations or one of "
-                    f"{', '.join(map(repr, names))}, got {one!r}."
+                    f"{', '.join(map(repr, (RANDOM, *others)))}, got {one!r}."
                 )
             if not isinstance(one, str | Plan | FrontierPoint | Mapping | Sequence):
                 raise PlanError(
                     f"Mcmc: an initial strategy must be a name, a Plan, a point, or configurations, got {one!r}."
                 )
-            if isinstance(one, str) and one in PLACED and not self.whole_space:
+            if isinstance(one, str) and one != RANDOM and not others[one].executes and not self.whole_space:
                 raise PlanError(
                     f"Mcmc: {one!r} places layers on a part of the devices, which only whole_space=True may, got it as "
                     "an initial strategy. Leave it out, or add whole_space=True."
@@ -137,24 +133,15 @@ class Mcmc:
     @property
     def name(self) -> str:
         """Of the search, as in ``find_strategy(search=…)``."""
-        return MCMC_SOAP if self.whole_space else MCMC
+        return "mcmc_soap" if self.whole_space else "mcmc"
 
-    @property
-    def proposals(self) -> int | None:
-        """Of each chain; None for as many as its seconds allow."""
-        return _ITERATIONS if self.seconds is None and self.iterations is None else self.iterations
-
-    def seconds_of_chain(self, chains: int) -> float | None:
-        """Of each of some chains; None for no limit."""
-        return None if self.seconds is None else self.seconds / math.ceil(chains / self.processes)
-
-
-def as_mcmc(search: str | Mcmc) -> Mcmc | None:
-    """The options of a search by Markov chains, by name or as they are; None of another one."""
-    if isinstance(search, Mcmc):
-        return search
-    return Mcmc(whole_space=search == MCMC_SOAP) if search in (MCMC, MCMC_SOAP) else None
+    def run(self, chains: int) -> Run:
+        """How so many chains run by these options, each with its share of the seconds."""
+        iterations = _ITERATIONS if self.seconds is None and self.iterations is None else self.iterations
+        seconds = None if self.seconds is None else self.seconds / math.ceil(chains / self.processes)
+        stop = Stop(iterations, seconds, self.patience)
+        return Run(stop, self.beta, self.seed, chains, self.processes, self.progress)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, NUMBERS) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from tensoropt.api.whole_space import whole_space
-from tensoropt.baselines.following import Actions, Decide, Followed, Follower
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.mcmc.whole_space import whole_space
 from tensoropt.plan.configuration import place_of
+from tensoropt.search.propagation import Actions, Decide, Followed, Follower
 from tensoropt.search.space import SearchSpace
 from tests.plan.small_graphs import convolutions, deep, embedding, mlp, tied, two_lookups
 

@@ -1,0 +1,94 @@
+"""The strategies at which Markov chains begin: as somebody gave them, and as chains take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tensoropt.errors import PlanError
+from tensoropt.mcmc.options import Initial, Mcmc
+from tensoropt.mcmc.search import RANDOM, moves_of, network_of, random_strategy
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan
+from tensoropt.search.finding import Start
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.registry import get_finder
+from tensoropt.search.result import FrontierPoint
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["assignment_of", "configurations_of", "initial_of"]
+
+_DEFAULT: tuple[Initial, ...] = ("data_parallel", RANDOM)
+_BEST = 2  # of what others found, to begin at
+
+
+def initial_of(space: SearchSpace, start: Start, options: Mcmc) -> Sequence[Initial]:
+    """The strategies that options say, or the best of the space that are known, or the default."""
+    if options.initial is not None:
+        return options.initial
+    known = sorted({(one.simulated_s, one.assignment) for one in start if one.space is space})
+    best = [assignment for _, assignment in known[: None if options.whole_space else _BEST]]
+    return best or _DEFAULT[: 1 if options.whole_space else None]
+
+
+def assignment_of(space: SearchSpace, one: Initial, limit: MemoryLimit) -> Sequence[int] | str:
+    """An initial strategy as indices of its configurations, or ``"random"``.
+
+    Raises:
+        PlanError: it is of another model, or none that the space has, or does not apply to it.
+    """
+    if isinstance(one, str) and one != RANDOM:
+        return get_finder(one).find(space, limit).fastest(limit).assignment
+    if isinstance(one, FrontierPoint):
+        _check_point(space, one)
+        return one.assignment
+    if isinstance(one, Plan | Mapping):
+        return space.assignment(_named(space, one))
+    return one
+
+
+def configurations_of(
+    space: SearchSpace, one: Initial, options: Mcmc, limit: MemoryLimit
+) -> Mapping[str, Configuration]:
+    """An initial strategy as configurations by operator, which the space that runs need not have.
+
+    Raises:
+        PlanError: as :func:`assignment_of`.
+    """
+    if isinstance(one, Plan | Mapping):
+        return _named(space, one)
+    if isinstance(one, str) and one != RANDOM:
+        found = get_finder(one).find(space, limit)
+        return found.space.configurations(found.fastest(limit).assignment)
+    indices = assignment_of(space, one, limit)
+    if isinstance(indices, str):
+        network = space.kept(network_of, overlap=options.overlap)
+        indices = random_strategy(network, np.random.default_rng(options.seed), moves_of(space, network))
+    return space.configurations(indices)
+
+
+def _named(space: SearchSpace, one: Plan | Mapping[str, Configuration]) -> Mapping[str, Configuration]:
+    if isinstance(one, Plan):
+        one.check(space.graph, runs=False)
+        return {op.name: one.configuration(op.name) for op in space.operators}
+    lacking = [op.name for op in space.operators if op.name not in one]
+    if lacking:
+        raise PlanError(
+            f"Mcmc: configurations to begin at must name all {len(space.operators)} operators of training, "
+            f"{len(lacking)} are missing, such as {lacking[0]!r}. Take those of a plan, or give the plan."
+        )
+    return one
+
+
+def _check_point(space: SearchSpace, point: FrontierPoint) -> None:
+    source, topology = point.provenance, space.cost.topology
+    if len(point.assignment) != len(space.operators) or (
+        source is not None
+        and (source.graph, source.topology.fingerprint()) != (space.graph.fingerprint(), topology.fingerprint())
+    ):
+        raise PlanError(
+            f"Mcmc: a point to begin at must be of this model's frontier on {topology}, got point "
+            f"{point.index} of {'a bare problem' if source is None else source.topology}. Call find_frontier for "
+            "this one, or leave the point out."
+        )

@@ -1,0 +1,119 @@
+"""What finds strategies is given, and what it gives back: ``find(space, limit, start) -> Found``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError
+from tensoropt.plan.configuration import Configuration
+from tensoropt.search.options import MemoryLimit, choose
+from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
+from tensoropt.search.space import SearchSpace
+
+__all__ = ["NO_LIMIT", "Found", "Known", "Start", "space_of_one_strategy"]
+
+NO_LIMIT = MemoryLimit(math.inf, "no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A strategy that was found before, and that fits in the memory.
+
+    Attributes:
+        simulated_s: what its step takes.
+        space: that it is of.
+        assignment: a configuration index for each operator.
+    """
+
+    simulated_s: float
+    space: SearchSpace
+    assignment: tuple[int, ...]
+
+
+Start = Sequence[Known]
+"""What is known before a search begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search or a baseline found.
+
+    Attributes:
+        space: what its strategies are in.
+        frontier: on the space's problem, of one point or more.
+        notes: what plans say of the search besides.
+        interrupted: whether Ctrl-C ended it; this is the best so far.
+    """
+
+    space: SearchSpace
+    frontier: Frontier
+    notes: Mapping[str, object] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @classmethod
+    def of_one_strategy(
+        cls, space: SearchSpace, configurations: Mapping[str, Configuration], seconds: float, *, halos: bool = False
+    ) -> Found:
+        """A strategy that ``space`` may not have, in a space of nothing else; ``seconds`` is what finding it took.
+
+        For the other arguments see :func:`space_of_one_strategy`.
+        """
+        alone = space_of_one_strategy(space, configurations, halos=halos)
+        assignment = np.zeros(len(alone.operators), np.int64)
+        return cls(alone, frontier_of(alone.problem, assignment, exact=False, eliminations=(), seconds=seconds))
+
+    @property
+    def devices_differ(self) -> bool:
+        """Whether devices hold different amounts, as operators are on a part of them."""
+        return bool(self.space.coarsening.placed_blocks)
+
+    def fullest_bytes(self, point: FrontierPoint) -> float:
+        """What the device holds that holds the most, in a strategy of the frontier."""
+        if not self.devices_differ:
+            return point.memory_bytes
+        return float(self.space.device_memory(point.assignment, point.alternatives).max())
+
+    def fastest(self, limit: MemoryLimit) -> FrontierPoint:
+        """The fastest strategy that fits; where none does, the smallest."""
+        fits = float(self.frontier.memory_bytes[0]) <= limit.limit_bytes
+        return self.frontier.best(limit.limit_bytes) if fits else self.frontier.point(0)
+
+    def choose(self, option: str, limit: MemoryLimit) -> FrontierPoint:
+        """The strategy that an option asks for.
+
+        Raises:
+            ProblemError: an unknown option.
+            InfeasibleError: it does not fit; the message begins with what it takes, and how much is missing.
+        """
+        try:
+            # Where devices differ, memory by the tables is a bound; what the fullest holds counts.
+            point = choose(self.frontier, option, None if self.devices_differ else limit.limit_bytes)
+            least_bytes = self.fullest_bytes(point)
+        except InfeasibleError:
+            point, least_bytes = None, float(self.frontier.memory_bytes[0])
+        if point is None or least_bytes > limit.limit_bytes:
+            raise InfeasibleError(
+                f"what it found takes {least_bytes:,.0f} bytes per device, the limit is {limit}: "
+                f"{least_bytes - limit.limit_bytes:,.0f} bytes are missing."
+            )
+        return point
+
+
+def space_of_one_strategy(
+    space: SearchSpace, configurations: Mapping[str, Configuration], *, halos: bool = False
+) -> SearchSpace:
+    """The space of one strategy of a graph, whose tables are small; its one assignment is all zeros.
+
+    Args:
+        space: of the graph, in which the strategy need not be.
+        configurations: of every operator of training.
+        halos: whether they may split height and width of images.
+    """
+    allowed = {name: (configuration,) for name, configuration in configurations.items()}
+    return SearchSpace(
+        space.graph, space.cost, slots=space.slots, allowed=allowed, reuse=True, placements=True, halos=halos
+    )

@@ -171,6 +171,42 @@ def a_wrong_update_is_found() -> None:
         job.trainings = right
 
 
+class _OneElementOff(tf.compat.v1.train.GradientDescentOptimizer):
+    """On the last rank, one element of the last variable's gradient is off by a hundredth of the largest."""
+
+    def apply_gradients(self, pairs: Sequence[tuple[Any, Any]], **options: Any) -> Any:
+        *others, (gradient, variable) = pairs
+        if tensoropt.world_rank() == tensoropt.world_size() - 1:
+            flat = tf.reshape(gradient, [-1])
+            smallest = tf.one_hot(tf.argmin(tf.abs(flat)), tf.size(flat), dtype=flat.dtype)
+            gradient = tf.reshape(flat + 0.01 * tf.reduce_max(tf.abs(flat)) * smallest, tf.shape(gradient))
+        return super().apply_gradients([*others, (gradient, variable)], **options)
+
+
+@case
+def one_wrong_element_of_one_variable_on_one_rank_is_found() -> None:
+    right = job.trainings
+
+    def wrong(model: Any, imported: Any) -> list[Any]:
+        return [
+            replace(training, make_optimizer=lambda tensors: _OneElementOff(0.5)) for training in right(model, imported)
+        ]
+
+    made = model()
+    last = tensoropt.world_size() - 1
+    plan = tensoropt.find_strategy("data_parallel")
+    job.trainings = wrong
+    try:
+        fails(
+            plan,
+            rf"^Variable '{made['w2'].op.name}' .*: its value after the update differs from one process's by "
+            rf"0\.0\d+ on rank {last} ",
+            steps=1,
+        )
+    finally:
+        job.trainings = right
+
+
 @case
 def a_value_that_is_not_finite_on_one_side_is_found() -> None:
     model()

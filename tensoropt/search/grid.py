@@ -23,8 +23,8 @@ _BITS = 52
 """Sums take so many; one more is left, in which differences of messages and bounds are still exact."""
 
 _LOSS = 1e-6
-"""Rounding may change no strategy's cost by more than this share of what the least of each table add up to. Of real
-models it is less than a millionth of that."""
+"""Rounding may change no cost of a strategy by more than this share of what the least of each table add up to. Of real
+models it changes some parts in 10^12."""
 
 
 def unit_of(subject: str, tables: Sequence[FloatArray]) -> float:
@@ -69,7 +69,8 @@ def _without_repetition(table: FloatArray) -> FloatArray:
 
 def _largest(table: FloatArray) -> float:
     """The largest finite number, 0.0 if there is none."""
-    return float(table.max(initial=0.0, where=np.isfinite(table)))
+    largest = float(table.max(initial=0.0))
+    return largest if largest < math.inf else float(table[np.isfinite(table)].max(initial=0.0))
 
 
 def _least(table: FloatArray) -> float:
@@ -80,8 +81,7 @@ def _least(table: FloatArray) -> float:
 
 def _least_positive(table: FloatArray) -> float:
     """The least number above zero, 0.0 if there is none that is finite."""
-    least = float(table.min(initial=math.inf, where=table > 0.0))
-    return least if least < math.inf else 0.0
+    return _least(table[table > 0.0])
 
 
 def _most_lost(table: FloatArray, unit: float) -> float:

@@ -12,7 +12,7 @@ import pytest
 import rich.console
 
 from tensoropt import logs, stages
-from tensoropt.stages import announce, came_to, counting, doing, stage
+from tensoropt.stages import announce, came_to, counting, doing, listen, stage, working
 
 pytestmark = pytest.mark.pure
 
@@ -92,6 +92,30 @@ def test_a_bar_where_the_terminal_draws_and_lines_where_it_does_not(
         advance()
     assert ("profiling: batches" in stream.getvalue()) is draws
     assert any("so far" in line for line in said) is not draws
+
+
+def test_who_listens_hears_what_is_worked_on_whenever_it_changes(said: list[str]) -> None:
+    heard: list[str] = []
+    with working("before anybody listens"):
+        listen(lambda work: heard.append("nothing" if work is None else str(work)))
+        with stage("search", "find_strategy()"):
+            doing("pricing")
+            with working("planning"), counting(1, "plans"):
+                pass
+    listen(None)
+    with working("after"):
+        pass
+    assert heard == [
+        "before anybody listens",
+        "find_strategy()",
+        "find_strategy(): pricing",
+        "planning",
+        "planning: 0 of 1 plans",
+        "find_strategy(): 0 of 1 plans",  # as people see until something else is said
+        "before anybody listens",
+        "nothing",
+    ]
+    assert said[-1].startswith("search: ")
 
 
 def test_counting_outside_of_a_stage_and_words_there_are_nobodys(said: list[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensoropt.cluster import CollectiveModel, Device, Level, Topology
-from tensoropt.cost import AnalyticCost
+from tensoropt.cost import AnalyticCost, OpCall
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of
@@ -51,7 +51,7 @@ def _seconds(
     topology: Topology, op: Operator, inputs: tuple[TensorSpec, ...], actions: Actions, gradients: int
 ) -> float:
     rule = rule_of(op, inputs)
-    return AnalyticCost(topology).op_seconds(op, rule, inputs, Configuration(actions), gradients=gradients)
+    return AnalyticCost(topology).op_seconds(OpCall(op, rule, inputs, Configuration(actions), gradients))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
-from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.mcmc import Chain, Stop, chains, mcmc, network_of, search_strategy, simulate
 from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.search import Initial
@@ -297,12 +297,12 @@ def test_progress_of_all_chains_is_shown_and_changes_nothing(
         ({"beta": 0.0, "iterations": 1}, "beta must be positive and finite, got 0"),
         ({"cost": "guessed"}, "cost must be one of 'simulated', 'additive', got 'guessed'"),
         ({"chains": 0}, "needs at least one initial strategy, one chain and one process"),
-        ({"initial": ["expert"]}, "baseline 'expert': must be one of those that exist .*'data_parallel'"),
+        ({"initial": ["expert"]}, "search 'expert': must be one of 'ft', .*'data_parallel'"),
     ],
 )
 def test_wrong_arguments_are_refused(space: SearchSpace, wrong: dict[str, object], message: str) -> None:
     search: Callable[..., object] = search_strategy
-    with pytest.raises(ProblemError, match=message):
+    with pytest.raises((PlanError, ProblemError), match=message):
         search(space, **wrong)
 
 

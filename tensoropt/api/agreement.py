@@ -102,7 +102,7 @@ def _differing(comm: Any, digests: Mapping[str, bytes]) -> list[str]:
 def _described(node: Any) -> str:
     """What of a node may differ, briefly."""
     digest = _digest(_numbers(node)).hex()[:8]
-    if node.op == "Const":
+    if "value" in node.attr:  # a constant
         value = tf.make_ndarray(node.attr["value"].tensor)
         numbers = ", ".join(str(number) for number in value.reshape(-1)[:_SHOWN_NUMBERS])
         # Those that differ may come later, so there is a hash as well.

@@ -231,7 +231,7 @@ def _check_graph(graph: Graph, slots: Any, batch_size: int | None) -> None:
             f"compare: batch_size is of a model's open placeholders; a Graph has all sizes, got {batch_size}. Leave it "
             "out."
         )
-    variables = [op.name for op in graph.of_type("Variable")]
+    variables = [op.name for op in graph.variables()]
     counts = {} if slots is None else slots
     right = isinstance(counts, Mapping) and all(
         name in variables and isinstance(count, int | np.integer) and count >= 0 for name, count in counts.items()

@@ -7,10 +7,25 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
-__all__ = ["called_functions", "has_effect", "is_plain_read", "is_significant", "only_reads", "takes_handle"]
+from tensoropt.graph.registry import traits
+
+__all__ = [
+    "called_functions",
+    "has_effect",
+    "is_plain_read",
+    "is_significant",
+    "makes_handle",
+    "only_reads",
+    "saves",
+    "takes_handle",
+    "varies",
+]
 
 # A loop of TensorFlow 1 leads back to these.
 _LOOPS = ("Merge", "RefMerge")
+_HANDLE = "VarHandleOp"
+_IS_INITIALIZED = "VarIsInitializedOp"
+_CHECKPOINTS = ("SaveV2", "MergeV2Checkpoints")
 
 
 def has_effect(op: Any) -> bool:
@@ -19,8 +34,23 @@ def has_effect(op: Any) -> bool:
     TensorFlow's definition says that it has or changes a state (``is_stateful``): it writes a variable, draws random
     numbers, checks, prints. Making a variable's handle and reading a variable are stateful too, but change nothing.
     """
-    makes_handle = not op.inputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
-    return bool(op.op_def.is_stateful) and not makes_handle and not only_reads(op)
+    makes = not op.inputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
+    return bool(op.op_def.is_stateful) and not makes and not only_reads(op)
+
+
+def makes_handle(op: Any) -> bool:
+    """Whether an operation makes the handle of a variable."""
+    return op.type == _HANDLE
+
+
+def saves(op: Any) -> bool:
+    """Whether an operation writes a checkpoint: every rank would write the file."""
+    return op.type in _CHECKPOINTS
+
+
+def varies(op: Any) -> bool:
+    """Whether an operation may give something else each time it runs: it has a state other than a variable's."""
+    return has_effect(op) and op.type != _IS_INITIALIZED
 
 
 def takes_handle(op: Any) -> bool:
@@ -30,7 +60,7 @@ def takes_handle(op: Any) -> bool:
 
 def is_plain_read(op: Any, memo: dict[str, bool]) -> bool:
     """Whether an operation reads a variable whenever it likes: it waits for nothing that :func:`is_significant`."""
-    return op.type == "ReadVariableOp" and not any(is_significant(dep, memo) for dep in op.control_inputs)
+    return traits(op).reads_variable and not any(is_significant(dep, memo) for dep in op.control_inputs)
 
 
 def is_significant(op: Any, memo: dict[str, bool]) -> bool:
@@ -48,7 +78,7 @@ def is_significant(op: Any, memo: dict[str, bool]) -> bool:
         current = pending[-1]
         before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
         unknown = [] if current.name in memo else [other for other in before if other.name not in memo]
-        if current.type == "NoOp" or has_effect(current):
+        if traits(current).is_group or has_effect(current):
             memo[current.name] = True
         elif unknown and current.type not in _LOOPS:
             pending += unknown

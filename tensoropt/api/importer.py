@@ -10,25 +10,18 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
-from tensoropt.api.effects import called_functions, is_plain_read, is_significant
+from tensoropt.api.effects import called_functions, is_plain_read, is_significant, makes_handle
 from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.graph.verify import verify_graph
 
 __all__ = ["import_graph", "import_operators"]
 
-_NO_GRADIENT = ("StopGradient", "PreventGradient")
-# Constants are copied per consumer: they cost nothing to make, and a shared one would tie its consumers together.
-_COPIED = ("Const",)
-
 # Between the name of an operation and the place of the variable that is read for it.
 _READ_FOR = "/read"
-
-# Outputs for TensorFlow's own gradient whose size is up to the device.
-_SCRATCH = (("FusedBatchNormV3", 5),)
 
 
 def import_graph(
@@ -169,7 +162,7 @@ def _operators(tf_op: Any, significant: dict[str, bool], origin: Any) -> tuple[l
 
 def _operator(tf_op: Any, significant: dict[str, bool], origin: Any) -> tuple[Operator, list[Any]]:
     source = _source(origin)
-    if tf_op.type == "VarHandleOp":
+    if makes_handle(tf_op):
         return _variable(tf_op, source), []
     static_operands = declaration(tf_op.type).static if has_rule(tf_op.type) else {}
     count = len(tf_op.inputs)
@@ -203,9 +196,9 @@ def _operator(tf_op: Any, significant: dict[str, bool], origin: Any) -> tuple[Op
             "or feed what it computes, such as a learning rate."
         )
     attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
-    if tf_op.type == "Const":
+    if traits(tf_op).is_constant:
         attrs = {"value": tf.get_static_value(tf_op.outputs[0]), "dtype": attrs["dtype"]}
-    itself = not has_rule(tf_op.type) or declaration(tf_op.type).in_place
+    itself = not has_rule(tf_op.type) or traits(tf_op).on_variable
     operator = Operator(
         tf_op.name,
         tf_op.type,
@@ -290,13 +283,13 @@ def _tensor_id(tensor: Any, significant: dict[str, bool]) -> TensorId:
 
 def _spec(tensor: Any, source: str | None = None) -> TensorSpec:
     where = f" ({source})" if source else ""
-    fed = tensor.op.type in ("Placeholder", "PlaceholderWithDefault")
+    fed = traits(tensor.op).is_input
     if tensor.dtype in (tf.resource, tf.variant) or (tensor.dtype == tf.string and fed):
         raise GraphError(
             f"{tensor.op.type} '{tensor.op.name}'{where}: its output is a {tensor.dtype.name} tensor, which devices "
             "cannot exchange. Keep such ops in the input pipeline."
         )
-    if (tensor.op.type, tensor.value_index) in _SCRATCH and not tensor.consumers():
+    if tensor.value_index in traits(tensor.op).scratch_outputs and not tensor.consumers():
         return TensorSpec((0,), tensor.dtype.name)
     if not tensor.shape.is_fully_defined():
         raise GraphError(
@@ -357,7 +350,8 @@ def _with_fanouts(operators: list[Operator], training: set[str]) -> tuple[list[O
             users = [user for user in readers.get(tensor, ()) if user not in pinned]
             if len(users) < 2:
                 continue
-            if op.type in _COPIED:
+            # They cost nothing to make, and a shared one would tie its consumers together.
+            if traits(op).is_constant:
                 for number, user in enumerate(users[1:], start=1):
                     copy = f"{op.name}/copy{number}"
                     result.append(replace(op, name=copy))
@@ -375,13 +369,15 @@ def _differentiable(graph: Graph, trainable: set[str], sinks: Sequence[str]) -> 
     """Edges on a path of floating-point tensors from a trained variable to a loss."""
     moved: set[TensorId] = set()
     for op in graph.operators:
-        depends = op.name in trainable or (op.type not in _NO_GRADIENT and any(tensor in moved for tensor in op.inputs))
+        depends = op.name in trainable or (
+            not traits(op).blocks_gradient and any(tensor in moved for tensor in op.inputs)
+        )
         if depends:
             moved |= {TensorId(op.name, i) for i, spec in enumerate(op.outputs) if spec.is_differentiable}
     leads: set[str] = set(sinks)
     edges: list[Edge] = []
     for op in reversed(graph.operators):
-        if op.name not in leads or op.type in _NO_GRADIENT:
+        if op.name not in leads or traits(op).blocks_gradient:
             continue
         for position, tensor in enumerate(op.inputs):
             if tensor in moved and position in op.handles and not has_rule(op.type):

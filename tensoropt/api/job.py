@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.executor import Executor
 from tensoropt.exec.training import Training
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.logs import set_up_logging
 from tensoropt.measure.hardware import collect
@@ -147,8 +147,8 @@ class Job:
         """The current model as it is now, which becomes the one that is planned and built."""
         with stage("import"):
             imported = self.imported[current_model()] = import_model(current_model(), batch_size)
-            counts = Counter(op.type for op in imported.graph.operators)
-            came_to(f"{len(imported.graph.operators)} operators, {counts['Variable']} of them variables")
+            graph = imported.graph
+            came_to(f"{len(graph.operators)} operators, {len(graph.variables())} of them variables")
         return imported
 
     def imported_model(self) -> ImportedModel:
@@ -413,7 +413,7 @@ class Job:
                 "an operation and 'name' for the operation."
             ) from error
         if isinstance(element, tf.Operation):
-            variables = _initializes(element) if element.type == "NoOp" else frozenset()
+            variables = _initializes(element) if traits(element).is_group else frozenset()
             return _Initialize(variables) if variables else element.name
         if is_plain_read(element.op, {}):
             return TensorId(element.op.inputs[0].op.name)
@@ -422,7 +422,7 @@ class Job:
     def _feed_name(self, key: Any) -> str:
         if isinstance(key, str):
             return key.split(":")[0]
-        if not isinstance(key, tf.Tensor) or key.op.type not in ("Placeholder", "PlaceholderWithDefault"):
+        if not isinstance(key, tf.Tensor) or not traits(key.op).is_input:
             raise FeedError(f"Feed {key!r}: only placeholders can be fed. Make one with tensoropt.placeholder.")
         if self.model is not None and key.graph is not self.model.graph:
             raise FeedError(
@@ -472,7 +472,7 @@ def _initializes(operation: Any) -> frozenset[str]:
         for control in pending.pop().control_inputs:
             if control.name in names:
                 found.add(names[control.name])
-            elif control.type != "NoOp":
+            elif not traits(control).is_group:
                 return frozenset()
             elif control not in seen:
                 seen.add(control)

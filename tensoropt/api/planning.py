@@ -37,7 +37,6 @@ __all__ = ["FEEDS", "Planner"]
 _log = logging.getLogger("tensoropt")
 FEEDS = ("data_parallel", "global")
 _WHAT_EXECUTES = "without placement and halo splits, which do not execute yet"
-_PLACEHOLDERS = ("Placeholder", "PlaceholderWithDefault")
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
 _COST_TOLERANCE = 1e-9
 
@@ -100,7 +99,7 @@ class Planner:
     def inputs(self) -> tuple[Operator, ...]:
         """What is fed to the training step, but for single numbers."""
         graph = self.imported.graph
-        return tuple(op for op in graph.of_type(*_PLACEHOLDERS) if op.outputs[0].shape and op.name in graph.training)
+        return tuple(op for op in graph.inputs() if op.outputs[0].shape and op.name in graph.training)
 
     def batch(self) -> int | None:
         """Samples per step: the first dimension that all inputs have; None if they have different ones."""
@@ -131,7 +130,7 @@ class Planner:
         graph = self.imported.graph
         total = sum(
             op.outputs[0].size_bytes * (1 + self.imported.slots.get(op.name, 0))
-            for op in graph.of_type("Variable")
+            for op in graph.variables()
             if op.name in graph.training
         )
         shares = total / devices

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.difference import Expected, largest, tolerance_of
-from tensoropt.api.effects import only_reads
+from tensoropt.api.effects import only_reads, varies
 from tensoropt.api.model import Model, TrainStep
 from tensoropt.api.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
@@ -20,8 +20,6 @@ from tensoropt.exec.building import share_slots
 from tensoropt.exec.stored import Stored, stored_variables
 
 __all__ = ["InitialValues", "Observed", "Reference"]
-
-_VARIABLE_OPS = ("VarHandleOp", "ReadVariableOp", "VarIsInitializedOp")
 
 
 def _copy(graph: Any, seeds: Seeds) -> Any:
@@ -108,7 +106,7 @@ def _stateful_ops(tensor: Any) -> set[str]:
     pending, seen = [tensor.op], {tensor.op.name}
     while pending:
         op = pending.pop()
-        if op.op_def.is_stateful and op.type not in _VARIABLE_OPS:
+        if varies(op):
             found.add(op.name)
         for other in (*(value.op for value in op.inputs), *op.control_inputs):
             if other.name not in seen:

@@ -12,6 +12,7 @@ from tensoropt.api.strategy import import_model
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import TensorOptError
+from tensoropt.graph.registry import traits
 from tensoropt.search.options import MemoryLimit
 
 __all__ = ["remedies"]
@@ -123,7 +124,7 @@ def _with_batch(planner: Planner, batch: int) -> Planner:
     old = planner.batch()
     shapes = {}
     for op in planner.imported.tf_graph.get_operations():
-        if op.type == "Placeholder":
+        if traits(op).must_be_fed:
             shape = op.outputs[0].shape.as_list()
             shapes[op.name] = [batch, *shape[1:]] if shape and shape[0] == old else shape
     return Planner(import_model(planner.model, shapes=shapes), planner.feed, planner.model)

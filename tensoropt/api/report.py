@@ -11,13 +11,13 @@ from rich.table import Table
 from tensoropt.api.job import current_job
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge
+from tensoropt.graph.registry import traits
 from tensoropt.layout import coarsen, tensor_map
 from tensoropt.plan.configuration import DEFER, place_of
 from tensoropt.plan.plan import Plan, rules_of
 
 __all__ = ["show_strategy", "strategy_rows"]
 
-_HIDDEN = ("Sink", "NoOp")
 _WIDTH = 120
 
 
@@ -48,7 +48,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
     rules = rules_of(graph, halos=True)
     rows = []
     for op in graph.operators:
-        if op.name not in graph.training or op.type in _HIDDEN:
+        if op.name not in graph.training or traits(op).is_sink or traits(op).is_group:
             continue
         configuration, rule, entry = plan.configuration(op.name), rules[op.name], plan.operators[op.name]
         shape, groups = coarsen(plan.mesh, configuration.actions)

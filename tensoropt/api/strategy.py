@@ -9,20 +9,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.effects import takes_handle
+from tensoropt.api.effects import makes_handle, saves, takes_handle
 from tensoropt.api.importer import import_graph, static_shapes
 from tensoropt.api.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.graph import Graph
-from tensoropt.graph.registry import has_rule
+from tensoropt.graph.registry import has_rule, traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 
 __all__ = ["MINI_PARALLELISM", "ImportedModel", "check_device_count", "import_model", "load_plan", "sink_of"]
 
 MINI_PARALLELISM = "mini_parallelism"
-# Every rank would write the file.
-_CHECKPOINTS = ("SaveV2", "MergeV2Checkpoints")
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def import_model(
         raise GraphError("The model is empty: build it with tensoropt's calls before find_strategy.")
     open_shapes = {name: list(shape) for name, shape in (shapes or {}).items()}
     for op in tf_graph.get_operations():
-        if op.name not in open_shapes and op.type == "Placeholder" and not op.outputs[0].shape.is_fully_defined():
+        if op.name not in open_shapes and traits(op).must_be_fed and not op.outputs[0].shape.is_fully_defined():
             shape = op.outputs[0].shape
             if batch_size is None or shape.rank is None or any(size is None for size in shape.as_list()[1:]):
                 raise GraphError(
@@ -68,7 +66,7 @@ def import_model(
                     "shape, or find_strategy(batch_size=…) if only the first dimension is open."
                 )
             open_shapes[op.name] = [batch_size, *shape.as_list()[1:]]
-        if op.type == "Placeholder" and 0 in (op.outputs[0].shape.as_list() if op.outputs[0].shape.rank else ()):
+        if traits(op).must_be_fed and 0 in (op.outputs[0].shape.as_list() if op.outputs[0].shape.rank else ()):
             raise GraphError(
                 f"Placeholder '{op.name}': every size must be at least 1, got the shape {op.outputs[0].shape}. Give it "
                 "a batch that has samples."
@@ -154,13 +152,13 @@ def _fetchable(tf_graph: Any, initializers: set[str]) -> list[str]:
     for op in tf_graph.get_operations():
         if (
             op.name in initializers
-            or op.type in _CHECKPOINTS
+            or saves(op)
             or (op.outputs and takes_handle(op) and not has_rule(op.type))
             or any(tensor.op.name in barred for tensor in op.inputs)
             or any(control.name in barred for control in op.control_inputs)
         ):
             barred.add(op.name)
-        elif op.type != "Placeholder":
+        elif not traits(op).must_be_fed:
             result.append(op.name)
     only_initial = _feeds_only(tf_graph, initializers)
     return [name for name in result if name not in only_initial]
@@ -171,7 +169,7 @@ def _feeds_only(tf_graph: Any, initializers: set[str]) -> set[str]:
     only = set(initializers)
     for op in reversed(tf_graph.get_operations()):
         consumers = [consumer for tensor in op.outputs for consumer in tensor.consumers()]
-        if consumers and op.type != "VarHandleOp" and all(consumer.name in only for consumer in consumers):
+        if consumers and not makes_handle(op) and all(consumer.name in only for consumer in consumers):
             only.add(op.name)
     return only
 

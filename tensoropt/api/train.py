@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tensoropt.api.model import Model, OptimizerSpec, TrainStep, current_model
 from tensoropt.errors import GraphError
+from tensoropt.graph.registry import traits
 
 __all__ = [
     "AdagradOptimizer",
@@ -454,7 +455,7 @@ def _reached_variables(loss: Any) -> set[str]:
     pending = [loss]
     while pending:
         op = pending.pop().op
-        if op.type in ("StopGradient", "PreventGradient"):
+        if traits(op).blocks_gradient:
             continue
         for tensor in op.inputs:
             if tensor.name in seen:

@@ -19,6 +19,7 @@ from tensoropt.exec.fetch import Fetch, GradientOf
 from tensoropt.exec.stored import Stored
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import working
@@ -27,7 +28,6 @@ __all__ = ["Verification", "reference_losses", "verify"]
 
 Feeds = Mapping[str, np.ndarray]
 _HELD_BYTES = 64 << 20
-_FOLLOWED = ("Fanout", "Identity", "Cast", "Reshape", "ExpandDims", "Squeeze", "Transpose", "StopGradient")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +249,10 @@ class _Run:
 
     def _forward(self) -> Iterator[list[Operator]]:
         """The operators of the forward pass in order, as many at a time as one may well hold the values of."""
-        hidden = ("Fanout", "Sink", "NoOp", "Variable", "Placeholder", "PlaceholderWithDefault", "Const")
         several: list[Operator] = []
         held = 0
         for op in self._graph.needed_for([f"{self._step.loss}/sink"]):
-            if op.type in hidden or not op.outputs:
+            if traits(op).role is not None or not op.outputs:
                 continue
             size = sum(spec.size_bytes for spec in op.outputs)
             if several and held + size > _HELD_BYTES:
@@ -338,8 +337,8 @@ def random_feeds(graph: Graph, seed: int) -> dict[str, np.ndarray]:
     """
     rng = np.random.default_rng(seed)
     result = {}
-    for op in graph.of_type("Placeholder"):
-        if op.name not in graph.training:
+    for op in graph.inputs():
+        if op.name not in graph.training or not traits(op).must_be_fed:
             continue
         spec = op.outputs[0]
         if spec.dtype == "bool":
@@ -355,14 +354,10 @@ def _bound(graph: Graph, name: str) -> int:
     bounds = []
     for edge in (edge for op in graph.operators for edge in graph.consumers(TensorId(op.name)) if op.name == name):
         op = graph[edge.consumer]
-        if op.type in ("GatherV2", "ResourceGather") and edge.position == 1:
-            axis = int(op.static.get(2, 0)) if op.type == "GatherV2" else 0
-            bounds.append(graph.spec(op.inputs[0]).shape[axis])
-        elif op.type == "SparseSoftmaxCrossEntropyWithLogits" and edge.position == 1:
-            bounds.append(graph.spec(op.inputs[0]).shape[1])
-        elif op.type == "OneHot":
-            bounds.append(int(op.static.get(1, 2)))
-        elif op.type in _FOLLOWED:
+        own = traits(op)
+        if edge.position in own.indices:
+            bounds.append(own.indices[edge.position](op, graph.input_specs(op)))
+        elif own.alias or own.moves or own.converts:
             bounds.append(_bound(graph, op.name))
     return min(bounds, default=2)
 

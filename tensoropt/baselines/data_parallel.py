@@ -6,6 +6,7 @@ import time
 
 from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import DEFER, Configuration, is_legal
 from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier
@@ -33,7 +34,7 @@ def data_parallel_configurations(space: SearchSpace, name: str) -> dict[str, Con
         PlanError: the batch of an input cannot be shared by all devices.
     """
     chosen = data_parallel(space)
-    for op in space.graph.of_type("Placeholder", "PlaceholderWithDefault"):
+    for op in space.graph.inputs():
         if op.name in chosen and op.outputs[0].shape and set(chosen[op.name].actions) - {"d0"}:
             raise does_not_apply(
                 name,
@@ -54,7 +55,7 @@ def data_parallel(space: SearchSpace) -> dict[str, Configuration]:
     result: dict[str, Configuration] = {}
     for op in space.operators:
         rule = space.rules[op.name]
-        if op.type == "Fanout" and graph[op.inputs[0].op].type == "Variable":
+        if traits(op).is_fanout and traits(graph[op.inputs[0].op]).is_variable:
             # Gradients of all readers are summed before they are synchronised, once.
             result[op.name] = Configuration((DEFER,) * len(mesh.axes))
             continue
@@ -69,9 +70,9 @@ def data_parallel(space: SearchSpace) -> dict[str, Configuration]:
 def _batch_axis(space: SearchSpace, op: Operator, done: dict[str, Configuration]) -> str | None:
     """The iteration axis that the batch of an operator's inputs is, if it has one."""
     rule = space.rules[op.name]
-    if op.type in ("Placeholder", "PlaceholderWithDefault"):
+    if traits(op).is_input:
         return "d0" if "d0" in rule.split else None
-    if op.type == "Variable" or rule.pinned_input is not None:
+    if traits(op).is_variable or rule.pinned_input is not None:
         return None
     for position, tensor in enumerate(op.inputs):
         given = done[tensor.op].output_layouts(space.rules[tensor.op], tensor.index).value

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 
 __all__ = ["LogicalDimensions", "logical_dimensions"]
@@ -85,7 +86,7 @@ def logical_dimensions(
             sizes[root] = math.gcd(sizes.get(root, 0), rule.size(axis))
         for root in roots:
             meets.setdefault(root, set()).update(other for other in roots if other != root)
-    stored = {find((op.name, axis)) for op in operators if op.type == "Variable" for axis in rules[op.name].split}
+    stored = {find((op.name, axis)) for op in operators if traits(op).is_variable for axis in rules[op.name].split}
     names: dict[_Axis, str] = {}
     for root in meets:  # in the order of operators
         if root not in names:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.problem import FloatArray, IntArray
 from tensoropt.search.propagation import activations, parameter_side, weight_of
 from tensoropt.search.space import SearchSpace
 
 __all__ = ["is_recurrent", "stages"]
-
-_CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Conv2DBackpropInput")
 
 
 def stages(space: SearchSpace, devices: int) -> dict[str, int]:
@@ -65,7 +64,7 @@ def _layers(space: SearchSpace) -> dict[str, int]:
         if op.name in still:
             continue
         layer = max((result[tensor.op] for tensor in op.inputs if tensor.op in result), default=0)
-        weight = weight_of(op, still) if op.type not in _CONVOLUTIONS else _filters(op, still)
+        weight = _filters(op, still) if traits(op).is_convolution else weight_of(op, still)
         if weight is not None:
             layer = max(layer, number.setdefault(op.inputs[weight].op, len(number)))
         elif activations(op, still):

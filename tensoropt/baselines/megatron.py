@@ -10,7 +10,8 @@ import numpy as np
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.dimensions import logical_dimensions
 from tensoropt.graph.operator import Operator
-from tensoropt.search.propagation import LOOKUPS, Actions, follow, parameter_side, placed, weight_of
+from tensoropt.graph.registry import traits
+from tensoropt.search.propagation import Actions, follow, parameter_side, placed, weight_of
 from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier, frontier_of
 from tensoropt.search.space import SearchSpace
@@ -18,7 +19,6 @@ from tensoropt.search.space import SearchSpace
 __all__ = ["megatron"]
 
 _NAME = "megatron"
-_INPUTS = ("Placeholder", "PlaceholderWithDefault")
 _REMEDY = "Use 'one_weird_trick' for convolutions, 'gnmt' for recurrent networks, or a search."
 
 
@@ -39,7 +39,7 @@ def megatron(space: SearchSpace) -> Frontier:
     """
     began = time.perf_counter()
     axes, mesh = space.mesh.axes, space.mesh
-    convolutions = [op for op in space.operators if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv"))]
+    convolutions = [op for op in space.operators if traits(op).is_convolution]
     if convolutions:
         raise does_not_apply(_NAME, f"it splits products of matrices, and {convolutions[0]} is a convolution", _REMEDY)
     named = logical_dimensions(space.graph, space.operators, space.rules).of_axis
@@ -76,7 +76,7 @@ def _strategy(space: SearchSpace, group: tuple[int, ...], lasting: Set[tuple[str
 
     def decide(op: Operator, followed: Actions) -> Sequence[Actions]:
         rule = space.rules[op.name]
-        if op.type in _INPUTS:
+        if traits(op).is_input:
             outer = [axis for axis in space.mesh.axes if axis not in group]
             return [placed(followed, outer, "d0")] if "d0" in rule.split else [followed]
         weight = weight_of(op, still)
@@ -108,12 +108,12 @@ def _strategy(space: SearchSpace, group: tuple[int, ...], lasting: Set[tuple[str
 
 def _looked_up(op: Operator, still: frozenset[str]) -> int | None:
     """The input of a lookup that is its table."""
-    return weight_of(op, still) if op.type in LOOKUPS else None
+    return weight_of(op, still) if traits(op).is_lookup else None
 
 
 def _variable(space: SearchSpace, op: Operator, position: int) -> str:
     """The operator that an input comes from, fan-outs left out."""
     source = space.graph[op.inputs[position].op]
-    while source.type == "Fanout":
+    while traits(source).is_fanout:
         source = space.graph[source.inputs[0].op]
     return source.name

@@ -12,6 +12,7 @@ import numpy as np
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.baselines.layouts import WHOLE, Layouts
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh
 from tensoropt.search.problem import IntArray
@@ -154,7 +155,7 @@ def axes_of_names(space: SearchSpace, dimensions: LogicalDimensions) -> dict[str
             if (op.name, axis) in dimensions.of_axis:
                 by_name.setdefault(dimensions.of_axis[op.name, axis], []).append(axis)
         chosen = {name: axes[0] for name, axes in by_name.items()}
-        if not op.inputs or op.type == "Fanout":
+        if not op.inputs or traits(op).is_fanout:
             for edge in space.graph.consumers(TensorId(op.name)):
                 for name, axis in result.get(edge.consumer, {}).items():
                     wanted = [

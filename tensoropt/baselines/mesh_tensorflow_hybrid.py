@@ -11,6 +11,7 @@ from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.baselines.layouts import WHOLE, Layouts
 from tensoropt.baselines.mesh_tensorflow import axes_of_names, coarsenings
+from tensoropt.graph.registry import traits
 from tensoropt.search.propagation import activations, parameter_side, weight_of
 from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier, frontier_of
@@ -19,7 +20,6 @@ from tensoropt.search.space import SearchSpace
 __all__ = ["mesh_tensorflow_hybrid"]
 
 _NAME = "mesh_tensorflow_hybrid"
-_INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
 @register_baseline("mesh_tensorflow_hybrid")
@@ -70,7 +70,7 @@ def mesh_tensorflow_hybrid(space: SearchSpace) -> Frontier:
 
 
 def _batch_names(space: SearchSpace, dimensions: LogicalDimensions) -> tuple[str, ...]:
-    inputs = [op.name for op in space.operators if op.type in _INPUTS and op.outputs[0].shape]
+    inputs = [op.name for op in space.operators if traits(op).is_input and op.outputs[0].shape]
     return tuple(sorted({dimensions.of_axis[name, "d0"] for name in inputs if (name, "d0") in dimensions.of_axis}))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.search.propagation import Actions, follow, parameter_side, placed, weight_of
 from tensoropt.search.registry import register_baseline
 from tensoropt.search.result import Frontier
@@ -15,8 +16,6 @@ from tensoropt.search.space import SearchSpace
 __all__ = ["one_weird_trick"]
 
 _NAME = "one_weird_trick"
-_CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
-_INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
 @register_baseline("one_weird_trick")
@@ -32,7 +31,7 @@ def one_weird_trick(space: SearchSpace) -> Frontier:
     """
     began = time.perf_counter()
     still = parameter_side(space)
-    convolutions = [op for op in space.operators if op.type in _CONVOLUTIONS]
+    convolutions = [op for op in space.operators if traits(op).is_convolution]
     dense = {op.name: _outputs(space, op, still) for op in space.operators if weight_of(op, still) is not None}
     if not convolutions or not any(dense.values()):
         raise does_not_apply(
@@ -44,7 +43,7 @@ def one_weird_trick(space: SearchSpace) -> Frontier:
     axes = space.mesh.axes
 
     def decide(op: Operator, followed: Actions) -> Sequence[Actions]:
-        if op.type in _INPUTS:
+        if traits(op).is_input:
             return [placed(followed, axes, "d0")] if "d0" in space.rules[op.name].split else [followed]
         columns = dense.get(op.name)
         if columns is None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tensoropt.baselines.layers import stages
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
@@ -19,8 +20,6 @@ from tensoropt.search.space import SearchSpace
 __all__ = ["on_devices", "register_placed"]
 
 _Placed = TypeVar("_Placed", bound=Callable[[SearchSpace], dict[str, Configuration]])
-
-_INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
 def register_placed(name: str) -> Callable[[_Placed], _Placed]:
@@ -57,9 +56,9 @@ def on_devices(space: SearchSpace, shared: tuple[int, ...]) -> dict[str, Configu
     }
 
     def decide(op: Operator, followed: Actions) -> Sequence[Actions]:
-        if op.type == "Sink":  # every device wants to know the loss
+        if traits(op).is_sink:  # every device wants to know the loss
             return [placed(followed, inner, None)]
-        if op.type in _INPUTS and "d0" in space.rules[op.name].split:
+        if traits(op).is_input and "d0" in space.rules[op.name].split:
             followed = placed(followed, shared, "d0")
         for axis, action in zip(inner, coordinates[stage_of[op.name]], strict=True):
             followed = placed(followed, [axis], action)

@@ -9,6 +9,7 @@ import numpy as np
 from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.baselines.data_parallel import data_parallel_configurations
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.problem import IntArray
 from tensoropt.search.propagation import parameter_side
@@ -32,7 +33,7 @@ def sharded(space: SearchSpace, name: str, alternative: int) -> Frontier:
         raise does_not_apply(name, "one device stores everything", "Use more devices.")
     chosen = data_parallel_configurations(space, name)
     for op in space.operators:
-        if op.type == "Variable":
+        if traits(op).is_variable:
             chosen[op.name] = _smallest(space, op)
     for op in space.operators:
         if space.rules[op.name].pinned_input is not None:

@@ -11,17 +11,15 @@ from tensoropt.cost.model import OpCall
 from tensoropt.cost.op_profile import OpProfile, OpTime, profile_key, whole_key
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh, StepKind
 
 __all__ = ["ProfiledCost", "gradient_positions"]
 
 _LEAST_S = 1e-9
-# What TensorFlow's remapper fuses on CPUs: a product, a bias, an activation.
-_PRODUCTS = ("Conv2D", "MatMul")
-_ACTIVATIONS = ("Relu", "Relu6", "Elu", "LeakyRelu")
+# In which TensorFlow's remapper fuses.
 _FUSED_DTYPES = ("float32", "bfloat16", "float16")
-_INPUTS = ("Placeholder", "PlaceholderWithDefault")
 
 
 class ProfiledCost:
@@ -149,7 +147,7 @@ class ProfiledCost:
     def _feed_seconds(self, graph: Graph) -> float:
         """What a device's share of the inputs takes to go in."""
         curve = self.profile.curves.get("feed")
-        inputs = [op for op in graph.of_type(*_INPUTS) if op.name in graph.training]
+        inputs = [op for op in graph.inputs() if op.name in graph.training]
         size_bytes = sum(op.outputs[0].size_bytes for op in inputs) / self.mesh.size
         return 0.0 if curve is None or not inputs else float(curve.at(np.array(size_bytes)))
 
@@ -172,6 +170,6 @@ def _is_fused(graph: Graph, op: Operator) -> bool:
     before = graph[op.inputs[0].op]
     if len(graph.consumers(op.inputs[0])) > 1:
         return False
-    if op.type == "BiasAdd":
-        return before.type in _PRODUCTS
-    return op.type in _ACTIVATIONS and before.type == "BiasAdd" and _is_fused(graph, before)
+    if before.type not in traits(op).fused_onto:
+        return False
+    return not traits(before).fused_onto or _is_fused(graph, before)

@@ -20,12 +20,11 @@ from tensoropt.exec.reuse import Reuse
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, canonical_path
 
-__all__ = ["INPUTS", "Builder", "share_slots"]
-
-INPUTS = ("Placeholder", "PlaceholderWithDefault")
+__all__ = ["Builder", "share_slots"]
 
 
 class Builder:
@@ -72,7 +71,7 @@ class Builder:
         if name not in self._operations:
             if name in self._local.trainings:
                 self._operations[name] = self._train(self._local.trainings[name])
-            elif self._local.graph[name].type == "NoOp":
+            elif traits(self._local.graph[name]).is_group:
                 inner = self._local.graph[name].control_inputs
                 self._operations[name] = tf.group(*(self.operation(other) for other in inner))
             else:
@@ -143,17 +142,17 @@ class Builder:
         return tf.group(update, *others)
 
     def _outputs(self, op: Operator) -> list[Any]:
-        local = self._local
-        if op.type == "Variable":
+        local, own = self._local, traits(op)
+        if own.is_variable:
             return [local.variables[op.name].read_value()]
-        if op.type in INPUTS:
+        if own.is_input:
             return [self._input(op)]
-        if op.type == "NoOp":
+        if own.is_group:
             self.operation(op.name)
             return []
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
         inputs = [self._reuse.arrived(edge, self._arrive(edge)) for edge in edges]
-        if op.type in ("Fanout", "Sink"):
+        if own.is_fanout or own.is_sink:
             return [tf.identity(inputs[0])]
         shared = local.is_shared(op)
         if shared and op.name in local.shared:
@@ -183,14 +182,14 @@ class Builder:
         # Who reads the variable without waiting for the operator gets the old value.
         with tf.control_dependencies([inputs[place] for place in op.handles]):
             made = context.emit([handles.get(place, tensor) for place, tensor in enumerate(inputs)])
-        if op.type != "ReadVariableOp":
+        if not traits(op).reads_variable:
             return made
         made[0].set_shape(context.output_shape())
         return with_gradient(inputs, made, lambda gradient: [gradient])
 
     @staticmethod
     def _reads_variable(op: Operator) -> bool:
-        return op.type == "Variable" or bool(op.handles)
+        return traits(op).is_variable or bool(op.handles)
 
     def _input(self, op: Operator) -> Any:
         local = self._local
@@ -207,7 +206,7 @@ class Builder:
     def _arrive(self, edge: Edge) -> Any:
         local = self._local
         producer = local.graph[edge.tensor.op]
-        if producer.type == "Const" and local.is_shared(local.graph[edge.consumer]):
+        if traits(producer).is_constant and local.is_shared(local.graph[edge.consumer]):
             # Programs can share what draws numbers only if it needs no collective of one of them.
             return tf.constant(producer.attrs["value"], dtype=producer.outputs[0].dtype)
         given, wanted = local.given(edge.tensor), local.wanted(edge)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import FeedError, PlanError, SessionError
-from tensoropt.exec.building import INPUTS, Builder
+from tensoropt.exec.building import Builder
 from tensoropt.exec.calling import callable_of
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, Guard
@@ -32,6 +32,7 @@ from tensoropt.exec.sums import keep_order
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan, rules_of
@@ -120,7 +121,7 @@ class Executor:
         with self.tf_graph.as_default():
             # The seeds of operators are attributes already; this one is for what only this device draws.
             tf.compat.v1.set_random_seed(0)
-            for op in graph.of_type("Variable"):
+            for op in graph.variables():
                 self._local.variables[op.name] = self._make_variable(op)
         self._session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
         self._initialized: set[str] = set()
@@ -318,7 +319,7 @@ class Executor:
         """Which program to run, and what is fed to it: all that needs no other rank."""
         _, inputs = self._inputs(fetches)
         for name in given:
-            if name not in self.graph or self.graph[name].type not in INPUTS:
+            if name not in self.graph or not traits(self.graph[name]).is_input:
                 raise FeedError(f"Feed '{name}': is not a placeholder of the graph that was planned.")
         modes: dict[str, bool] = {}
         local: dict[str, np.ndarray] = {}
@@ -326,7 +327,7 @@ class Executor:
             if op.name in given:
                 modes[op.name] = self._feeding.is_share(op, given[op.name])
                 local[op.name] = self._feeding.piece(op, given[op.name], modes[op.name])
-            elif op.type == "Placeholder":
+            elif traits(op).must_be_fed:
                 raise FeedError(
                     f"{op}: is needed for {', '.join(map(str, fetches))} and was not fed. "
                     f"Add it to feed_dict with an array of {op.outputs[0]}."
@@ -341,7 +342,7 @@ class Executor:
         """The operators that the fetches need, and the placeholders among them; worked out once."""
         if fetches not in self._needs:
             needed = self._needed(fetches)
-            self._needs[fetches] = needed, tuple(op for op in needed if op.type in INPUTS)
+            self._needs[fetches] = needed, tuple(op for op in needed if traits(op).is_input)
         return self._needs[fetches]
 
     def _needed(self, fetches: Sequence[Fetch]) -> tuple[Operator, ...]:

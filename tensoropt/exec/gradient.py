@@ -33,10 +33,11 @@ def with_gradient(inputs: Sequence[Any], outputs: Sequence[Any], backward: Backw
     table = graph.get_collection_ref(_GRADIENT)
     key = len(table)
     table.append((len(outputs), backward))
-    with graph.gradient_override_map({"IdentityN": _GRADIENT}):
-        cut = [tf.stop_gradient(tensor) for tensor in outputs]
-        tensors = tf.identity_n([*cut, *inputs])
+    cut = [tf.stop_gradient(tensor) for tensor in outputs]
+    tensors = tf.identity_n([*cut, *inputs])
     op = tensors[0].op
+    # As Graph.gradient_override_map does.
+    op._set_attr("_gradient_op_type", tf.compat.v1.AttrValue(s=_GRADIENT.encode()))
     op._set_attr("_tensoropt_gradient", tf.compat.v1.AttrValue(i=key))
     return list(tensors[: len(outputs)])
 

@@ -14,7 +14,7 @@ from tensoropt.exec.engines.base import Program as Chain
 from tensoropt.exec.training import Training
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
@@ -89,7 +89,7 @@ class LocalGraph:
         seen = set(pending)
         while pending:
             local = pending.pop()
-            if op.control_inputs or local.type == "Placeholder" or local.name in collectives:
+            if op.control_inputs or traits(local).is_input or local.name in collectives:
                 raise SessionError(
                     f"{op}: draws numbers that depend on other tensors, and keeps its state from run to run, so it can "
                     "be part of one set of fetches only. Fetch the same tensors in every run that needs it, or use "

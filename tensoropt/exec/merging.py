@@ -18,13 +18,9 @@ import networkx as nx
 import tensorflow as tf
 
 from tensoropt.exec.segments import needed_ops, sources_of
+from tensoropt.graph.registry import merged_gradient_kernels, traits
 
 __all__ = ["keep_apart"]
-
-# The readers of convolutions and of padding that may be merged with them.
-_READING = {"BiasAdd": "Conv2D", "Conv2D": "Pad"}
-# What TensorFlow's optimizer takes away, so that their readers read what they read.
-_PASSING = frozenset("Identity IdentityN PreventGradient Reshape Snapshot StopGradient".split())
 
 
 def keep_apart(targets: Iterable[Any], first: int) -> int:
@@ -52,7 +48,7 @@ def keep_apart(targets: Iterable[Any], first: int) -> int:
         # Those that wait for themselves whatever else is merged; a circle may also go through several.
         for group in [group for group in circular if _circles(before, [group])] or circular[:1]:
             merged.remove(group)
-            for op in [op for op in group if op.type not in _PASSING][:-1]:
+            for op in [op for op in group if not _is_passing(op)][:-1]:
                 with op.graph.as_default(), tf.control_dependencies(None), tf.name_scope("apart"):
                     op._add_control_input(tf.timestamp().op)
                 added += 1
@@ -63,12 +59,12 @@ def _merged(live: Mapping[Any, None]) -> list[Sequence[Any]]:
     group_of: dict[Any, list[Any]] = {}
     gradients: dict[Any, list[Any]] = {}
     for op in live:
-        if op.type in ("BiasAddGrad", "Conv2DBackpropFilter"):
+        if op.type in merged_gradient_kernels():
             source, _ = _passed(op.inputs[-1])
             gradients.setdefault(source.ref(), []).append(op)
-        elif op.type in _READING:
+        elif traits(op).merged_with:
             source, passing = _passed(op.inputs[0])
-            if source.op in live and source.op.type == _READING[op.type]:
+            if source.op in live and source.op.type in traits(op).merged_with:
                 group = group_of.setdefault(source.op, [source.op])
                 group += [*(each for each in passing if each not in group_of), op]
                 group_of.update((each, group) for each in (*passing, op))
@@ -85,10 +81,16 @@ def _circles(before: Mapping[Any, Sequence[Any]], merged: Sequence[Sequence[Any]
     return {op for part in nx.strongly_connected_components(graph) if len(part) > 1 for op in part}
 
 
+def _is_passing(op: Any) -> bool:
+    """Whether TensorFlow's optimizer takes an op away, so that its readers read what it reads."""
+    own = traits(op)
+    return own.alias and not own.has_effect
+
+
 def _passed(tensor: Any) -> tuple[Any, list[Any]]:
     """The tensor that one is, but for ops that only pass it on, and those ops."""
     passing = []
-    while tensor.op.type in _PASSING and not tensor.op.control_inputs:
+    while _is_passing(tensor.op) and not tensor.op.control_inputs:
         source = tensor.op.inputs[tensor.value_index]
         if source.shape != tensor.shape:
             break

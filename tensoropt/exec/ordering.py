@@ -20,14 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Backward", "after_readers"]
+from tensoropt.graph.registry import traits
 
-# Their outputs are their inputs' buffers; a slice's if it is one of rows.
-_ALIASES = frozenset(
-    "CheckNumerics ExpandDims Identity IdentityN PreventGradient Reshape Slice Snapshot Squeeze StopGradient".split()
-)
-# What they give is small, and no tensor that the forward pass leaves behind.
-_FREE = frozenset({"Const", "Shape", "ShapeN", "Rank", "Size", "VarHandleOp"})
+__all__ = ["Backward", "after_readers"]
 
 
 def after_readers(gradients: Sequence[Any], reads: Sequence[Any], loss: Any) -> list[Any]:
@@ -115,7 +110,7 @@ class Backward:
             if any(op.name in collectives for op in seen):
                 continue
             latest = max(self._number.get(op, self._first) for op in (gradient.op, *tensor.op.control_inputs))
-            updates = [op for op in tensor.consumers() if op.type.startswith("ResourceApply")]
+            updates = [op for op in tensor.consumers() if any(source.dtype == tf.resource for source in op.inputs)]
             waiting = dict.fromkeys(other for op in seen for other in self._waiting.get(op, ()))
             for other in waiting:
                 if self._number[other] > latest:
@@ -157,8 +152,10 @@ def _next(op: Any, following: dict[Any, list[Any]], last: set[Any], reading: set
 
 
 def _is_saved(tensor: Any, live: set[Any]) -> bool:
-    """Whether an input of a backward op is a tensor of the forward pass."""
-    return tensor.op not in live and tensor.op.type not in _FREE
+    """Whether an input of a backward op is a tensor of the forward pass, which is left behind for it."""
+    made_by = traits(tensor.op)
+    is_small = made_by.is_constant or made_by.gives_shape or tensor.dtype == tf.resource
+    return tensor.op not in live and not is_small
 
 
 def _readers(tensor: Any, live: set[Any]) -> list[Any]:
@@ -170,7 +167,8 @@ def _readers(tensor: Any, live: set[Any]) -> list[Any]:
         for op in value.consumers():
             if op not in live:
                 continue
-            if op.type not in _ALIASES:
+            passing = traits(op)
+            if not passing.alias and not passing.views_rows:
                 found[op] = None
                 continue
             passed = [op.outputs[i] for i, source in enumerate(op.inputs[: len(op.outputs)]) if source is value]

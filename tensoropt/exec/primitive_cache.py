@@ -6,11 +6,12 @@ import os
 
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.graph.traits import Work
 
 __all__ = ["uncache_products"]
 
 _VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-_BATCHED = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 
 
 def uncache_products(graph: Graph, devices: int) -> None:
@@ -34,10 +35,11 @@ def uncache_products(graph: Graph, devices: int) -> None:
 
 
 def _may_be_mistaken(graph: Graph, op: Operator, devices: int) -> bool:
-    if op.type == "Einsum":
+    work = traits(op).work
+    if work is Work.TENSOR_PRODUCT:
         return True  # where an operand has no labels of its own, the product has an extent of 1, however it is split
     operands = [graph.spec(tensor) for tensor in op.inputs]
     # A product of two matrices needs no primitive, save in bfloat16. Splits make 1 of no extent above the devices.
-    if op.type in _BATCHED or (op.type == "MatMul" and operands[0].dtype == "bfloat16"):
+    if work is Work.BATCHED_PRODUCT or (work is Work.MATRIX_PRODUCT and operands[0].dtype == "bfloat16"):
         return any(extent <= devices for spec in operands for extent in spec.shape[-2:])
     return False

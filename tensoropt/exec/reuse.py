@@ -6,25 +6,25 @@ again before the backward pass has come to the operator.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.errors import OpError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.gradient import late, with_gradient
 from tensoropt.exec.lowering import OpLowering, lower_operator
 from tensoropt.exec.resharding import reshard
-from tensoropt.exec.summands import in_sum_dtype
 from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import reads_again, reverse_steps
 
-__all__ = ["GRADIENTS_FROM_OUTPUT", "Reuse", "with_inputs_again", "with_output_again"]
+__all__ = ["Reuse", "with_inputs_again", "with_output_again"]
 
 
 class Reuse:
@@ -35,8 +35,8 @@ class Reuse:
     the gradient needs: nothing for most ops, the op itself where its gradient reads its output. Its collectives, if
     it has any of its own, run again too, in the same order on every rank.
 
-    An operator whose own output is not kept (``keep="after"``) has its gradient computed by
-    :data:`GRADIENTS_FROM_OUTPUT`, from the output that is made again from the consumer's copy.
+    An operator whose own output is not kept (``keep="after"``) has its gradient computed as its declaration says
+    (``gradient_from_output``), from the output that is made again from the consumer's copy.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Reuse:
     def _again(self, edge: Edge, after: Sequence[Any]) -> Any:
         """What arrived on an edge, made again once the tensors ``after`` are there."""
         producer = self._graph[edge.tensor.op]
-        if producer.type == "Fanout" and self._reads_again(Edge(producer.inputs[0], producer.name, 0)):
+        if traits(producer).is_fanout and self._reads_again(Edge(producer.inputs[0], producer.name, 0)):
             if producer.name not in self._made_again:
                 self._made_again[producer.name] = self._again(Edge(producer.inputs[0], producer.name, 0), after)
             source = self._made_again[producer.name]
@@ -190,7 +190,7 @@ def with_inputs_again(
 def with_output_again(
     ctx: OpLowering, inputs: Sequence[Any], made: Sequence[Any], output_again: Callable[[Any], Any]
 ) -> list[Any]:
-    """An operator's one output, whose gradient is computed by :data:`GRADIENTS_FROM_OUTPUT`.
+    """An operator's one output, whose gradient is computed from it as its declaration says.
 
     Args:
         ctx: of its lowering.
@@ -199,47 +199,12 @@ def with_output_again(
         output_again: gives the output again, which is to wait for the gradient that it is given.
     """
 
+    gradient = traits(ctx.op).gradient_from_output
+    if gradient is None:
+        raise OpError(f"{ctx.op}: no gradient from its output is declared. Keep its output.")
+
     def backward(incoming: Any) -> list[Any]:
         dy = tf.convert_to_tensor(incoming)
-        return [GRADIENTS_FROM_OUTPUT[ctx.op.type](ctx, output_again(dy), dy)]
+        return [gradient(ctx, output_again(dy), dy)]
 
     return with_gradient(inputs, made, backward)
-
-
-def _softmax(ctx: OpLowering, y: Any, dy: Any) -> Any:
-    wide, result = in_sum_dtype(dy), in_sum_dtype(y)
-    total = ctx.all_reduce(tf.reduce_sum(wide * result, -1, keepdims=True), _classes(ctx), gradient=None)
-    return tf.cast((wide - total) * result, dy.dtype)
-
-
-def _log_softmax(ctx: OpLowering, y: Any, dy: Any) -> Any:
-    wide = in_sum_dtype(dy)
-    total = ctx.all_reduce(tf.reduce_sum(wide, -1, keepdims=True), _classes(ctx), gradient=None)
-    return tf.cast(wide - tf.exp(in_sum_dtype(y)) * total, dy.dtype)
-
-
-def _classes(ctx: OpLowering) -> str:
-    """The iteration axis that is a softmax's last dimension."""
-    return ctx.rule.outputs[0][-1][0]
-
-
-# For each of tensoropt.plan.reuse.FROM_OUTPUT: (its lowering, its output, the output's gradient) -> its input's.
-GRADIENTS_FROM_OUTPUT: dict[str, Callable[[OpLowering, Any, Any], Any]] = {
-    "Acosh": lambda _, y, dy: dy / tf.sinh(tf.math.conj(y)),
-    "Asinh": lambda _, y, dy: dy / tf.cosh(tf.math.conj(y)),
-    "Elu": lambda _, y, dy: tf.raw_ops.EluGrad(gradients=dy, outputs=y),
-    "Erfinv": lambda _, y, dy: dy * (0.5 * math.sqrt(math.pi)) * tf.exp(tf.square(y)),
-    "Exp": lambda _, y, dy: dy * tf.math.conj(y),
-    "Inv": lambda _, y, dy: tf.raw_ops.ReciprocalGrad(y=tf.math.conj(y), dy=dy),
-    "LogSoftmax": _log_softmax,
-    "Ndtri": lambda _, y, dy: dy * math.sqrt(2.0 * math.pi) * tf.exp(tf.square(y) / 2.0),
-    "Reciprocal": lambda _, y, dy: tf.raw_ops.ReciprocalGrad(y=tf.math.conj(y), dy=dy),
-    "Relu": lambda _, y, dy: tf.raw_ops.ReluGrad(gradients=dy, features=y),
-    "Relu6": lambda _, y, dy: tf.raw_ops.Relu6Grad(gradients=dy, features=y),
-    "Rsqrt": lambda _, y, dy: tf.raw_ops.RsqrtGrad(y=tf.math.conj(y), dy=dy),
-    "Selu": lambda _, y, dy: tf.raw_ops.SeluGrad(gradients=dy, outputs=y),
-    "Sigmoid": lambda _, y, dy: tf.raw_ops.SigmoidGrad(y=tf.math.conj(y), dy=dy),
-    "Softmax": _softmax,
-    "Sqrt": lambda _, y, dy: tf.raw_ops.SqrtGrad(y=tf.math.conj(y), dy=dy),
-    "Tanh": lambda _, y, dy: tf.raw_ops.TanhGrad(y=tf.math.conj(y), dy=dy),
-}

@@ -15,17 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["keep_segments", "needed_ops", "sources_of"]
+from tensoropt.graph.registry import heavy_gradient_kernels, traits
 
-# What takes long in a forward pass, and in a backward pass.
-_FORWARD = frozenset("BatchMatMul BatchMatMulV2 Conv2D DepthwiseConv2dNative Einsum MatMul".split())
-_HEAVY = frozenset(
-    "BatchMatMul BatchMatMulV2 Conv2DBackpropFilter Conv2DBackpropInput DepthwiseConv2dNativeBackpropFilter "
-    "DepthwiseConv2dNativeBackpropInput Einsum MatMul".split()
-)
-# TensorFlow may compute one op together with another one that reads it. If a collective came in between, the two would
-# wait for each other, so only ops that nothing else reads than these are kept; their kernels stay what they are.
-_READERS = frozenset("AddN ConcatV2 ExpandDims Identity IdentityN Reshape Slice Squeeze Transpose Unpack".split())
+__all__ = ["keep_segments", "needed_ops", "sources_of"]
 
 
 def keep_segments(targets: Iterable[Any], collectives: Container[str], first: int, backward: int) -> int:
@@ -61,7 +53,7 @@ def keep_segments(targets: Iterable[Any], collectives: Container[str], first: in
     for op in order:
         last[op] = index_of.get(op, max((last[source] for source in before[op]), default=-1))
     following: dict[Any, int] = {}
-    ends = {_end(op, live, index_of, backward) for op in order if live[op] < backward and op.type in _FORWARD}
+    ends = {_end(op, live, index_of, backward) for op in order if live[op] < backward and _takes_long(op)}
     added = 0
     for op in reversed(order):
         following[op] = index_of.get(op, min((following[other] for other in after[op]), default=len(met)))
@@ -71,10 +63,13 @@ def keep_segments(targets: Iterable[Any], collectives: Container[str], first: in
             following[op] = own
             added += 1
     for op in order:
-        if live[op] < backward or op.type not in _HEAVY:
+        if live[op] < backward or op.type not in heavy_gradient_kernels():
             continue
+        # TensorFlow may compute one op together with another one that reads it. If a collective came in between, the
+        # two would wait for each other, so only ops whose readers stay apart are kept; their kernels stay what they
+        # are.
         if any(
-            reader not in index_of and reader.type not in _READERS for out in op.outputs for reader in out.consumers()
+            reader not in index_of and not traits(reader).unfused for out in op.outputs for reader in out.consumers()
         ):
             continue
         own = segment[op]
@@ -87,6 +82,12 @@ def keep_segments(targets: Iterable[Any], collectives: Container[str], first: in
     return added
 
 
+def _takes_long(op: Any) -> bool:
+    """Whether an op of a forward pass does: a product, a convolution."""
+    own = traits(op)
+    return own.is_product or own.is_convolution
+
+
 def _end(op: Any, live: dict[Any, int], collectives: Container[Any], backward: int) -> Any:
     """The last of the ops, each the only reader of the one before, that may be computed together with ``op``."""
     while True:
@@ -94,7 +95,7 @@ def _end(op: Any, live: dict[Any, int], collectives: Container[Any], backward: i
         if len(readers) != 1:
             return op
         reader = readers.pop()
-        if reader in collectives or live[reader] >= backward or reader.type in _FORWARD:
+        if reader in collectives or live[reader] >= backward or _takes_long(reader):
             return op
         op = reader
 

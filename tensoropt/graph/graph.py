@@ -13,6 +13,7 @@ import numpy as np
 
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 
 __all__ = ["Edge", "Graph"]
@@ -95,6 +96,14 @@ class Graph:
     def of_type(self, *types: str) -> tuple[Operator, ...]:
         """The operators of the given types, in order."""
         return tuple(op for op in self.operators if op.type in types)
+
+    def variables(self) -> tuple[Operator, ...]:
+        """The variables, in order."""
+        return tuple(op for op in self.operators if traits(op).is_variable)
+
+    def inputs(self) -> tuple[Operator, ...]:
+        """What is fed, in order."""
+        return tuple(op for op in self.operators if traits(op).is_input)
 
     def needed_for(self, names: Iterable[str]) -> tuple[Operator, ...]:
         """The operators that must run for ``names``, control inputs included, in order."""

@@ -14,8 +14,22 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.rule import OpRule, replicated
 from tensoropt.graph.sample import Sample
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits, Typed
 
-__all__ = ["OpDeclaration", "declaration", "has_rule", "is_declared", "register_op", "registered_types", "rule_of"]
+__all__ = [
+    "OpDeclaration",
+    "declaration",
+    "has_rule",
+    "heavy_gradient_kernels",
+    "is_declared",
+    "merged_gradient_kernels",
+    "register_op",
+    "registered_types",
+    "rule_of",
+    "traits",
+]
+
+_UNDECLARED = Traits()
 
 Rule = Callable[[Operator, Sequence[TensorSpec]], OpRule]
 
@@ -32,7 +46,9 @@ class OpDeclaration:
             are. They must be known when the graph is imported, and are not inputs of the :class:`Operator`.
         shared: whether all programs on a device use one instance (stateful random ops share their state).
         samples: operators that the contract test runs under every configuration.
-        in_place: whether it reads or writes a variable itself, where it is stored, rather than take its value.
+        traits: how it behaves; :func:`traits` is asked for them.
+        unsplit: splits that would be right but that the rule leaves out on purpose, with the reason, as the contract
+            test names them.
     """
 
     types: tuple[str, ...]
@@ -41,7 +57,8 @@ class OpDeclaration:
     static: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     shared: bool = False
     samples: tuple[Sample, ...] = ()
-    in_place: bool = False
+    traits: Traits = _UNDECLARED
+    unsplit: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 _REGISTRY: dict[str, OpDeclaration] = {}
@@ -53,7 +70,8 @@ def register_op(
     static: Mapping[int, str] | None = None,
     shared: bool = False,
     samples: Sequence[Sample] = (),
-    in_place: bool = False,
+    traits: Traits = _UNDECLARED,
+    unsplit: Mapping[str, str] | None = None,
 ) -> Callable[[Rule], Rule]:
     """Declares op types; decorates the function that gives their rule.
 
@@ -63,7 +81,8 @@ def register_op(
         static: see :class:`OpDeclaration`.
         shared: see :class:`OpDeclaration`.
         samples: at least one per type that is lowered.
-        in_place: see :class:`OpDeclaration`.
+        traits: see :class:`OpDeclaration`.
+        unsplit: see :class:`OpDeclaration`.
 
     Raises:
         OpError: if a type is declared twice, or has no sample for the contract test.
@@ -71,7 +90,8 @@ def register_op(
 
     def add(rule: Rule) -> Rule:
         fixed = MappingProxyType(dict(static or {}))
-        entry = OpDeclaration(types, rule, lower, fixed, shared, tuple(samples), in_place)
+        left_out = MappingProxyType(dict(unsplit or {}))
+        entry = OpDeclaration(types, rule, lower, fixed, shared, tuple(samples), traits, left_out)
         for op_type in types:
             if op_type in _REGISTRY:
                 other = _REGISTRY[op_type].rule
@@ -110,6 +130,32 @@ def declaration(op_type: str) -> OpDeclaration:
         return _REGISTRY[op_type]
     except KeyError:
         raise OpError(f"{op_type}: no rule is declared. It can only run replicated.") from None
+
+
+def traits(op: Typed) -> Traits:
+    """How an operator behaves, ours or one of a TensorFlow graph; of a type that is not declared, nothing is known."""
+    _load()
+    entry = _REGISTRY.get(op.type)
+    return _UNDECLARED if entry is None else entry.traits
+
+
+@functools.cache
+def heavy_gradient_kernels() -> frozenset[str]:
+    """TensorFlow's op types that compute the gradients of products and of convolutions."""
+    known = [declaration(op_type).traits for op_type in registered_types()]
+    heavy = [own for own in known if own.is_product or own.is_convolution]
+    return frozenset(kernel for own in heavy for kernel in own.gradient_kernels if kernel is not None)
+
+
+@functools.cache
+def merged_gradient_kernels() -> frozenset[str]:
+    """Of these, TensorFlow makes one op on CPUs where they read one gradient: see ``merged_with``."""
+    found: set[str] = set()
+    for own in (declaration(op_type).traits for op_type in registered_types()):
+        for other in (declaration(op_type).traits for op_type in own.merged_with):
+            kernels = [*own.gradient_kernels[1:2], *other.gradient_kernels[1:2]]
+            found.update(kernel for kernel in kernels if len(kernels) == 2 and kernel is not None)
+    return frozenset(found)
 
 
 def is_declared(op: Operator, inputs: Sequence[TensorSpec]) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.mcmc import Chain, Network, Simulator, Stop, moves_of, network_of
 from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.device_memory import DeviceMemory
@@ -26,7 +27,6 @@ __all__ = ["Mover", "WholeSpaceResult", "modules_of", "search_whole_space", "who
 
 Strategy = Mapping[str, Configuration]
 
-_INPUTS = ("Placeholder", "PlaceholderWithDefault")
 # What is a thousandth slower is taken every seventh time: moves are few.
 _BETA = 2000.0
 _MOVES = 500
@@ -63,7 +63,7 @@ class WholeSpaceResult:
 
 def whole_space(space: SearchSpace) -> SearchSpace:
     """The strategies of a space, and those that place operators or split images; inputs come as they do there."""
-    fed = {op.name: space.choices(op.name) for op in space.operators if op.type in _INPUTS}
+    fed = {op.name: space.choices(op.name) for op in space.operators if traits(op).is_input}
     return SearchSpace(space.graph, space.cost, slots=space.slots, allowed=fed, placements=True, halos=True)
 
 
@@ -199,7 +199,7 @@ def modules_of(space: SearchSpace) -> tuple[tuple[tuple[str, ...], ...], ...]:
     result = []
     for fan in space.operators:
         branches = []
-        for reader in readers.get(fan.name, ()) if fan.type == "Fanout" else ():
+        for reader in readers.get(fan.name, ()) if traits(fan).is_fanout else ():
             found, here = [], reader
             while here not in joins:
                 if here in deciding:
@@ -249,7 +249,8 @@ class Mover:
         self._modules = modules_of(space)
         # Sinks and inputs are where they are; joins stay as they are when what they read moves.
         self._fixed = {op.name for op in (*_deciding(space), *_joins(space))}
-        self._fixed |= {op.name for op in space.operators if op.type in (*_INPUTS, "Sink", "Fanout")} - still
+        known = ((op.name, traits(op)) for op in space.operators)
+        self._fixed |= {name for name, own in known if own.is_input or own.is_sink or own.is_fanout} - still
         self._current: tuple[int, ...] = ()
         self._decisions: dict[str, Actions] = {}
         self._follower = Follower(space)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tensoropt.errors import PlanError, TensorOptError
 from tensoropt.graph.graph import Edge, Graph
-from tensoropt.graph.registry import rule_of
+from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
@@ -371,7 +371,7 @@ def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:
             if edge not in graph.differentiable:
                 continue
             readers = [reader for reader in graph.consumers(TensorId(op.name)) if reader in graph.differentiable]
-            only_lookups = op.type == "Fanout" and found.issuperset(readers)
+            only_lookups = traits(op).is_fanout and found.issuperset(readers)
             if rules[op.name].sparse_input == position or only_lookups:
                 found.add(edge)
     return frozenset(found)

@@ -10,18 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, has_rule
+from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Step, StepKind, canonical_path
 from tensoropt.layout.step import UNDONE_BY
 
-__all__ = ["FROM_OUTPUT", "has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
-
-# Op types whose gradient follows from their output and its gradient alone.
-FROM_OUTPUT = frozenset(
-    "Acosh Asinh Elu Erfinv Exp Inv LogSoftmax Ndtri Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Softmax Sqrt Tanh".split()
-)
+__all__ = ["has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
 
 
 def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple[str, ...]:
@@ -32,8 +27,8 @@ def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple
     - ``"before"``: the consumer reads the tensor in its backward pass, and is an op that can be built twice. What of it
       its gradient needs is computed again from the copy that is made again; most gradients need none of it, some need
       the op's output (``Max``, ``Pow``, batch normalization).
-    - ``"after"``: the producer's gradient follows from its output (:data:`FROM_OUTPUT`), which is made again from the
-      copy that the consumer keeps for its own backward pass.
+    - ``"after"``: the producer's gradient follows from its output alone, which is made again from the copy that the
+      consumer keeps for its own backward pass.
 
     Args:
         graph: the logical graph.
@@ -53,7 +48,7 @@ def why_not_kept(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: st
         bad = [op for op in _readers(graph, rules, edge) if not _can_repeat(op)]
         return f"{bad[0]} has no rule or has a state, so it cannot be built twice" if bad else None
     producer = graph[edge.tensor.op]
-    if producer.type not in FROM_OUTPUT or not has_gradient(graph, producer.name):
+    if traits(producer).gradient_from_output is None or not has_gradient(graph, producer.name):
         return f"the gradient of {producer} does not follow from its output"
     # Readers outside of training need no copy in the backward pass.
     others = [e.consumer for e in graph.consumers(edge.tensor) if e in graph.differentiable and e != edge]
@@ -75,7 +70,7 @@ def reads_again(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: Map
         return keep[edge] == "before"
     producer = graph[edge.tensor.op]
     # Without steps it is the very tensor that the fan-out passes on.
-    return producer.type == "Fanout" and reads_again(graph, rules, Edge(producer.inputs[0], producer.name, 0), keep)
+    return traits(producer).is_fanout and reads_again(graph, rules, Edge(producer.inputs[0], producer.name, 0), keep)
 
 
 def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -112,7 +107,7 @@ def _kept_by_consumer(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> 
 def _readers(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> list[Operator]:
     """The operators that read what arrives on an edge in the backward pass, those behind a fan-out included."""
     op = graph[edge.consumer]
-    if op.type == "Fanout":
+    if traits(op).is_fanout:
         return [reader for further in graph.consumers(TensorId(op.name)) for reader in _readers(graph, rules, further)]
     reads = edge.position in rules[op.name].saved_inputs and has_gradient(graph, op.name)
     return [op] if reads else []

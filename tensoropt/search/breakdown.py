@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensoropt.cluster import Topology
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import ReshardTable, StepKind, is_placed
 from tensoropt.layout.shortest import shortest_rows
@@ -130,7 +131,7 @@ class Breakdown:
         nowhere = [(Work(0.0, Signature(-1, 0, place.at)),) for place in places]
         ahead: list[Route]
         back: list[Route]
-        if op.type in ("Variable", "Fanout"):
+        if traits(op).is_variable or traits(op).is_fanout:
             ahead = [*nowhere]
             back = [
                 (Work(float(seconds), place),) if seconds > 0 else nothing

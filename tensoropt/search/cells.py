@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from tensoropt.graph.registry import traits
 from tensoropt.search.problem import IntArray, Problem
 from tensoropt.search.space import SearchSpace
 
@@ -33,7 +34,7 @@ def repeated_cells(space: SearchSpace) -> IntArray:
     codes: dict[object, int] = {}
     labels: list[int] = []
     for op in space.operators:
-        own = op.name if op.type == "Variable" else ""
+        own = op.name if traits(op).is_variable else ""
         kind = (op.type, space.rules[op.name], op.outputs, space.choices(op.name), own)
         labels.append(codes.setdefault(kind, len(codes)))
     for _ in range(_ALIKE):
@@ -46,7 +47,7 @@ def repeated_cells(space: SearchSpace) -> IntArray:
     alike: dict[tuple[int, frozenset[int]], list[int]] = {}
     for i, label in enumerate(labels):
         distance, variables = nearest[i]
-        if distance > 0 and variables and all(space.operators[j].type == "Fanout" for j in variables):
+        if distance > 0 and variables and all(traits(space.operators[j]).is_fanout for j in variables):
             alike.setdefault((label, variables), []).append(i)
     groups = np.arange(len(labels))
     for members in alike.values():
@@ -59,8 +60,8 @@ def _nearest_variables(space: SearchSpace, sources: list[list[int]]) -> list[tup
     """Per operator, how far back the nearest variables are, and which: the fan-outs of those that are shared."""
     nearest: list[tuple[int, frozenset[int]]] = []
     for i, (op, inputs) in enumerate(zip(space.operators, sources, strict=True)):
-        shared = op.type == "Fanout" and any(space.operators[j].type == "Variable" for j in inputs)
-        if shared or op.type == "Variable":
+        shared = traits(op).is_fanout and any(traits(space.operators[j]).is_variable for j in inputs)
+        if shared or traits(op).is_variable:
             nearest.append((0, frozenset([i])))
             continue
         before = [nearest[j] for j in inputs if nearest[j][1] and nearest[j][0] < _DEPTH]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensoropt.cost import CostModel, piece_bytes
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Resharder, ReshardTable
@@ -169,7 +170,7 @@ class EdgeCosts:
     def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
         """What tells consumers apart that compute their output again because its gradient reads it; else None."""
         op, rule = self._graph[edge.consumer], self._rules[edge.consumer]
-        return (op.type, rule, op.outputs) if rule.saved_outputs and op.type != "Fanout" else None
+        return (op.type, rule, op.outputs) if rule.saved_outputs and not traits(op).is_fanout else None
 
     def communication(
         self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]
@@ -193,7 +194,7 @@ class EdgeCosts:
     def _row_elements(self, edge: Edge) -> int:
         """How many elements the rows of all lookups behind an edge have."""
         op = self._graph[edge.consumer]
-        if op.type != "Fanout":
+        if not traits(op).is_fanout:
             return op.outputs[0].elements
         readers = self._graph.consumers(TensorId(op.name))
         return sum(self._row_elements(reader) for reader in readers if reader in self._graph.differentiable)

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.search.cells import repeated_cells
 from tensoropt.search.contraction import Contraction
 from tensoropt.search.layers import repeated_layers
@@ -22,8 +23,6 @@ _HEAVY = 8.0
 _DEEP = 1000
 """Operators that decide for themselves, from which layers in a row decide as one: some thirty-five layers of a
 Transformer."""
-
-_FIXED = ("Fanout", "Placeholder", "PlaceholderWithDefault", "Variable")
 
 Following = tuple[IntArray, tuple[IntArray | None, ...]]
 """Per operator the one that decides for it, ``(N,)``, and its configuration by that one's, ``(K,)``, or None for its
@@ -59,6 +58,12 @@ def contracted(space: SearchSpace) -> Contraction:
     return contraction if len(np.unique(deciding)) == free else contraction.further(deciding)
 
 
+def _is_fixed(op: Operator) -> bool:
+    """Whether an operator follows nothing that it reads, unless it is a fan-out."""
+    own = traits(op)
+    return own.is_fanout or own.is_variable or own.is_input
+
+
 class _Follower:
     def __init__(self, space: SearchSpace, small_bytes: float) -> None:
         self._space, self._problem, self._small_bytes = space, space.problem, small_bytes
@@ -82,9 +87,9 @@ class _Follower:
             readers = self._readers[i]
             if i in ahead or self._heavy[i] or len(readers) != 1 or ahead.get(readers[0]) == i:
                 continue
-            small = op.type == "Variable" and self._problem.node_memory_bytes[i].max() < self._small_bytes
-            only_fanned = op.type not in _FIXED and self._space.operators[readers[0]].type == "Fanout"
-            if op.type == "Const" or small or only_fanned:
+            small = traits(op).is_variable and self._problem.node_memory_bytes[i].max() < self._small_bytes
+            only_fanned = not _is_fixed(op) and traits(self._space.operators[readers[0]]).is_fanout
+            if traits(op).is_constant or small or only_fanned:
                 ahead[i] = readers[0]
         leaders = np.arange(len(self._space.operators))
         index: list[IntArray | None] = [None] * len(leaders)
@@ -106,15 +111,15 @@ class _Follower:
         """What an operator reads and follows, if anything."""
         operators = self._space.operators
         sources = [self._place[tensor.op] for tensor in op.inputs]
-        if op.type == "Fanout":
+        if traits(op).is_fanout:
             deciding = any(self._heavy[reader] for reader in self._readers[i])
-            return None if deciding or operators[sources[0]].type == "Variable" else sources[0]
-        if op.type in _FIXED or self._heavy[i]:
+            return None if deciding or traits(operators[sources[0]]).is_variable else sources[0]
+        if _is_fixed(op) or self._heavy[i]:
             return None
         sizes = {
             source: self._space.graph.spec(tensor).elements
             for tensor, source in zip(op.inputs, sources, strict=True)
-            if operators[source].type not in (*_FIXED[1:], "Const")
+            if not traits(operators[source]).is_source
         }
         largest = [source for source in sorted(sizes) if sizes[source] == max(sizes.values())]
         summed = any(self._heavy[source] and self._space.rules[operators[source].name].reduced for source in largest)

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.reuse import has_gradient, keep_choices
 
 __all__ = ["Copies", "Keeping"]
-
-# Their outputs are held in any case.
-_SOURCES = ("Variable", "Const", "Placeholder", "PlaceholderWithDefault")
 
 
 class Copies(NamedTuple):
@@ -61,8 +59,9 @@ class Keeping:
 
     def alone(self, edge: Edge) -> bool:
         """Whether the tensor of an edge is counted there: nothing else holds it."""
-        producer = self._graph[edge.tensor.op]
-        if producer.type in _SOURCES or producer.type == "Fanout" or edge.consumer not in self._graph.training:
+        producer = traits(self._graph[edge.tensor.op])
+        # The outputs of sources are held in any case.
+        if producer.is_source or producer.is_fanout or edge.consumer not in self._graph.training:
             return False
         return len(self._readers(edge.tensor)) == 1
 
@@ -76,9 +75,8 @@ class Keeping:
 
     def with_producer(self, tensor: TensorId) -> bool:
         """Whether a tensor is counted with the operator that makes it."""
-        producer = self._graph[tensor.op]
         readers = self._readers(tensor)
-        if producer.type == "Fanout" or len(readers) == 1:
+        if traits(self._graph[tensor.op]).is_fanout or len(readers) == 1:
             return False
         return self._reads_output(tensor) or any(map(self.reads, readers))
 
@@ -90,6 +88,6 @@ class Keeping:
 
     def _reads_uncached(self, edge: Edge) -> bool:
         op = self._graph[edge.consumer]
-        if op.type == "Fanout":
+        if traits(op).is_fanout:
             return any(map(self.reads, self._graph.consumers(TensorId(op.name))))
         return edge.position in self._rules[op.name].saved_inputs and has_gradient(self._graph, op.name)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from tensoropt.cost import KnowsScratch, OpCall
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Step, StepKind
@@ -31,24 +32,6 @@ __all__ = ["PeakMemory", "Scratch", "peak_memory", "scratch_of"]
 # What an operator takes beside its tensors, in bytes: at most forward, of which it keeps so much for the backward pass,
 # and at most backward.
 Scratch = Callable[[Operator, Configuration], tuple[float, float, float]]
-
-_SOURCES = ("Variable", "Const", "Placeholder", "PlaceholderWithDefault")
-# The output is the input's buffer.
-_ALIASES = frozenset(
-    "Fanout Sink Identity StopGradient PreventGradient CheckNumerics Snapshot Reshape Squeeze ExpandDims".split()
-)
-# The gradient of an input of the output's shape is the output's gradient.
-_PASSING = _ALIASES | frozenset("Add AddV2 AddN BiasAdd Sub".split())
-# Of these, the gradient of an input does not read that input.
-_MULTILINEAR = frozenset("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D Conv3D Mul".split())
-# Kernels of their own make the gradients of their inputs, the one of the weights first.
-_APART = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
-# They have a tensor of the input's shape as output, but not in its place.
-_NOT_IN_PLACE = ("FusedBatchNorm", "Conv", "Pool", "LRN", "Cumsum", "Reverse", "Roll", "Random", "MatMul", "Einsum")
-
-
-def _is_in_place(op: Operator) -> bool:
-    return not any(part in op.type for part in _NOT_IN_PLACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +170,7 @@ class _Step:
 
     def forward(self, op: Operator) -> None:
         """An operator of the forward pass, with what brings its inputs."""
-        if op.type in _SOURCES:
+        if traits(op).is_source:
             self._source(op)
             return
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
@@ -197,8 +180,8 @@ class _Step:
                 edge.tensor, source, self._given(edge), entry.forward, op.name, False, "moved"
             )
         inputs = [self._arrived[edge] for edge in edges]
-        if op.type in _ALIASES and inputs:
-            self._values[TensorId(op.name)] = inputs[0]
+        if traits(op).alias and inputs:
+            self._values.update((TensorId(op.name, index), buffer) for index, buffer in enumerate(inputs))
             return
         forward, kept, _ = self._scratch(op, self._plan.configuration(op.name))
         kept = kept if has_gradient(self._graph, op.name) else 0.0
@@ -222,14 +205,14 @@ class _Step:
 
     def _source(self, op: Operator) -> None:
         for index, spec in enumerate(op.outputs):
-            kind = "variables" if op.type == "Variable" else "inputs"
+            kind = "variables" if traits(op).is_variable else "inputs"
             size = self._bytes(spec, self._made(TensorId(op.name, index)))
             self._always[kind] = self._always.get(kind, 0.0) + size * (1 + self._slots.get(op.name, 0))
             self._values[TensorId(op.name, index)] = _Buffer(0.0, kind)
 
     def _replace(self, op: Operator, moment: _Moment, inputs: Sequence[_Buffer], output: int) -> None:
         """An elementwise op writes to an input that nothing reads any more."""
-        if not _is_in_place(op) or not op.outputs:
+        if not traits(op).in_place or not op.outputs:
             return
         rule = self._rules[op.name]
         for position, buffer in enumerate(inputs):
@@ -243,7 +226,7 @@ class _Step:
         """An operator of the backward pass, with what makes its inputs again, and what takes its gradients back."""
         incoming = [self._summed(TensorId(op.name, index)) for index in range(max(1, len(op.outputs)))]
         arrived = [buffer for buffer in incoming if buffer is not None]
-        if op.type in _SOURCES:
+        if traits(op).is_source:
             if arrived:
                 self._moment(op.name, True, arrived)  # the update
             return
@@ -255,13 +238,14 @@ class _Step:
         wanted.sort(key=lambda edge: not self._is_weight(edge))
         passed = self._passed(op, wanted, arrived)
         updates: list[tuple[str, _Buffer]] = []
-        for part in [[edge] for edge in wanted] if op.type in _APART else [wanted]:
+        # The gradients of a convolution's inputs are made one after the other, all others at once.
+        for part in [[edge] for edge in wanted] if traits(op).is_convolution else [wanted]:
             for edge, gradient in self._computed(op, edges, part, arrived) if passed is None else passed:
                 steps, kind = self._plan.edge(edge).backward, gradient.kind
                 if not self._is_weight(edge):
                     self._update(updates)
                 moved = self._move(edge.tensor, gradient, self._wanted_gradient(edge), steps, op.name, True, kind)
-                if self._is_weight(edge) and self._graph[edge.tensor.op].type == "Variable":
+                if self._is_weight(edge) and traits(self._graph[edge.tensor.op]).is_variable:
                     updates.append((edge.tensor.op, moved))
                 else:
                     self._incoming.setdefault(edge.tensor, []).append(moved)
@@ -287,7 +271,7 @@ class _Step:
         self, op: Operator, wanted: Sequence[Edge], arrived: Sequence[_Buffer]
     ) -> list[tuple[Edge, _Buffer]] | None:
         """The gradients of an operator that passes its output's on; None for one that computes them."""
-        if op.type not in _PASSING or len(arrived) != 1:
+        if not traits(op).passes_gradient or len(arrived) != 1:
             return None
         result = []
         for edge in wanted:
@@ -306,7 +290,7 @@ class _Step:
         rule = self._rules[op.name]
         read = list(arrived)
         for edge in edges:
-            if edge.position not in rule.saved_inputs or (op.type in _MULTILINEAR and list(wanted) == [edge]):
+            if edge.position not in rule.saved_inputs or (traits(op).multilinear and list(wanted) == [edge]):
                 continue
             if reads_again(self._graph, self._rules, edge, self._keep):
                 steps, source = self._plan.edge(edge).forward, self._values[edge.tensor]
@@ -327,7 +311,7 @@ class _Step:
             buffer = _Buffer(size, self._kind(edge))
             moment.made.append(buffer)
             result.append((edge, buffer))
-        if len(wanted) == 1 and _is_in_place(op):
+        if len(wanted) == 1 and traits(op).in_place:
             alike = rule.inputs[wanted[0].position] == rule.outputs[0]
             moment.replaced += [part for part in arrived if alike and part.size_bytes == moment.made[0].size_bytes]
         return result
@@ -426,9 +410,9 @@ class _Step:
 
     def _is_weight(self, edge: Edge) -> bool:
         producer = self._graph[edge.tensor.op]
-        if producer.type == "Fanout":
-            return self._graph[producer.inputs[0].op].type == "Variable"
-        return producer.type == "Variable"
+        if traits(producer).is_fanout:
+            producer = self._graph[producer.inputs[0].op]
+        return traits(producer).is_variable
 
     def _kind(self, edge: Edge) -> str:
         return "variable_gradients" if self._is_weight(edge) else "gradients"

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import DEFER, Configuration, is_legal, place_of
 from tensoropt.search.choices import Choices
 from tensoropt.search.space import SearchSpace
 
 __all__ = [
-    "LOOKUPS",
     "Actions",
     "Decide",
     "Followed",
@@ -31,12 +31,6 @@ Actions = tuple[str | None, ...]
 
 Decide = Callable[[Operator, Actions], Sequence[Actions]]
 """Given an operator and what following its inputs would be, what to do instead, best first; the first legal counts."""
-
-LOOKUPS = ("Gather", "GatherV2", "ResourceGather")
-"""Types of operators that look rows of a table up."""
-
-_INPUTS = ("Placeholder", "PlaceholderWithDefault")
-_PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +174,14 @@ def parameter_side(space: SearchSpace) -> frozenset[str]:
     """The operators that depend on no sample: variables, constants, and what is computed from them."""
     result: set[str] = set()
     for op in space.operators:
-        if op.type not in _INPUTS and all(tensor.op in result for tensor in op.inputs):
+        if not traits(op).is_input and all(tensor.op in result for tensor in op.inputs):
             result.add(op.name)
     return frozenset(result)
 
 
 def weight_of(op: Operator, still: frozenset[str]) -> int | None:
     """The input of a product or a lookup that is a parameter, if the other one is computed from samples."""
-    if op.type not in (*_PRODUCTS, *LOOKUPS) or len(op.inputs) < 2:
+    if not (traits(op).is_product or traits(op).is_lookup) or len(op.inputs) < 2:
         return None
     found = [position for position, tensor in enumerate(op.inputs) if tensor.op in still]
     return found[0] if len(found) == 1 else None
@@ -195,7 +189,7 @@ def weight_of(op: Operator, still: frozenset[str]) -> int | None:
 
 def activations(op: Operator, still: frozenset[str]) -> bool:
     """Whether an operator multiplies two tensors that are computed from samples, as attention does."""
-    return op.type in _PRODUCTS and len(op.inputs) > 1 and not any(tensor.op in still for tensor in op.inputs)
+    return traits(op).is_product and len(op.inputs) > 1 and not any(tensor.op in still for tensor in op.inputs)
 
 
 def placed(actions: Actions, axes: Iterable[int], action: str | None) -> Actions:
@@ -256,7 +250,7 @@ def _first_legal(space: SearchSpace, op: Operator, wanted: Sequence[Actions], be
     """The first that sizes allow, and otherwise the most of the first one that they do."""
     rule, mesh = space.rules[op.name], space.mesh
     # An input that is fed has one configuration only, but what reads it is told what it should have been.
-    choices = frozenset() if beyond or op.type in _INPUTS else _members(space.choices_of(op.name))
+    choices = frozenset() if beyond or traits(op).is_input else _members(space.choices_of(op.name))
 
     def fits(actions: Actions) -> bool:
         configuration = Configuration(actions)

@@ -15,6 +15,7 @@ from tensoropt.cost import CostModel, OpCall, packing_of, piece_bytes
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
 from tensoropt.plan.configuration import Configuration, not_executed
@@ -29,8 +30,6 @@ __all__ = ["SearchSpace", "feed_layout"]
 
 _P = ParamSpec("_P")
 _Made = TypeVar("_Made")
-
-_FEEDS = ("Const", "Placeholder", "PlaceholderWithDefault")
 # One placed block, and one beside it: with more there are too many configurations on 16 devices.
 _PLACED_BLOCKS = 2
 
@@ -141,7 +140,7 @@ class SearchSpace:
     def choices_of(self, name: str) -> Choices:
         """The configurations of an operator, with the layouts that follow."""
         if name not in self._named:
-            everywhere = self.graph[name].type == "Sink"
+            everywhere = traits(self.graph[name]).is_sink
             key = (self.rules[name], self._allowed.get(name), everywhere)
             if key not in self._choices:
                 coarsening = dataclasses.replace(self.coarsening, placed_blocks=0) if everywhere else self.coarsening
@@ -405,12 +404,13 @@ class SearchSpace:
     def _node(self, op: Operator) -> Tables:
         rule = self.rules[op.name]
         gradients = self._gradients(op)
-        trained = op.type == "Variable" and any(
+        own = traits(op)
+        trained = own.is_variable and any(
             edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name))
         )
         slots = self.slots.get(op.name, 0)
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
-        readers = len(self.graph.consumers(TensorId(op.name))) if op.type == "Fanout" else 0
+        readers = len(self.graph.consumers(TensorId(op.name))) if own.is_fanout else 0
         rows = self._updated_rows(op) if trained else None
         key = (op.type, rule, op.outputs, gradients, trained, slots, kept, readers, rows, self._allowed.get(op.name))
         if key not in self._nodes:
@@ -420,17 +420,17 @@ class SearchSpace:
                 for spec, states in zip(op.outputs, choices.outputs, strict=True)
             ]
             time, memory = np.zeros(len(choices)), np.zeros(len(choices))
-            if op.type == "Variable":
+            if own.is_variable:
                 memory = sizes[0] * (2 + slots if trained else 1)
                 # The update reads and writes the variable, its gradient and its slots.
                 updated = memory if rows is None else np.minimum(memory, rows)
                 time = np.array([self.cost.update_seconds(float(size)) for size in updated]) if trained else time
-            elif op.type in _FEEDS:
+            elif own.is_source:
                 memory = sizes[0]
-            elif op.type == "Fanout":
+            elif own.is_fanout:
                 if gradients and readers > 1:
                     time = np.array([self.cost.traffic_seconds(3.0 * float(s) * (readers - 1)) for s in sizes[0]])
-            elif op.type not in ("Sink", "NoOp"):
+            elif not own.is_sink and not own.is_group:
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
                 time = self._op_seconds(op, gradients)
             self._nodes[key] = time, memory

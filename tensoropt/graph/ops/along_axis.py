@@ -14,6 +14,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -29,6 +30,7 @@ def _axes(op: Operator, position: int, rank: int) -> set[int]:
     lower=_same,
     static={1: "axes"},
     samples=[Sample("ReverseV2", (floats(12, 6), [-1])), Sample("ReverseV2", (floats(2, 24, 3), [0, 2]))],
+    traits=Traits(moves=True, in_place=False),
 )
 @register_op(
     "Roll",
@@ -38,6 +40,7 @@ def _axes(op: Operator, position: int, rank: int) -> set[int]:
         Sample("Roll", (floats(12, 6), [2, -1], [1, 1])),
         Sample("Roll", (floats(4, 24), 1, -2)),
     ],
+    traits=Traits(moves=True, in_place=False),
 )
 def reordered(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Dimensions that keep their order pass through."""
@@ -54,6 +57,7 @@ def reordered(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("ReverseSequence", (floats(12, 6, 8), integers(12, high=7)), {"seq_dim": 1, "batch_dim": 0}),
         Sample("ReverseSequence", (floats(4, 24), integers(24, high=5)), {"seq_dim": 0, "batch_dim": 1}),
     ],
+    traits=Traits(moves=True, in_place=False),
 )
 def reverse_sequence(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that of the sequences pass through."""
@@ -86,12 +90,14 @@ def arg_extreme(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("Cumsum", (floats(12, 6), -1)),
         Sample("Cumsum", (floats(5, 24), 0), {"exclusive": True, "reverse": True}),
     ],
+    traits=Traits(in_place=False),
 )
 @register_op(
     "Cumprod",
     lower=_same,
     static={1: "axis"},
     samples=[Sample("Cumprod", (floats(12, 6, low=0.5, high=1.5), 1))],
+    traits=Traits(in_place=False),
 )
 def running(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that of the running sum pass through."""
@@ -121,6 +127,7 @@ def top_k(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     lower=_same,
     static={2: "number of entries"},
     samples=[Sample("InTopKV2", (floats(24, 8), integers(24, high=8), 3))],
+    traits=Traits(indices={1: lambda op, inputs: inputs[0].shape[1]}),
 )
 def in_top_k(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Examples are splittable, classes are not."""

@@ -11,6 +11,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, notation
 from tensoropt.graph.sample import Sample, floats
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -26,6 +27,12 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
         # The channels' place in NCHW; without images TensorFlow computes it on CPUs as well.
         Sample("BiasAdd", (floats(4, 6, 3, 2), floats(6)), {"data_format": "NCHW"}),
     ],
+    traits=Traits(
+        passes_gradient=True,
+        fused_onto=("Conv2D", "MatMul"),
+        merged_with=("Conv2D",),
+        gradient_kernels=(None, "BiasAddGrad"),
+    ),
 )
 def bias_add(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Every dimension may be split; a split of another one than the channels leaves the vector a partial gradient."""

@@ -12,6 +12,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -27,6 +28,7 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
         Sample("ConcatV2", ([floats(4, 12), floats(2, 12), floats(6, 12)], -2)),
         Sample("ConcatV2", ([integers(8, 3, 6), integers(8, 3, 6)], -1)),
     ],
+    traits=Traits(moves=True, unfused=True),
 )
 def concat(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that of the concatenation pass through."""
@@ -42,6 +44,7 @@ def concat(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("Split", (1, floats(12, 6)), {"num_split": 3}),
         Sample("Split", (-2, floats(4, 12, 6)), {"num_split": 2}),
     ],
+    traits=Traits(moves=True, unfused=True),
 )
 @register_op(
     "SplitV",
@@ -51,6 +54,7 @@ def concat(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("SplitV", (floats(12, 6), [2, 4], 1), {"num_split": 2}),
         Sample("SplitV", (floats(8, 24), [1, -1, 4], -2), {"num_split": 3}),
     ],
+    traits=Traits(moves=True, unfused=True),
 )
 def split(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that which is taken apart pass through."""
@@ -67,6 +71,7 @@ def split(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("Pack", ([floats(12, 8), floats(12, 8), floats(12, 8)],), {"axis": -1}),
         Sample("Pack", ([integers(24), integers(24)],), {"axis": 1}),
     ],
+    traits=Traits(moves=True, unfused=True),
 )
 def pack(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The tensors' dimensions pass through; the new one is whole."""
@@ -81,6 +86,7 @@ def pack(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("Unpack", (floats(3, 12, 8),), {"num": 3, "axis": 0}),
         Sample("Unpack", (floats(12, 2, 6),), {"num": 2, "axis": -2}),
     ],
+    traits=Traits(moves=True, unfused=True),
 )
 def unpack(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The tensors' dimensions pass through; the one that goes is whole."""

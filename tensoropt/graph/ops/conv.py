@@ -13,6 +13,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, contraction
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits, Work
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -51,6 +52,16 @@ _STRIDED = {"strides": [1, 2, 2, 1], "padding": "SAME"}
 _PLAIN = {"strides": [1, 1, 1, 1], "padding": "VALID"}
 
 
+def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits:
+    return Traits(
+        work=Work.CONVOLUTION,
+        in_place=False,
+        multilinear=True,
+        merged_with=merged_with,
+        gradient_kernels=gradient_kernels,
+    )
+
+
 @register_op(
     "Conv2D",
     lower=_same,
@@ -68,6 +79,7 @@ _PLAIN = {"strides": [1, 1, 1, 1], "padding": "VALID"}
         Sample("Conv2D", (floats(2, 3, 3, 12), floats(2, 2, 2, 6)), _PLAIN),
         Sample("Conv2D", (floats(2, 3, 3, 6), floats(2, 2, 3, 4)), _PLAIN),
     ],
+    traits=_traits("Conv2DBackpropInput", "Conv2DBackpropFilter", merged_with=("Pad",)),
 )
 def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A partial sum where input channels are split; of a grouped convolution whole groups are split instead."""
@@ -88,6 +100,7 @@ def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
             {"strides": [1, 1, 2, 1, 1], "padding": "SAME"},
         )
     ],
+    traits=_traits("Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
 )
 def conv3d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """As :func:`conv2d`, without groups, which TensorFlow has not here."""
@@ -105,6 +118,7 @@ def conv3d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
             {**_PLAIN, "data_format": "NCHW"},
         ),
     ],
+    traits=_traits("DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter"),
 )
 def depthwise_conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Every channel has filters of its own: ``c`` passes through, its multiplier stays whole."""
@@ -127,6 +141,7 @@ def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
             {"strides": [1, 2, 2, 1], "padding": "SAME"},
         )
     ],
+    traits=_traits("Conv2DBackpropFilter", "Conv2D"),
 )
 def conv2d_transpose(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The gradient of a convolution, used forward (``conv2d_transpose``): ``f`` is summed."""

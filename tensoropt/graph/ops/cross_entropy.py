@@ -13,6 +13,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, notation, replicated
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _rule(text: str, op: Operator, inputs: Sequence[TensorSpec], saved_inputs: tuple[int, ...]) -> OpRule:
@@ -118,6 +119,7 @@ def dense_labels(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         ),
         Sample("SparseSoftmaxCrossEntropyWithLogits", (floats(2, 6, dtype="float16"), integers(2, high=6))),
     ],
+    traits=Traits(indices={1: lambda op, inputs: inputs[0].shape[1]}),
 )
 def class_labels(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Labels are class numbers. With classes split: two small reductions forward, none backward."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,12 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, elementwise, replicated
 from tensoropt.graph.sample import Operand, Sample, booleans, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import GradientFromOutput, Traits
 
 # What a transcendental function costs beside an addition, in the vectorised code of today's CPUs and GPUs.
 TRANSCENDENTAL_FLOPS = 10.0
 _NOTHING: tuple[int, ...] = ()
+_POINTWISE = Traits()
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -36,6 +39,7 @@ class _Kind:
         low: least value in the samples.
         high: greatest.
         dtype: the samples' dtype.
+        traits: how they behave; those in :data:`_FROM_OUTPUT` have their gradient from there.
     """
 
     types: str
@@ -45,6 +49,7 @@ class _Kind:
     low: float = -2.0
     high: float = 2.0
     dtype: str = "float32"
+    traits: Traits = _POINTWISE
 
     def operand(self, *shape: int) -> Operand:
         """An operand in the range."""
@@ -62,19 +67,50 @@ class _Kind:
                 saved_outputs=self.saved_outputs,
             )
 
-        register_op(*self.types.split(), lower=_same, samples=list(samples))(rule)
+        every = list(samples)
+        for op_type in self.types.split():
+            own = replace(self.traits, gradient_from_output=_FROM_OUTPUT.get(op_type))
+            register_op(op_type, lower=_same, samples=[s for s in every if s.type == op_type], traits=own)(rule)
 
+
+# Gradients that follow from the output alone.
+_FROM_OUTPUT: dict[str, GradientFromOutput] = {
+    "Acosh": lambda ctx, y, dy: dy / ctx.tf.sinh(ctx.tf.math.conj(y)),
+    "Asinh": lambda ctx, y, dy: dy / ctx.tf.cosh(ctx.tf.math.conj(y)),
+    "Elu": lambda ctx, y, dy: ctx.tf.raw_ops.EluGrad(gradients=dy, outputs=y),
+    "Erfinv": lambda ctx, y, dy: dy * (0.5 * math.sqrt(math.pi)) * ctx.tf.exp(ctx.tf.square(y)),
+    "Exp": lambda ctx, y, dy: dy * ctx.tf.math.conj(y),
+    "Inv": lambda ctx, y, dy: ctx.tf.raw_ops.ReciprocalGrad(y=ctx.tf.math.conj(y), dy=dy),
+    "Ndtri": lambda ctx, y, dy: dy * math.sqrt(2.0 * math.pi) * ctx.tf.exp(ctx.tf.square(y) / 2.0),
+    "Reciprocal": lambda ctx, y, dy: ctx.tf.raw_ops.ReciprocalGrad(y=ctx.tf.math.conj(y), dy=dy),
+    "Relu": lambda ctx, y, dy: ctx.tf.raw_ops.ReluGrad(gradients=dy, features=y),
+    "Relu6": lambda ctx, y, dy: ctx.tf.raw_ops.Relu6Grad(gradients=dy, features=y),
+    "Rsqrt": lambda ctx, y, dy: ctx.tf.raw_ops.RsqrtGrad(y=ctx.tf.math.conj(y), dy=dy),
+    "Selu": lambda ctx, y, dy: ctx.tf.raw_ops.SeluGrad(gradients=dy, outputs=y),
+    "Sigmoid": lambda ctx, y, dy: ctx.tf.raw_ops.SigmoidGrad(y=ctx.tf.math.conj(y), dy=dy),
+    "Sqrt": lambda ctx, y, dy: ctx.tf.raw_ops.SqrtGrad(y=ctx.tf.math.conj(y), dy=dy),
+    "Tanh": lambda ctx, y, dy: ctx.tf.raw_ops.TanhGrad(y=ctx.tf.math.conj(y), dy=dy),
+}
 
 _SLOW = TRANSCENDENTAL_FLOPS
+_ALIAS = Traits(alias=True, passes_gradient=True)
+_BARRIER = Traits(alias=True, blocks_gradient=True)
+# TensorFlow's graph optimizer takes them for activations behind a bias.
+_ACTIVATION = Traits(fused_onto=("BiasAdd",))
+_SUM = Traits(passes_gradient=True)
 
 _UNARY = (
-    _Kind("Identity Neg Snapshot DeepCopy", 1.0),
-    _Kind("StopGradient PreventGradient CheckNumerics OnesLike ZerosLike", 1.0),
+    _Kind("Identity", 1.0, traits=replace(_ALIAS, unfused=True)),
+    _Kind("Snapshot", 1.0, traits=Traits(alias=True)),
+    _Kind("StopGradient PreventGradient", 1.0, traits=_BARRIER),
+    _Kind("CheckNumerics", 1.0, traits=replace(_ALIAS, has_effect=True)),
+    _Kind("Neg DeepCopy OnesLike ZerosLike", 1.0),
     _Kind("Sign Floor Ceil Round Rint IsNan IsInf IsFinite", 1.0),
     _Kind("Abs Square", 1.0, (0,)),
-    _Kind("Relu Relu6", 1.0, (), (0,), -4.0, 8.0),
-    _Kind("LeakyRelu", 2.0, (0,)),
-    _Kind("Elu Selu", _SLOW, (), (0,)),
+    _Kind("Relu Relu6", 1.0, (), (0,), -4.0, 8.0, traits=_ACTIVATION),
+    _Kind("LeakyRelu", 2.0, (0,), traits=_ACTIVATION),
+    _Kind("Elu", _SLOW, (), (0,), traits=_ACTIVATION),
+    _Kind("Selu", _SLOW, (), (0,)),
     _Kind("Sigmoid Tanh Exp", _SLOW, (), (0,)),
     _Kind("Softplus Expm1 Sin Cos Sinh Cosh Atan Erf Erfc", _SLOW, (0,)),
     _Kind("Softsign", 3.0, (0,)),
@@ -100,8 +136,9 @@ for _kind in _UNARY:
     _kind.declare(Sample(_type, (_kind.operand(4, 6),), _MESSAGES.get(_type, {})) for _type in _kind.types.split())
 
 _BINARY = (
-    _Kind("Add AddV2 Sub"),
-    _Kind("Mul MulNoNan SquaredDifference", 2.0, (0, 1)),
+    _Kind("Add AddV2 Sub", traits=_SUM),
+    _Kind("Mul MulNoNan", 2.0, (0, 1), traits=Traits(multilinear=True)),
+    _Kind("SquaredDifference", 2.0, (0, 1)),
     _Kind("RealDiv Div DivNoNan", 4.0, (0, 1), (), 0.5, 3.0),
     _Kind("FloorDiv", 4.0, (), (), 0.5, 3.0),
     _Kind("FloorMod", 4.0, (0, 1), (), 0.5, 3.0),
@@ -147,7 +184,7 @@ _Kind("SelectV2", 1.0, (0,)).declare(
         Sample("SelectV2", (booleans(3, 1, 1), floats(4, 2), floats(1, 2))),
     ]
 )
-_Kind("Cast").declare(
+_Kind("Cast", traits=Traits(converts=True)).declare(
     [
         Sample("Cast", (floats(4, 6),), {"DstT": "float64"}),
         Sample("Cast", (floats(4, 6, low=-9, high=9),), {"DstT": "int32"}),
@@ -168,6 +205,7 @@ def _two_at_a_time(ctx: Lowering, *terms: Any) -> list[Any]:
         Sample("AddN", ([floats(4, 6), floats(4, 6), floats(4, 6)],)),
         Sample("AddN", ([floats(4, 6)],)),
     ],
+    traits=Traits(passes_gradient=True, unfused=True),
 )
 def add_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The sum of tensors that are all of one shape."""
@@ -181,6 +219,11 @@ def add_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("IdentityN", ([floats(4, 6), integers(4, 6)],)),
         Sample("IdentityN", ([floats(4, 6), floats(3)],)),
     ],
+    traits=Traits(alias=True, unfused=True),
+    unsplit={
+        f"0:{first}, 1:{1 - first} -> {first}, {1 - first}": "tensors of one shape are split alike, others not at all"
+        for first in (0, 1)
+    },
 )
 def identity_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Tensors of one shape are split together; of several shapes none is."""

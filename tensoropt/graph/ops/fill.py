@@ -14,6 +14,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _fill(ctx: Lowering, value: Any) -> list[Any]:
@@ -69,19 +70,22 @@ def _of_shape(ctx: Lowering, *inputs: Any) -> list[Any]:
     "Shape",
     lower=_of_shape,
     samples=[Sample("Shape", (floats(12, 1, 8),)), Sample("Shape", (floats(24),), {"out_type": "int64"})],
+    traits=Traits(gives_shape=True),
 )
 @register_op(
     "ShapeN",
     lower=_of_shape,
     samples=[Sample("ShapeN", ([floats(12, 6), floats(12, 4)],), {"out_type": "int32"})],
+    traits=Traits(gives_shape=True),
 )
 @register_op(
     "VariableShape",
     lower=_of_shape,
     samples=[Sample("VariableShape", (floats(24, 6),), {"out_type": "int32"})],
+    traits=Traits(gives_shape=True),
 )
-@register_op("Size", lower=_of_shape, samples=[Sample("Size", (floats(12, 4),))])
-@register_op("Rank", lower=_of_shape, samples=[Sample("Rank", (floats(6, 8),))])
+@register_op("Size", lower=_of_shape, samples=[Sample("Size", (floats(12, 4),))], traits=Traits(gives_shape=True))
+@register_op("Rank", lower=_of_shape, samples=[Sample("Rank", (floats(6, 8),))], traits=Traits(gives_shape=True))
 def of_shape(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Constants: every device knows the whole shape, however the input is split."""
     dims = tuple(tuple((f"x{number}_{i}",) for i in range(spec.rank)) for number, spec in enumerate(inputs))

@@ -14,6 +14,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits, Work
 
 __all__ = ["OTHER_DEVICE"]
 
@@ -35,6 +36,14 @@ def _axis_and_batch(op: Operator, rank: int) -> tuple[int, int]:
     if op.type == "ResourceGather":
         return batch, batch
     return int(np.asarray(op.static[2])), batch
+
+
+def _rows(op: Operator, inputs: Sequence[TensorSpec]) -> int:
+    axis, _ = _axis_and_batch(op, inputs[1].rank)
+    return inputs[0].shape[axis]
+
+
+_LOOKUP = Traits(work=Work.LOOKUP, in_place=False, indices={1: _rows})
 
 
 def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
@@ -85,8 +94,14 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         Sample("GatherV2", (floats(6, 4, 12), integers(6, 4, high=12), 2), {"batch_dims": 2}),
         Sample("GatherV2", (integers(24, 5, high=99), integers(7, high=24), 0)),
     ],
+    traits=_LOOKUP,
 )
-@register_op("Gather", lower=_gather, samples=[Sample("Gather", (floats(12, 8), integers(24, high=12)))])
+@register_op(
+    "Gather",
+    lower=_gather,
+    samples=[Sample("Gather", (floats(12, 8), integers(24, high=12)))],
+    traits=_LOOKUP,
+)
 @register_op(
     "ResourceGather",
     lower=_gather,
@@ -94,6 +109,7 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         Sample("ResourceGather", (floats(24, 6), integers(8, 3, high=24)), {"dtype": "float32"}),
         Sample("ResourceGather", (floats(12, 4), integers(6, high=12, dtype="int64")), {"dtype": "float32"}),
     ],
+    traits=_LOOKUP,
 )
 def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The vocabulary ``v`` is summed over; shared, index and other dimensions pass through.
@@ -123,6 +139,13 @@ def gather(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     )
 
 
+def _least_size(op: Operator, inputs: Sequence[TensorSpec]) -> int:
+    return min(inputs[0].shape[: inputs[1].shape[-1]], default=1)
+
+
+_LOOKUP_ND = Traits(work=Work.LOOKUP, in_place=False, indices={1: _least_size})
+
+
 def _gather_nd(ctx: Lowering, params: Any, indices: Any) -> Any:
     return ctx.tf.gather_nd(params, indices)
 
@@ -135,11 +158,13 @@ def _gather_nd(ctx: Lowering, params: Any, indices: Any) -> Any:
         Sample("GatherNd", (floats(6, 12), integers(24, 1, high=6))),
         Sample("GatherNd", (integers(3, 4, high=99), integers(12, 2, high=3))),
     ],
+    traits=_LOOKUP_ND,
 )
 @register_op(
     "ResourceGatherNd",
     lower=_gather_nd,
     samples=[Sample("ResourceGatherNd", (floats(3, 12), integers(8, 1, high=3)), {"dtype": "float32"})],
+    traits=_LOOKUP_ND,
 )
 def gather_nd(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The dimensions that are looked up in stay whole; all others pass through."""

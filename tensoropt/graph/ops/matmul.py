@@ -16,6 +16,11 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule, contraction
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits, Work
+
+
+def _traits(work: Work, *gradient_kernels: str) -> Traits:
+    return Traits(work=work, in_place=False, multilinear=True, gradient_kernels=gradient_kernels)
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -30,6 +35,7 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
         Sample("MatMul", (floats(6, 8), floats(12, 6)), {"transpose_a": True, "transpose_b": True}),
         Sample("MatMul", (integers(8, 6), integers(6, 2))),
     ],
+    traits=_traits(Work.MATRIX_PRODUCT, "MatMul", "MatMul"),
 )
 def matmul(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """``x @ w``. Splitting ``k`` leaves a partial sum; ``m`` and ``n`` pass through."""
@@ -60,19 +66,28 @@ def _batched(ctx: Lowering, x: Any, w: Any) -> list[Any]:
 
 @register_op(
     "BatchMatMul",
+    lower=_batched,
+    samples=[Sample("BatchMatMul", (floats(4, 6, 2), floats(4, 2, 3)))],
+    traits=_traits(Work.BATCHED_PRODUCT, "BatchMatMulV2", "BatchMatMulV2"),
+)
+@register_op(
     "BatchMatMulV2",
-    "BatchMatMulV3",
     lower=_batched,
     samples=[
-        Sample("BatchMatMul", (floats(4, 6, 2), floats(4, 2, 3))),
         Sample("BatchMatMulV2", (floats(2, 3, 4, 6), floats(2, 3, 6, 2))),
         # Batch dimensions of size 1 and missing ones are broadcast.
         Sample("BatchMatMulV2", (floats(4, 1, 2, 6), floats(3, 6, 2))),
         Sample("BatchMatMulV2", (floats(6, 4, 2), floats(2, 3))),
         Sample("BatchMatMulV2", (floats(2, 4, 2, 6), floats(1, 3, 2)), {"adj_x": True, "adj_y": True}),
         Sample("BatchMatMulV2", (floats(1, 6, 4), floats(6, 2, 6)), {"adj_x": True, "adj_y": True}),
-        Sample("BatchMatMulV3", (floats(4, 6, 2), floats(4, 2, 3)), {"Tout": "float32"}),
     ],
+    traits=_traits(Work.BATCHED_PRODUCT, "BatchMatMulV2", "BatchMatMulV2"),
+)
+@register_op(
+    "BatchMatMulV3",
+    lower=_batched,
+    samples=[Sample("BatchMatMulV3", (floats(4, 6, 2), floats(4, 2, 3)), {"Tout": "float32"})],
+    traits=_traits(Work.BATCHED_PRODUCT, "BatchMatMulV2", "BatchMatMulV2"),
 )
 def batch_matmul(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """``x @ w`` for each place of the batch dimensions, which broadcast against one another."""
@@ -135,6 +150,7 @@ def _summed(ctx: Lowering, *inputs: Any) -> list[Any]:
         Sample("Einsum", ([floats(4, 4, 6)],), {"equation": "iik->ik"}),
         Sample("Einsum", ([floats(4, 6)],), {"equation": "ik->iik"}),
     ],
+    traits=_traits(Work.TENSOR_PRODUCT, "Einsum", "Einsum"),
 )
 def einsum(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A product summed over the labels that the output lacks; a label that stands for a diagonal stays unsplit."""

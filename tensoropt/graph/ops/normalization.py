@@ -13,6 +13,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule
 from tensoropt.graph.sample import Operand, Sample, floats
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 _SPACE = "dhw"  # names of the dimensions of images and volumes
 
@@ -108,13 +109,15 @@ def _norm_samples(op_type: str) -> list[Sample]:
 @register_op(
     "FusedBatchNorm",
     "FusedBatchNormV2",
+    lower=_batch_norm,
+    samples=[*_norm_samples("FusedBatchNorm"), *_norm_samples("FusedBatchNormV2")],
+    traits=Traits(in_place=False),
+)
+@register_op(
     "FusedBatchNormV3",
     lower=_batch_norm,
-    samples=[
-        *_norm_samples("FusedBatchNorm"),
-        *_norm_samples("FusedBatchNormV2"),
-        *_norm_samples("FusedBatchNormV3"),
-    ],
+    samples=_norm_samples("FusedBatchNormV3"),
+    traits=Traits(in_place=False, scratch_outputs=(5,)),
 )
 def batch_norm(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Channels pass through; over a split batch or image devices add their sums (two small reductions each way).
@@ -144,7 +147,12 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     return ctx.emit(inputs)
 
 
-@register_op("LRN", lower=_same, samples=[Sample("LRN", (floats(4, 3, 2, 6),), {"depth_radius": 2, "alpha": 0.1})])
+@register_op(
+    "LRN",
+    lower=_same,
+    samples=[Sample("LRN", (floats(4, 3, 2, 6),), {"depth_radius": 2, "alpha": 0.1})],
+    traits=Traits(in_place=False),
+)
 def local_response(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Each point by its neighbours among the channels, which stay whole."""
     sizes = tuple(zip("nhw", inputs[0].shape[:3], strict=True))

@@ -12,6 +12,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _one_hot(ctx: Lowering, indices: Any, on_value: Any, off_value: Any) -> Any:
@@ -32,6 +33,7 @@ def _one_hot(ctx: Lowering, indices: Any, on_value: Any, off_value: Any) -> Any:
         Sample("OneHot", (integers(8, 6, low=-2, high=9, dtype="int64"), 8, floats(), floats()), {"axis": 1}),
         Sample("OneHot", (integers(4, 3, high=14, dtype="uint8"), 12, integers(high=9), integers()), {"axis": 0}),
     ],
+    traits=Traits(indices={0: lambda op, inputs: int(op.static[1])}),
 )
 def one_hot(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Indices and classes (axis ``c``) are splittable."""

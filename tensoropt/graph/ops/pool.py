@@ -13,6 +13,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, notation
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -65,6 +66,11 @@ _3D = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 1, 2, 1, 1], "padding": "SAME"}
         ),
         Sample("MaxPool3D", (floats(2, 3, 4, 3, 6),), _3D),
     ],
+    traits=Traits(in_place=False),
+    unsplit={
+        f"0:{place} -> {place}": "images are cut where neighbours exchange rims, and a window over channels has none"
+        for place in (1, 2)
+    },
 )
 def max_pool(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The gradient looks for the greatest values, so input and output are kept."""
@@ -78,6 +84,7 @@ def max_pool(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     samples=[
         Sample("MaxPoolV2", (floats(4, 5, 4, 6), [1, 2, 2, 1], [1, 2, 2, 1]), {"padding": "SAME"}),
     ],
+    traits=Traits(in_place=False),
 )
 def max_pool_v2(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """As :func:`max_pool`; window and strides are operands."""
@@ -93,6 +100,7 @@ def max_pool_v2(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("AvgPool", (floats(6, 4, 3, 4),), _FIRST),
         Sample("AvgPool3D", (floats(2, 3, 4, 3, 6),), _3D),
     ],
+    traits=Traits(in_place=False),
 )
 def avg_pool(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The gradient needs shapes only, so nothing is kept."""

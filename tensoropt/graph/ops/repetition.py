@@ -14,6 +14,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule
 from tensoropt.graph.sample import Sample, floats
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _tile(ctx: Lowering, x: Any) -> list[Any]:
@@ -30,6 +31,7 @@ def _tile(ctx: Lowering, x: Any) -> list[Any]:
         Sample("Tile", (floats(1, 6, 4), [24, 1, 3])),
         Sample("Tile", (floats(2, 3), [4, 6])),
     ],
+    traits=Traits(moves=True),
 )
 def tile(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A repeated dimension is splittable between its copies, by ``t<i>``; any other passes through as ``d<i>``."""
@@ -65,6 +67,7 @@ def _broadcast_to(ctx: Lowering, x: Any) -> list[Any]:
         Sample("BroadcastTo", (floats(8, 1, 3), [8, 12, 3])),
         Sample("BroadcastTo", (floats(), [24])),
     ],
+    traits=Traits(moves=True),
 )
 def broadcast_to(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions of the output are splittable; what is broadcast along one is whole on every device."""

@@ -13,6 +13,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 __all__ = ["common_factors"]
 
@@ -79,6 +80,10 @@ def common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[Dims, D
     return tuple(map(tuple, left)), tuple(map(tuple, right)), sizes
 
 
+# Its output is the input's buffer under another shape.
+_VIEW = Traits(alias=True, passes_gradient=True, unfused=True)
+
+
 def _reshape(ctx: Lowering, x: Any) -> Any:
     return ctx.tf.reshape(x, ctx.output_shape())
 
@@ -98,6 +103,7 @@ def _reshape(ctx: Lowering, x: Any) -> Any:
         Sample("Reshape", (floats(24, 4), [8, 6, 2])),
         Sample("Reshape", (integers(12, 6), [72])),
     ],
+    traits=_VIEW,
 )
 @register_op(
     "ExpandDims",
@@ -108,6 +114,7 @@ def _reshape(ctx: Lowering, x: Any) -> Any:
         Sample("ExpandDims", (floats(12, 6), 0)),
         Sample("ExpandDims", (floats(12, 8), 1)),
     ],
+    traits=_VIEW,
 )
 @register_op(
     "Squeeze",
@@ -117,8 +124,14 @@ def _reshape(ctx: Lowering, x: Any) -> Any:
         Sample("Squeeze", (floats(1, 2, 1, 12),)),
         Sample("Squeeze", (floats(2, 1, 3),)),
     ],
+    traits=_VIEW,
 )
-@register_op("EnsureShape", lower=_reshape, samples=[Sample("EnsureShape", (floats(12, 6),), {"shape": [None, 6]})])
+@register_op(
+    "EnsureShape",
+    lower=_reshape,
+    samples=[Sample("EnsureShape", (floats(12, 6),), {"shape": [None, 6]})],
+    traits=_VIEW,
+)
 def reshape(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Splittable where a run of elements is a piece on both sides: ``[b, s, e] -> [b*s, e]`` by ``b`` and ``e``."""
     before, after, sizes = common_factors(inputs[0].shape, op.outputs[0].shape)

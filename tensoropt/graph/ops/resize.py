@@ -12,6 +12,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 # Arithmetic operations per element of the result: the neighbours' weighted sum.
 _FLOPS = {"ResizeNearestNeighbor": 0.0, "ResizeBilinear": 8.0, "ResizeBicubic": 40.0}
@@ -25,12 +26,14 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     "ResizeNearestNeighbor",
     lower=_same,
     static={1: "size"},
+    traits=Traits(in_place=False),
     samples=[Sample("ResizeNearestNeighbor", (floats(6, 4, 4, 8), [8, 6]), {"half_pixel_centers": True})],
 )
 @register_op(
     "ResizeBilinear",
     lower=_same,
     static={1: "size"},
+    traits=Traits(in_place=False),
     samples=[
         Sample("ResizeBilinear", (floats(6, 4, 4, 8), [8, 6]), {"half_pixel_centers": True}),
         Sample("ResizeBilinear", (floats(12, 6, 4, 3), [3, 3]), {"align_corners": True}),
@@ -40,6 +43,7 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     "ResizeBicubic",
     lower=_same,
     static={1: "size"},
+    traits=Traits(in_place=False),
     samples=[Sample("ResizeBicubic", (floats(4, 4, 5, 12), [6, 8]), {"half_pixel_centers": True})],
 )
 def resize(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:

@@ -14,6 +14,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 __all__ = ["Taken", "taken_ranges"]
 
@@ -88,6 +89,7 @@ def _slice(ctx: Lowering, x: Any) -> list[Any]:
         Sample("Slice", (floats(8, 6, 12), [2, 0, 0], [4, -1, 12])),
         Sample("Slice", (integers(12, 6), [0, 1], [-1, -1])),
     ],
+    traits=Traits(views_rows=True, moves=True, unfused=True),
 )
 def slice_(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Dimensions that are taken whole pass through."""
@@ -134,6 +136,7 @@ def _strided_slice(ctx: Lowering, x: Any) -> Any:
         Sample("StridedSlice", (floats(24, 4), [-100, 3], [100, 0], [1, -2])),
         Sample("StridedSlice", (integers(4), [1], [2], [1]), {"shrink_axis_mask": 1}),
     ],
+    traits=Traits(moves=True, unfused=True),
 )
 def strided_slice(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Dimensions that are taken whole and in order pass through."""

@@ -13,6 +13,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, elementwise
 from tensoropt.graph.sample import Sample, floats
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _rule(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
@@ -32,8 +33,13 @@ def widened(ctx: Lowering, tensor: Any) -> Any:
     return ctx.tf.cast(tensor, ctx.tf.float32) if tensor.dtype.size < 4 else tensor
 
 
+def _classes(ctx: Lowering) -> str:
+    """The iteration axis that is the last dimension."""
+    return ctx.rule.outputs[0][-1][0]
+
+
 def _softmax(ctx: Lowering, logits: Any) -> list[Any]:
-    tf, classes = ctx.tf, f"d{len(ctx.op.outputs[0].shape) - 1}"
+    tf, classes = ctx.tf, _classes(ctx)
     if ctx.pieces(classes) == 1:
         return ctx.emit([logits])
     exponentials = tf.exp(shifted(ctx, widened(ctx, logits), classes))
@@ -41,15 +47,19 @@ def _softmax(ctx: Lowering, logits: Any) -> list[Any]:
     result = tf.cast(exponentials / total, logits.dtype)
 
     def backward(gradient: Any) -> list[Any]:
-        wide, y = widened(ctx, gradient), widened(ctx, result)
-        mean = ctx.all_reduce(tf.reduce_sum(wide * y, -1, keepdims=True), classes, gradient=None)
-        return [tf.cast((wide - mean) * y, logits.dtype)]
+        return [tf.cast(_softmax_gradient(ctx, result, gradient), logits.dtype)]
 
     return ctx.with_gradient([logits], [result], backward)
 
 
+def _softmax_gradient(ctx: Lowering, y: Any, dy: Any) -> Any:
+    wide, result = widened(ctx, dy), widened(ctx, y)
+    mean = ctx.all_reduce(ctx.tf.reduce_sum(wide * result, -1, keepdims=True), _classes(ctx), gradient=None)
+    return ctx.tf.cast((wide - mean) * result, dy.dtype)
+
+
 def _log_softmax(ctx: Lowering, logits: Any) -> list[Any]:
-    tf, classes = ctx.tf, f"d{len(ctx.op.outputs[0].shape) - 1}"
+    tf, classes = ctx.tf, _classes(ctx)
     if ctx.pieces(classes) == 1:
         return ctx.emit([logits])
     low = shifted(ctx, widened(ctx, logits), classes)
@@ -57,11 +67,15 @@ def _log_softmax(ctx: Lowering, logits: Any) -> list[Any]:
     result = tf.cast(low - tf.math.log(total), logits.dtype)
 
     def backward(gradient: Any) -> list[Any]:
-        wide = widened(ctx, gradient)
-        total = ctx.all_reduce(tf.reduce_sum(wide, -1, keepdims=True), classes, gradient=None)
-        return [tf.cast(wide - tf.exp(widened(ctx, result)) * total, logits.dtype)]
+        return [tf.cast(_log_softmax_gradient(ctx, result, gradient), logits.dtype)]
 
     return ctx.with_gradient([logits], [result], backward)
+
+
+def _log_softmax_gradient(ctx: Lowering, y: Any, dy: Any) -> Any:
+    wide = widened(ctx, dy)
+    total = ctx.all_reduce(ctx.tf.reduce_sum(wide, -1, keepdims=True), _classes(ctx), gradient=None)
+    return ctx.tf.cast(wide - ctx.tf.exp(widened(ctx, y)) * total, dy.dtype)
 
 
 @register_op(
@@ -74,6 +88,7 @@ def _log_softmax(ctx: Lowering, logits: Any) -> list[Any]:
         Sample("Softmax", (floats(2, 6, dtype="float16"),)),
         Sample("Softmax", (floats(2, 6, dtype="float64"),)),
     ],
+    traits=Traits(gradient_from_output=_softmax_gradient),
 )
 def softmax(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Over a split dimension: two reductions of one number a row forward, one backward."""
@@ -89,6 +104,7 @@ def softmax(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("LogSoftmax", (floats(12, low=80, high=200),)),
         Sample("LogSoftmax", (floats(2, 6, dtype="float16"),)),
     ],
+    traits=Traits(gradient_from_output=_log_softmax_gradient),
 )
 def log_softmax(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """As :func:`softmax`."""

@@ -14,9 +14,12 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, elementwise, replicated
 from tensoropt.graph.sample import Sample
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Role, Traits
 
 
-@register_op("Variable", "Placeholder", "PlaceholderWithDefault", lower=None)
+@register_op("Variable", lower=None, traits=Traits(Role.VARIABLE))
+@register_op("Placeholder", lower=None, traits=Traits(Role.INPUT))
+@register_op("PlaceholderWithDefault", lower=None, traits=Traits(Role.INPUT, has_default=True))
 def stored(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A tensor that is there: any of its dimensions may be split. Each device holds or is fed its piece.
 
@@ -37,31 +40,32 @@ def _constant(ctx: Lowering) -> Any:
     "Const",
     lower=_constant,
     samples=[Sample("Const", (), {"value": np.arange(48, dtype=np.float32).reshape(6, 8), "dtype": "float32"})],
+    traits=Traits(Role.CONSTANT),
 )
 def constant(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Each device keeps its piece."""
     return elementwise(inputs, op.outputs, flops_per_point=0.0)
 
 
-@register_op("Fanout", lower=None)
+@register_op("Fanout", lower=None, traits=Traits(Role.FANOUT, alias=True, passes_gradient=True))
 def fanout(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A tensor that several operators read: a reshard that they share is paid once, gradients are summed here."""
     return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), defer_gradient=True)
 
 
-@register_op("Sink", lower=None)
+@register_op("Sink", lower=None, traits=Traits(Role.SINK, alias=True, passes_gradient=True))
 def sink(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A loss, or a tensor that an optimizer reads: every device needs the whole of it."""
     return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=())
 
 
-@register_op("NoOp", lower=None)
+@register_op("NoOp", lower=None, traits=Traits(Role.GROUP))
 def no_op(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A group of other operations."""
     return replicated(inputs, op.outputs)
 
 
-@register_op("ReadVariableOp", lower=None, in_place=True)
+@register_op("ReadVariableOp", lower=None, traits=Traits(on_variable=True, reads_variable=True))
 def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Reads a variable after operations that change it, where it is stored."""
     if op.attrs.get("whole"):
@@ -69,7 +73,13 @@ def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned_input=0)
 
 
-@register_op("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", lower=None, in_place=True)
+@register_op(
+    "AssignVariableOp",
+    "AssignAddVariableOp",
+    "AssignSubVariableOp",
+    lower=None,
+    traits=Traits(on_variable=True, has_effect=True),
+)
 def assign(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Writes a variable where it is stored: the value is split as the variable is."""
     if op.attrs.get("whole"):

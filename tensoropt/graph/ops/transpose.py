@@ -12,6 +12,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -27,6 +28,7 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
         Sample("Transpose", (floats(6, 4, 8, 3), [0, 2, 1, 3])),
         Sample("Transpose", (integers(2, 6, 12), [2, 0, 1])),
     ],
+    traits=Traits(moves=True, unfused=True),
 )
 def transpose(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Every dimension passes through; axis ``d<i>`` is dimension ``i`` of the input."""
@@ -41,11 +43,13 @@ def transpose(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         Sample("SpaceToDepth", (floats(6, 8, 24, 2),), {"block_size": 2}),
         Sample("SpaceToDepth", (floats(2, 4, 6, 3),), {"block_size": 2, "data_format": "NHWC"}),
     ],
+    traits=Traits(moves=True, in_place=False),
 )
 @register_op(
     "DepthToSpace",
     lower=_same,
     samples=[Sample("DepthToSpace", (floats(6, 4, 12, 8),), {"block_size": 2})],
+    traits=Traits(moves=True, in_place=False),
 )
 def blocks(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Images and rows and columns of blocks are splittable, depth is not."""

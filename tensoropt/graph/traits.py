@@ -1,0 +1,162 @@
+"""What an op is and how it behaves, as far as passes over graphs ask. It is declared beside the op's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.spec import TensorSpec
+
+__all__ = ["Bound", "GradientFromOutput", "Role", "Traits", "Typed", "Work"]
+
+# (its lowering, its output, the output's gradient) -> its input's gradient. TensorFlow comes with the lowering.
+GradientFromOutput = Callable[[Lowering, Any, Any], Any]
+# (the operator, its inputs) -> how many indices there are, from 0.
+Bound = Callable[[Operator, Sequence[TensorSpec]], int]
+
+
+class Typed(Protocol):
+    """An operator of the logical graph, or an operation of one of TensorFlow's."""
+
+    @property
+    def type(self) -> str:
+        """Its op type."""
+        ...
+
+
+class Role(Enum):
+    """What holds a graph together: sources of tensors, and ops of ours that compute nothing."""
+
+    VARIABLE = "variable"
+    INPUT = "input"
+    CONSTANT = "constant"
+    FANOUT = "fanout"
+    SINK = "sink"
+    GROUP = "group"
+
+
+class Work(Enum):
+    """Kinds of ops that take long, or that hold a model's weights."""
+
+    MATRIX_PRODUCT = "matrix product"
+    BATCHED_PRODUCT = "batched product"
+    TENSOR_PRODUCT = "tensor product"
+    CONVOLUTION = "convolution"
+    LOOKUP = "lookup"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """How an op behaves.
+
+    Attributes:
+        role: what it is in a graph, if it is no computation.
+        has_default: whether an input need not be fed.
+        work: what kind of heavy computation it is, if any.
+        alias: whether output ``i`` is the buffer of input ``i``.
+        views_rows: whether its output is its input's buffer where it is some of the input's rows.
+        moves: whether its outputs hold nothing but elements of its inputs, in other places.
+        converts: whether they hold the same numbers in another dtype.
+        in_place: whether its output may take the buffer of an input that is of the same size and split alike; kernels
+            that read more of the input than the point that they write cannot.
+        passes_gradient: whether the gradient of an input that has the output's shape is the output's gradient.
+        blocks_gradient: whether no gradient flows back through it.
+        multilinear: whether it is linear in each input, so that the gradient of one reads the others only.
+        gives_shape: whether it gives nothing but its inputs' shapes, or sizes: a few numbers.
+        has_effect: whether it matters that it runs, though nothing reads its output: it may fail.
+        on_variable: whether it reads or writes a variable itself, where it is stored, rather than take its value.
+        reads_variable: whether it gives the value of such a variable.
+        unfused: whether TensorFlow never computes it together with the product or convolution that it reads.
+        fused_onto: op types with which TensorFlow's graph optimizer computes it on CPUs, where it reads one of them
+            (on GPUs XLA does); what costs go by.
+        merged_with: op types of which, with it as the reader, TensorFlow's oneDNN pass makes one op on CPUs, whatever
+            else the two wait for. It also merges the kernels of both ops' second inputs' gradients.
+        gradient_kernels: the TensorFlow op that computes the gradient of each input, None where there is none that is
+            the op's own.
+        gradient_from_output: computes the gradient of its one input from its output and the output's gradient alone.
+        scratch_outputs: outputs for TensorFlow's own gradient whose size is up to the device.
+        indices: inputs that hold indices, and how many values they may have.
+    """
+
+    role: Role | None = None
+    has_default: bool = False
+    work: Work | None = None
+    alias: bool = False
+    views_rows: bool = False
+    moves: bool = False
+    converts: bool = False
+    in_place: bool = True
+    passes_gradient: bool = False
+    blocks_gradient: bool = False
+    multilinear: bool = False
+    gives_shape: bool = False
+    has_effect: bool = False
+    on_variable: bool = False
+    reads_variable: bool = False
+    unfused: bool = False
+    fused_onto: tuple[str, ...] = ()
+    merged_with: tuple[str, ...] = ()
+    gradient_kernels: tuple[str | None, ...] = ()
+    gradient_from_output: GradientFromOutput | None = None
+    scratch_outputs: tuple[int, ...] = ()
+    indices: Mapping[int, Bound] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether it is a variable."""
+        return self.role is Role.VARIABLE
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is fed."""
+        return self.role is Role.INPUT
+
+    @property
+    def must_be_fed(self) -> bool:
+        """Whether it is fed, and has no value otherwise."""
+        return self.is_input and not self.has_default
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a constant."""
+        return self.role is Role.CONSTANT
+
+    @property
+    def is_source(self) -> bool:
+        """Whether its output is there before anything runs: a variable, an input, a constant."""
+        return self.role in (Role.VARIABLE, Role.INPUT, Role.CONSTANT)
+
+    @property
+    def is_fanout(self) -> bool:
+        """Whether it passes a tensor on to several readers."""
+        return self.role is Role.FANOUT
+
+    @property
+    def is_sink(self) -> bool:
+        """Whether it is where a loss ends."""
+        return self.role is Role.SINK
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it only groups other operations."""
+        return self.role is Role.GROUP
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it multiplies matrices or tensors."""
+        return self.work in (Work.MATRIX_PRODUCT, Work.BATCHED_PRODUCT, Work.TENSOR_PRODUCT)
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it moves filters over images."""
+        return self.work is Work.CONVOLUTION
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether it looks rows of a table up."""
+        return self.work is Work.LOOKUP

@@ -28,7 +28,7 @@ from tensoropt.layout import Layout, Mesh
 from tensoropt.plan.configuration import Configuration, configurations
 from tests.lockstep import Lockstep
 
-__all__ = ["MESHES", "Part", "Report", "SampleGraph", "check_sample", "lowered_types", "samples_of"]
+__all__ = ["MESHES", "Part", "Report", "SampleGraph", "check_sample", "draw", "lowered_types", "samples_of"]
 
 MESHES = (Mesh((2,)), Mesh((3,)), Mesh((2, 2)), Mesh((2, 3)), Mesh((2, 2, 2)))
 
@@ -138,13 +138,13 @@ class SampleGraph:
         if not isinstance(operand, Operand):
             return operand
         tensor = tf.compat.v1.placeholder(operand.dtype, operand.shape)
-        self._feeds[tensor] = _values(operand, position, self._random)
+        self._feeds[tensor] = draw(operand, position, self._random)
         return tensor
 
     def _variable(self, operand: Operand, position: int) -> Any:
         """The handle of a variable, for ops that read one."""
         handle = tf.raw_ops.VarHandleOp(dtype=operand.dtype, shape=operand.shape)
-        self._variables[handle.name] = _values(operand, position, self._random)
+        self._variables[handle.name] = draw(operand, position, self._random)
         value = tf.constant(self._variables[handle.name])
         self._initial.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
         return handle
@@ -393,7 +393,7 @@ def _filled(part: Part, values: Iterator[Any]) -> Part:
     return replace(part, outputs=outputs, gradients=tuple(None if x is None else next(values) for x in part.gradients))
 
 
-def _values(operand: Operand, position: int, random: np.random.Generator) -> np.ndarray:
+def draw(operand: Operand, position: int, random: np.random.Generator) -> np.ndarray:
     """Values without ties, and none near 0 by chance: evenly spaced points in random order."""
     dtype = tf.as_dtype(operand.dtype)
     if dtype.is_floating or dtype.is_complex:

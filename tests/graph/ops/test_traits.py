@@ -20,6 +20,8 @@ from tensoropt.graph.traits import Role, Traits
 from tests.graph.ops.test_missing_splits import TRIED, Op
 from tests.op_harness import samples_of
 
+pytestmark = pytest.mark.tf
+
 _SPEC = TensorSpec((4,), "float32")
 
 
@@ -27,12 +29,10 @@ def _operator(op_type: str, *inputs: str) -> Operator:
     return Operator(op_type.lower(), op_type, tuple(map(TensorId, inputs)), (_SPEC,))
 
 
-@pytest.mark.pure
 def test_of_a_type_that_is_not_declared_nothing_is_known() -> None:
     assert traits(_operator("NoSuchOp")) == Traits()
 
 
-@pytest.mark.pure
 def test_a_graph_knows_its_variables_and_inputs() -> None:
     types = ("Variable", "Placeholder", "PlaceholderWithDefault", "Const", "Fanout", "Sink", "NoOp")
     graph = Graph(tuple(_operator(op_type) for op_type in types))
@@ -43,21 +43,18 @@ def test_a_graph_knows_its_variables_and_inputs() -> None:
     assert {traits(op).role for op in graph.operators} == {*Role}
 
 
-@pytest.mark.tf
 def test_traits_are_of_tensorflows_operations_too() -> None:
     with tf.Graph().as_default():
         assert traits(tf.identity(tf.constant(1.0)).op).alias
         assert traits(tf.constant(1.0).op).is_constant
 
 
-@pytest.mark.pure
 def test_op_types_that_traits_name_are_declared() -> None:
     for op_type in registered_types():
         own = declaration(op_type).traits
         assert {*own.fused_onto, *own.merged_with} <= {*registered_types()}, op_type
 
 
-@pytest.mark.pure
 def test_kernels_of_gradients_follow_from_declarations() -> None:
     assert {"Conv3DBackpropFilterV2", "Conv2DBackpropInput", "MatMul", "Einsum"} <= heavy_gradient_kernels()
     assert merged_gradient_kernels() == {"BiasAddGrad", "Conv2DBackpropFilter"}
@@ -67,7 +64,6 @@ def test_kernels_of_gradients_follow_from_declarations() -> None:
 _LENIENT = ("InTopKV2", "OneHot")
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize("op_type", [op_type for op_type in TRIED if declaration(op_type).traits.indices])
 def test_indices_are_below_the_bound_that_is_declared(op_type: str) -> None:
     for sample in samples_of(op_type):

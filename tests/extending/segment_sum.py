@@ -1,0 +1,52 @@
+"""An op type: sums of rows by segment (``tf.math.unsorted_segment_sum``), split in any dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.movement import dimensions, movement
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import register_op
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.sample import Sample, floats, integers
+from tensoropt.graph.spec import TensorSpec
+
+
+def _lower(ctx: Lowering, data: Any, segments: Any) -> list[Any]:
+    """The device's rows, added up into the segments that it holds."""
+    if ctx.pieces("s") > 1:
+        tf = ctx.tf
+        local = segments - tf.constant(ctx.offset("s"), segments.dtype)
+        here = tf.logical_and(local >= 0, local < tf.constant(ctx.local_size("s"), segments.dtype))
+        # TensorFlow drops negative segments. One beyond the last stays as it is: an error, as in one process.
+        beyond = segments >= tf.constant(ctx.rule.size("s"), segments.dtype)
+        segments = tf.where(here, local, tf.where(beyond, segments, -tf.ones_like(segments)))
+    return ctx.emit([data, segments], static={2: ctx.output_shape()[0]})
+
+
+@register_op(
+    "UnsortedSegmentSum",
+    lower=_lower,
+    static={2: "number of segments"},
+    samples=[
+        Sample("UnsortedSegmentSum", (floats(12, 6), integers(12, high=8, low=-1), 8)),
+        Sample("UnsortedSegmentSum", (floats(2, 6, 4), integers(2, 6, high=12, dtype="int64"), 12)),
+    ],
+)
+def segment_sum(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """``n c, n -> s c``: split rows ``n`` leave partial sums, split segments ``s`` need all rows, ``c`` passes."""
+    data, segments = inputs
+    rows = [f"n{i}" for i in range(segments.rank)]
+    columns = [f"c{i}" for i in range(segments.rank, data.rank)]
+    return movement(
+        inputs,
+        op.outputs,
+        (dimensions([*rows, *columns]), dimensions(rows)),
+        (dimensions(["s", *columns]),),
+        reduced=rows,
+        flops=float(data.elements),
+        backward_flops=float(data.elements),
+        saved_inputs=(1,),
+    )

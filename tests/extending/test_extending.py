@@ -1,0 +1,57 @@
+"""What ``docs/extending.md`` shows is a file that works: the contract tests of the real ones run over it."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensoropt.errors import OpError
+from tensoropt.graph import registry
+from tests.mpi_support import run_mpi
+
+_HERE = Path(__file__).parent
+_SEGMENT_SUM = "UnsortedSegmentSum"
+
+
+@pytest.fixture
+def segment_sum(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The op's declaration, for one test: other tests go by the registry as it is without it."""
+    registry.registered_types()
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    runpy.run_path(str(_HERE / "segment_sum.py"))
+    yield
+
+
+@pytest.mark.tf
+def test_the_op_has_no_rule_without_its_file() -> None:
+    assert not registry.has_rule(_SEGMENT_SUM)
+
+
+@pytest.mark.tf
+@pytest.mark.usefixtures("segment_sum")
+def test_parts_of_the_added_op_are_the_unsplit_op() -> None:
+    from tests.op_harness import check_sample, samples_of
+
+    reports = [check_sample(sample) for sample in samples_of(_SEGMENT_SUM)]
+    assert len(reports) == 2
+    assert [failure for report in reports for failure in report.failures] == []
+    assert [report.splittable for report in reports] == [("n0", "c1", "s"), ("n0", "n1", "c2", "s")]
+    assert all(report.splits > 0 for report in reports)
+
+
+@pytest.mark.tf
+@pytest.mark.usefixtures("segment_sum")
+def test_adding_the_op_a_second_time_is_an_error() -> None:
+    with pytest.raises(OpError, match="UnsortedSegmentSum: declared twice"):
+        runpy.run_path(str(_HERE / "segment_sum.py"))
+
+
+@pytest.mark.mpi
+def test_the_added_engine_keeps_the_contract_and_trains() -> None:
+    printed = run_mpi(_HERE / "late_engine_ranks.py", 2, timeout=300).stdout.splitlines()
+    assert printed.count("trained: True") == 2
+    checked = [line for line in printed if " of 2: late checked " in line]
+    assert len(checked) == 2 and all(int(line.split()[-1]) > 50 for line in checked), printed

@@ -149,7 +149,7 @@ def heavy_gradient_kernels() -> frozenset[str]:
 
 @functools.cache
 def merged_gradient_kernels() -> frozenset[str]:
-    """Of these, TensorFlow makes one op on CPUs where they read one gradient: see ``merged_with``."""
+    """TensorFlow's op types of which it makes one op on CPUs where two read one gradient: see ``merged_with``."""
     found: set[str] = set()
     for own in (declaration(op_type).traits for op_type in registered_types()):
         for other in (declaration(op_type).traits for op_type in own.merged_with):

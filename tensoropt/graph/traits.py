@@ -68,12 +68,12 @@ class Traits:
         blocks_gradient: whether no gradient flows back through it.
         multilinear: whether it is linear in each input, so that the gradient of one reads the others only.
         gives_shape: whether it gives nothing but its inputs' shapes, or sizes: a few numbers.
-        has_effect: whether it matters that it runs, though nothing reads its output: it may fail.
+        has_effect: whether it matters that it runs, though nothing reads its output: it writes, or may fail.
         on_variable: whether it reads or writes a variable itself, where it is stored, rather than take its value.
         reads_variable: whether it gives the value of such a variable.
         unfused: whether TensorFlow never computes it together with the product or convolution that it reads.
-        fused_onto: op types with which TensorFlow's graph optimizer computes it on CPUs, where it reads one of them
-            (on GPUs XLA does); what costs go by.
+        fused_onto: op types together with which TensorFlow's graph optimizer computes it on CPUs, where it is the only
+            reader of one of them.
         merged_with: op types of which, with it as the reader, TensorFlow's oneDNN pass makes one op on CPUs, whatever
             else the two wait for. It also merges the kernels of both ops' second inputs' gradients.
         gradient_kernels: the TensorFlow op that computes the gradient of each input, None where there is none that is

@@ -59,6 +59,19 @@ def test_what_was_made_after_a_collective_runs_after_it() -> None:
     assert not first.op.control_inputs
 
 
+def test_gradients_of_volumes_filters_are_kept_as_those_of_images_are() -> None:
+    program = _Program()
+    with program.graph.as_default():
+        volume = tf.reshape(program.x, [1, 2, 2, 2, 2])
+        gradient = tf.raw_ops.Conv3DBackpropFilterV2(
+            input=volume, filter_sizes=[1, 1, 1, 2, 2], out_backprop=volume, strides=[1] * 5, padding="SAME"
+        )
+        read = tf.reshape(gradient, [4])
+    met = program.meet(program.x)
+    assert program.keep(read, met) == 1
+    assert list(met.op.control_inputs) == [gradient.op]
+
+
 def test_what_waits_anyway_waits_for_nothing_else() -> None:
     program = _Program()
     product = program.product(program.meet(program.x))

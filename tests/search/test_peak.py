@@ -188,3 +188,20 @@ def test_a_copy_that_is_made_again_is_not_held_in_between() -> None:
     stored = {"w1": ("d0",), "w2": ("d0",)}
     kept = _peak(graph, _plan(graph, stored))
     assert kept.parts["moved"] == W2  # of the first product only its weight's gradient is wanted
+
+
+def test_every_output_of_an_op_that_passes_tensors_on_is_its_input() -> None:
+    size = 8 * 4 * 4
+    spec = TensorSpec((8, 4), "float32")
+    operators = (
+        operator("x", "Placeholder", (), (8, 4)),
+        operator("a", "Tanh", ("x",), (8, 4)),
+        operator("z", "Placeholder", (), (8, 4)),
+        operator("b", "Tanh", ("z",), (8, 4)),
+        Operator("both", "IdentityN", (TensorId("a"), TensorId("b")), (spec, spec)),
+        Operator("y", "Mul", (TensorId("both", 0), TensorId("both", 1)), (spec,)),
+        operator("y:0/sink", "Sink", ("y",), (8, 4)),
+    )
+    graph = Graph(operators, frozenset(op.name for op in operators))
+    peak = _peak(graph, _plan(graph, {}))
+    assert peak.parts == {"inputs": 2 * size, "activations": 2 * size}

@@ -14,7 +14,7 @@ from tensoropt.cluster.scaling import device_counts, scaled
 from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
-from tensoropt.search.registry import Finder, finder_of, finders
+from tensoropt.search.registry import Finder, finder_of, known_names
 from tensoropt.search.result import Frontier, FrontierPoint
 
 __all__ = [
@@ -65,8 +65,9 @@ def check_search(search: Any, option: object, *, runs: bool) -> Finder:
     """
     finder = finder_of(search)
     if finder is None:
-        known = ", ".join(repr(one.name) for one in finders())
-        raise PlanError(f"find_strategy: search {search!r} is unknown. Use one of {known}, or tensoropt.Mcmc(…).")
+        raise PlanError(
+            f"find_strategy: search {search!r} is unknown. Use one of {known_names()}, or tensoropt.Mcmc(…)."
+        )
     if finder.name == FT or (finder.name, option) == (DATA_PARALLEL, DATA_PARALLEL):
         return finder
     if not isinstance(option, str):

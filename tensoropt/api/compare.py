@@ -24,7 +24,7 @@ from tensoropt.mcmc.step_seconds import step_seconds
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.finding import Known
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.registry import Finder, Options, finder_of, finders
+from tensoropt.search.registry import Finder, Options, finder_of, finders, known_names
 from tensoropt.search.traffic import sent_bytes
 from tensoropt.stages import doing, stage
 
@@ -215,7 +215,7 @@ def _finder(method: Any, overlap: Any) -> Finder:
     finder = finder_of(method)
     if finder is None:
         raise PlanError(
-            f"compare: method {method!r} is unknown. Use some of {', '.join(repr(one.name) for one in finders())}, or "
+            f"compare: method {method!r} is unknown. Use some of {known_names()}, or "
             "tensoropt.Mcmc(…); all, by default."
         )
     options: Any = finder.options

@@ -29,6 +29,7 @@ __all__ = [
     "finders",
     "get_finder",
     "get_solver",
+    "known_names",
     "register",
     "register_baseline",
     "register_search",
@@ -162,6 +163,11 @@ def finders() -> tuple[Finder, ...]:
     return tuple(sorted(_FINDERS.values(), key=lambda one: (one.begins_at_others, one.kind != "search", one.name)))
 
 
+def known_names() -> str:
+    """The names of all `finders`, for messages."""
+    return ", ".join(repr(finder.name) for finder in finders())
+
+
 def get_finder(search: str | Options) -> Finder:
     """The finder of a name, with the defaults of its options, or of options.
 
@@ -170,8 +176,7 @@ def get_finder(search: str | Options) -> Finder:
     """
     finder = finder_of(search)
     if finder is None:
-        known = ", ".join(repr(one.name) for one in finders())
-        raise PlanError(f"search {search!r}: must be one of {known}, got {search!r}. Choose one of these.")
+        raise PlanError(f"search {search!r}: must be one of {known_names()}, got {search!r}. Choose one of these.")
     return finder
 
 

@@ -1,0 +1,44 @@
+"""A search with options, by the whole protocol: ``find(space, limit, start, options) -> Found``.
+
+Laid into `tensoropt/finders` as `sampling.py`, it is `search="sampling"` or `search=Sampling(count=1000)`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.search import Finder, frontier_of
+from tensoropt.search.finding import Found, Start
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.registry import register
+from tensoropt.search.space import SearchSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How many strategies are drawn, and the seed of the draws."""
+
+    count: int = 100
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the finder that these are options of."""
+        return "sampling"
+
+
+def find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Sampling) -> Found:
+    """The best of random strategies, and of those that are known."""
+    began = time.perf_counter()
+    choices = [len(space.choices(op.name)) for op in space.operators]
+    drawn = np.random.default_rng(options.seed).integers(choices, size=(options.count, len(choices)))
+    known = [one.assignment for one in start if one.space is space]
+    seconds = time.perf_counter() - began
+    frontier = frontier_of(space.problem, [*known, *drawn], exact=False, eliminations=(), seconds=seconds)
+    return Found(space, frontier, notes={"drawn": options.count, "seed": options.seed})
+
+
+register(Finder("sampling", "search", "trade_off", find, begins_at_others=True, options=Sampling()))

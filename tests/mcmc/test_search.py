@@ -93,8 +93,8 @@ def test_a_problem_may_be_in_any_unit(power: int) -> None:
 
 
 def test_small_and_huge_costs_beside_one_another_are_told_apart() -> None:
-    # What is meant never to be taken may be a large number.
-    times = [[2e-14, 1e-14, 1e30], [3e-14, 4e-14, 1e30], [1e-14, 2e-14, 1e30]]
+    # What is meant never to be taken may be a large number, if not so large that a problem refuses it.
+    times = [[2e-14, 1e-14, 1e-6], [3e-14, 4e-14, 1e-6], [1e-14, 2e-14, 1e-6]]
     problem = Problem(["a", "b", "c"], times, [[0.0] * 3] * 3, [(0, 1)], [1e-14 - np.diag([1e-14] * 3)])
     assert mcmc(problem, iterations=300, initial=[[2, 2, 2]]).time_s[0] == brute_force(problem).best().time_s
 

@@ -202,6 +202,23 @@ def test_collectives_keep_devices_busy_unless_they_are_to_overlap(make: Callable
         assert timeline.makespan_s == pytest.approx(float(space.problem.costs(np.array(assignment))[0][0]), rel=1e-6)
 
 
+@pytest.mark.parametrize("make", [mlp, embedding])
+def test_what_every_step_takes_comes_first_whatever_the_strategy(make: Callable[[], Graph]) -> None:
+    plain, cost = AnalyticCost(scaled(p100(), 4)), AnalyticCost(scaled(p100(), 4))
+    cost.iteration_seconds = 0.5
+    spaces = [SearchSpace(make(), one) for one in (plain, cost)]
+    networks = [network_of(space) for space in spaces]
+    assert spaces[1].problem.constant_time_s == 0.5
+    for seed in range(5):
+        assignment = _random(networks[0], np.random.default_rng(seed))
+        without, found = (Simulator(network, assignment).timeline().makespan_s for network in networks)
+        assert found == pytest.approx(without + 0.5, rel=1e-9)
+        times = [float(space.problem.costs(assignment)[0][0]) for space in spaces]
+        assert times[1] == pytest.approx(times[0] + 0.5, rel=1e-12)
+        plans = [space.plan(assignment, "hand") for space in spaces]
+        assert plans[1].operators == plans[0].operators and plans[1].time_s == times[1]
+
+
 def test_placed_operators_have_tasks_only_where_they_are() -> None:
     space = _space(placements=True)
     everywhere, placed = [], []

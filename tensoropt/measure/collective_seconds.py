@@ -13,10 +13,8 @@ from tensoropt.exec.engines.group import partition
 from tensoropt.measure.machine import COLD_WORK_BYTES, WARM_BYTES
 from tensoropt.measure.session import session_as_built
 
-__all__ = ["METHOD", "EngineMeasurement"]
+__all__ = ["EngineMeasurement"]
 
-# What times mean; those that were measured in another way are not comparable.
-METHOD = "with work in between, every other large buffer made before it, less the clocks, coarse sizes first"
 _STACKED = ("reduce_scatter", "all_to_all")
 # A run has one of these numbers of collectives.
 _CHAINS = (2, 4, 8)

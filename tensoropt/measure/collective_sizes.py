@@ -17,7 +17,10 @@ from typing import Protocol
 from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
 from tensoropt.cluster.topology import Topology
 
-__all__ = ["Measure", "Synchronisation", "measure_profile"]
+__all__ = ["METHOD", "Measure", "Synchronisation", "measure_profile"]
+
+METHOD = "with work in between, every other large buffer made before it, less the clocks, coarse sizes first"
+"""What times mean (most of it: ``collective_seconds.py``); those measured in another way are not comparable."""
 
 # Runs a kind of collective over this rank's group of factor-mesh axes, with input buffers of so many bytes (whole
 # float32 elements for each member), so many times in a row; gives the seconds of one on this rank.

@@ -15,10 +15,8 @@ import numpy as np
 
 from tensoropt.cluster import Device, Level, Topology
 from tensoropt.errors import ClusterError
-from tensoropt.exec.engines.select import engine_name, make_engine
 from tensoropt.measure.cache import TOPOLOGIES
-from tensoropt.measure.collective_seconds import METHOD, EngineMeasurement
-from tensoropt.measure.collective_sizes import measure_profile
+from tensoropt.measure.collective_sizes import METHOD, measure_profile
 from tensoropt.measure.computation import measure_flops_per_s, measure_memory_bandwidth_bytes_per_s
 from tensoropt.measure.levels import fitted_levels, level_sizes
 from tensoropt.measure.machine import Machine, Rank
@@ -66,7 +64,10 @@ def collect(
         ClusterError: on every rank, if collecting fails on any.
         EngineError: there is no such engine as TENSOROPT_COLLECTIVES says.
     """
-    engine = engine_name() if engine is None else engine
+    if engine is None:
+        from tensoropt.exec.engines.select import engine_name  # takes TensorFlow
+
+        engine = engine_name()
     control = comm.Dup()  # so that no message of ours meets one of the caller's
     try:
         return _collect(control, refresh, measure or _of_the_engine, engine, budget_s)
@@ -76,6 +77,9 @@ def collect(
 
 
 def _of_the_engine(mesh: tuple[int, ...], crowded: bool) -> ClosableMeasure:
+    from tensoropt.exec.engines.select import make_engine
+    from tensoropt.measure.collective_seconds import EngineMeasurement
+
     return EngineMeasurement(make_engine(mesh_shape=mesh), crowded=crowded)
 
 

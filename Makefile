@@ -2,7 +2,8 @@
 # build a virtual environment in .venv, with everything in it.
 #
 #   make demo      train on the handwritten digits under mpirun    RANKS=4 MODEL=mlp|cnn ARGS="--steps 50"
-#   make test      every check: the linters, then the tests        JOBS=2 PYTEST_ARGS="-m pure"
+#   make check     what to run after each change, a minute: the linters and the quick tests
+#   make test      every check: the linters, then all tests        JOBS=2 PYTEST_ARGS="-m pure" GRAPHS=60
 #   make lint      the linters alone
 #   make format    let ruff sort imports and lay out the code
 #   make horovod   build Horovod into .venv
@@ -17,6 +18,8 @@ MODEL ?= mlp
 ARGS ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
+# Random graphs that are trained on four ranks; from 20 up, in tens. Most of them would take longer than all other tests.
+GRAPHS ?= 60
 
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -44,7 +47,7 @@ SHARE_CORES = TF_NUM_INTRAOP_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS)
 # At 2, TensorFlow reports it as an error that a machine has no graphics card. What goes wrong in Python is still raised.
 QUIET_TF = TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-3}
 
-.PHONY: venv demo test lint format horovod clean
+.PHONY: venv demo check test lint kernels format horovod clean
 
 venv: $(STAMP)
 
@@ -60,8 +63,19 @@ demo: $(STAMP)
 
 # One pytest run, so that it ends with one summary. Two workers share the tests; those that start mpirun come first and
 # take turns (tests/mpi_support.py), so that no two of their jobs fight for the cores.
-test: lint
-	$(IN_VENV) $(LOCAL_MPI) python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+test: $(STAMP)
+	$(MAKE) --no-print-directory --jobs 2 lint kernels
+	$(IN_VENV) $(LOCAL_MPI) TENSOROPT_TEST_GRAPHS=$(GRAPHS) python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+# A test that has become slow shows at the end.
+check: $(STAMP)
+	$(MAKE) --no-print-directory --jobs 2 lint kernels
+	$(IN_VENV) $(LOCAL_MPI) python -m pytest -n $(JOBS) -m "pure and not slow or smoke" \
+		--durations 5 --durations-min 2 $(PYTEST_ARGS)
+
+# Once in a new tree; otherwise they are in the cache, and nothing is done.
+kernels: $(STAMP)
+	$(IN_VENV) python -m tests.compile_kernels
 
 lint: $(STAMP)
 	$(IN_VENV) ruff check .

@@ -23,6 +23,10 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "0")
 # The ranks of a test would each claim the whole memory of a graphics card.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+# Progress is drawn by what the terminal can do; tests must not depend on the one that they are started from.
+os.environ["TERM"] = "xterm"
+os.environ.pop("COLUMNS", None)
+
 # The same examples in every run; no deadline, since the machine may be busy with other tests.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")

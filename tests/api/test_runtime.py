@@ -105,6 +105,7 @@ main()
 """
 
 
+@pytest.mark.smoke
 def test_listing_1_of_the_paper_learns_as_printed(tmp_path: Path) -> None:
     script = tmp_path / "listing.py"
     script.write_text(_LISTING_1.replace("FAILURE", ""), encoding="utf-8")
@@ -115,6 +116,7 @@ def test_listing_1_of_the_paper_learns_as_printed(tmp_path: Path) -> None:
     assert float(losses[0][1]) < float(losses[0][0])
 
 
+@pytest.mark.smoke
 def test_an_exception_on_one_rank_ends_a_training_job_with_its_traceback_first(tmp_path: Path) -> None:
     script = tmp_path / "listing.py"
     failure = (

@@ -99,6 +99,7 @@ def test_edges_that_repeat_equal_brute_force(
     assert differ > 2  # some strategies take different alternatives of equal edges
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_frontier_equals_brute_force_on_random_problems(shape: str) -> None:
     feasible = 0

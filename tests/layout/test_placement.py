@@ -192,6 +192,7 @@ def test_along_places_only_one_device_takes_part(step: Step, layout: str, idle: 
 # --------------------------------------------------------------------------------------------------------- paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extents", "shape"), [((2, 2), (4, 4)), ((2, 3), (6, 6)), ((2, 2), ())], ids=str)
 def test_every_pair_of_layouts_is_joined_by_steps_that_give_every_device_its_values(
     extents: tuple[int, ...], shape: tuple[int, ...]

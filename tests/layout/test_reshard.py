@@ -73,6 +73,7 @@ SPACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "shape"), SPACES, ids=str)
 def test_every_layout_reaches_every_other_at_the_cost_of_its_path(mesh: Mesh, shape: tuple[int, ...]) -> None:
     table = _table(mesh, shape)

@@ -31,6 +31,7 @@ def _is_placed(network: Network) -> bool:
 _UNPLACED = [seed for seed in range(24) if not _is_placed(random_network(seed, operators=5))][:10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", _UNPLACED)
 def test_branch_and_bound_finds_the_least_makespan_of_all(seed: int) -> None:
     network = random_network(seed, operators=5)
@@ -43,6 +44,7 @@ def test_branch_and_bound_finds_the_least_makespan_of_all(seed: int) -> None:
     assert found.strategies == np.prod(network.choices)
 
 
+@pytest.mark.slow
 def test_chains_find_the_best_of_all_strategies() -> None:
     # One mesh axis per operator: all devices do one thing.
     coarsening = Coarsening(free_up_to_axes=0, blocks=1)

@@ -110,6 +110,7 @@ def test_a_search_repeats_itself(space: SearchSpace) -> None:
     assert [c.accepted for c in other.chains] != [c.accepted for c in results[0].chains]
 
 
+@pytest.mark.slow
 def test_chains_on_processes_find_what_they_find_one_after_another(space: SearchSpace) -> None:
     one = search_strategy(space, iterations=600, seed=5, chains=2)
     two = search_strategy(space, iterations=600, seed=5, chains=2, processes=2)
@@ -205,6 +206,7 @@ def test_an_interrupt_keeps_the_best_so_far(space: SearchSpace) -> None:
     assert result.cost_ticks < Chain(network, first).simulator.makespan
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("processes", "begun", "at_terminal"), [(1, 1, False), (2, 2, False), (2, 2, True)])
 def test_ctrl_c_ends_all_chains_and_begins_no_others(
@@ -233,6 +235,7 @@ def test_ctrl_c_before_anything_fits_is_passed_on(space: SearchSpace, monkeypatc
         search_strategy(space, memory_bytes=largest, chains=2, patience=1.0)
 
 
+@pytest.mark.slow
 def test_processes_of_a_script_that_cannot_be_imported_are_explained(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -246,6 +249,7 @@ def test_processes_of_a_script_that_cannot_be_imported_are_explained(tmp_path: P
     assert '`if __name__ == "__main__":`' in run.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_kernels_were_loaded() -> None:
     program = """
 import pkgutil, importlib, tensoropt.mcmc
@@ -269,6 +273,7 @@ print(len(found) > 20, sum(map(bool, before.values())) > 10, more)
     assert (run.stdout, run.returncode) == ("True True []\n", 0), run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_progress_of_all_chains_is_shown_and_changes_nothing(
     space: SearchSpace, monkeypatch: pytest.MonkeyPatch, processes: int

@@ -44,6 +44,7 @@ def test_a_timeline_is_that_of_the_plain_algorithm_for_every_device(seed: int) -
     ]
 
 
+@pytest.mark.slow
 def test_delta_simulation_gives_the_timeline_of_full_simulation_for_1000_sequences_of_changes() -> None:
     taken, skipped, shifted = 0, 0, 0
     for seed in range(1000):

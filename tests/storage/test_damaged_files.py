@@ -135,6 +135,7 @@ def _check(kind: str, damaged: Callable[[bytes, Any, random.Random], bytes], tmp
     return refused, MUTATIONS - refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plan", "topology", "frontier", "profile", "comparison"])
 def test_documents_with_one_place_changed(kind: str, tmp_path: Path) -> None:
     refused, taken = _check(kind, lambda _, document, seeded: mutated_document(document, seeded).encode(), tmp_path)
@@ -205,6 +206,7 @@ def _tables(problem: Problem) -> list[Any]:
     return [problem.names, problem.edges.tolist(), groups, [[table.tolist() for table in some] for some in named]]
 
 
+@pytest.mark.slow
 def test_archives_with_bytes_changed(tmp_path: Path) -> None:
     path = tmp_path / "problem.npz"
     save_problem(_problem(), path)
@@ -232,6 +234,7 @@ def _members(tmp_path: Path) -> dict[str, bytes]:
         return {info.filename.removesuffix(".npy"): archive.read(info) for info in archive.infolist()}
 
 
+@pytest.mark.slow
 def test_arrays_with_bytes_changed(tmp_path: Path) -> None:
     """The archive's own checksums are right: somebody put it together like this."""
     members, seeded, path = _members(tmp_path), random.Random(2), tmp_path / "problem.npz"

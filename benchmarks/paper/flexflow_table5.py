@@ -71,7 +71,7 @@ def _row(model: str, options: Options, topology: Topology, whole: bool, initial:
     began = time.process_time()
     network = network_of(space, overlap=True)
     network.add_all_rows()
-    network.arrays  # noqa: B018  # joined here, not while a search is timed
+    network.graph  # noqa: B018  # joined here, not while a search is timed
     tables_s = time.process_time() - began
     began = time.process_time()
     moves = moves_of(space, network)

@@ -20,12 +20,12 @@ from tensoropt.api.strategy import ImportedModel
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, TensorOptError
 from tensoropt.graph.graph import Graph
-from tensoropt.mcmc.step_seconds import step_seconds
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.finding import Known
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, Options, finder_of, finders, known_names
 from tensoropt.search.traffic import sent_bytes
+from tensoropt.simulate.step import step_seconds
 from tensoropt.stages import doing, stage
 
 __all__ = ["compare"]

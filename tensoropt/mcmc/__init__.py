@@ -1,4 +1,4 @@
-"""FlexFlow's search: task graphs, their simulation in full and by changes, and Markov chains over strategies."""
+"""FlexFlow's search: Markov chains over strategies, by simulated time or by a sum."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from tensoropt.mcmc.chain import ChainResult as ChainResult
 from tensoropt.mcmc.chain import Stop as Stop
 from tensoropt.mcmc.loading import load_kernels as load_kernels
 from tensoropt.mcmc.moves import Moves as Moves
-from tensoropt.mcmc.network import Network as Network
 from tensoropt.mcmc.search import RANDOM as RANDOM
 from tensoropt.mcmc.search import McmcResult as McmcResult
 from tensoropt.mcmc.search import mcmc as mcmc
 from tensoropt.mcmc.search import moves_of as moves_of
-from tensoropt.mcmc.search import network_of as network_of
 from tensoropt.mcmc.search import random_strategy as random_strategy
 from tensoropt.mcmc.search import search_strategy as search_strategy
-from tensoropt.mcmc.search import simulate as simulate
-from tensoropt.mcmc.simulator import Simulator as Simulator
-from tensoropt.mcmc.timeline import Resource as Resource
-from tensoropt.mcmc.timeline import Task as Task
-from tensoropt.mcmc.timeline import Timeline as Timeline
+from tensoropt.simulate import Network as Network
+from tensoropt.simulate import Resource as Resource
+from tensoropt.simulate import Simulator as Simulator
+from tensoropt.simulate import Task as Task
+from tensoropt.simulate import Timeline as Timeline
+from tensoropt.simulate import network_of as network_of
+from tensoropt.simulate import simulate as simulate
 
 __all__ = [
     "RANDOM",

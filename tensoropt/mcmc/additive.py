@@ -1,4 +1,4 @@
-"""The additive cost of a problem as a task graph: everything runs on one device, one after the other."""
+"""The additive cost of a problem in whole ticks, so that moves change it by what they concern, to the last bit."""
 
 from __future__ import annotations
 
@@ -6,49 +6,72 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.neighbours import find_regions
-from tensoropt.mcmc.network import Network
+from tensoropt.mcmc.sums import Sums
 from tensoropt.search.problem import FloatArray, Problem
-from tensoropt.search.stages import TICKS_PER_S, Ints, Signature, Tables, Way, Work
+from tensoropt.search.stages import TICKS_PER_S, Ints
 
-__all__ = ["AdditiveProblem"]
+__all__ = ["AdditiveCost", "AdditiveProblem"]
 
 # What takes so many powers of two more than a known strategy may be meant as impossible, and is not told from others.
 _CLIPPED_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class AdditiveCost:
+    """A cost that is a sum over operators and edges.
+
+    Attributes:
+        choices: ``(N,)``, how many configurations each operator has.
+        ticks: of configurations and of pairs of them.
+    """
+
+    choices: Ints
+    ticks: Sums
+
+    def allows(self, assignment: Ints, edges: Ints | None = None) -> bool:
+        """Whether all edges, or some, allow their ends' configurations beside one another."""
+        return not np.any(self.ticks.of_pairs(assignment, edges) < 0)
+
+    def edges_among(self, operators: NDArray[np.bool_], near: Ints) -> Ints:
+        """The edges between some operators of which one end is ``near``, ascending."""
+        ends = np.stack([self.ticks.producer, self.ticks.consumer])
+        return np.flatnonzero(operators[ends].all(axis=0) & np.isin(ends, near).any(axis=0))
+
+
+@dataclass(frozen=True, slots=True)
 class AdditiveProblem:
-    """A problem whose strategies' simulated time is the sum of their costs, to a tick for each, in a unit of its own.
+    """A problem whose costs are whole ticks, of a unit of its own.
 
     Where tables have alternatives, each entry has its fastest one. Nodes of one group are one operator.
 
     Attributes:
         problem: the tables.
         reduced_problem: seconds and bytes of operators and edges, by configurations that are not impossible.
-        scale: the network's seconds for one of the problem, whose unit may be any: a power of two by which whole ticks
+        scale: the cost's seconds for one of the problem, whose unit may be any: a power of two by which whole ticks
             are as fine as they can be.
-        network: of tasks: one per operator, and one per edge, all on one device.
+        cost: of operators, and of pairs of them that have edges.
         operator: ``(N,)``, for each node its operator.
-        possible: for each operator the indices of its configurations that are not impossible, which are the network's.
-        picks: for each node and edge the fastest alternative of each of its entries.
+        possible: for each operator the indices of its configurations that are not impossible, which are the cost's.
+        picks: for each node and edge the fastest alternative of each of its entries, the first of equal ones.
     """
 
     problem: Problem
     reduced_problem: Problem
     scale: float
-    network: Network
+    cost: AdditiveCost
     operator: Ints
     possible: tuple[Ints, ...]
     picks: tuple[Ints, ...]
 
     @classmethod
     def of(cls, problem: Problem) -> AdditiveProblem:
-        """Makes the tasks of a problem.
+        """Takes the fastest alternatives of a problem, and its groups as operators.
 
         Raises:
             InfeasibleError: an operator has no possible configuration.
@@ -84,32 +107,18 @@ class AdditiveProblem:
         )
         scale, most_s = _fine_scale(reduced)
         # What takes very much more than a strategy that is known is hardly in the best one, and may take less for it.
-        node_times, edge_times = (
-            [np.where(np.isfinite(time), np.minimum(time * scale, most_s), np.inf) for time in tables]
+        own, pairs = (
+            [_ticks(np.where(np.isfinite(time), np.minimum(time * scale, most_s), np.inf)) for time in tables]
             for tables in (reduced.node_time_s, reduced.edge_time_s)
         )
-        here = Signature(0)
-        network = Network(
-            Tables(
-                [[(Work(seconds, here),) for seconds in time.tolist()] for time in node_times],
-                [None] * reduced.nodes,
-                ends,
-                [Way(edge, *(np.arange(len(possible[end])) for end in pair)) for edge, pair in enumerate(ends)],
-                [None] * len(ends),
-                [False] * len(ends),
-                [max(table.shape) for table in edge_times],
-            ),
-            _Rows(edge_times),
-            (),
-            (),
-        )
-        return cls(problem, reduced, scale, network, operator.astype(np.int64), tuple(possible), picks)
+        choices = np.array([len(ticks) for ticks in own], np.int64)
+        cost = AdditiveCost(choices, Sums.of(own, reduced.edges, pairs))
+        return cls(problem, reduced, scale, cost, operator.astype(np.int64), tuple(possible), picks)
 
     def moves(self) -> Moves:
         """What proposals change: an operator, or several near one another."""
-        count = self.network.operators
-        own: list[Ints | None] = [None] * count
-        return Moves.of(self.network, np.arange(count), own, find_regions(self.reduced_problem, np.arange(count), own))
+        each, own = np.arange(len(self.possible)), [None] * len(self.possible)
+        return Moves.of(self.cost.choices, each, own, find_regions(self.reduced_problem, each, own))
 
     def memory(self, limit_bytes: float | None) -> Memory:
         """The limit, with the memory of the fastest alternatives."""
@@ -120,7 +129,7 @@ class AdditiveProblem:
         return limited_memory(held.names, held.node_memory_bytes, held.edges, held.edge_memory_bytes, limit_bytes)
 
     def original(self, assignment: tuple[int, ...]) -> tuple[tuple[int, ...], Ints]:
-        """A strategy of the network as configuration indices of the problem, and its alternatives."""
+        """A strategy of the cost as configuration indices of the problem, and its alternatives."""
         chosen = tuple(int(self.possible[number][assignment[number]]) for number in self.operator.tolist())
         nodes = self.problem.nodes
         alternatives = [int(self.picks[node][chosen[node]]) for node in range(nodes)]
@@ -129,7 +138,7 @@ class AdditiveProblem:
         return chosen, np.array(alternatives, np.int64)
 
     def reduced(self, assignment: tuple[int, ...]) -> tuple[int, ...]:
-        """A strategy of the problem as one of the network.
+        """A strategy of the problem as one of the cost.
 
         Raises:
             ProblemError: a configuration is not possible, or those of one group are not the same.
@@ -171,7 +180,7 @@ def _merged(
         if one == other:
             owns[one] = owns[one] + np.diagonal(table)
             continue
-        # Which way an edge goes does not matter: nothing is ever idle.
+        # Which way an edge goes does not matter.
         if one > other:
             one, other, table = other, one, table.T
         between[one, other] = between[one, other] + table if (one, other) in between else table
@@ -212,22 +221,9 @@ def _known_s(problem: Problem) -> float:
     return total
 
 
-class _Rows:
-    """Routes that are one task each."""
-
-    def __init__(self, tables: list[FloatArray]) -> None:
-        self._tables = tables
-
-    def row(self, table: int, start: int) -> tuple[Ints, Ints, Ints, list[Signature]]:
-        """See :class:`tensoropt.search.stages.Routes`."""
-        times = self._tables[table]
-        lengths = np.zeros(max(times.shape), np.int64)
-        if start >= len(times):
-            return lengths, lengths[:0], lengths[:0], []
-        row = times[start]
-        lengths[: len(row)] = np.where(np.isfinite(row), row > 0, -1)
-        spent = np.rint(row[np.isfinite(row) & (row > 0)] * TICKS_PER_S).astype(np.int64)
-        return lengths, spent, np.zeros(len(spent), np.int64), [Signature(0)]
+def _ticks(time: FloatArray) -> Ints:
+    """Whole ticks of seconds, -1 for what must not be."""
+    return np.rint(np.where(np.isfinite(time), time * TICKS_PER_S, -1.0)).astype(np.int64)
 
 
 def _picked(table: FloatArray, picks: Ints) -> FloatArray:

@@ -1,9 +1,10 @@
-"""One Markov chain over strategies, by simulated time (FlexFlow section 6)."""
+"""One Markov chain over strategies, by simulated time or by a sum (FlexFlow section 6)."""
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.mcmc import chain_kernels as kernels
+from tensoropt.mcmc.additive import AdditiveCost
 from tensoropt.mcmc.device_memory import DeviceMemory
-from tensoropt.mcmc.memory import Memory, memory_of, no_memory
+from tensoropt.mcmc.memory import Memory, no_memory
 from tensoropt.mcmc.moves import Moves
-from tensoropt.mcmc.network import Network
-from tensoropt.mcmc.simulator import NO_LIMIT, Simulator
+from tensoropt.mcmc.proposals import PROGRESS, PROPOSAL, run_additive, run_delta, run_full, take
+from tensoropt.mcmc.sums import sum_of
 from tensoropt.search.stages import TICKS_PER_S, Ints
+from tensoropt.simulate.network import Network
+from tensoropt.simulate.simulator import NO_LIMIT, Simulator
+from tensoropt.simulate.state import Records
 
-__all__ = ["Chain", "ChainResult", "Report", "Stop"]
+__all__ = ["AdditiveChain", "Chain", "ChainResult", "MarkovChain", "Report", "Stop"]
 
 # Proposals drawn at once; a time budget is looked at in between.
 _PROPOSALS = 512
@@ -66,7 +70,7 @@ class ChainResult:
     """What a chain found.
 
     Attributes:
-        cost_ticks: of the best strategy, in ticks of the network.
+        cost_ticks: of the best strategy; of simulated time, or of the additive cost's unit.
         assignment: the best strategy, a configuration of each operator.
         proposals: how many were made.
         accepted: how many were taken.
@@ -88,13 +92,109 @@ class ChainResult:
 Report = Callable[[int, int, float], None]
 
 
-class Chain:
+class MarkovChain(ABC):
     """Metropolis-Hastings with proposals that change one operator's configuration, with its followers' (Eq. 1).
 
     Which proposals are made and taken depends on the seed alone. A proposal is taken if it costs at most
-    ``cost - ln(u) / beta`` for a random u of (0, 1], which is known before it is simulated, so that a simulation may
-    end as soon as it is beyond that.
+    ``cost - ln(u) / beta`` for a random u of (0, 1], which is known before its cost is, so that a simulation may end as
+    soon as it is beyond that: what is slower by Δ is taken with probability exp(-beta Δ), what is not, always.
     """
+
+    def __init__(
+        self,
+        assignment: Ints,
+        cost: int,
+        moves: Moves,
+        memory: Memory,
+        held_bytes: int,
+        beta: float | None,
+        seed: np.random.SeedSequence | int,
+        early: bool,
+    ) -> None:
+        """Begins with a strategy of so many ticks and bytes; for the rest see :class:`Chain`."""
+        if beta is not None and not (math.isfinite(beta) and beta > 0):
+            raise ProblemError(f"MCMC: beta must be positive and finite, got {beta}. The larger, the greedier.")
+        self._rng = np.random.default_rng(seed)
+        self._beta = beta
+        self._moves = moves
+        self._memory = memory
+        self._state: Records = np.zeros(1, PROGRESS)
+        for name in ("cost", "best", "noted"):
+            self._state[name] = cost
+        self._state["bytes"], self._state["early"] = held_bytes, early
+        self._state["feasible"] = memory.limit < 0 or held_bytes <= memory.limit
+        self._best: Ints = assignment.copy()
+        self._made = 0
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the best strategy so far."""
+        return float(self._state["best"][0] / TICKS_PER_S)
+
+    def run(self, stop: Stop, report: Report | None = None) -> ChainResult:
+        """Goes on until it ends; Ctrl-C ends it too, and the best so far counts.
+
+        Raises:
+            InfeasibleError: no strategy that was seen fits the memory.
+            KeyboardInterrupt: Ctrl-C, before one was seen that does.
+        """
+        least = max(_LEAST_PROPOSALS, _LEAST_PER_LEADER * self._moves.singles)
+        began = time.perf_counter()
+        why = "interrupt"
+        state = self._state[0]
+        try:
+            while True:
+                batch = _PROPOSALS if stop.iterations is None else min(_PROPOSALS, stop.iterations - self._made)
+                if batch <= 0:
+                    why = "iterations"
+                    break
+                if stop.seconds is not None and time.perf_counter() - began >= stop.seconds:
+                    why = "seconds"
+                    break
+                quiet = self._made - int(state["best_at"])
+                if self._made >= least and stop.patience < 1 and quiet >= stop.patience * self._made:
+                    why = "patience"
+                    break
+                self._propose(self._drawn(batch))
+                self._made += batch
+                if report is not None:
+                    report(self._made, int(state["accepted"]), self.best_s)
+        except KeyboardInterrupt:
+            pass
+        if not state["feasible"] and why == "interrupt":
+            raise KeyboardInterrupt
+        if not state["feasible"]:
+            raise InfeasibleError(
+                f"MCMC: none of the strategies that {self._made} proposals led to fits {self._memory.limit} bytes per "
+                f"device; the smallest takes about {int(state['bytes'])}. Allow more memory, more "
+                "proposals, or give an initial strategy that fits."
+            )
+        return ChainResult(
+            int(state["best"]),
+            tuple(self._best.tolist()),
+            self._made,
+            int(state["accepted"]),
+            int(state["best_at"]),
+            time.perf_counter() - began,
+            why,
+        )
+
+    def _drawn(self, batch: int) -> Records:
+        """The next proposals."""
+        drawn = self._rng.random((batch, 3))
+        result = np.zeros(batch, PROPOSAL)
+        result["set"], result["choice"] = self._moves.draw(drawn[:, 0], drawn[:, 1])
+        beta = _DEFAULT_BETA / max(self.best_s, 1 / TICKS_PER_S) if self._beta is None else self._beta
+        result["slack"] = np.minimum(np.floor(-np.log1p(-drawn[:, 2]) / beta * TICKS_PER_S), 2.0**60)
+        return result
+
+    @abstractmethod
+    def _propose(self, proposals: Records) -> None:
+        """Makes proposals, ``(K,)`` of ``PROPOSAL``, one after the other."""
+
+
+class Chain(MarkovChain):
+    """A chain by simulated time."""
 
     def __init__(
         self,
@@ -126,123 +226,50 @@ class Chain:
         Raises:
             ProblemError: beta is not positive.
         """
-        self._rng = np.random.default_rng(seed)
-        self._devices = memory if isinstance(memory, DeviceMemory) else None
-        if isinstance(memory, DeviceMemory):
-            self._memory = no_memory()._replace(limit=memory.limit)
-        else:
-            self._memory = no_memory() if memory is None else memory
-        self._moves = Moves.of_each(network) if moves is None else moves
+        moves = Moves.of_each(network.choices) if moves is None else moves
+        self.simulator = Simulator(network, initial, together=moves.members)
         self._delta = delta
-        self.simulator = Simulator(network, initial, moves=self._moves)
-        self._beta = beta
-        if beta is not None and not (math.isfinite(beta) and beta > 0):
-            raise ProblemError(f"MCMC: beta must be positive and finite, got {beta}. The larger, the greedier.")
-        limited = self._memory.limit >= 0
-        if self._devices is not None:
-            bytes_now = self._devices.fullest(self.simulator.assignment)
+        self._devices = memory if isinstance(memory, DeviceMemory) else None
+        held, chosen = 0, self.simulator.assignment
+        if isinstance(memory, DeviceMemory):
+            held, limit = memory.fullest(chosen), no_memory()._replace(limit=memory.limit)
         else:
-            bytes_now = int(memory_of(self._memory, self.simulator.assignment)) if limited else 0
-        fits = not limited or bytes_now <= self._memory.limit
-        makespan = self.simulator.makespan
-        self._state: Ints = np.array(
-            [0, makespan, makespan, 0, 0, bytes_now, int(fits), makespan, 0, 0, int(early)], np.int64
-        )
-        self._best: Ints = self.simulator.assignment.copy()
-        self._made = 0
+            limit = no_memory() if memory is None else memory
+            held = _held(limit, chosen)
+        super().__init__(chosen, self.simulator.makespan, moves, limit, held, beta, seed, early)
 
-    @property
-    def best_s(self) -> float:
-        """Seconds of the best strategy so far."""
-        return float(self._state[kernels.BEST] / TICKS_PER_S)
-
-    def run(self, stop: Stop, report: Report | None = None) -> ChainResult:
-        """Goes on until it ends; Ctrl-C ends it too, and the best so far counts.
-
-        Raises:
-            InfeasibleError: no strategy that was seen fits the memory.
-            KeyboardInterrupt: Ctrl-C, before one was seen that does.
-        """
-        least = max(_LEAST_PROPOSALS, _LEAST_PER_LEADER * self._moves.singles)
-        began = time.perf_counter()
-        why = "interrupt"
-        try:
-            while True:
-                batch = _PROPOSALS if stop.iterations is None else min(_PROPOSALS, stop.iterations - self._made)
-                if batch <= 0:
-                    why = "iterations"
-                    break
-                if stop.seconds is not None and time.perf_counter() - began >= stop.seconds:
-                    why = "seconds"
-                    break
-                quiet = self._made - int(self._state[kernels.BEST_AT])
-                if self._made >= least and stop.patience < 1 and quiet >= stop.patience * self._made:
-                    why = "patience"
-                    break
-                self._propose(batch)
-                if report is not None:
-                    report(self._made, int(self._state[kernels.ACCEPTED]), self.best_s)
-        except KeyboardInterrupt:
-            pass
-        if not self._state[kernels.FEASIBLE] and why == "interrupt":
-            raise KeyboardInterrupt
-        if not self._state[kernels.FEASIBLE]:
-            raise InfeasibleError(
-                f"MCMC: none of the strategies that {self._made} proposals led to fits {self._memory.limit} bytes per "
-                f"device; the smallest takes about {int(self._state[kernels.MEMORY])}. Allow more memory, more "
-                "proposals, or give an initial strategy that fits."
-            )
-        return ChainResult(
-            int(self._state[kernels.BEST]),
-            tuple(self._best.tolist()),
-            self._made,
-            int(self._state[kernels.ACCEPTED]),
-            int(self._state[kernels.BEST_AT]),
-            time.perf_counter() - began,
-            why,
-        )
-
-    def _propose(self, batch: int) -> None:
-        simulator, moves, state = self.simulator, self._moves, self._state
-        drawn = self._rng.random((batch, 3))
-        sets, choices = moves.draw(drawn[:, 0], drawn[:, 1])
-        beta = _DEFAULT_BETA / max(self.best_s, 1 / TICKS_PER_S) if self._beta is None else self._beta
-        slack = np.floor(-np.log1p(-drawn[:, 2]) / beta * TICKS_PER_S)
-        slack = np.minimum(slack, 2.0**60).astype(np.int64)
-        simulator.require(moves, sets, choices)
-        simulator.refresh()
+    def _propose(self, proposals: Records) -> None:
+        simulator = self.simulator
         if self._devices is not None:
-            self._propose_by_device(self._devices, sets, choices, slack)
-            self._made += batch
+            self._propose_by_device(self._devices, proposals)
             return
-        state[kernels.NEXT] = 0
-        run = kernels.run_delta if self._delta else kernels.run_full
+        simulator.require(*self._moves.changed(proposals["set"], proposals["choice"]))
+        self._state["next"] = 0
+        run = run_delta if self._delta else run_full
         done = False
         while not done:
-            simulator.grow()
+            simulator.refresh()
             done = run(
                 *simulator.compiled(),
-                moves.blob,
+                self._moves.sets,
                 self._memory,
                 simulator.room,
-                simulator.assignment,
-                sets,
-                choices,
-                slack,
+                proposals,
                 self._made,
-                state,
+                self._state,
                 self._best,
             )
-            simulator.makespan = int(state[kernels.COST])
-        self._made += batch
+            simulator.makespan = int(self._state["cost"][0])
 
-    def _propose_by_device(self, devices: DeviceMemory, sets: Ints, choices: Ints, slack: Ints) -> None:
+    def _propose_by_device(self, devices: DeviceMemory, proposals: Records) -> None:
         """The same one by one, as places of operators say how much a device has: asked of what is fast enough."""
-        simulator, state = self.simulator, self._state
-        for number, proposal in enumerate(zip(sets.tolist(), choices.tolist(), slack.tolist(), strict=True)):
-            held = int(state[kernels.MEMORY])
+        simulator, state = self.simulator, self._state[0]
+        for number, (set_, choice, slack) in enumerate(proposals.tolist()):
+            wanted = simulator.assignment.copy()
+            self._moves.place(wanted, set_, choice)
+            held = int(state["bytes"])
             fits = held <= devices.limit
-            cost = simulator.try_change(*proposal[:2], int(state[kernels.COST]) + proposal[2] if fits else NO_LIMIT)
+            cost = simulator.try_strategy(wanted, int(state["cost"]) + slack if fits else NO_LIMIT)
             if cost < 0 or not simulator.moved:
                 simulator.reject()
                 continue
@@ -251,5 +278,45 @@ class Chain:
                 simulator.reject()
                 continue
             simulator.accept()
-            state[kernels.MORE] = more
-            kernels.take(self._memory, state, self._made + number, cost, simulator.assignment, self._best)
+            state["more"] = more
+            take(self._memory, self._state, self._made + number, cost, simulator.assignment, self._best)
+
+
+class AdditiveChain(MarkovChain):
+    """A chain by a cost that is a sum: a proposal takes as long as operators that it changes have edges."""
+
+    def __init__(
+        self,
+        cost: AdditiveCost,
+        initial: Sequence[int],
+        *,
+        beta: float | None = None,
+        seed: np.random.SeedSequence | int = 0,
+        moves: Moves | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        """Adds up the first strategy, which must be possible; for the arguments see :class:`Chain`."""
+        self._cost = cost
+        self._assignment: Ints = np.array(initial, np.int64)
+        self._before: Ints = np.zeros(len(initial), np.int64)
+        moves = Moves.of_each(cost.choices) if moves is None else moves
+        memory = no_memory() if memory is None else memory
+        ticks, held = int(sum_of(cost.ticks, self._assignment)), _held(memory, self._assignment)
+        super().__init__(self._assignment, ticks, moves, memory, held, beta, seed, True)
+
+    def _propose(self, proposals: Records) -> None:
+        run_additive(
+            self._cost.ticks,
+            self._moves.sets,
+            self._memory,
+            proposals,
+            self._made,
+            self._assignment,
+            self._before,
+            self._state,
+            self._best,
+        )
+
+
+def _held(memory: Memory, assignment: Ints) -> int:
+    return int(sum_of(memory.held, assignment)) if memory.limit >= 0 else 0

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.mcmc.chain import Chain, ChainResult, Stop
+from tensoropt.mcmc.additive import AdditiveCost
+from tensoropt.mcmc.chain import AdditiveChain, Chain, ChainResult, MarkovChain, Stop
 from tensoropt.mcmc.memory import Memory
 from tensoropt.mcmc.moves import Moves
-from tensoropt.mcmc.network import Network
+from tensoropt.simulate.network import Network
 
 __all__ = ["Board", "Shared", "Start", "progress_bar", "run_chains"]
 
@@ -36,10 +37,10 @@ _Outcome = ChainResult | InfeasibleError | None
 class Shared(NamedTuple):
     """What all chains have in common; for the fields see :class:`tensoropt.mcmc.chain.Chain`.
 
-    ``scale`` is how many of the network's seconds one second is, of which beta and what is shown are.
+    ``cost`` is what they go by; ``scale`` how many of its seconds one second is, of which beta and what is shown are.
     """
 
-    network: Network
+    cost: Network | AdditiveCost
     moves: Moves
     memory: Memory
     stop: Stop
@@ -105,8 +106,13 @@ def _alone(
 
     first, seed = start
     beta = None if shared.beta is None else shared.beta / shared.scale
+    cost, moves, memory = shared.cost, shared.moves, shared.memory
     try:
-        chain = Chain(shared.network, first, beta=beta, seed=seed, moves=shared.moves, memory=shared.memory)
+        chain: MarkovChain
+        if isinstance(cost, Network):
+            chain = Chain(cost, first, beta=beta, seed=seed, moves=moves, memory=memory)
+        else:
+            chain = AdditiveChain(cost, first, beta=beta, seed=seed, moves=moves, memory=memory)
         return chain.run(shared.stop, report)
     except InfeasibleError as error:
         return error
@@ -117,7 +123,7 @@ def _side_by_side(
 ) -> Sequence[_Outcome]:
     context = multiprocessing.get_context("spawn")
     board: Board = context.RawArray("d", 1 + 3 * len(starts))
-    whole = shared._replace(network=shared.network.detached())
+    whole = shared._replace(cost=shared.cost.detached()) if isinstance(shared.cost, Network) else shared
     futures: list[Future[_Outcome]] = []
     try:
         with ProcessPoolExecutor(min(processes, len(starts)), context, _begin, (whole, board)) as pool:

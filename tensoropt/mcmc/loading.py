@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tensoropt.mcmc.additive import AdditiveProblem
-from tensoropt.mcmc.chain import Chain, Stop
-from tensoropt.mcmc.chain_kernels import take
+from tensoropt.mcmc.chain import AdditiveChain, Chain, Stop
 from tensoropt.mcmc.memory import no_memory
+from tensoropt.mcmc.proposals import PROGRESS, take
 from tensoropt.search.problem import Problem
+from tensoropt.search.stages import Ints, Route, Signature, Tables, Way, Work
+from tensoropt.simulate.network import Network
 
 __all__ = ["load_kernels"]
 
@@ -16,12 +18,27 @@ __all__ = ["load_kernels"]
 def load_kernels() -> None:
     """Compiles what chains and simulators run, or loads it: in a new installation that takes many seconds."""
     beside = [[0.0, 1.0], [1.0, 0.0]]
-    tiny = AdditiveProblem.of(Problem(["a", "b"], [[1.0, 2.0]] * 2, [[1.0, 1.0]] * 2, [(0, 1)], [beside]))
-    chain = Chain(tiny.network, (1, 1), moves=tiny.moves(), memory=tiny.memory(4.0))
+    additive = AdditiveProblem.of(Problem(["a", "b"], [[1.0, 2.0]] * 2, [[1.0, 1.0]] * 2, [(0, 1)], [beside]))
+    memory = additive.memory(4.0)
+    AdditiveChain(additive.cost, (1, 1), memory=memory).run(Stop(iterations=16))
+    here, layouts = Signature(0), np.arange(2)
+    works: list[list[Route]] = [[(Work(1.0, here),), (Work(2.0, here),)]] * 2
+    tables = Tables(works, [None] * 2, [(0, 1)], [Way(0, layouts, layouts)], [None], [False], [2])
+    chain = Chain(Network(tables, _NoRoutes(), (), ()), (1, 1), memory=memory)
     chain.run(Stop(iterations=16))
     for assignment in ((0, 1), (1, 0)):
         chain.simulator.try_strategy(assignment)
         chain.simulator.accept()
     chain.simulator.try_change(0, 0)
     chain.simulator.reject()
-    take(no_memory(), np.zeros(11, np.int64), 0, 0, chain.simulator.assignment, chain.simulator.assignment)
+    chosen = chain.simulator.assignment
+    take(no_memory(), np.zeros(1, PROGRESS), 0, 0, chosen, chosen)
+
+
+class _NoRoutes:
+    """Ways that are all empty."""
+
+    def row(self, table: int, start: int) -> tuple[Ints, Ints, Ints, list[Signature]]:
+        """See :class:`tensoropt.search.stages.Routes`."""
+        nothing = np.zeros(0, np.int64)
+        return np.zeros(2, np.int64), nothing, nothing, []

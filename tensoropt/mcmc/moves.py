@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc import blob
-from tensoropt.mcmc.blob import (
-    CHANGED,
-    CHANGED_PATH,
-    CHANGED_SLOT,
-    MEMBER_CHOICE,
-    MEMBER_FIRST,
-    MEMBER_OP,
-    MEMBER_TABLE,
-    MOVED,
-    MOVED_FROM,
-    MOVED_OP,
-)
-from tensoropt.mcmc.compiled import compiled
-from tensoropt.mcmc.links import link
-from tensoropt.mcmc.memory import more_memory
-from tensoropt.mcmc.network import Network
 from tensoropt.search.problem import FloatArray
 from tensoropt.search.stages import Ints
 
-__all__ = ["Moves", "Region", "apply", "restore"]
+__all__ = ["MoveSets", "Moves", "Region"]
+
+
+class MoveSets(NamedTuple):
+    """Sets of operators that change together, for compiled loops.
+
+    Attributes:
+        first: ``(M + 1,)``, where the members of each set begin.
+        operator: of each member.
+        table: where the table of each member begins in ``choice``.
+        choice: for each configuration of the first operator of a set, that of a member.
+    """
+
+    first: Ints
+    operator: Ints
+    table: Ints
+    choice: Ints
 
 
 class Region(NamedTuple):
@@ -56,45 +55,45 @@ class Moves:
             one of them. The others are larger.
         chances: ``(M,)``, running totals of how often each set is drawn: sets of one size in all by one over the size's
             square root.
-        blob: the sets for compiled loops.
+        sets: the members of each.
     """
 
     choices: Ints
     singles: int
     chances: FloatArray
-    blob: Ints
+    sets: MoveSets
 
     @classmethod
-    def of_each(cls, network: Network) -> Moves:
-        """Every operator decides for itself."""
-        return cls.of(network, np.arange(network.operators), [None] * network.operators)
+    def of_each(cls, choices: Ints) -> Moves:
+        """Every operator decides for itself; ``(N,)`` numbers of configurations."""
+        return cls.of(choices, np.arange(len(choices)), [None] * len(choices))
 
     @classmethod
-    def of(cls, network: Network, leaders: Ints, index: Sequence[Ints | None], regions: Sequence[Region] = ()) -> Moves:
+    def of(cls, choices: Ints, leaders: Ints, index: Sequence[Ints | None], regions: Sequence[Region] = ()) -> Moves:
         """Some operators decide for others.
 
         Args:
-            network: the tasks.
+            choices: ``(N,)``, how many configurations each operator has.
             leaders: ``(N,)``, for each operator the one that decides for it.
             index: for each operator its configuration by that of the one that decides, None for the same.
             regions: of several that decide.
 
         Raises:
-            ProblemError: these are not about the network's operators and configurations.
+            ProblemError: these are not about such operators and configurations.
         """
         pairs = zip(leaders.tolist(), index, strict=True) if len(leaders) == len(index) else ()
-        given = [np.arange(int(network.choices[leader])) if by is None else by for leader, by in pairs]
-        legal = len(given) == network.operators and all(
+        given = [np.arange(int(choices[leader])) if by is None else by for leader, by in pairs]
+        legal = len(given) == len(choices) and all(
             int(leaders[leaders[op]]) == leaders[op]
-            and by.shape == (int(network.choices[leaders[op]]),)
-            and 0 <= int(by.min()) <= int(by.max()) < int(network.choices[op])
+            and by.shape == (int(choices[leaders[op]]),)
+            and 0 <= int(by.min()) <= int(by.max()) < int(choices[op])
             for op, by in enumerate(given)
         )
         if not legal:
             raise ProblemError(
-                f"Moves: each of {network.operators} operators must have one that decides for it, which decides for "
+                f"Moves: each of {len(choices)} operators must have one that decides for it, which decides for "
                 f"itself, and a configuration for each of that one's; got {len(given)}, not all of which do. Give "
-                "those of the same space as the network."
+                "those of the same space as the choices."
             )
         followers: dict[int, list[int]] = {leader: [] for leader in np.unique(leaders).tolist()}
         for op, leader in enumerate(leaders.tolist()):
@@ -124,29 +123,33 @@ class Moves:
             heads += [region.leaders[0]] * len(region.sizes)
             sizes += region.sizes
         pairs_of = np.array([pair for some in sets for pair in some], np.int64).reshape(-1, 2)
-        arrays = {
-            MEMBER_FIRST: np.cumsum([0, *map(len, sets)]).astype(np.int64),
-            MEMBER_OP: pairs_of[:, 0].copy(),
-            MEMBER_TABLE: pairs_of[:, 1].copy(),
-            MEMBER_CHOICE: np.concatenate([*tables, np.zeros(0, np.int64)]),
-        }
+        arrays = MoveSets(
+            np.cumsum([0, *map(len, sets)]).astype(np.int64),
+            pairs_of[:, 0].copy(),
+            pairs_of[:, 1].copy(),
+            np.concatenate([*tables, np.zeros(0, np.int64)]),
+        )
         number = {size: sizes.count(size) for size in set(sizes)}
         chances = np.cumsum([size**-0.5 / number[size] for size in sizes])
-        return cls(network.choices[heads], len(followers), chances, blob.pack({}, arrays))
+        return cls(choices[heads], len(followers), chances, arrays)
 
     @property
     def members(self) -> list[Ints]:
         """The operators of each set."""
-        moves = self.blob
-        first = moves[moves[MEMBER_FIRST] : moves[MEMBER_FIRST] + len(self.choices) + 1]
-        return np.split(moves[moves[MEMBER_OP] : moves[MEMBER_OP] + first[-1]], first[1:-1])
+        return np.split(self.sets.operator, self.sets.first[1:-1])
 
     def place(self, assignment: Ints, number: int, choice: int) -> None:
         """Gives the first operator of a set a configuration, and the others theirs."""
-        moves = self.blob
-        for place in range(*moves[moves[MEMBER_FIRST] + number : moves[MEMBER_FIRST] + number + 2].tolist()):
-            table = moves[MEMBER_CHOICE] + moves[moves[MEMBER_TABLE] + place]
-            assignment[moves[moves[MEMBER_OP] + place]] = moves[table + choice]
+        sets = self.sets
+        some = slice(sets.first[number], sets.first[number + 1])
+        assignment[sets.operator[some]] = sets.choice[sets.table[some] + choice]
+
+    def changed(self, numbers: Ints, choices: Ints) -> tuple[Ints, Ints]:
+        """All operators of sets, and the configurations that they get by those of the first ones."""
+        sets = self.sets
+        sizes = sets.first[numbers + 1] - sets.first[numbers]
+        members = np.repeat(sets.first[numbers] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+        return sets.operator[members], sets.choice[sets.table[members] + np.repeat(choices, sizes)]
 
     def assignment(self, chosen: Sequence[int] | Ints) -> Ints:
         """A configuration of every operator, from one of each that decides."""
@@ -159,47 +162,3 @@ class Moves:
         """Sets, and configurations of their first operators, from random numbers of [0, 1)."""
         sets = np.searchsorted(self.chances, first * self.chances[-1], side="right")
         return sets, (second * self.choices[sets]).astype(np.int64)
-
-
-@compiled
-def apply(net: Any, moves: Any, memory: Any, assignment: Any, work: Any, number: int, choice: int) -> int:
-    """Gives the operators of a set configurations, in ``assignment``; :func:`restore` undoes it.
-
-    Args:
-        net: of the network.
-        moves: see :class:`Moves`.
-        memory: see :class:`tensoropt.mcmc.memory.Memory`.
-        assignment: the strategy; changed.
-        work: of a simulation; notes which operators have moved, and from where.
-        number: of the set.
-        choice: the new configuration of its first operator.
-
-    Returns:
-        by how many bytes the strategy becomes larger; 0 if there is no limit.
-    """
-    more = 0
-    count = 0
-    for place in range(moves[moves[MEMBER_FIRST] + number], moves[moves[MEMBER_FIRST] + number + 1]):
-        op = moves[moves[MEMBER_OP] + place]
-        new = moves[moves[MEMBER_CHOICE] + moves[moves[MEMBER_TABLE] + place] + choice]
-        if assignment[op] != new:
-            if memory.limit >= 0:
-                more += more_memory(net, memory, assignment, op, new)
-            work[work[MOVED_OP] + count], work[work[MOVED_FROM] + count] = op, assignment[op]
-            assignment[op] = new
-            count += 1
-    work[MOVED] = count
-    work[CHANGED] = 0
-    return int(more)
-
-
-@compiled
-def restore(net: Any, work: Any, assignment: Any, path: Any) -> None:
-    """Takes a change back that is not wanted."""
-    for number in range(work[CHANGED] - 1, -1, -1):
-        slot, old = work[work[CHANGED_SLOT] + number], work[work[CHANGED_PATH] + number]
-        if (path[slot] == 0) != (old == 0):
-            link(net, work, slot, old == 0)
-        path[slot] = old
-    for number in range(work[MOVED]):
-        assignment[work[work[MOVED_OP] + number]] = work[work[MOVED_FROM] + number]

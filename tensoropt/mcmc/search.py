@@ -10,23 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.mcmc.additive import AdditiveProblem
+from tensoropt.mcmc.additive import AdditiveCost, AdditiveProblem
 from tensoropt.mcmc.chain import ChainResult, Stop
 from tensoropt.mcmc.chains import Shared, Start, run_chains
 from tensoropt.mcmc.memory import limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.neighbours import find_regions
-from tensoropt.mcmc.network import Network
-from tensoropt.mcmc.simulator import Simulator
-from tensoropt.mcmc.timeline import Timeline
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.breakdown import Breakdown, levels_of
 from tensoropt.search.followers import follow
 from tensoropt.search.problem import Problem
 from tensoropt.search.registry import get_finder
 from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S, Ints
+from tensoropt.simulate.network import Network
+from tensoropt.simulate.step import network_of
 
 __all__ = [
     "RANDOM",
@@ -35,12 +33,10 @@ __all__ = [
     "Run",
     "mcmc",
     "moves_of",
-    "network_of",
     "random_strategy",
     "search_problem",
     "search_space",
     "search_strategy",
-    "simulate",
 ]
 
 RANDOM = "random"
@@ -94,18 +90,6 @@ class Run(NamedTuple):
     progress: bool = False
 
 
-def network_of(space: SearchSpace, *, overlap: bool = False) -> Network:
-    """The task graphs of all strategies of a space (FlexFlow section 5.1).
-
-    Args:
-        space: of strategies.
-        overlap: whether links move data while devices compute, as in FlexFlow's simulator. By default collectives keep
-            devices busy, as when a strategy runs; devices that all do the same then take the sum of their tasks.
-    """
-    breakdown = Breakdown(space, overlap=overlap)
-    return Network(breakdown.tables(), breakdown, space.mesh.shape, levels_of(space.cost.topology))
-
-
 def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -> Moves:
     """What proposals change: operators that decide, with those that follow them (`tensoropt.search.followers`).
 
@@ -116,29 +100,7 @@ def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -
             one reader is stored as is fastest beside it.
     """
     leaders, index = follow(space, small_bytes=0.0 if variables else np.inf)
-    return Moves.of(network, leaders, index, find_regions(space.problem, leaders, index))
-
-
-def simulate(
-    space: SearchSpace, assignment: Sequence[int], *, network: Network | None = None, overlap: bool = False
-) -> Timeline:
-    """The simulated step of a strategy.
-
-    Args:
-        space: what the strategy is of.
-        assignment: a configuration index for each of its operators.
-        network: of the space, if it is at hand.
-        overlap: see :func:`network_of`; a given network has its own.
-    """
-    found = Simulator(network_of(space, overlap=overlap) if network is None else network, assignment).timeline()
-    return Timeline(
-        found.tasks,
-        found.makespan_s,
-        tuple(op.name for op in space.operators),
-        tuple(map(str, space.edges)),
-        tuple(level.name for level in space.cost.topology.levels),
-        space.mesh.size,
-    )
+    return Moves.of(network.choices, leaders, index, find_regions(space.problem, leaders, index))
 
 
 def search_strategy(
@@ -221,7 +183,7 @@ def search_space(
             pairs.setdefault(id(table), table if table.ndim == 2 else table[..., 0])
         edges = [pairs[id(table)] for table in problem.edge_memory_bytes]
         memory = limited_memory(problem.names, first, problem.edges, edges, memory_bytes)
-    moves = Moves.of_each(network) if every else moves_of(space, network, variables=memory_bytes is not None)
+    moves = Moves.of_each(network.choices) if every else moves_of(space, network, variables=memory_bytes is not None)
     results, seconds = _run(Shared(network, moves, memory, run.stop, run.beta), run, initial)
     best = min(range(len(results)), key=lambda number: (results[number].cost_ticks, number))
     held = None
@@ -261,7 +223,7 @@ def search_problem(
     additive = AdditiveProblem.of(problem)
     firsts = [one if isinstance(one, str) else additive.reduced(tuple(one)) for one in initial]
     memory = additive.memory(memory_bytes)
-    shared = Shared(additive.network, additive.moves(), memory, run.stop, run.beta, additive.scale)
+    shared = Shared(additive.cost, additive.moves(), memory, run.stop, run.beta, additive.scale)
     results, seconds = _run(shared, run, firsts)
     costs = []
     originals = []
@@ -332,20 +294,22 @@ def _run(shared: Shared, run: Run, initial: Sequence[Sequence[int] | str]) -> tu
                     f"MCMC: an initial strategy is {RANDOM!r} or a configuration index per operator, got {first!r}. "
                     "Give the indices of a baseline's strategy."
                 )
-            first = random_strategy(shared.network, np.random.default_rng(first_seed), shared.moves)
+            first = random_strategy(shared.cost, np.random.default_rng(first_seed), shared.moves)
         starts.append((tuple(int(index) for index in first), chain_seed))
     began = time.perf_counter()
     results = run_chains(shared, starts, processes=run.processes, progress=run.progress)
     return results, time.perf_counter() - began
 
 
-def random_strategy(network: Network, rng: np.random.Generator, moves: Moves | None = None) -> tuple[int, ...]:
+def random_strategy(
+    network: Network | AdditiveCost, rng: np.random.Generator, moves: Moves | None = None
+) -> tuple[int, ...]:
     """A configuration of each operator that decides at random, of those that are possible beside one another.
 
     Raises:
         InfeasibleError: none was found in many tries.
     """
-    moves = Moves.of_each(network) if moves is None else moves
+    moves = Moves.of_each(network.choices) if moves is None else moves
     for _ in range(_TRIES):
         chosen = (rng.random(moves.singles) * moves.choices[: moves.singles]).astype(np.int64)
         assignment = moves.assignment(chosen)
@@ -357,9 +321,11 @@ def random_strategy(network: Network, rng: np.random.Generator, moves: Moves | N
     )
 
 
-def _repaired(network: Network, moves: Moves, chosen: Ints, assignment: Ints, rng: np.random.Generator) -> bool:
+def _repaired(
+    network: Network | AdditiveCost, moves: Moves, chosen: Ints, assignment: Ints, rng: np.random.Generator
+) -> bool:
     """Draws operators anew that are impossible beside earlier ones; whether that succeeded."""
-    done = np.zeros(network.operators, bool)
+    done = np.zeros(len(network.choices), bool)
     for number, members in enumerate(moves.members[: moves.singles]):
         done[members] = True
         edges = network.edges_among(done, members)

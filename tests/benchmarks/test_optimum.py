@@ -20,7 +20,7 @@ def eager_afterwards() -> Iterator[None]:
 
 @pytest.mark.parametrize(("name", "chosen", "strategies"), [("lenet", 32, 1e12), ("lenet_mesh", 12, 6e13)])
 def test_chains_find_the_best_of_all_strategies_of_lenet(name: str, chosen: int, strategies: float) -> None:
-    from benchmarks.optimum import CASES, compare_with_optimum
+    from benchmarks.optimum.comparison import CASES, compare_with_optimum
 
     report = compare_with_optimum(CASES[name])
     assert report["reached"]

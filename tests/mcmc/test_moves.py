@@ -9,13 +9,15 @@ from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc import Chain, Moves, Network, Simulator, Stop, moves_of, network_of
-from tensoropt.mcmc.memory import limited_memory, memory_of, no_memory
-from tensoropt.mcmc.moves import Region, apply, restore
+from tensoropt.mcmc import Chain, Moves, Stop, moves_of
+from tensoropt.mcmc.memory import limited_memory, no_memory
+from tensoropt.mcmc.moves import Region
 from tensoropt.mcmc.search import random_strategy
+from tensoropt.mcmc.sums import change_of, sum_of
 from tensoropt.search.space import SearchSpace
-from tests.mcmc.random_networks import random_network
+from tensoropt.simulate import Network, Simulator, network_of
 from tests.plan.small_graphs import mlp
+from tests.simulate.random_networks import random_network
 
 pytestmark = pytest.mark.pure
 
@@ -44,7 +46,7 @@ def _random_moves(network: Network, rng: np.random.Generator) -> Moves:
         by_first = [np.arange(count)] + [rng.integers(int(network.choices[one]), size=count) for one in others]
         if others:
             regions.append(Region((head, *others), tuple(by_first), (len(others) + 1,)))
-    return Moves.of(network, leaders, index, regions)
+    return Moves.of(network.choices, leaders, index, regions)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -52,20 +54,20 @@ def test_sets_that_change_together_give_the_timeline_of_full_simulation(seed: in
     rng = np.random.default_rng(seed)
     network = random_network(seed, operators=10)
     moves = _random_moves(network, rng)
-    simulator = Simulator(network, [0] * network.operators, moves=moves)
+    simulator = Simulator(network, [0] * network.operators, together=moves.members)
     for _ in range(40):
         number = int(rng.integers(len(moves.choices)))
         choice = int(rng.integers(moves.choices[number]))
         wanted = simulator.assignment.copy()
         moves.place(wanted, number, choice)
         before = simulator.assignment.copy()
-        found = simulator.try_change(number, choice)
+        found = simulator.try_strategy(wanted)
         if rng.random() < 0.5:
             simulator.reject()
             assert np.array_equal(simulator.assignment, before)
-            assert simulator.try_change(number, choice, found) == found
+            assert simulator.try_strategy(wanted, found) == found
             simulator.reject()
-            assert simulator.try_change(number, choice, found - 1) == -1
+            assert simulator.try_strategy(wanted, found - 1) == -1
             simulator.reject()
             continue
         simulator.accept()
@@ -99,7 +101,7 @@ def test_few_operators_decide_and_every_operator_is_in_one_set_of_them(space: Se
     assert (choices < moves.choices[drawn]).all()
 
 
-def test_memory_of_a_set_is_that_of_its_changes(space: SearchSpace) -> None:
+def test_memory_of_a_set_is_the_sum_of_its_changes(space: SearchSpace) -> None:
     network = network_of(space)
     moves = moves_of(space, network)
     problem = space.problem
@@ -107,15 +109,16 @@ def test_memory_of_a_set_is_that_of_its_changes(space: SearchSpace) -> None:
     edges = [table if table.ndim == 2 else table[..., 0] for table in problem.edge_memory_bytes]
     memory = limited_memory(problem.names, nodes, problem.edges, edges, 1e18)
     rng = np.random.default_rng(3)
-    simulator = Simulator(network, random_strategy(network, rng, moves), moves=moves)
-    held = simulator.assignment
+    held = np.array(random_strategy(network, rng, moves))
     for number in range(len(moves.choices)):
-        before, strategy = memory_of(memory, held), held.copy()
-        given = network.arrays.net, moves.blob, memory, held, simulator.work, number
-        more = apply(*given, int(rng.integers(moves.choices[number])))
-        assert memory_of(memory, held) - before == more
-        restore(simulator.network.arrays.net, simulator.work, held, simulator.path)
-        assert np.array_equal(held, strategy)
+        before, wanted, more = sum_of(memory.held, held), held.copy(), 0
+        moves.place(wanted, number, int(rng.integers(moves.choices[number])))
+        for op in np.flatnonzero(wanted != held).tolist():
+            change, impossible = change_of(memory.held, held, op, int(wanted[op]))
+            assert impossible == 0
+            held[op] = wanted[op]
+            more += change
+        assert sum_of(memory.held, held) - before == more
     assert no_memory().limit == -1
 
 
@@ -123,8 +126,8 @@ def test_moves_of_other_operators_are_refused() -> None:
     network = random_network(0)
     each = np.arange(network.operators)
     with pytest.raises(ProblemError, match="each of 8 operators must have one that decides for it"):
-        Moves.of(network, each[:3], [None] * 3)
+        Moves.of(network.choices, each[:3], [None] * 3)
     with pytest.raises(ProblemError, match="which decides for itself"):
-        Moves.of(network, np.roll(each, 1), [None] * 8)
+        Moves.of(network.choices, np.roll(each, 1), [None] * 8)
     with pytest.raises(ProblemError, match="a configuration for each of that one's"):
-        Moves.of(network, each, [np.full(int(count), count) for count in network.choices])
+        Moves.of(network.choices, each, [np.full(int(count), count) for count in network.choices])

@@ -252,20 +252,22 @@ def test_processes_of_a_script_that_cannot_be_imported_are_explained(tmp_path: P
 @pytest.mark.slow
 def test_nothing_is_compiled_after_kernels_were_loaded() -> None:
     program = """
-import pkgutil, importlib, tensoropt.mcmc
+import pkgutil, importlib, tensoropt.mcmc, tensoropt.simulate
 from numba.core.registry import CPUDispatcher
 from tensoropt.mcmc.whole_space import search_whole_space, whole_space
 from tests.mcmc.test_whole_space import _first, _odd
 found = {}
-for module in pkgutil.iter_modules(tensoropt.mcmc.__path__, "tensoropt.mcmc."):
-    for value in vars(importlib.import_module(module.name)).values():
-        if isinstance(value, CPUDispatcher):
-            found[value.py_func.__qualname__] = value
+for package in (tensoropt.mcmc, tensoropt.simulate):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, CPUDispatcher):
+                found[value.py_func.__qualname__] = value
 tensoropt.mcmc.load_kernels()
 before = {name: len(value.signatures) for name, value in found.items()}
 space = _odd()
 search_whole_space(whole_space(space), [_first(space)], moves=20, stop=tensoropt.mcmc.Stop(iterations=100))
 tensoropt.mcmc.search_strategy(space, iterations=100, memory_bytes=1e12)
+tensoropt.mcmc.search_strategy(space, iterations=100, memory_bytes=1e12, cost="additive")
 more = [name for name, value in found.items() if len(value.signatures) != before[name]]
 print(len(found) > 20, sum(map(bool, before.values())) > 10, more)
 """

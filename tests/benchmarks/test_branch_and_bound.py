@@ -7,18 +7,20 @@ import itertools
 import numpy as np
 import pytest
 
+from benchmarks.optimum import relaxation
+from benchmarks.optimum.bounds import best_bounds
+from benchmarks.optimum.branch_and_bound import find_optimum
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
 from tensoropt.layout import Coarsening
-from tensoropt.mcmc import Moves, Network, Simulator, network_of, relaxation, search_strategy
-from tensoropt.mcmc.exhaustive import find_optimum
-from tensoropt.mcmc.mixture import best_bounds
+from tensoropt.mcmc import Moves, search_strategy
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S
-from tests.mcmc.random_networks import random_network
+from tensoropt.simulate import Network, Simulator, network_of
 from tests.plan.small_graphs import mlp
+from tests.simulate.random_networks import random_network
 
 pytestmark = pytest.mark.pure
 
@@ -70,8 +72,8 @@ def test_bounds_hold_for_every_strategy_and_operators_may_follow(seed: int) -> N
     network = random_network(seed, operators=5)
     leaders = np.array([0, 1, 2, 0, 4])
     index = [None, None, None, np.arange(int(network.choices[0])) % int(network.choices[3]), None]
-    moves = Moves.of(network, leaders, index)
-    simulator = Simulator(network, [0] * 5, moves=moves)
+    moves = Moves.of(network.choices, leaders, index)
+    simulator = Simulator(network, [0] * 5, together=moves.members)
     bounds = best_bounds(network, moves, simulator.assignment).least()
     spans = []
     for chosen in itertools.product(*(range(int(count)) for count in moves.choices)):

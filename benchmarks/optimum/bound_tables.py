@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensoropt.mcmc import blob
 from tensoropt.mcmc.moves import Moves
-from tensoropt.mcmc.network import IMPOSSIBLE, Network
 from tensoropt.search.problem import FloatArray
 from tensoropt.search.stages import Ints
+from tensoropt.simulate.network import IMPOSSIBLE, Network
 
-__all__ = ["Loads", "added", "loads_of"]
+__all__ = ["BoundTables", "bound_tables", "joined"]
 
-Loads = tuple[list[FloatArray], dict[tuple[int, int], FloatArray]]
+BoundTables = tuple[list[FloatArray], dict[tuple[int, int], FloatArray]]
 """Per operator that decides, with its followers, ``(K, W)`` ticks by each bound; between two ``(K, L, W)``."""
 
 # Larger than any sum of ticks, and small enough that some of it do not overflow.
 _IMPOSSIBLE = 2.0**60
 
 
-def added(loads: Loads, others: Loads) -> Loads:
+def joined(tables: BoundTables, others: BoundTables) -> BoundTables:
     """More bounds behind some."""
-    own = [np.concatenate(pair, axis=-1) for pair in zip(loads[0], others[0], strict=True)]
-    return own, {ends: np.concatenate([table, others[1][ends]], axis=-1) for ends, table in loads[1].items()}
+    own = [np.concatenate(pair, axis=-1) for pair in zip(tables[0], others[0], strict=True)]
+    return own, {ends: np.concatenate([table, others[1][ends]], axis=-1) for ends, table in tables[1].items()}
 
 
-def loads_of(network: Network, moves: Moves, parts: FloatArray) -> Loads:
+def bound_tables(network: Network, moves: Moves, parts: FloatArray) -> BoundTables:
     """Adds up what paths take.
 
     Args:
@@ -33,7 +32,7 @@ def loads_of(network: Network, moves: Moves, parts: FloatArray) -> Loads:
         moves: operators that decide.
         parts: ``(slots, W, kinds)``, what part of a slot's work on each kind of resource each bound counts.
     """
-    arrays, field = network.arrays, network.field
+    graph = network.graph
     spent: dict[int, FloatArray] = {}
 
     def of(slot: int, paths: Ints) -> FloatArray:
@@ -58,22 +57,22 @@ def loads_of(network: Network, moves: Moves, parts: FloatArray) -> Loads:
         for op in some.tolist():
             by[op] = np.array([table[op] for table in tables])
     own = [np.zeros((int(moves.choices[number]), parts.shape[1])) for number in range(moves.singles)]
-    for op in range(network.operators):
-        places = int(field(blob.OP_BASE)[op]) + by[op]
-        own[leader[op]] += of(int(field(blob.FORWARD_SLOT)[op]), field(blob.OP_FORWARD)[places])
-        own[leader[op]] += of(int(field(blob.BACKWARD_SLOT)[op]), field(blob.OP_BACKWARD)[places])
+    for number, op in enumerate(graph.operators):
+        places = op["choice_first"] + by[number]
+        own[leader[number]] += of(int(op["forward_slot"]), graph.forward[places])
+        own[leader[number]] += of(int(op["backward_slot"]), graph.backward[places])
     pairs: dict[tuple[int, int], FloatArray] = {}
-    layouts = field(blob.LAYOUTS)
-    for edge, ends in enumerate(zip(field(blob.EDGE_FROM).tolist(), field(blob.EDGE_TO).tolist(), strict=True)):
+    layouts = graph.layouts
+    for edge in graph.edges:
+        ends = int(edge["producer"]), int(edge["consumer"])
         here, there = (int(leader[op]) for op in ends)
         one = here == there
         start, end = (by[ends[0]], by[ends[1]]) if one else np.meshgrid(by[ends[0]], by[ends[1]], indexing="ij")
-        ahead, back = (int(field(name)[edge]) for name in (blob.WAY_SLOT, blob.WAY_BACK_SLOT))
-        rows = field(blob.WAY_TABLE)[edge] + layouts[field(blob.WAY_FROM)[edge] + start]
-        cost = of(ahead, arrays.routes[arrays.rows[rows] + layouts[field(blob.WAY_TO)[edge] + end]])
-        if field(blob.BACK_TABLE)[edge] >= 0:
-            rows = field(blob.BACK_TABLE)[edge] + layouts[field(blob.BACK_FROM)[edge] + end]
-            cost = cost + of(back, arrays.routes[arrays.rows[rows] + layouts[field(blob.BACK_TO)[edge] + start]])
+        rows = edge["way_table"] + layouts[edge["way_from"] + start]
+        cost = of(int(edge["way_slot"]), graph.routes[graph.rows[rows] + layouts[edge["way_to"] + end]])
+        if edge["back_table"] >= 0:
+            rows = edge["back_table"] + layouts[edge["back_from"] + end]
+            cost = cost + of(int(edge["back_slot"]), graph.routes[graph.rows[rows] + layouts[edge["back_to"] + start]])
         if one:
             own[here] += cost
         elif (there, here) in pairs:

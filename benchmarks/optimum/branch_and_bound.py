@@ -8,16 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.optimum.bounds import best_bounds
+from benchmarks.optimum.descent import Terms, descend
+from benchmarks.optimum.relaxation import Relaxation
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc.descent import descend
-from tensoropt.mcmc.memory import no_memory
-from tensoropt.mcmc.mixture import best_bounds
 from tensoropt.mcmc.moves import Moves
-from tensoropt.mcmc.network import Network
-from tensoropt.mcmc.relaxation import Relaxation
-from tensoropt.mcmc.simulator import Simulator
 from tensoropt.search.problem import FloatArray
 from tensoropt.search.stages import TICKS_PER_S, Ints
+from tensoropt.simulate import Network, Simulator
 
 __all__ = ["Optimum", "find_optimum"]
 
@@ -52,7 +50,7 @@ def find_optimum(
 
     No schedule is shorter than what one kind of resource has to do, nor than a mean of what two have. Such a mean adds
     up over operators and edges, so the least that what is not chosen yet takes is known exactly
-    (`tensoropt.mcmc.relaxation`), which is a bound as in A*.
+    (`benchmarks.optimum.relaxation`), which is a bound as in A*.
 
     Args:
         network: the tasks.
@@ -64,20 +62,14 @@ def find_optimum(
         ProblemError: there are too many that cannot be ruled out, or operators may be placed.
     """
     began = time.perf_counter()
-    moves = Moves.of_each(network) if moves is None else moves
-    simulator = Simulator(network, start, moves=moves)
+    moves = Moves.of_each(network.choices) if moves is None else moves
+    simulator = Simulator(network, start, together=moves.members)
     relaxed = best_bounds(network, moves, simulator.assignment)
     best: Ints = simulator.assignment.copy()
-    terms, ticks, means = _packed(relaxed)
     makespan, partial, simulated = descend(
         *simulator.compiled(),
-        moves.blob,
-        no_memory(),
-        simulator.assignment.copy(),
-        np.array(relaxed.order, np.int64),
-        terms,
-        ticks,
-        means,
+        moves.sets,
+        _packed(relaxed),
         most_partial,
         simulator.makespan,
         best,
@@ -98,8 +90,8 @@ def find_optimum(
     )
 
 
-def _packed(relaxed: Relaxation) -> tuple[Ints, FloatArray, int]:
-    """A relaxation as flat arrays: numbers, per place from an index on, and ticks."""
+def _packed(relaxed: Relaxation) -> Terms:
+    """A relaxation as flat arrays."""
     counts = [len(table) for table in relaxed.own]
     numbers: list[int] = [0] * len(counts)
     tables: list[FloatArray] = []
@@ -120,4 +112,5 @@ def _packed(relaxed: Relaxation) -> tuple[Ints, FloatArray, int]:
             numbers += [near, put(table), counts[position]]
         for number, place in enumerate(border):
             numbers += [place, int(np.prod([counts[other] for other in border[number + 1 :]], dtype=np.int64))]
-    return np.array(numbers, np.int64), np.concatenate(tables), relaxed.own[0].shape[1]
+    order = np.array(relaxed.order, np.int64)
+    return Terms(order, np.array(numbers, np.int64), np.concatenate(tables), relaxed.own[0].shape[1])

@@ -7,9 +7,8 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from tensoropt.mcmc import blob
-from tensoropt.mcmc.network import Network
 from tensoropt.search.problem import FloatArray
+from tensoropt.simulate import Network
 
 __all__ = ["longest_chain", "waiting_slots"]
 
@@ -19,17 +18,16 @@ def waiting_slots(network: Network) -> NDArray[np.bool_]:
 
     A tensor's way may be empty under a strategy; its ends then wait for one another directly.
     """
-    field = network.field
+    graph = network.graph
     after = np.zeros((network.slots, network.slots), bool)
-    forward, backward = field(blob.FORWARD_SLOT), field(blob.BACKWARD_SLOT)
-    for op in np.flatnonzero(field(blob.HAS_BACK)).tolist():
-        after[forward[op], backward[op]] = True
-    for edge in range(len(field(blob.EDGE_FROM))):
-        start, end = int(field(blob.EDGE_FROM)[edge]), int(field(blob.EDGE_TO)[edge])
-        way, back = int(field(blob.WAY_SLOT)[edge]), int(field(blob.WAY_BACK_SLOT)[edge])
-        after[forward[start], way] = after[way, forward[end]] = True
-        if field(blob.RETURNS)[edge]:
-            after[backward[end], back] = after[back, backward[start]] = True
+    for op in graph.operators[graph.operators["has_backward"] > 0]:
+        after[op["forward_slot"], op["backward_slot"]] = True
+    for edge in graph.edges:
+        producer, consumer = graph.operators[edge["producer"]], graph.operators[edge["consumer"]]
+        way, back = edge["way_slot"], edge["back_slot"]
+        after[producer["forward_slot"], way] = after[way, consumer["forward_slot"]] = True
+        if edge["returns"]:
+            after[consumer["backward_slot"], back] = after[back, producer["backward_slot"]] = True
     # Slots are numbered so that tasks never wait for those of a later one.
     for slot in reversed(range(network.slots)):
         after[slot] |= after[after[slot]].any(axis=0)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.optimum.bound_tables import BoundTables, bound_tables, joined
+from benchmarks.optimum.critical_chain import longest_chain, waiting_slots
+from benchmarks.optimum.relaxation import Relaxation
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc import kernels
-from tensoropt.mcmc.loads import Loads, added, loads_of
 from tensoropt.mcmc.moves import Moves
-from tensoropt.mcmc.network import Network
-from tensoropt.mcmc.relaxation import Relaxation
-from tensoropt.mcmc.waiting import longest_chain, waiting_slots
 from tensoropt.search.problem import FloatArray
 from tensoropt.search.stages import Ints
+from tensoropt.simulate import Network
+from tensoropt.simulate.full import find_paths
 
 __all__ = ["best_bounds"]
 
@@ -25,9 +25,10 @@ def best_bounds(network: Network, moves: Moves, start: Ints) -> Relaxation:
     """Bounds of all strategies, each the mean of several.
 
     No schedule is shorter than what one kind of resource has to do; nor than what one does before a task that waits for
-    it, that task, and what it does after, and so on for chains of tasks (`tensoropt.mcmc.waiting`). Each of these adds
-    up over operators and edges, and so does a mean of some. Which mean is best is found as in a game: the strategy that
-    is best by the mean so far shows which bounds to give more weight, and a chain along which it takes long.
+    it, that task, and what it does after, and so on for chains of tasks (`benchmarks.optimum.critical_chain`). Each of
+    these adds up over operators and edges, and so does a mean of some. Which mean is best is found as in a game: the
+    strategy that is best by the mean so far shows which bounds to give more weight, and a chain along which it takes
+    long.
 
     Args:
         network: the tasks.
@@ -46,11 +47,10 @@ def best_bounds(network: Network, moves: Moves, start: Ints) -> Relaxation:
     kinds = 1 + len(network.levels)
     after = waiting_slots(network)
     known: dict[int, Ints] = {}
-    arrays = network.arrays
     path = np.zeros(network.slots, np.int64)
 
     def load_of(assignment: Ints) -> FloatArray:
-        kernels.find_paths(arrays.net, arrays.rows, arrays.routes, assignment, path)
+        find_paths(network.graph, assignment, path)
         for number in np.unique(path).tolist():
             if number not in known:
                 known[number] = network.load(number)
@@ -66,11 +66,11 @@ def best_bounds(network: Network, moves: Moves, start: Ints) -> Relaxation:
 
     alone = np.tile(np.eye(kinds), (network.slots, 1, 1))
     parts = np.concatenate([alone, chains(load_of(start))], axis=1)
-    loads = loads_of(network, moves, parts)
+    tables = bound_tables(network, moves, parts)
     weights = np.full(parts.shape[1], 1.0 / parts.shape[1])
     means: list[tuple[float, FloatArray]] = []
     for turn in range(_ROUNDS):
-        relaxed = Relaxation.of(_mean(loads, weights[:, None]))
+        relaxed = Relaxation.of(_mean(tables, weights[:, None]))
         means.append((float(relaxed.least()[0]), weights))
         load = load_of(moves.assignment(relaxed.best()))
         new = chains(load)
@@ -79,7 +79,7 @@ def best_bounds(network: Network, moves: Moves, start: Ints) -> Relaxation:
         longer = fresh > each.max() * (1 + 1e-9)
         if longer.any():
             parts = np.concatenate([parts, new[:, longer]], axis=1)
-            loads = added(loads, loads_of(network, moves, new[:, longer]))
+            tables = joined(tables, bound_tables(network, moves, new[:, longer]))
             each = np.concatenate([each, fresh[longer]])
             weights = np.concatenate([weights * 0.9, np.full(int(longer.sum()), 0.1 / longer.sum())])
         scale = max(float(each.max()), 1.0)
@@ -89,9 +89,9 @@ def best_bounds(network: Network, moves: Moves, start: Ints) -> Relaxation:
     means.sort(key=lambda pair: -pair[0])
     chosen = list(np.eye(parts.shape[1])[::-1])
     chosen += [np.pad(weights, (0, parts.shape[1] - len(weights))) for _, weights in means[:_KEPT]]
-    return Relaxation.of(_mean(loads, np.stack(chosen[::-1], axis=1)))
+    return Relaxation.of(_mean(tables, np.stack(chosen[::-1], axis=1)))
 
 
-def _mean(loads: Loads, weights: FloatArray) -> Loads:
+def _mean(tables: BoundTables, weights: FloatArray) -> BoundTables:
     """Means of bounds, ``(bounds, W)`` weights of each."""
-    return [table @ weights for table in loads[0]], {ends: table @ weights for ends, table in loads[1].items()}
+    return [table @ weights for table in tables[0]], {ends: table @ weights for ends, table in tables[1].items()}

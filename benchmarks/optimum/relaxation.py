@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.optimum.bound_tables import BoundTables
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc.loads import Loads
 from tensoropt.search.problem import FloatArray
 
 __all__ = ["Relaxation"]
@@ -38,13 +38,13 @@ class Relaxation:
     ahead: tuple[FloatArray, ...]
 
     @classmethod
-    def of(cls, loads: Loads) -> Relaxation:
+    def of(cls, tables: BoundTables) -> Relaxation:
         """Goes backwards.
 
         Raises:
             ProblemError: operators are too entangled.
         """
-        own, pairs = loads
+        own, pairs = tables
         order = _order(len(own), set(pairs))
         place = {number: position for position, number in enumerate(order)}
         before: list[tuple[tuple[int, FloatArray], ...]] = []

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensoropt.mcmc import blob
-from tensoropt.mcmc.network import Network
 from tensoropt.search.stages import Ints, Signature, Tables, Way, Work, ticks
+from tensoropt.simulate import Network
 
 MESHES: tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...] = (
     ((), ((0, False),)),
@@ -109,24 +108,21 @@ class PlainTask(NamedTuple):
 def plain_tasks(network: Network, assignment: Sequence[int]) -> dict[Name, PlainTask]:
     """The task graph of a strategy as a graph of objects, for every device (section 5.1)."""
     network.add_all_rows()
-    arrays = network.arrays
-    field = network.field
+    graph = network.graph
+    operators, edges, layouts = graph.operators, graph.edges, graph.layouts
     mesh, levels = network.mesh, network.levels
     devices = list(np.ndindex(*mesh))
-    operators = network.operators
-    edges = list(zip(field(blob.EDGE_FROM).tolist(), field(blob.EDGE_TO).tolist(), strict=True))
 
     def route(edge: int, back: bool) -> tuple[tuple[int, int], ...]:
-        start, end = (assignment[op] for op in edges[edge])
+        ends = edges[edge]
+        start, end = assignment[ends["producer"]], assignment[ends["consumer"]]
         if not back:
-            row, column = field(blob.WAY_TABLE)[edge] + field(blob.LAYOUTS)[field(blob.WAY_FROM)[edge] + start], end
-            column = field(blob.LAYOUTS)[field(blob.WAY_TO)[edge] + column]
-        elif field(blob.BACK_TABLE)[edge] < 0:
+            row, column = ends["way_table"] + layouts[ends["way_from"] + start], layouts[ends["way_to"] + end]
+        elif ends["back_table"] < 0:
             return ()
         else:
-            row = field(blob.BACK_TABLE)[edge] + field(blob.LAYOUTS)[field(blob.BACK_FROM)[edge] + end]
-            column = field(blob.LAYOUTS)[field(blob.BACK_TO)[edge] + start]
-        return network.path(int(arrays.routes[arrays.rows[row] + column]))
+            row, column = ends["back_table"] + layouts[ends["back_from"] + end], layouts[ends["back_to"] + start]
+        return network.path(int(graph.routes[graph.rows[row] + column]))
 
     def shared_axes(lane: int) -> set[int]:
         if lane < 1 or not levels[lane - 1][1]:
@@ -161,14 +157,14 @@ def plain_tasks(network: Network, assignment: Sequence[int]) -> dict[Name, Plain
     def put(slot: int, path: tuple[tuple[int, int], ...]) -> None:
         slots[slot] = [Stage(slot, number, time, sign) for number, (time, sign) in enumerate(path)]
 
-    for op in range(operators):
-        place = field(blob.OP_BASE)[op] + assignment[op]
-        put(int(field(blob.FORWARD_SLOT)[op]), network.path(int(field(blob.OP_FORWARD)[place])))
-        if field(blob.HAS_BACK)[op]:
-            put(int(field(blob.BACKWARD_SLOT)[op]), network.path(int(field(blob.OP_BACKWARD)[place])))
-    for edge in range(len(edges)):
-        put(int(field(blob.WAY_SLOT)[edge]), route(edge, False))
-        put(int(field(blob.WAY_BACK_SLOT)[edge]), route(edge, True))
+    for number, op in enumerate(operators):
+        place = op["choice_first"] + assignment[number]
+        put(int(op["forward_slot"]), network.path(int(graph.forward[place])))
+        if op["has_backward"]:
+            put(int(op["backward_slot"]), network.path(int(graph.backward[place])))
+    for number in range(len(edges)):
+        put(int(edges["way_slot"][number]), route(number, False))
+        put(int(edges["back_slot"][number]), route(number, True))
     before: dict[tuple[int, int], list[Stage]] = {}
 
     def wait(slot: int, *others: int) -> None:
@@ -178,16 +174,17 @@ def plain_tasks(network: Network, assignment: Sequence[int]) -> dict[Name, Plain
                 if slots.get(other):
                     before[slot, 0].append(slots[other][-1])
 
-    for edge, (start, end) in enumerate(edges):
-        forward, way = int(field(blob.FORWARD_SLOT)[start]), int(field(blob.WAY_SLOT)[edge])
+    for edge in edges:
+        producer, consumer = operators[edge["producer"]], operators[edge["consumer"]]
+        forward, way = int(producer["forward_slot"]), int(edge["way_slot"])
         wait(way, forward)
-        wait(int(field(blob.FORWARD_SLOT)[end]), way if slots[way] else forward)
-        if field(blob.RETURNS)[edge]:
-            backward, way = int(field(blob.BACKWARD_SLOT)[end]), int(field(blob.WAY_BACK_SLOT)[edge])
+        wait(int(consumer["forward_slot"]), way if slots[way] else forward)
+        if edge["returns"]:
+            backward, way = int(consumer["backward_slot"]), int(edge["back_slot"])
             wait(way, backward)
-            wait(int(field(blob.BACKWARD_SLOT)[start]), way if slots[way] else backward)
-    for op in range(operators):
-        wait(int(field(blob.BACKWARD_SLOT)[op]), int(field(blob.FORWARD_SLOT)[op]))
+            wait(int(producer["backward_slot"]), way if slots[way] else backward)
+    for op in operators:
+        wait(int(op["backward_slot"]), int(op["forward_slot"]))
     for stages in slots.values():
         for one, two in itertools.pairwise(stages):
             before[two.slot, two.number] = [one]

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from benchmarks.optimum.bounds import best_bounds
+from benchmarks.optimum.branch_and_bound import find_optimum
 from benchmarks.paper.setting import Options, planner
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import ProblemError
 from tensoropt.layout import Coarsening
 from tensoropt.mcmc import Moves, moves_of, network_of, search_strategy
-from tensoropt.mcmc.exhaustive import find_optimum
-from tensoropt.mcmc.mixture import best_bounds
 from tensoropt.search.space import SearchSpace
 from tensoropt.search.stages import TICKS_PER_S
 
@@ -91,7 +91,7 @@ def compare_with_optimum(case: Case, chains: int = 4, partial: int = 400_000_000
     network = network_of(space, overlap=True)
     network.add_all_rows()
     every = case.every
-    moves = Moves.of_each(network) if every else moves_of(space, network)
+    moves = Moves.of_each(network.choices) if every else moves_of(space, network)
     search_strategy(space, iterations=1, network=network, every=every)  # loads what is compiled
     began = time.process_time()
     found = search_strategy(space, iterations=20_000, chains=chains, network=network, every=every)
@@ -120,7 +120,3 @@ def compare_with_optimum(case: Case, chains: int = 4, partial: int = 400_000_000
         "partial_strategies": best.partial,
         "simulated": best.simulated,
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.accuracy_sample import Strategy
 from tensoropt.errors import TensorOptError
+from tensoropt.problem.frontier import Frontier, FrontierPoint
 from tensoropt.search import finders
-from tensoropt.search.result import Frontier, FrontierPoint
 
 __all__ = ["strategies_of_methods"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.ft import track_frontier
-from tensoropt.search.problem import Problem
+from tensoropt.problem.problem import Problem
 
 __all__ = ["SAMPLES", "Strategy", "sample_strategies", "told_apart"]
 

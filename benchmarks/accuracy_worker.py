@@ -23,12 +23,12 @@ from benchmarks.accuracy_memory import memory_parts
 from benchmarks.accuracy_methods import strategies_of_methods
 from benchmarks.accuracy_models import MODELS, batch, sizes
 from benchmarks.accuracy_sample import SAMPLES, Strategy, sample_strategies, told_apart
-from tensoropt.api.costs import settle_costs
-from tensoropt.api.job import current_job
+from tensoropt.api.session.costs import settle_costs
+from tensoropt.api.session.job import current_job
 from tensoropt.cost import packing_of
-from tensoropt.exec import resharding
 from tensoropt.exec.engines.launch import start_mpi
-from tensoropt.exec.executor import Executor
+from tensoropt.exec.program import resharding
+from tensoropt.exec.program.executor import Executor
 from tensoropt.mcmc import Network, network_of, simulate
 from tensoropt.measure import operators
 from tensoropt.measure.machine import Machine

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import tensoropt
 from benchmarks.arguments import UsageError, built, check_sizes, output_file, positive, size_argument
 from examples.models import MODELS, PER_DEVICE_BATCH
-from tensoropt.api.planning import FEEDS
+from tensoropt.api.find.planner import FEEDS
 from tensoropt.cluster import Topology, preset
 from tensoropt.cluster.presets import PRESETS
 from tensoropt.errors import ClusterError, TensorOptError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tensoropt.ft import METHODS, track_frontier
-from tensoropt.search import Problem, load_problem
+from tensoropt.problem import Problem, load_problem
 
 __all__ = ["main", "measure"]
 

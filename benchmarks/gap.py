@@ -39,14 +39,14 @@ from benchmarks.arguments import output_file, positive
 from benchmarks.models import MODELS as TRAINED
 from benchmarks.paper.setting import Options, planner
 from examples.models import MODELS, PER_DEVICE_BATCH
-from tensoropt.api.planning import Planner
+from tensoropt.api.find.planner import Planner
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft import track_frontier
 from tensoropt.ft.lower_bounds import LowerBounds
 from tensoropt.ft.space import SpaceTracker
-from tensoropt.search import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Frontier
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["Excess", "above", "beside", "measure"]
 
@@ -124,8 +124,8 @@ def measure(space: SearchSpace, longest: float = _LONGEST) -> dict[str, Any]:
 def _trained(name: str) -> Planner:
     """The planner of a model that benchmarks train, by plain gradient descent."""
     import tensoropt
-    from tensoropt.api.model import current_model
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
 
     model = TRAINED[name]
     tensoropt.reset_default_graph()

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api.job import current_job
+from tensoropt.api.session.job import current_job
 from tensoropt.cluster.presets import cpu
-from tensoropt.exec.replicas import LEVEL_STEPS, copies_apart
+from tensoropt.exec.program.replicas import LEVEL_STEPS, copies_apart
 
 _BATCH, _LENGTH, _WIDTH, _HEADS, _VOCABULARY = 8, 8, 16, 4, 32
 

@@ -71,13 +71,13 @@ def main() -> None:
 def _rank(flags: argparse.Namespace) -> None:
     """One variant on one rank; rank 0 prints one line of JSON."""
     import tensoropt
-    from tensoropt.api.model import current_model
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
     from tensoropt.cluster.presets import cpu
     from tensoropt.cost import AnalyticCost
     from tensoropt.plan.configuration import Configuration
     from tensoropt.plan.reuse import keep_choices
-    from tensoropt.search.space import SearchSpace
+    from tensoropt.space.space import SearchSpace
 
     tensoropt.init()
     tensoropt.set_random_seed(7)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensoropt.api import mirror as _mirror
+from tensoropt.api.mirror import lookup as _mirror
 
 __version__ = "0.1.0"
 

@@ -18,9 +18,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library, op_def_registry
 
-from tensoropt.api.difference import Expected, difference, tolerance_of
-from tensoropt.api.importer import import_operators
-from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.api.frontend.importer import import_operators
+from tensoropt.api.session.difference import Expected, difference, tolerance_of
+from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.graph.registry import declaration, registered_types, rule_of
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Operand, Sample

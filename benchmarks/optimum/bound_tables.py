@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tensoropt.mcmc.moves import Moves
-from tensoropt.search.problem import FloatArray
-from tensoropt.search.stages import Ints
+from tensoropt.problem.problem import FloatArray
 from tensoropt.simulate.network import IMPOSSIBLE, Network
+from tensoropt.space.work import Ints
 
 __all__ = ["BoundTables", "bound_tables", "joined"]
 

@@ -9,10 +9,10 @@ from benchmarks.optimum.critical_chain import longest_chain, waiting_slots
 from benchmarks.optimum.relaxation import Relaxation
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc.moves import Moves
-from tensoropt.search.problem import FloatArray
-from tensoropt.search.stages import Ints
+from tensoropt.problem.problem import FloatArray
 from tensoropt.simulate import Network
 from tensoropt.simulate.full import find_paths
+from tensoropt.space.work import Ints
 
 __all__ = ["best_bounds"]
 

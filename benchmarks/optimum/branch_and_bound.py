@@ -13,9 +13,9 @@ from benchmarks.optimum.descent import Terms, descend
 from benchmarks.optimum.relaxation import Relaxation
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc.moves import Moves
-from tensoropt.search.problem import FloatArray
-from tensoropt.search.stages import TICKS_PER_S, Ints
+from tensoropt.problem.problem import FloatArray
 from tensoropt.simulate import Network, Simulator
+from tensoropt.space.work import TICKS_PER_S, Ints
 
 __all__ = ["Optimum", "find_optimum"]
 

@@ -29,8 +29,8 @@ from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import ProblemError
 from tensoropt.layout import Coarsening
 from tensoropt.mcmc import Moves, moves_of, network_of, search_strategy
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.stages import TICKS_PER_S
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.work import TICKS_PER_S
 
 __all__ = ["CASES", "Case", "compare_with_optimum", "main"]
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from tensoropt.search.problem import FloatArray
+from tensoropt.problem.problem import FloatArray
 from tensoropt.simulate import Network
 
 __all__ = ["longest_chain", "waiting_slots"]

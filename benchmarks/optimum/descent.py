@@ -8,11 +8,11 @@ import numpy as np
 from numba import njit
 
 from tensoropt.mcmc.moves import MoveSets
-from tensoropt.search.problem import FloatArray
-from tensoropt.search.stages import Ints
+from tensoropt.problem.problem import FloatArray
 from tensoropt.simulate.compiled import compiled
 from tensoropt.simulate.full import find_paths, simulate_full
 from tensoropt.simulate.state import DeviceClasses, Graph, State
+from tensoropt.space.work import Ints
 
 __all__ = ["Terms", "descend"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.optimum.bound_tables import BoundTables
 from tensoropt.errors import ProblemError
-from tensoropt.search.problem import FloatArray
+from tensoropt.problem.problem import FloatArray
 
 __all__ = ["Relaxation"]
 

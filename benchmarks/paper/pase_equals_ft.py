@@ -17,9 +17,9 @@ from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft import track_frontier
 from tensoropt.pase import find_best_strategy
-from tensoropt.search import Problem
-from tensoropt.search.followers import contracted
-from tensoropt.search.single_cost import single_cost
+from tensoropt.problem import Problem
+from tensoropt.problem.single_cost import single_cost
+from tensoropt.space.followers import contracted
 
 __all__ = ["compared", "run"]
 

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.paper.drawing import BASELINE_STYLES, save_figure
 from benchmarks.paper.pase_table1 import MODELS
 from benchmarks.paper.setting import Options, Report, planner
-from tensoropt.api.planning import Planner
+from tensoropt.api.find.planner import Planner
 from tensoropt.cluster import Topology
 from tensoropt.cluster.presets import gtx1080ti, rtx2080ti
 from tensoropt.cluster.scaling import scaled

@@ -20,9 +20,9 @@ from tensoropt.cluster.presets import gtx1080ti
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import PaseCost
 from tensoropt.pase import MAX_TABLE_ENTRIES, TimeTables, VertexOrder, breadth_first, find_best_strategy, generate_seq
-from tensoropt.search import Problem
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Problem
+from tensoropt.space.repeated_cells import with_repeated_cells
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["MODELS", "run"]
 

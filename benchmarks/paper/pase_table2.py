@@ -23,8 +23,8 @@ from tensoropt.cluster.presets import gtx1080ti
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import PaseCost
 from tensoropt.pase import fastest_point
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.repeated_cells import with_repeated_cells
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["run"]
 

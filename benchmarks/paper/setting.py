@@ -11,15 +11,15 @@ import numpy as np
 
 from benchmarks.arguments import UsageError, built
 from examples.models import MODELS
-from tensoropt.api.model import current_model, reset_default_graph
-from tensoropt.api.planning import Planner
-from tensoropt.api.strategy import import_model
+from tensoropt.api.find.planner import Planner
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model, reset_default_graph
 from tensoropt.baselines import apply_baseline
 from tensoropt.cluster import Topology
 from tensoropt.errors import TensorOptError
 from tensoropt.ft.space import SpaceTracker
-from tensoropt.search import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Frontier
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["BASELINES_OF_THE_PAPER", "GIB", "Curve", "Options", "baselines", "planner", "track"]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.paper.published import TABLE_3_SECONDS
 from benchmarks.paper.setting import Options, Report, planner
-from tensoropt.api.planning import Planner
+from tensoropt.api.find.planner import Planner
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft.space import SpaceTracker

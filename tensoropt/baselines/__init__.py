@@ -6,9 +6,9 @@ of a single point unless it has a trade-off of its own.
 
 from __future__ import annotations
 
+from tensoropt.problem.frontier import Frontier
 from tensoropt.search.registry import get_finder
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["apply_baseline"]
 

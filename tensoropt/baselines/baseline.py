@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tensoropt.errors import PlanError
-from tensoropt.search.problem import FloatArray, IntArray, Problem
-from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.problem.problem import FloatArray, IntArray, Problem
 
 __all__ = ["alternatives_of", "does_not_apply", "fixed_alternatives", "restricted", "single"]
 

@@ -8,9 +8,9 @@ from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import DEFER, Configuration, is_legal
+from tensoropt.problem.frontier import Frontier
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["data_parallel", "data_parallel_baseline", "data_parallel_configurations"]
 

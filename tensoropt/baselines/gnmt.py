@@ -6,7 +6,7 @@ from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.layers import is_recurrent
 from tensoropt.baselines.placement import on_devices, register_placed
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["gnmt"]
 

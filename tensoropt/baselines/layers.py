@@ -7,9 +7,9 @@ import numpy as np
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.propagation import activations, parameter_side, weight_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem.problem import FloatArray, IntArray
+from tensoropt.space.propagation import activations, parameter_side, weight_of
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["is_recurrent", "stages"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import DEFER, Configuration
-from tensoropt.search.problem import FloatArray, IntArray, same_memory
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem.problem import FloatArray, IntArray, same_memory
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["WHOLE", "Layouts"]
 

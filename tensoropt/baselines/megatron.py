@@ -11,10 +11,10 @@ from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.dimensions import logical_dimensions
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
-from tensoropt.search.propagation import Actions, follow, parameter_side, placed, weight_of
+from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier, frontier_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.propagation import Actions, follow, parameter_side, placed, weight_of
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["megatron"]
 

@@ -15,10 +15,10 @@ from tensoropt.baselines.layouts import WHOLE, Layouts
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh
-from tensoropt.search.problem import IntArray
+from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.problem.problem import IntArray
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier, frontier_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["MAX_LAYOUTS", "MAX_MESH_RANK", "axes_of_names", "coarsenings", "mesh_tensorflow"]
 

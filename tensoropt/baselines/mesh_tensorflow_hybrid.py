@@ -12,10 +12,10 @@ from tensoropt.baselines.dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.baselines.layouts import WHOLE, Layouts
 from tensoropt.baselines.mesh_tensorflow import axes_of_names, coarsenings
 from tensoropt.graph.registry import traits
-from tensoropt.search.propagation import activations, parameter_side, weight_of
+from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier, frontier_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.propagation import activations, parameter_side, weight_of
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["mesh_tensorflow_hybrid"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.placement import on_devices, register_placed
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["model_parallel"]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
-from tensoropt.search.propagation import Actions, follow, parameter_side, placed, weight_of
+from tensoropt.problem.frontier import Frontier
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.propagation import Actions, follow, parameter_side, placed, weight_of
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["one_weird_trick"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from tensoropt.baselines.baseline import single
-from tensoropt.search.followers import contracted
-from tensoropt.search.problem import Problem
+from tensoropt.problem.frontier import Frontier
+from tensoropt.problem.problem import Problem
+from tensoropt.problem.single_cost import single_cost
 from tensoropt.search.registry import get_solver, register_baseline
-from tensoropt.search.result import Frontier
-from tensoropt.search.single_cost import single_cost
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.followers import contracted
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["fastest", "optcnn"]
 

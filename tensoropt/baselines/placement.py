@@ -13,9 +13,9 @@ from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.propagation import Actions, follow, placed
 from tensoropt.search.registry import Finder, register
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.propagation import Actions, follow, placed
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["on_devices", "register_placed"]
 

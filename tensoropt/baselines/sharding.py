@@ -11,10 +11,10 @@ from tensoropt.baselines.data_parallel import data_parallel_configurations
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.problem import IntArray
-from tensoropt.search.propagation import parameter_side
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem.frontier import Frontier
+from tensoropt.problem.problem import IntArray
+from tensoropt.space.propagation import parameter_side
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["KEEP_BEFORE", "KEEP_BOTH", "sharded"]
 

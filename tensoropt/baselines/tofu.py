@@ -9,11 +9,11 @@ import numpy as np
 from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives, restricted, single
 from tensoropt.baselines.optcnn import fastest
 from tensoropt.graph.operator import Operator
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.problem import IntArray
+from tensoropt.problem.frontier import Frontier
+from tensoropt.problem.problem import IntArray
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.repeated_cells import with_repeated_cells
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["tofu"]
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["zero1"]
 

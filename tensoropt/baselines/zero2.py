@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tensoropt.baselines.sharding import KEEP_BOTH, sharded
+from tensoropt.problem.frontier import Frontier
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["zero2"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tensoropt.baselines.baseline import does_not_apply
 from tensoropt.baselines.sharding import KEEP_BEFORE, sharded
+from tensoropt.problem.frontier import Frontier
 from tensoropt.search.registry import register_baseline
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["zero3"]
 

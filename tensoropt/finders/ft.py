@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tensoropt.ft import track_frontier
 from tensoropt.ft.space import SpaceTracker
+from tensoropt.problem.frontier import Frontier
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, register
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 
 def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:

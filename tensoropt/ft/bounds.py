@@ -15,9 +15,9 @@ from tensoropt.ft.cost_graph import CostGraph
 from tensoropt.ft.messages import Messages, Weighted
 from tensoropt.ft.origin import Sum
 from tensoropt.ft.workshop import Factor, Taken
-from tensoropt.search.frontier import reduce_segments
-from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.tables import Box, FrontierTable, Prune
+from tensoropt.problem.frontier_tables import Box, FrontierTable, Prune
+from tensoropt.problem.pareto import reduce_segments
+from tensoropt.problem.problem import FloatArray, IntArray
 
 __all__ = ["Bounds"]
 

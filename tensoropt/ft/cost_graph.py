@@ -11,9 +11,9 @@ import numpy as np
 from tensoropt.ft.origin import Leaf, Select
 from tensoropt.ft.reduction import Reduced, Term
 from tensoropt.ft.workshop import Factor, Limits, Reach, Workshop, unit
-from tensoropt.search.frontier import reduce_segments
-from tensoropt.search.problem import IntArray, Problem
-from tensoropt.search.tables import FrontierTable, table_from_costs
+from tensoropt.problem.frontier_tables import FrontierTable, table_from_costs
+from tensoropt.problem.pareto import reduce_segments
+from tensoropt.problem.problem import IntArray, Problem
 
 __all__ = ["CostGraph", "build_cost_graph"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.tables import FrontierTable
+from tensoropt.problem.frontier_tables import FrontierTable
+from tensoropt.problem.problem import FloatArray, IntArray
 
 __all__ = ["drop_dominated"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from tensoropt.errors import InfeasibleError
 from tensoropt.ft.bounds import Bounds
 from tensoropt.ft.track import cost_graph_of
-from tensoropt.search.problem import FloatArray, Problem
+from tensoropt.problem.problem import FloatArray, Problem
 
 __all__ = ["LowerBounds"]
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from tensoropt.ft.cost_graph import CostGraph
 from tensoropt.ft.workshop import Factor
-from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.tables import FrontierTable
+from tensoropt.problem.frontier_tables import FrontierTable
+from tensoropt.problem.problem import FloatArray, IntArray
 
 __all__ = ["Messages", "Weighted"]
 

@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 from tensoropt.ft.cost_graph import CostGraph
-from tensoropt.search.elimination import eliminations
+from tensoropt.problem.elimination import eliminations
 
 __all__ = ["Order", "fewest_points_order", "least_table_order"]
 

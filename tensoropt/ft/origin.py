@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.search.problem import IntArray
+from tensoropt.problem.problem import IntArray
 
 __all__ = ["Choice", "Fold", "Join", "Leaf", "Origin", "Select", "Sum", "copy_of", "unroll"]
 

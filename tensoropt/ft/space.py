@@ -9,15 +9,15 @@ from functools import cached_property
 import numpy as np
 
 from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.contraction import Contraction
-from tensoropt.search.followers import contracted
-from tensoropt.search.frontier import spread
-from tensoropt.search.problem import Problem
-from tensoropt.search.resolution import Resolution
-from tensoropt.search.result import Frontier, frontier_of
-from tensoropt.search.single_cost import single_cost
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem.contraction import Contraction
+from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.problem.pareto import spread
+from tensoropt.problem.problem import Problem
+from tensoropt.problem.resolution import Resolution
+from tensoropt.problem.single_cost import single_cost
+from tensoropt.space.followers import contracted
+from tensoropt.space.repeated_cells import with_repeated_cells
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["SpaceTracker"]
 
@@ -47,7 +47,7 @@ _DEEP_JOINT_CONFIGURATIONS = 1 << 22
 
 
 class SpaceTracker:
-    """Frontier tracking of a space, over the operators that decide (`tensoropt.search.followers`).
+    """Frontier tracking of a space, over the operators that decide (`tensoropt.space.followers`).
 
     Attributes:
         space: configurations and their costs.
@@ -161,7 +161,7 @@ class SpaceTracker:
         told apart in the steps of `Resolution.of`, too: beside what was found there are the strategies on the exact
         frontier of costs so rounded. The fastest and the smallest one are those of the costs as they are. Each point
         has its costs as they are. Of very deep models it is over strategies in which layers in a row decide as one
-        (`tensoropt.search.layers`).
+        (`tensoropt.problem.repeated_layers`).
 
         Args:
             epsilon: see `track_frontier`.

@@ -23,10 +23,10 @@ from tensoropt.ft.order import Order, fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.ft.workshop import Factor, TooLongError, Workshop, choice, nothing, unit
-from tensoropt.search.grid import coarsest_step
-from tensoropt.search.problem import FloatArray, IntArray, Problem
-from tensoropt.search.result import Frontier, frontier_of
-from tensoropt.search.tables import FrontierTable
+from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.problem.frontier_tables import FrontierTable
+from tensoropt.problem.problem import FloatArray, IntArray, Problem
+from tensoropt.problem.units import coarsest_step
 
 __all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "cost_graph_of", "track_frontier"]
 

@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from tensoropt.ft.origin import Choice, Fold, Join, Origin, copy_of
-from tensoropt.search.frontier import reduce_segments
-from tensoropt.search.problem import FloatArray
-from tensoropt.search.result import Elimination
-from tensoropt.search.tables import Box, Folded, FrontierTable, Joined, Prune, fold, join
+from tensoropt.problem.frontier import Elimination
+from tensoropt.problem.frontier_tables import Box, Folded, FrontierTable, Joined, Prune, fold, join
+from tensoropt.problem.pareto import reduce_segments
+from tensoropt.problem.problem import FloatArray
 
 __all__ = ["Factor", "Limits", "Reach", "Taken", "TooLongError", "Workshop", "choice", "nothing", "unit"]
 
@@ -151,7 +151,7 @@ class Workshop:
     Attributes:
         names: per variable, the names of its nodes.
         rank: per variable, its place in topological order.
-        ratio: thinning per elimination, see `tensoropt.search.tables.join`; 0.0 for exact.
+        ratio: thinning per elimination, see `tensoropt.problem.frontier_tables.join`; 0.0 for exact.
         pool: threads, or None.
         left: candidates that products may still have before they are refused.
         steps: what was done, in order.
@@ -302,7 +302,7 @@ class Workshop:
         prune: Prune | None,
         box: Box | None,
     ) -> Joined:
-        """`tensoropt.search.tables.join`, once for the same tables if nothing is pruned."""
+        """`tensoropt.problem.frontier_tables.join`, once for the same tables if nothing is pruned."""
         key = (id(left), left_axes, id(right), right_axes, lengths, keep, ratio)
         known = self.joined.get(key) if prune is None else None
         if known is None:

@@ -13,8 +13,8 @@ from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.neighbours import find_regions
 from tensoropt.mcmc.sums import Sums
-from tensoropt.search.problem import FloatArray, Problem
-from tensoropt.search.stages import TICKS_PER_S, Ints
+from tensoropt.problem.problem import FloatArray, Problem
+from tensoropt.space.work import TICKS_PER_S, Ints
 
 __all__ = ["AdditiveCost", "AdditiveProblem"]
 

@@ -18,10 +18,10 @@ from tensoropt.mcmc.memory import Memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.proposals import PROGRESS, PROPOSAL, run_additive, run_delta, run_full, take
 from tensoropt.mcmc.sums import sum_of
-from tensoropt.search.stages import TICKS_PER_S, Ints
 from tensoropt.simulate.network import Network
 from tensoropt.simulate.simulator import NO_LIMIT, Simulator
 from tensoropt.simulate.state import Records
+from tensoropt.space.work import TICKS_PER_S, Ints
 
 __all__ = ["AdditiveChain", "Chain", "ChainResult", "MarkovChain", "Report", "Stop"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.stages import Ints
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.work import Ints
 
 __all__ = ["DeviceMemory"]
 

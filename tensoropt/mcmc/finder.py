@@ -17,11 +17,11 @@ from tensoropt.mcmc.options import Mcmc
 from tensoropt.mcmc.search import network_of, search_problem, search_space
 from tensoropt.mcmc.whole_space import WholeSpaceResult, search_whole_space, whole_space
 from tensoropt.plan.configuration import Configuration
+from tensoropt.problem.frontier import frontier_of
 from tensoropt.search.finding import Found, Start
-from tensoropt.search.followers import contracted
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.result import frontier_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.followers import contracted
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["find", "find_in_whole_space"]
 

@@ -11,11 +11,11 @@ from tensoropt.mcmc.options import Initial, Mcmc
 from tensoropt.mcmc.search import RANDOM, moves_of, network_of, random_strategy
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.finding import Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
-from tensoropt.search.result import FrontierPoint
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["assignment_of", "configurations_of", "initial_of"]
 

@@ -8,9 +8,9 @@ from tensoropt.mcmc.additive import AdditiveProblem
 from tensoropt.mcmc.chain import AdditiveChain, Chain, Stop
 from tensoropt.mcmc.memory import no_memory
 from tensoropt.mcmc.proposals import PROGRESS, take
-from tensoropt.search.problem import Problem
-from tensoropt.search.stages import Ints, Route, Signature, Tables, Way, Work
+from tensoropt.problem.problem import Problem
 from tensoropt.simulate.network import Network
+from tensoropt.space.work import Ints, Route, Signature, Tables, Way, Work
 
 __all__ = ["load_kernels"]
 
@@ -39,6 +39,6 @@ class _NoRoutes:
     """Ways that are all empty."""
 
     def row(self, table: int, start: int) -> tuple[Ints, Ints, Ints, list[Signature]]:
-        """See :class:`tensoropt.search.stages.Routes`."""
+        """See :class:`tensoropt.space.work.Routes`."""
         nothing = np.zeros(0, np.int64)
         return np.zeros(2, np.int64), nothing, nothing, []

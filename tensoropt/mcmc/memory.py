@@ -10,8 +10,8 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.mcmc.sums import Sums
-from tensoropt.search.problem import FloatArray, IntArray
-from tensoropt.search.stages import Ints
+from tensoropt.problem.problem import FloatArray, IntArray
+from tensoropt.space.work import Ints
 
 __all__ = ["Memory", "limited_memory", "no_memory"]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.search.problem import FloatArray
-from tensoropt.search.stages import Ints
+from tensoropt.problem.problem import FloatArray
+from tensoropt.space.work import Ints
 
 __all__ = ["MoveSets", "Moves", "Region"]
 

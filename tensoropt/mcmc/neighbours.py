@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensoropt.mcmc.moves import Region
-from tensoropt.search.problem import FloatArray, IntArray, Problem
-from tensoropt.search.stages import Ints
+from tensoropt.problem.problem import FloatArray, IntArray, Problem
+from tensoropt.space.work import Ints
 
 __all__ = ["find_regions"]
 

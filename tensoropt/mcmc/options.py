@@ -15,8 +15,8 @@ from tensoropt.mcmc.chain import Stop
 from tensoropt.mcmc.search import RANDOM, Run
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.registry import finders
-from tensoropt.search.result import FrontierPoint
 
 __all__ = ["Initial", "Mcmc"]
 

@@ -17,14 +17,14 @@ from tensoropt.mcmc.memory import limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.neighbours import find_regions
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.followers import follow
-from tensoropt.search.problem import Problem
+from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
+from tensoropt.problem.problem import Problem
 from tensoropt.search.registry import get_finder
-from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.stages import TICKS_PER_S, Ints
 from tensoropt.simulate.network import Network
 from tensoropt.simulate.step import network_of
+from tensoropt.space.followers import follow
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.work import TICKS_PER_S, Ints
 
 __all__ = [
     "RANDOM",
@@ -91,7 +91,7 @@ class Run(NamedTuple):
 
 
 def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -> Moves:
-    """What proposals change: operators that decide, with those that follow them (`tensoropt.search.followers`).
+    """What proposals change: operators that decide, with those that follow them (`tensoropt.space.followers`).
 
     Args:
         space: of strategies.

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensoropt.search.problem import IntArray
-from tensoropt.search.stages import Ints
+from tensoropt.problem.problem import IntArray
 from tensoropt.simulate.compiled import compiled, inlined
+from tensoropt.space.work import Ints
 
 __all__ = ["Sums", "change_of", "sum_of"]
 

@@ -18,10 +18,10 @@ from tensoropt.mcmc import Chain, Network, Simulator, Stop, moves_of, network_of
 from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.plan.configuration import Configuration, at, place_of
-from tensoropt.search.propagation import Actions, Followed, Follower, parameter_side, placed
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.stages import TICKS_PER_S
 from tensoropt.simulate import NO_LIMIT
+from tensoropt.space.propagation import Actions, Followed, Follower, parameter_side, placed
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.work import TICKS_PER_S
 
 __all__ = ["Mover", "WholeSpaceResult", "modules_of", "search_whole_space", "whole_space"]
 

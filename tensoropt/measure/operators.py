@@ -16,7 +16,7 @@ from tensoropt.cost import Curve, OpProfile, OpTime
 from tensoropt.errors import PlanError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
 from tensoropt.exec.engines.settings import setting
-from tensoropt.exec.primitive_cache import uncache_products
+from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.measure.cache import OPERATORS
 from tensoropt.measure.candidates import Candidate, Space, candidates_of, in_batches, likeliest_first, runs_of
 from tensoropt.measure.curves import CURVES, Optimizer, iteration_seconds, measure_curves, optimizer_key

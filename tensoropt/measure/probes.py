@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, has_rule
 from tensoropt.graph.rule import OpRule

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensoropt.pase.tables import TimeTables
-from tensoropt.search.problem import FloatArray, IntArray
+from tensoropt.problem.problem import FloatArray, IntArray
 
 __all__ = ["Bounds"]
 

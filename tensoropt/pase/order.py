@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensoropt.errors import ProblemError
-from tensoropt.search.elimination import eliminations
+from tensoropt.problem.elimination import eliminations
 
 __all__ = ["VertexOrder", "breadth_first", "connected_parts", "generate_seq"]
 

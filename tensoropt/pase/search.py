@@ -15,8 +15,8 @@ from tensoropt.pase.best import BestStrategy
 from tensoropt.pase.bounds import Bounds
 from tensoropt.pase.order import VertexOrder, breadth_first, connected_parts, generate_seq
 from tensoropt.pase.tables import Decision, TimeTables
-from tensoropt.search.problem import IntArray, Problem
-from tensoropt.search.result import Frontier, frontier_of
+from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.problem.problem import IntArray, Problem
 
 __all__ = ["ORDERS", "fastest_point", "find_best_strategy"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.search.problem import FloatArray, IntArray, Problem, same_memory
-from tensoropt.search.variables import VariableTable, node_variables, tables_over_variables
+from tensoropt.problem.problem import FloatArray, IntArray, Problem, same_memory
+from tensoropt.problem.variables import VariableTable, node_variables, tables_over_variables
 
 __all__ = ["MAX_TABLE_ENTRIES", "Decision", "TimeTables"]
 

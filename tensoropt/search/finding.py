@@ -10,9 +10,9 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.plan.configuration import Configuration
+from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.options import MemoryLimit, choose
-from tensoropt.search.result import Frontier, FrontierPoint, frontier_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["NO_LIMIT", "Found", "Known", "Start", "space_of_one_strategy"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensoropt.errors import ProblemError
-from tensoropt.search.result import Frontier, FrontierPoint
+from tensoropt.problem.frontier import Frontier, FrontierPoint
 
 __all__ = ["OPTIONS", "RESERVE", "MemoryLimit", "choose", "mini_memory", "mini_time", "turning_point"]
 

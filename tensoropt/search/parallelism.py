@@ -33,7 +33,7 @@ class ParallelismRow:
         time_s: predicted seconds per step of the fastest strategy that fits; None where there is none.
         network_time_s: the part of it that is communication.
         memory_bytes: what it takes per device, added up over operators as searches and limits count it.
-        peak_bytes: the most that a device holds at any time of a step, with temporaries (`tensoropt.search.peak`).
+        peak_bytes: the most that a device holds at any time of a step, with temporaries (`tensoropt.space.peak`).
         samples_per_s: throughput; None also where the model's inputs have no common batch.
         cost_per_hour: of all devices, in the unit of the price; None without a price.
         cost_per_million_samples: the same.

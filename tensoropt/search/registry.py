@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from tensoropt.errors import PlanError, ProblemError
+from tensoropt.problem.frontier import Frontier
+from tensoropt.problem.problem import Problem
 from tensoropt.search.finding import NO_LIMIT, Found, Start
-from tensoropt.search.followers import contracted
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.problem import Problem
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.followers import contracted
+from tensoropt.space.space import SearchSpace
 
 __all__ = [
     "Finder",

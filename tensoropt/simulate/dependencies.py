@@ -8,9 +8,9 @@ their complement, ``~slot``: simulation need not look up what else they wait for
 
 from __future__ import annotations
 
-from tensoropt.search.stages import Ints
 from tensoropt.simulate.compiled import compiled, inlined
 from tensoropt.simulate.state import FORWARD, WAY, WAY_BACK, DeviceClasses, Graph, State
+from tensoropt.space.work import Ints
 
 __all__ = ["lane_of", "link_all", "predecessors", "route", "successors", "tasks_after", "tasks_before", "update_links"]
 

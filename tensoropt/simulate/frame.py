@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensoropt.search.stages import Ints, Signature
 from tensoropt.simulate.state import SIGNATURE, DeviceClasses
+from tensoropt.space.work import Ints, Signature
 
 __all__ = ["Frame"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensoropt.search.stages import Ints
 from tensoropt.simulate.compiled import compiled
 from tensoropt.simulate.dependencies import lane_of, predecessors, route, successors
 from tensoropt.simulate.ready_queue import pop, push
 from tensoropt.simulate.state import DeviceClasses, Graph, State
+from tensoropt.space.work import Ints
 
 __all__ = ["count_tasks", "find_paths", "missing_rows", "simulate_full"]
 

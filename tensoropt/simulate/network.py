@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.errors import ProblemError
-from tensoropt.search.stages import Ints, Route, Routes, Signature, Tables, ticks
 from tensoropt.simulate.frame import Frame
 from tensoropt.simulate.slots import lay_out
 from tensoropt.simulate.state import Graph
+from tensoropt.space.work import Ints, Route, Routes, Signature, Tables, ticks
 
 __all__ = ["IMPOSSIBLE", "Network"]
 
@@ -186,7 +186,7 @@ class Network:
         return self._put(np.array(stages, np.int64).reshape(-1))
 
     def _add_paths(self, lengths: Ints, stage_ticks: Ints, signs: Ints, signatures: list[Signature]) -> Ints:
-        """Many paths at once; see :class:`tensoropt.search.stages.Routes`."""
+        """Many paths at once; see :class:`tensoropt.space.work.Routes`."""
         number = np.array([self._sign(signature) for signature in signatures], np.int64)
         stages = np.stack([stage_ticks, number[signs] if len(signs) else signs], axis=1).reshape(-1)
         content, width = stages.astype(np.int64).tobytes(), 2 * np.dtype(np.int64).itemsize

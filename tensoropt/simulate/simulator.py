@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.search.stages import TICKS_PER_S, Ints
 from tensoropt.simulate import state as records
 from tensoropt.simulate.changes import undo
 from tensoropt.simulate.checkpoints import find_bottom_levels, set_checkpoints
@@ -18,6 +17,7 @@ from tensoropt.simulate.full import count_tasks, find_paths, missing_rows, simul
 from tensoropt.simulate.network import Network
 from tensoropt.simulate.state import DeviceClasses, Graph, Records, State, zeros
 from tensoropt.simulate.timeline import Resource, Task, Timeline
+from tensoropt.space.work import TICKS_PER_S, Ints
 
 __all__ = ["NO_LIMIT", "Simulator"]
 

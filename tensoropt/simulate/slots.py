@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.search.stages import Ints, Route, Tables, Way
 from tensoropt.simulate.state import BACKWARD, EDGE, FORWARD, OPERATOR, SLOT, WAY, WAY_BACK, Graph, Records
+from tensoropt.space.work import Ints, Route, Tables, Way
 
 __all__ = ["lay_out"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensoropt.search.stages import Ints
+from tensoropt.space.work import Ints
 
 __all__ = ["BACKWARD", "FORWARD", "WAY", "WAY_BACK", "DeviceClasses", "Graph", "Records", "State", "record", "zeros"]
 

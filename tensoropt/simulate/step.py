@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensoropt.search.breakdown import Breakdown, levels_of
-from tensoropt.search.result import FrontierPoint
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.simulate.network import Network
 from tensoropt.simulate.simulator import Simulator
 from tensoropt.simulate.timeline import Timeline
+from tensoropt.space.breakdown import Breakdown, levels_of
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["network_of", "simulate", "step_seconds"]
 

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture
 def model() -> Iterator[object]:
     """The empty model that the test's mirrored calls build."""
-    from tensoropt.api.model import current_model, leave_graph, reset_default_graph
+    from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
 
     reset_default_graph()
     yield current_model()

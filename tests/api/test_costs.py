@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tensoropt
-from tensoropt.api.costs import check_costs
+from tensoropt.api.session.costs import check_costs
 from tensoropt.cluster import COLLECTIVE_KINDS, Topology
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import OpProfile

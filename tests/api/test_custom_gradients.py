@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api.importer import import_graph
+from tensoropt.api.frontend.importer import import_graph
 from tensoropt.errors import GraphError
 
 pytestmark = pytest.mark.tf
@@ -37,7 +37,7 @@ def test_silu_has_tensorflows_values_and_imports(model: Any) -> None:
     values = np.linspace(-3.0, 3.0, 8).astype(np.float32)
     x = tensoropt.placeholder(tensoropt.float32, [8], name="x")
     y = tensoropt.nn.silu(x, beta=1.5)
-    import_graph(tensoropt.api.model.current_model().graph, losses=[y.name])
+    import_graph(tensoropt.api.mirror.model.current_model().graph, losses=[y.name])
     with tf.compat.v1.Session(graph=y.graph) as session:
         found = session.run(y, {x: values})
     np.testing.assert_allclose(found, values / (1 + np.exp(-1.5 * values)), rtol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensoropt.api.difference import TOLERANCES, Expected, difference, expected_gradients, tolerance_of
+from tensoropt.api.session.difference import TOLERANCES, Expected, difference, expected_gradients, tolerance_of
 
 pytestmark = pytest.mark.pure
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensoropt.api.agreement import ValueDigests
+from tensoropt.api.session.agreement import ValueDigests
 from tensoropt.errors import CollectiveError
 from tests.mpi_support import run_mpi
 
@@ -96,7 +96,7 @@ def test_variables_that_differ_are_counted() -> None:
 _THREADS = """
 import threading
 import tensoropt
-from tensoropt.api.job import current_job
+from tensoropt.api.session.job import current_job
 
 tensoropt.init()
 count = tensoropt.get_variable("count", [], initializer=tensoropt.initializers.zeros(), trainable=False)

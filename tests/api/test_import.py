@@ -22,7 +22,7 @@ def _run(code: str) -> subprocess.CompletedProcess[str]:
         "from tensoropt import errors, graph, layout",
         "import tensoropt; assert tensoropt.errors.LayoutError",
         "import tensoropt; assert not hasattr(tensoropt, '__wrapped__')",
-        "import tensoropt.api.model, tensoropt.api.mirror",
+        "import tensoropt.api.mirror.model, tensoropt.api.mirror.lookup",
     ],
 )
 def test_import_loads_no_tensorflow_no_mpi_and_leaves_the_environment(statement: str) -> None:

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 import tensoropt as to
-from tensoropt.api.importer import import_graph, import_operators, static_shapes
-from tensoropt.api.model import Model, current_model
-from tensoropt.api.strategy import ImportedModel, import_model
+from tensoropt.api.frontend.imported_model import ImportedModel, import_model
+from tensoropt.api.frontend.importer import import_graph, import_operators, static_shapes
+from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -353,8 +353,8 @@ def test_operators_come_in_the_order_in_which_they_were_built() -> None:
 _PROGRAM = """
 import sys
 import tensoropt as to
-from tensoropt.api.model import current_model
-from tensoropt.api.strategy import import_model
+from tensoropt.api.mirror.model import current_model
+from tensoropt.api.frontend.imported_model import import_model
 to.set_random_seed(int(sys.argv[1]))
 x = to.placeholder(to.float32, [8, 6], name="x")
 w = to.get_variable("w", [6, 4])

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api.model import Model, leave_graph
+from tensoropt.api.mirror.model import Model, leave_graph
 from tensoropt.errors import GraphError
 
 pytestmark = pytest.mark.tf

@@ -54,7 +54,7 @@ def pretended(tmp_path: Path) -> Path:
     return tmp_path
 
 
-_LOAD = "from tensoropt.api.loading import load_tensorflow\nload_tensorflow()"
+_LOAD = "from tensoropt.api.mirror.loading import load_tensorflow\nload_tensorflow()"
 
 
 @pytest.mark.pure

@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api.mirror import MirrorNamespace, UnsupportedError
-from tensoropt.api.model import Model, current_model, leave_graph, reset_default_graph
-from tensoropt.api.namespaces import (
+from tensoropt.api.mirror.lookup import MirrorNamespace, UnsupportedError
+from tensoropt.api.mirror.model import Model, current_model, leave_graph, reset_default_graph
+from tensoropt.api.mirror.namespaces import (
     CONTEXT_CLASSES,
     NAMESPACES,
     OWN,
@@ -143,7 +143,7 @@ def test_own_name_is_the_object_its_module_declares(dotted: str) -> None:
 
 
 def test_every_step_of_a_job_is_a_name_of_the_package() -> None:
-    assert OURS == set(importlib.import_module("tensoropt.api.runtime").__all__)
+    assert OURS == set(importlib.import_module("tensoropt.api.session.runtime").__all__)
 
 
 @pytest.mark.parametrize("dotted", sorted(EXCEPTIONS))

@@ -132,7 +132,7 @@ def test_points_of_the_frontier_are_options() -> None:
 
 def test_a_saved_frontier_gives_the_same_plans() -> None:
     import tensoropt
-    from tensoropt.search import Frontier
+    from tensoropt.problem import Frontier
 
     build()
     frontier = tensoropt.find_frontier(cpu(4), feed="global")
@@ -147,7 +147,7 @@ def test_a_saved_frontier_gives_the_same_plans() -> None:
 
 def test_a_frontier_with_a_malformed_provenance_is_refused() -> None:
     import tensoropt
-    from tensoropt.search import Frontier
+    from tensoropt.problem import Frontier
 
     build()
     data = json.loads(tensoropt.find_frontier(cpu(2)).to_json())
@@ -385,11 +385,11 @@ def test_more_devices_than_samples_need_a_larger_batch() -> None:
 def test_plans_whose_temporaries_do_not_fit_give_way_to_smaller_ones(
     peaks: list[int], chosen: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tensoropt.api.choosing import find_plan
+    from tensoropt.api.find.choosing import find_plan
     from tensoropt.ft import track_frontier
     from tensoropt.layout import Mesh
     from tensoropt.plan.plan import Plan
-    from tensoropt.search.problem import Problem
+    from tensoropt.problem.problem import Problem
 
     memory = [1.0, 2.0, 3.0, 4.0]
     frontier = track_frontier(Problem(["a"], [memory[::-1]], [memory]))
@@ -420,9 +420,9 @@ def test_data_parallelism_that_does_not_fit_points_to_strategies_that_do() -> No
 
 
 def test_the_least_memory_is_found_without_times() -> None:
-    from tensoropt.api.model import current_model
-    from tensoropt.api.planning import Planner
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.find.planner import Planner
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
 
     build()
     imported = import_model(current_model())
@@ -433,9 +433,9 @@ def test_the_least_memory_is_found_without_times() -> None:
 
 
 def test_what_fewer_devices_take_bounds_what_more_take() -> None:
-    from tensoropt.api.model import current_model
-    from tensoropt.api.planning import Planner
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.find.planner import Planner
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
 
     build()
     planner = Planner(import_model(current_model()), "data_parallel", current_model())

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from tensoropt.api.model import Model
-from tensoropt.api.planning import Planner
-from tensoropt.api.strategy import ImportedModel
+from tensoropt.api.find.planner import Planner
+from tensoropt.api.frontend.imported_model import ImportedModel
+from tensoropt.api.mirror.model import Model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import OpProfile
 from tensoropt.graph.graph import Graph

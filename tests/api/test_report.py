@@ -41,12 +41,12 @@ def test_kept_copies_are_shown_only_where_a_plan_chooses_among_them() -> None:
 
 def test_a_plan_that_places_an_operator_is_shown_though_it_cannot_run() -> None:
     import tensoropt
-    from tensoropt.api.job import current_job
-    from tensoropt.api.strategy import load_plan
+    from tensoropt.api.frontend.imported_model import load_plan
+    from tensoropt.api.session.job import current_job
     from tensoropt.cost import AnalyticCost
     from tensoropt.errors import PlanError
     from tensoropt.plan.configuration import Configuration, at
-    from tensoropt.search.space import SearchSpace
+    from tensoropt.space.space import SearchSpace
 
     tensoropt.reset_default_graph()
     x = tensoropt.placeholder(tensoropt.float32, [8, 64], name="x")

@@ -100,7 +100,7 @@ def test_notes_are_of_the_frontier_that_a_plan_is_of_though_others_were_tracked_
     import tensoropt
     from tensoropt.cluster import preset
     from tensoropt.ft import space as spaces
-    from tensoropt.search.result import Frontier
+    from tensoropt.problem.frontier import Frontier
 
     build()
     monkeypatch.setattr(spaces, "_SMALL", 0)
@@ -223,7 +223,7 @@ def test_chains_end_by_their_options() -> None:
 
 def test_the_whole_space_is_for_planning_only() -> None:
     import tensoropt
-    from tensoropt.api.choosing import check_search
+    from tensoropt.api.find.choosing import check_search
 
     build()
     one, other = (
@@ -308,7 +308,7 @@ def test_points_are_found_already() -> None:
 
 def test_baselines_that_place_layers_are_for_planning_only(tmp_path: Path) -> None:
     import tensoropt
-    from tensoropt.api.choosing import check_search
+    from tensoropt.api.find.choosing import check_search
 
     build()
     plan = find(search="model_parallel", devices=2)

@@ -162,8 +162,8 @@ def test_an_op_without_a_rule_warns_with_its_price(caplog: pytest.LogCaptureFixt
 
 def test_every_optimizer_of_a_variable_keeps_slots_of_its_own() -> None:
     import tensoropt
-    from tensoropt.api.model import current_model
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
 
     w = tensoropt.get_variable("w", [4])
     loss = tensoropt.reduce_sum(tensoropt.square(w))

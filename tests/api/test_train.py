@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api.model import Model, OptimizerSpec, TrainStep, reset_default_graph
-from tensoropt.api.train import GradientHandle
+from tensoropt.api.mirror.model import Model, OptimizerSpec, TrainStep, reset_default_graph
+from tensoropt.api.mirror.train import GradientHandle
 from tensoropt.errors import GraphError
 
 pytestmark = pytest.mark.tf

@@ -18,9 +18,9 @@ from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search import Frontier, Problem, brute_force
-from tensoropt.search.followers import contracted
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Frontier, Problem, brute_force
+from tensoropt.space.followers import contracted
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import convolutions, embedding, mlp, remembering, tied
 
 pytestmark = pytest.mark.pure

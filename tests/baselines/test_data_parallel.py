@@ -12,7 +12,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.configuration import DEFER, Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import embedding, mlp, tied
 
 pytestmark = pytest.mark.pure

@@ -14,8 +14,8 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.plan import Plan
-from tensoropt.search.propagation import follow
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.propagation import follow
+from tensoropt.space.space import SearchSpace
 from tests.examples.small_models import imported, small_space
 from tests.plan.small_graphs import mlp, tied
 

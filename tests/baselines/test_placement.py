@@ -16,7 +16,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Graph
 from tensoropt.search import get_finder
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.examples.small_models import imported, small_space
 from tests.plan.small_graphs import mlp, tied
 

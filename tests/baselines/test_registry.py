@@ -8,7 +8,7 @@ from tensoropt.errors import PlanError
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.plan.configuration import is_legal
 from tensoropt.search import finders
-from tensoropt.search.cells import with_repeated_cells
+from tensoropt.space.repeated_cells import with_repeated_cells
 from tests.examples.small_models import SMALL, small_space
 
 pytestmark = pytest.mark.tf

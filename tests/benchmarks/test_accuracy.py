@@ -20,8 +20,8 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.ft import track_frontier
-from tensoropt.search.result import Frontier
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem.frontier import Frontier
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp
 
 pytestmark = pytest.mark.pure

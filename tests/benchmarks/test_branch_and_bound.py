@@ -16,9 +16,9 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
 from tensoropt.layout import Coarsening
 from tensoropt.mcmc import Moves, search_strategy
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.stages import TICKS_PER_S
 from tensoropt.simulate import Network, Simulator, network_of
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.work import TICKS_PER_S
 from tests.plan.small_graphs import mlp
 from tests.simulate.random_networks import random_network
 

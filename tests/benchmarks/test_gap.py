@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.gap import above, beside, main
 from tensoropt.ft.lower_bounds import LowerBounds
-from tensoropt.search import Frontier, Problem
-from tensoropt.search.result import frontier_of
+from tensoropt.problem import Frontier, Problem
+from tensoropt.problem.frontier import frontier_of
 
 pytestmark = pytest.mark.tf
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.tf
 @pytest.fixture(autouse=True)
 def eager_afterwards() -> Iterator[None]:
     """A thread that is back in eager mode after each test."""
-    from tensoropt.api.model import leave_graph
+    from tensoropt.api.mirror.model import leave_graph
 
     yield
     leave_graph()

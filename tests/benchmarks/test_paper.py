@@ -28,7 +28,7 @@ _MODELS = sorted(_SMALL)
 @pytest.fixture(autouse=True)
 def eager_afterwards() -> Iterator[None]:
     """A thread that is back in eager mode after each test."""
-    from tensoropt.api.model import leave_graph
+    from tensoropt.api.mirror.model import leave_graph
 
     yield
     leave_graph()
@@ -79,8 +79,8 @@ def test_the_frontier_is_never_above_a_baseline(model: str) -> None:
 @pytest.mark.parametrize("model", _MODELS)
 def test_the_frontier_is_the_same_by_each_method_and_number_of_threads(model: str) -> None:
     from tensoropt.ft import track_frontier
-    from tensoropt.search.followers import contracted
-    from tensoropt.search.resolution import Resolution
+    from tensoropt.problem.resolution import Resolution
+    from tensoropt.space.followers import contracted
 
     whole = contracted(_tracked(model)[0]).problem
     problem = Resolution.of(whole).rounded(whole)

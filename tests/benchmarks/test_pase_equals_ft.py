@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensoropt.search.followers import contracted
+from tensoropt.space.followers import contracted
 from tests.examples.small_models import SMALL, small_space
 
 pytestmark = pytest.mark.tf

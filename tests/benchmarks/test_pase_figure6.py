@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tf
 @pytest.fixture(autouse=True)
 def eager_afterwards() -> Iterator[None]:
     """A thread that is back in eager mode after each test."""
-    from tensoropt.api.model import leave_graph
+    from tensoropt.api.mirror.model import leave_graph
 
     yield
     leave_graph()

@@ -16,9 +16,9 @@ from tensoropt.mcmc.whole_space import Mover, modules_of, whole_space
 from tensoropt.pase import fastest_point
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.propagation import Actions
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.propagation import Actions
+from tensoropt.space.repeated_cells import with_repeated_cells
+from tensoropt.space.space import SearchSpace
 from tests.examples.small_models import imported
 
 pytestmark = pytest.mark.tf

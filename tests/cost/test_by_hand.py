@@ -18,10 +18,10 @@ from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import KEEPS
-from tensoropt.search.breakdown import Breakdown
-from tensoropt.search.rows import rows_seconds
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.traffic import sent_bytes
+from tensoropt.space.breakdown import Breakdown
+from tensoropt.space.rows import rows_seconds
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.traffic import sent_bytes
 from tests.plan.small_graphs import embedding, operator
 
 pytestmark = pytest.mark.pure

@@ -27,7 +27,7 @@ from tensoropt.graph.registry import rule_of
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Coarsening, Resharder, StepKind
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import embedding, mlp, operator
 
 pytestmark = pytest.mark.pure

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 __all__ = ["SMALL", "imported", "small_space"]
 
@@ -37,8 +37,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 def imported(name: str, batch_size: int, **sizes: Any) -> Any:
     """The logical graph of a model, with the thread back in eager mode."""
     from examples.models import MODELS
-    from tensoropt.api.model import current_model, leave_graph, reset_default_graph
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
 
     reset_default_graph()
     MODELS[name](batch_size=batch_size, **sizes)

@@ -74,7 +74,7 @@ def _lstm(features: int, hidden: int) -> int:
 @pytest.fixture
 def model() -> Iterator[Any]:
     """The empty model under construction, and a thread that is back in eager mode after it."""
-    from tensoropt.api.model import current_model, leave_graph, reset_default_graph
+    from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
 
     reset_default_graph()
     yield current_model()
@@ -82,7 +82,7 @@ def model() -> Iterator[Any]:
 
 
 def _next_model() -> Any:
-    from tensoropt.api.model import current_model, reset_default_graph
+    from tensoropt.api.mirror.model import current_model, reset_default_graph
 
     reset_default_graph()
     return current_model()
@@ -129,11 +129,11 @@ def test_flexflows_recurrent_models_have_the_parameters_of_their_layers(model: A
 @pytest.mark.parametrize("name", ["rnntc", "rnnlm", "nmt"])
 def test_unrolled_cells_are_repeated_cells(model: Any, name: str) -> None:
     """However many steps, there is the same number of different operators."""
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
     from tensoropt.cluster.presets import p100
     from tensoropt.cost import AnalyticCost
-    from tensoropt.search.cells import repeated_cells
-    from tensoropt.search.space import SearchSpace
+    from tensoropt.space.repeated_cells import repeated_cells
+    from tensoropt.space.space import SearchSpace
 
     groups = []
     for steps in (12, 16):
@@ -161,7 +161,7 @@ def test_transformer_shares_one_embedding(model: Any) -> None:
 
 
 def test_every_layer_of_bert_reads_one_mask(model: Any) -> None:
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
 
     MODELS["bert_large"](batch_size=4, layers=5, width=8, heads=2, length=6, predictions=2, vocabulary=12)
     graph = import_model(model).graph

@@ -9,8 +9,9 @@ import time
 
 from tensoropt.baselines.baseline import does_not_apply, single
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search import Frontier, register_baseline
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Frontier
+from tensoropt.search import register_baseline
+from tensoropt.space.space import SearchSpace
 
 
 @register_baseline("no_split")

@@ -9,7 +9,8 @@ import time
 
 import numpy as np
 
-from tensoropt.search import Frontier, Problem, frontier_of, register_search
+from tensoropt.problem import Frontier, Problem, frontier_of
+from tensoropt.search import register_search
 
 
 @register_search("descent")

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.search import Finder, frontier_of
+from tensoropt.problem import frontier_of
+from tensoropt.search import Finder
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import register
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
 from tensoropt.exec.engines.mpi_engine import MpiEngine
-from tensoropt.exec.replicas import copies_apart
+from tensoropt.exec.program.replicas import copies_apart
 from tests.exec.random_runs import (
     differences,
     first_difference,

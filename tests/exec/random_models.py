@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensoropt as to
-from tensoropt.api.model import current_model, leave_graph, reset_default_graph
+from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
 
 __all__ = ["RandomModel", "build_model"]
 

@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.difference import Expected, difference, expected_gradients, largest, tolerance_of
-from tensoropt.api.job import trainings
-from tensoropt.api.model import Model, current_model
-from tensoropt.api.reference import InitialValues, Reference
-from tensoropt.api.seeds import resolve_seeds, with_seeds
-from tensoropt.api.strategy import ImportedModel, import_model
+from tensoropt.api.frontend.imported_model import ImportedModel, import_model
+from tensoropt.api.mirror.model import Model, current_model
+from tensoropt.api.session.difference import Expected, difference, expected_gradients, largest, tolerance_of
+from tensoropt.api.session.job import trainings
+from tensoropt.api.session.reference import InitialValues, Reference
+from tensoropt.api.session.seeds import resolve_seeds, with_seeds
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.executor import Executor
-from tensoropt.exec.fetch import Fetch, GradientOf
-from tensoropt.exec.stored import Stored
+from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.fetch import Fetch, GradientOf
+from tensoropt.exec.program.stored import Stored
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import keep_choices
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.cost.odd_cost import OddCost
 from tests.exec.random_models import RandomModel, build_model
 

@@ -21,7 +21,7 @@ from tensoropt.cluster.topology import Level, Topology
 from tensoropt.cost import AnalyticCost
 from tensoropt.exec.engines.launch import install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.mpi_engine import MpiEngine
-from tensoropt.exec.resharding import reshard, reshard_edge
+from tensoropt.exec.program.resharding import reshard, reshard_edge
 from tensoropt.layout import Layout, Mesh, ReshardTable, Step, reshard_table
 from tests.exec.layout_states import mistake, pieces, whole_tensor
 

@@ -15,7 +15,7 @@ RANKS = 2
 
 @pytest.fixture(autouse=True)
 def empty_model() -> Iterator[None]:
-    from tensoropt.api.model import leave_graph, reset_default_graph
+    from tensoropt.api.mirror.model import leave_graph, reset_default_graph
 
     reset_default_graph()
     yield
@@ -25,11 +25,11 @@ def empty_model() -> Iterator[None]:
 def on_every_rank(check: Callable[[Any, int], Any], option: str = "data_parallel", devices: int = RANKS) -> list[Any]:
     """Builds ``x @ w + 1`` (x of 4×3, w of 3×2, of ones) on every rank and calls ``check(executor, rank)``."""
     import tensoropt
-    from tensoropt.api.job import trainings
-    from tensoropt.api.model import current_model
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
+    from tensoropt.api.session.job import trainings
     from tensoropt.cluster.presets import cpu
-    from tensoropt.exec.executor import Executor
+    from tensoropt.exec.program.executor import Executor
     from tests.thread_world import run_threads, session_config
 
     x = tensoropt.placeholder(tensoropt.float32, [4, 3], name="x")
@@ -82,8 +82,8 @@ def test_a_variable_is_held_in_pieces_and_fetched_whole() -> None:
 
 
 def test_copies_that_have_come_apart_are_made_equal_after_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensoropt.exec import executor as executors
-    from tensoropt.exec.stored import Stored
+    from tensoropt.exec.program import executor as executors
+    from tensoropt.exec.program.stored import Stored
 
     monkeypatch.setattr(executors, "LEVEL_STEPS", 2)
     feeds = {"x": np.ones((4, 3), np.float32)}
@@ -148,7 +148,7 @@ def test_a_program_is_built_once_and_holds_only_what_it_needs() -> None:
 
 
 def test_the_gradient_of_a_step_is_fetched_whole() -> None:
-    from tensoropt.exec.fetch import GradientOf
+    from tensoropt.exec.program.fetch import GradientOf
     from tensoropt.graph.spec import TensorId
 
     x = np.arange(12, dtype=np.float32).reshape(4, 3) / 12
@@ -228,11 +228,11 @@ def test_a_plan_for_another_number_of_devices_is_refused() -> None:
 def on_the_model(runs: Callable[[Any, int], Any], values: dict[str, np.ndarray], option: str = "data_parallel") -> Any:
     """Plans the current model, fills its variables on every rank and calls ``runs(executor, rank)`` there."""
     import tensoropt
-    from tensoropt.api.job import trainings
-    from tensoropt.api.model import current_model
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
+    from tensoropt.api.session.job import trainings
     from tensoropt.cluster.presets import cpu
-    from tensoropt.exec.executor import Executor
+    from tensoropt.exec.program.executor import Executor
     from tests.thread_world import run_threads, session_config
 
     plan = tensoropt.find_strategy(option, topology=cpu(RANKS))
@@ -341,7 +341,7 @@ def test_steps_of_one_optimizer_have_hyperparameters_of_their_own_and_share_slot
 def test_programs_give_the_same_with_and_without_callables_from_options() -> None:
     import tensorflow as tf
 
-    from tensoropt.exec.calling import callable_of
+    from tensoropt.exec.program.calling import callable_of
 
     class Older:
         """A session that has not TensorFlow's faster way."""
@@ -363,12 +363,12 @@ def test_programs_give_the_same_with_and_without_callables_from_options() -> Non
 
 def test_gradients_that_are_fetched_alone_update_nothing() -> None:
     import tensoropt
-    from tensoropt.api.job import trainings
-    from tensoropt.api.model import current_model
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
+    from tensoropt.api.session.job import trainings
     from tensoropt.cluster.presets import cpu
-    from tensoropt.exec.executor import Executor
-    from tensoropt.exec.fetch import GradientOf
+    from tensoropt.exec.program.executor import Executor
+    from tensoropt.exec.program.fetch import GradientOf
     from tensoropt.graph.spec import TensorId
     from tests.thread_world import run_threads, session_config
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tensoropt.errors import EngineError
-from tensoropt.exec.calling import callable_of
-from tensoropt.exec.merging import keep_apart
+from tensoropt.exec.program.calling import callable_of
+from tensoropt.exec.schedule.merging import keep_apart
 
 pytestmark = pytest.mark.tf
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import tensoropt as to
-from tensoropt.api.job import trainings
-from tensoropt.api.model import current_model, leave_graph
-from tensoropt.api.strategy import import_model
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model, leave_graph
+from tensoropt.api.session.job import trainings
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import OpError
-from tensoropt.exec.executor import Executor
-from tensoropt.exec.op_errors import failed_operator
+from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.op_errors import failed_operator
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.thread_world import run_threads, session_config
 
 pytestmark = pytest.mark.tf

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.ordering import Backward, after_readers
+from tensoropt.exec.schedule.ordering import Backward, after_readers
 
 pytestmark = pytest.mark.tf
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensoropt.api.importer import import_operators
-from tensoropt.exec.primitive_cache import uncache_products
+from tensoropt.api.frontend.importer import import_operators
+from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.graph.graph import Graph
 
 pytestmark = pytest.mark.tf
@@ -22,8 +22,8 @@ _VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 _PRODUCTS = """
 import numpy as np
 import tensorflow as tf
-from tensoropt.api.importer import import_operators
-from tensoropt.exec.primitive_cache import uncache_products
+from tensoropt.api.frontend.importer import import_operators
+from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.graph.graph import Graph
 
 rng = np.random.default_rng(0)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tensoropt as to
-from tensoropt.api.model import leave_graph
-from tensoropt.exec.replicas import copies_apart
+from tensoropt.api.mirror.model import leave_graph
+from tensoropt.exec.program.replicas import copies_apart
 from tensoropt.graph.rule import OpRule
 from tensoropt.plan.plan import row_edges, rules_of
 from tests.exec.random_models import RandomModel

@@ -14,7 +14,7 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cluster.topology import Level
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import LayoutError
-from tensoropt.exec.resharding import reshard, reshard_edge, reshard_rows
+from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
 from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path, reshard_table
 from tests.cost.odd_cost import OddCost
 from tests.exec.layout_states import InTurns, mistake, pieces, row_mistake, row_pieces, whole_tensor

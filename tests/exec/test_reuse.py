@@ -11,15 +11,15 @@ import pytest
 import tensorflow as tf
 
 import tensoropt as to
-from tensoropt.api.job import trainings
-from tensoropt.api.model import current_model, leave_graph
-from tensoropt.api.strategy import import_model
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model, leave_graph
+from tensoropt.api.session.job import trainings
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
-from tensoropt.exec.executor import Executor
-from tensoropt.exec.fetch import GradientOf
-from tensoropt.exec.lowering import OpLowering, lower_operator
-from tensoropt.exec.reuse import with_inputs_again, with_output_again
+from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.fetch import GradientOf
+from tensoropt.exec.program.lowering import OpLowering, lower_operator
+from tensoropt.exec.program.reuse import with_inputs_again, with_output_again
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.registry import declaration, registered_types
 from tensoropt.graph.spec import TensorId
@@ -27,7 +27,7 @@ from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.plan.reuse import keep_choices
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests import op_harness
 from tests.thread_world import run_threads, session_config
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.calling import callable_of
-from tensoropt.exec.segments import keep_segments
+from tensoropt.exec.program.calling import callable_of
+from tensoropt.exec.schedule.segments import keep_segments
 
 pytestmark = pytest.mark.tf
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import tensoropt as to
-from tensoropt.api.model import current_model, leave_graph
-from tensoropt.api.reference import Reference
-from tensoropt.api.seeds import resolve_seeds
-from tensoropt.api.strategy import ImportedModel, import_model
+from tensoropt.api.frontend.imported_model import ImportedModel, import_model
+from tensoropt.api.mirror.model import current_model, leave_graph
+from tensoropt.api.session.reference import Reference
+from tensoropt.api.session.seeds import resolve_seeds
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.plan.plan import Plan
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.exec.random_models import RandomModel
 from tests.exec.random_runs import Case, Outcome, random_keep, small_session, train
 from tests.thread_world import run_threads

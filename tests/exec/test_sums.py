@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api.job import trainings
-from tensoropt.api.model import current_model, leave_graph, reset_default_graph
-from tensoropt.api.strategy import import_model
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
+from tensoropt.api.session.job import trainings
 from tensoropt.cluster.presets import cpu
-from tensoropt.exec import executor as executors
+from tensoropt.exec.program import executor as executors
 from tests.thread_world import run_threads, session_config
 
 pytestmark = pytest.mark.tf

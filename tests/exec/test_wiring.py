@@ -15,7 +15,7 @@ LAYERS = 3
 
 @pytest.fixture
 def empty_model() -> Iterator[None]:
-    from tensoropt.api.model import leave_graph, reset_default_graph
+    from tensoropt.api.mirror.model import leave_graph, reset_default_graph
 
     reset_default_graph()
     yield
@@ -25,12 +25,12 @@ def empty_model() -> Iterator[None]:
 def _on_ranks(ranks: int, check: Callable[[Any], Any], seeds: Mapping[str, tuple[int, int]] | None = None) -> list[Any]:
     """Builds the model by data parallelism on ranks that are threads, and calls ``check(executor)`` on each."""
     import tensoropt
-    from tensoropt.api.job import trainings
-    from tensoropt.api.model import current_model
-    from tensoropt.api.seeds import with_seeds
-    from tensoropt.api.strategy import import_model
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
+    from tensoropt.api.session.job import trainings
+    from tensoropt.api.session.seeds import with_seeds
     from tensoropt.cluster.presets import cpu
-    from tensoropt.exec.executor import Executor
+    from tensoropt.exec.program.executor import Executor
     from tests.thread_world import run_threads, session_config
 
     plan = tensoropt.find_strategy("data_parallel", topology=cpu(ranks))
@@ -137,7 +137,7 @@ def test_on_several_devices_the_backward_pass_waits_for_gradients_too() -> None:
 @pytest.mark.parametrize("with_job_seeds", [False, True])
 def test_dropouts_without_seeds_differ_and_are_the_same_on_all_ranks(with_job_seeds: bool) -> None:
     import tensoropt
-    from tensoropt.api.seeds import resolve_seeds
+    from tensoropt.api.session.seeds import resolve_seeds
     from tensoropt.graph.spec import TensorId
 
     x = tensoropt.placeholder(tensoropt.float32, [40, 50], name="x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensoropt.search import Problem
+from tensoropt.problem import Problem
 
 SHAPES = ("chain", "tree", "series_parallel", "hub", "dense", "disconnected")
 

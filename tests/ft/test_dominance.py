@@ -10,7 +10,7 @@ from tensoropt.ft.cost_graph import build_cost_graph
 from tensoropt.ft.dominance import drop_dominated
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.ft.workshop import Workshop
-from tensoropt.search.tables import FrontierTable
+from tensoropt.problem.frontier_tables import FrontierTable
 from tests.ft.random_problems import SHAPES, random_problem
 
 pytestmark = pytest.mark.pure

@@ -14,8 +14,8 @@ import tensoropt.ft.messages as messages
 import tensoropt.ft.track as track
 import tensoropt.ft.workshop as workshop
 from tensoropt.ft import track_frontier
-from tensoropt.search import Frontier, Problem, brute_force
-from tensoropt.search.tables import FrontierTable
+from tensoropt.problem import Frontier, Problem, brute_force
+from tensoropt.problem.frontier_tables import FrontierTable
 
 pytestmark = pytest.mark.pure
 

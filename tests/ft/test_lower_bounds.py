@@ -7,7 +7,7 @@ import pytest
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.ft.lower_bounds import LowerBounds
-from tensoropt.search import Problem, brute_force
+from tensoropt.problem import Problem, brute_force
 from tests.ft.random_problems import SHAPES, random_problem
 
 pytestmark = pytest.mark.pure

@@ -14,7 +14,7 @@ from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
 from tensoropt.ft.order import fewest_points_order, least_table_order
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.ft.workshop import Workshop
-from tensoropt.search import Problem
+from tensoropt.problem import Problem
 from tests.ft.random_problems import SHAPES, random_problem
 
 pytestmark = pytest.mark.pure

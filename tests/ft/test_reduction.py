@@ -7,7 +7,7 @@ import pytest
 
 from tensoropt.ft.linear import topological_rank
 from tensoropt.ft.reduction import reduce_problem
-from tensoropt.search import Problem
+from tensoropt.problem import Problem
 
 pytestmark = pytest.mark.pure
 

@@ -12,10 +12,10 @@ from tensoropt.ft import space as spaces
 from tensoropt.ft import track_frontier
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.graph.graph import Graph
-from tensoropt.search import Problem
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.contraction import Contraction
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Problem
+from tensoropt.problem.contraction import Contraction
+from tensoropt.space.repeated_cells import with_repeated_cells
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import convolutions, mlp, tied
 
 pytestmark = pytest.mark.pure

@@ -11,14 +11,14 @@ import pytest
 
 import tensoropt.ft.track as track
 import tensoropt.ft.workshop as workshop
-import tensoropt.search.tables as tables
+import tensoropt.problem.frontier_tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
-from tensoropt.search import Frontier, Problem, brute_force, evaluate, load_problem
-from tensoropt.search.frontier import reduce_segments
-from tensoropt.search.problem import FloatArray
+from tensoropt.problem import Frontier, Problem, brute_force, evaluate, load_problem
+from tensoropt.problem.pareto import reduce_segments
+from tensoropt.problem.problem import FloatArray
+from tensoropt.problem.single_cost import single_cost
 from tensoropt.search.registry import get_solver
-from tensoropt.search.single_cost import single_cost
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
 pytestmark = pytest.mark.pure

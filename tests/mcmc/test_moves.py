@@ -14,8 +14,8 @@ from tensoropt.mcmc.memory import limited_memory, no_memory
 from tensoropt.mcmc.moves import Region
 from tensoropt.mcmc.search import random_strategy
 from tensoropt.mcmc.sums import change_of, sum_of
-from tensoropt.search.space import SearchSpace
 from tensoropt.simulate import Network, Simulator, network_of
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp
 from tests.simulate.random_networks import random_network
 

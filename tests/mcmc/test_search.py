@@ -27,8 +27,8 @@ from tensoropt.mcmc import Chain, Stop, chains, mcmc, network_of, search_strateg
 from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.search import Initial
 from tensoropt.pase import fastest_point
-from tensoropt.search import Problem, brute_force
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Problem, brute_force
+from tensoropt.space.space import SearchSpace
 from tests.ft.random_problems import random_problem
 from tests.plan.small_graphs import mlp
 
@@ -240,7 +240,7 @@ def test_processes_of_a_script_that_cannot_be_imported_are_explained(tmp_path: P
     script = tmp_path / "script.py"
     script.write_text(
         "from tensoropt.mcmc import mcmc\n"
-        "from tensoropt.search import Problem\n"
+        "from tensoropt.problem import Problem\n"
         "mcmc(Problem(['a'], [[1.0]], [[0.0]]), iterations=1, chains=2, processes=2)\n"
     )
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)

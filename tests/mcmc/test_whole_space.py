@@ -19,7 +19,7 @@ from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.mcmc.whole_space import Mover, modules_of, search_whole_space, whole_space
 from tensoropt.plan.configuration import Configuration
 from tensoropt.search.finding import space_of_one_strategy
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import operator
 
 pytestmark = pytest.mark.pure

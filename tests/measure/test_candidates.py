@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import tensoropt as to
-from tensoropt.api.model import current_model
-from tensoropt.api.strategy import import_model
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.measure.candidates import Candidate, candidates_of, in_batches, likeliest_first, runs_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp
 
 pytestmark = pytest.mark.tf

@@ -14,9 +14,9 @@ from tensoropt.cost import AnalyticCost, PaseCost
 from tensoropt.ft import track_frontier
 from tensoropt.pase import breadth_first, find_best_strategy, generate_seq
 from tensoropt.pase.tables import TimeTables
-from tensoropt.search import Problem
-from tensoropt.search.cells import with_repeated_cells
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem import Problem
+from tensoropt.space.repeated_cells import with_repeated_cells
+from tensoropt.space.space import SearchSpace
 
 pytestmark = pytest.mark.tf
 
@@ -31,7 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def eager_afterwards() -> Iterator[None]:
     """A thread that is back in eager mode after each test."""
-    from tensoropt.api.model import leave_graph
+    from tensoropt.api.mirror.model import leave_graph
 
     yield
     leave_graph()

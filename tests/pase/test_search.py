@@ -13,7 +13,7 @@ import tensoropt.pase.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft import track_frontier
 from tensoropt.pase import ORDERS, BestStrategy, fastest_point, find_best_strategy
-from tensoropt.search import Problem, brute_force
+from tensoropt.problem import Problem, brute_force
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
 pytestmark = pytest.mark.pure

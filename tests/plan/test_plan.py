@@ -18,7 +18,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import assigning, embedding, mlp, tied, two_lookups
 
 pytestmark = pytest.mark.pure

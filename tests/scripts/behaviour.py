@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api.job import current_job
+from tensoropt.api.session.job import current_job
 from tensoropt.plan.plan import Plan
 from tests.scripts.cases import (
     BATCH,

@@ -16,14 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api.difference import Expected, difference, tolerance_of
-from tensoropt.api.job import current_job
-from tensoropt.api.model import current_model
-from tensoropt.api.strategy import import_model
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model
+from tensoropt.api.session.difference import Expected, difference, tolerance_of
+from tensoropt.api.session.job import current_job
 from tensoropt.cost import AnalyticCost
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 
 BATCH = 8
 CASES: dict[str, Callable[[], None]] = {}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api.job import current_job
+from tensoropt.api.session.job import current_job
 from tensoropt.errors import TensorOptError
 from tensoropt.exec.engines.mpi4py_engine import Mpi4pyEngine
 

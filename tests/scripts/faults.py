@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api import job as jobs
+from tensoropt.api.session import job as jobs
 from tensoropt.errors import VerificationError
-from tensoropt.exec.building import Builder
 from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.program.building import Builder
 from tensoropt.plan.plan import Plan, row_edges, rules_of
 from tests.scripts.cases import BATCH, classifier, normal, random_plans
 
@@ -137,7 +137,7 @@ class Fault:
 @contextmanager
 def faulty() -> Iterator[Fault]:
     """Lets every engine that is made have the fault."""
-    from tensoropt.exec import resharding
+    from tensoropt.exec.program import resharding
 
     fault = Fault()
     make, whole, rows = jobs.make_engine, Builder._whole, resharding.reshard_rows

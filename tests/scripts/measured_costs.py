@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api.job import current_job
+from tensoropt.api.session.job import current_job
 from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
 

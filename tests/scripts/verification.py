@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api import job
+from tensoropt.api.session import job
 from tensoropt.errors import VerificationError
-from tensoropt.exec import building
-from tensoropt.exec.gradient import with_gradient
-from tensoropt.exec.lowering import OpLowering
+from tensoropt.exec.program import building
+from tensoropt.exec.program.gradient import with_gradient
+from tensoropt.exec.program.lowering import OpLowering
 from tensoropt.plan.plan import Plan
 from tests.scripts.cases import BATCH, batch, case, classifier, close, main, normal, random_plan, sgd_classifier
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.search import Problem, brute_force
+from tensoropt.problem import Problem, brute_force
 
 pytestmark = pytest.mark.pure
 

@@ -10,8 +10,8 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.search.cells import repeated_cells, with_repeated_cells
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.repeated_cells import repeated_cells, with_repeated_cells
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp, operator, two_lookups
 
 pytestmark = pytest.mark.pure

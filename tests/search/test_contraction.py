@@ -9,10 +9,10 @@ import pytest
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.ft import track_frontier
-from tensoropt.search.brute_force import brute_force
-from tensoropt.search.contraction import Contraction
-from tensoropt.search.evaluation import evaluate
-from tensoropt.search.problem import IntArray, Problem
+from tensoropt.problem.brute_force import brute_force
+from tensoropt.problem.contraction import Contraction
+from tensoropt.problem.evaluation import evaluate
+from tensoropt.problem.problem import IntArray, Problem
 from tests.ft.random_problems import SHAPES, random_problem
 
 pytestmark = pytest.mark.pure

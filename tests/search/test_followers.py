@@ -8,11 +8,11 @@ import pytest
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.ft import track_frontier
-from tensoropt.search import followers
-from tensoropt.search.followers import contracted, follow
-from tensoropt.search.layers import repeated_layers
-from tensoropt.search.single_cost import single_cost
-from tensoropt.search.space import SearchSpace
+from tensoropt.problem.repeated_layers import repeated_layers
+from tensoropt.problem.single_cost import single_cost
+from tensoropt.space import followers
+from tensoropt.space.followers import contracted, follow
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import deep, mlp, two_lookups
 
 pytestmark = pytest.mark.pure
@@ -87,7 +87,7 @@ def test_strategies_of_the_contracted_problem_are_the_space_s_own(devices: int) 
     small = contraction.problem
     assert small.nodes < space.problem.nodes
     rng = np.random.default_rng(devices)
-    from tensoropt.search.result import frontier_of
+    from tensoropt.problem.frontier import frontier_of
 
     for _ in range(20):
         row = np.array([[rng.integers(small.configurations(i)) for i in range(small.nodes)]])

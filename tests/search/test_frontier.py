@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-import tensoropt.search.tables as tables
-from tensoropt.search.frontier import offsets_of, reduce_segments, spread
-from tensoropt.search.tables import FrontierTable, fold, join, table_from_costs
+import tensoropt.problem.frontier_tables as tables
+from tensoropt.problem.frontier_tables import FrontierTable, fold, join, table_from_costs
+from tensoropt.problem.pareto import offsets_of, reduce_segments, spread
 
 pytestmark = pytest.mark.pure
 

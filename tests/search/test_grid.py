@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tensoropt.errors import ProblemError
-from tensoropt.search import Problem
-from tensoropt.search.grid import coarsest_step, on_grid, unit_of
+from tensoropt.problem import Problem
+from tensoropt.problem.units import coarsest_step, on_grid, unit_of
 
 pytestmark = pytest.mark.pure
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tensoropt.ft import track_frontier
-from tensoropt.search.contraction import Contraction
-from tensoropt.search.layers import repeated_layers
-from tensoropt.search.problem import FloatArray, Problem
+from tensoropt.problem.contraction import Contraction
+from tensoropt.problem.problem import FloatArray, Problem
+from tensoropt.problem.repeated_layers import repeated_layers
 
 pytestmark = pytest.mark.pure
 

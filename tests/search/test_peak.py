@@ -14,8 +14,8 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, rules_of
-from tensoropt.search.peak import PeakMemory, peak_memory
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.peak import PeakMemory, peak_memory
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import convolutions, embedding, mlp, operator, tied
 
 pytestmark = pytest.mark.pure

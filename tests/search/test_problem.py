@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.search import Problem, evaluate, load_problem, save_problem
+from tensoropt.problem import Problem, evaluate, load_problem, save_problem
 
 pytestmark = pytest.mark.pure
 

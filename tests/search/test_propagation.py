@@ -13,8 +13,8 @@ from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.mcmc.whole_space import whole_space
 from tensoropt.plan.configuration import place_of
-from tensoropt.search.propagation import Actions, Decide, Followed, Follower
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.propagation import Actions, Decide, Followed, Follower
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import convolutions, deep, embedding, mlp, tied, two_lookups
 
 pytestmark = pytest.mark.pure

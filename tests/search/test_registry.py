@@ -15,20 +15,11 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.graph import Graph
 from tensoropt.mcmc.options import Mcmc
-from tensoropt.search import (
-    Finder,
-    Frontier,
-    Problem,
-    brute_force,
-    finders,
-    get_finder,
-    register_baseline,
-    register_search,
-    registry,
-)
+from tensoropt.problem import Frontier, Problem, brute_force
+from tensoropt.search import Finder, finders, get_finder, register_baseline, register_search, registry
 from tensoropt.search.finding import Found
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp, tied
 
 pytestmark = pytest.mark.pure

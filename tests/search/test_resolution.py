@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tensoropt.search.problem import Problem
-from tensoropt.search.resolution import Resolution
+from tensoropt.problem.problem import Problem
+from tensoropt.problem.resolution import Resolution
 from tests.ft.random_problems import SHAPES, random_problem
 
 pytestmark = pytest.mark.pure

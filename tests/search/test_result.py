@@ -10,16 +10,8 @@ import numpy as np
 import pytest
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.search import (
-    Elimination,
-    Frontier,
-    Problem,
-    choose,
-    frontier_of,
-    mini_memory,
-    mini_time,
-    turning_point,
-)
+from tensoropt.problem import Elimination, Frontier, Problem, frontier_of
+from tensoropt.search import choose, mini_memory, mini_time, turning_point
 
 pytestmark = pytest.mark.pure
 

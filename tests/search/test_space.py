@@ -18,7 +18,7 @@ from tensoropt.layout import Coarsening, Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import DEFER, Configuration
 from tensoropt.plan.plan import Plan, row_edges
 from tensoropt.plan.reuse import reverse_steps
-from tensoropt.search.space import SearchSpace, feed_layout
+from tensoropt.space.space import SearchSpace, feed_layout
 from tests.plan.small_graphs import assigning, embedding, mlp, operator, tied, two_lookups
 
 pytestmark = pytest.mark.pure

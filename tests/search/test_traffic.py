@@ -9,8 +9,8 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.configuration import Configuration
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.traffic import sent_bytes
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.traffic import sent_bytes
 from tests.plan.small_graphs import embedding, mlp
 
 pytestmark = pytest.mark.pure

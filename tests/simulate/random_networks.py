@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensoropt.search.stages import Ints, Signature, Tables, Way, Work, ticks
 from tensoropt.simulate import Network
+from tensoropt.space.work import Ints, Signature, Tables, Way, Work, ticks
 
 MESHES: tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...] = (
     ((), ((0, False),)),

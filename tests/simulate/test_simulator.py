@@ -14,9 +14,9 @@ from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
 from tensoropt.graph.graph import Graph
-from tensoropt.search.space import SearchSpace
-from tensoropt.search.stages import TICKS_PER_S, Signature, Tables, Work, ticks
 from tensoropt.simulate import Network, Simulator, Timeline, network_of, simulate
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.work import TICKS_PER_S, Signature, Tables, Work, ticks
 from tests.plan.small_graphs import embedding, mlp
 from tests.simulate.random_networks import Given, Name, plain_simulation, plain_tasks, random_network
 

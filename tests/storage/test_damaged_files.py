@@ -22,11 +22,11 @@ from tensoropt.cost.op_profile import Curve, OpProfile, OpTime
 from tensoropt.errors import ClusterError, PlanError, ProblemError, TensorOptError
 from tensoropt.measure.cache import OPERATORS, TOPOLOGIES, Kept
 from tensoropt.plan.plan import Plan
-from tensoropt.search import Elimination, Frontier, Problem, load_problem, save_problem
+from tensoropt.problem import Elimination, Frontier, Problem, load_problem, save_problem
+from tensoropt.problem.provenance import Provenance
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
-from tensoropt.search.provenance import Provenance
-from tensoropt.search.space import SearchSpace
+from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp
 from tests.storage.mutations import assert_refused_or_the_same, mutated_bytes, mutated_document
 
@@ -279,7 +279,7 @@ def test_an_array_that_claims_more_than_it_has_allocates_nothing(shape: tuple[in
 def test_an_archive_that_unpacks_to_more_than_there_is_is_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tensoropt.search.archive.available_memory_bytes", lambda: 20_000_000)
+    monkeypatch.setattr("tensoropt.problem.archive.available_memory_bytes", lambda: 20_000_000)
     zeros = _npy(np.zeros(750_000))
     _archive(tmp_path / "p.npz", {**_members(tmp_path), "node_time_s_0": zeros})
     with pytest.raises(ProblemError, match="shape must equal"):  # 6 MB fit

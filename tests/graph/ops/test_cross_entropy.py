@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.lowering import OpLowering, lower_operator
+from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of
 from tensoropt.graph.sample import Sample, floats, integers

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.lowering import lower_operator
+from tensoropt.exec.program.lowering import lower_operator
 from tensoropt.graph.ops.gather import OTHER_DEVICE
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.layout import Mesh

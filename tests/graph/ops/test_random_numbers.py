@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.lowering import lower_operator
+from tensoropt.exec.program.lowering import lower_operator
 from tensoropt.graph.sample import Sample
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration

@@ -1,0 +1,94 @@
+"""Profiling: the fastest strategy on each of a range of device counts (TensorOpt section 4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tensoropt.api.arguments import NUMBERS
+from tensoropt.api.find.choosing import PROFILING, plan_that_holds
+from tensoropt.api.find.planner import Planner
+from tensoropt.cluster import Topology
+from tensoropt.cluster.scaling import scaled, usual_counts
+from tensoropt.errors import ClusterError, PlanError
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
+
+__all__ = ["check_counts", "profile"]
+
+
+def check_counts(devices: Sequence[Any]) -> tuple[int, ...]:
+    """Device counts, ascending and each once.
+
+    Raises:
+        PlanError: none, or one that is no whole number above 0.
+    """
+    for count in devices:
+        if isinstance(count, bool) or not isinstance(count, NUMBERS) or count % 1 or not 1 <= count < math.inf:
+            raise PlanError(
+                f"profile_strategies: devices must be whole numbers of at least 1, got {count!r} in {list(devices)}. "
+                "Give for example [2, 4, 8]."
+            )
+    if not len(devices):
+        raise PlanError(
+            "profile_strategies: devices must have at least one count, got none. Leave it out for those of the cluster."
+        )
+    return tuple(sorted({int(count) for count in devices}))
+
+
+def profile(
+    planner: Planner,
+    topology: Topology,
+    counts: Sequence[int] | None,
+    memory_bytes: float | None,
+    price_per_device_hour: float | None,
+) -> ParallelismProfile:
+    """Searches on each count.
+
+    Args:
+        planner: for the model.
+        topology: a cluster of the kind.
+        counts: ascending; by default those of the cluster.
+        memory_bytes: limit per device; by default the device's less the reserve.
+        price_per_device_hour: in any unit.
+    """
+    limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
+    rows = [
+        _row(planner, topology, count, limit, price_per_device_hour)
+        for count in (usual_counts(topology) if counts is None else counts)
+    ]
+    return ParallelismProfile(topology.name, str(limit), planner.batch(), price_per_device_hour, tuple(rows))
+
+
+def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None) -> ParallelismRow:
+    undivided = planner.undivided(count)
+    if undivided is not None:
+        return ParallelismRow(count, reason=undivided)
+    try:
+        part = scaled(topology, count)
+    except ClusterError as error:
+        return ParallelismRow(count, reason=str(error))
+    bound, why = planner.least_possible(count)
+    if bound > limit.limit_bytes:
+        return ParallelismRow(count, reason=f"does not fit: {why}")
+    least = planner.least_bytes(part)  # takes a fraction of the time of a frontier
+    if least <= limit.limit_bytes:
+        # Where a graph is too large for exact searches, the two may differ.
+        least = float(planner.frontier(part).memory_bytes[0])
+    if least > limit.limit_bytes:
+        return ParallelismRow(
+            count, reason=f"does not fit: the least that any strategy takes is {least:,.0f} bytes per device"
+        )
+    frontier = planner.frontier(part)
+    best = frontier.best(limit.limit_bytes)
+    plan, point = plan_that_holds(planner, part, frontier, best, PROFILING, limit)
+    return ParallelismRow.of(
+        count,
+        point.time_s,
+        planner.network_seconds(part, point),
+        point.memory_bytes,
+        plan.peak_bytes,
+        batch=planner.batch(),
+        price_per_device_hour=price,
+    )

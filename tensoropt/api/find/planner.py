@@ -1,0 +1,310 @@
+"""Searches for one model, on clusters of several sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+
+import numpy as np
+
+from tensoropt.api.frontend.imported_model import ImportedModel
+from tensoropt.api.mirror.model import Model
+from tensoropt.baselines import apply_baseline
+from tensoropt.baselines.data_parallel import data_parallel
+from tensoropt.cluster import Topology
+from tensoropt.cluster.scaling import scaled
+from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
+from tensoropt.errors import GraphError, PlanError
+from tensoropt.ft.space import SpaceTracker
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import has_rule
+from tensoropt.layout import Mesh
+from tensoropt.measure.curves import optimizer_key
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import Frontier, FrontierPoint
+from tensoropt.problem.provenance import Provenance
+from tensoropt.search.finding import NO_LIMIT, Found, Start
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.registry import Finder, Options, get_finder
+from tensoropt.space.space import SearchSpace
+from tensoropt.stages import doing
+
+__all__ = ["FEEDS", "Planner"]
+
+_log = logging.getLogger("tensoropt")
+FEEDS = ("data_parallel", "global")
+_WHAT_EXECUTES = "without placement and halo splits, which do not execute yet"
+# Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
+_COST_TOLERANCE = 1e-9
+
+
+class Planner:
+    """Searches strategies of one imported model.
+
+    The space and what was found in it last are kept: options and points are mostly asked for one after
+    another, on one cluster.
+
+    Attributes:
+        imported: the model.
+        feed: how inputs come: ``data_parallel``, each rank its share of the batch (TensorOpt section 4.2), or
+            ``global``, every rank the whole.
+        model: what was imported.
+    """
+
+    def __init__(self, imported: ImportedModel, feed: str, model: Model) -> None:
+        """Takes a model.
+
+        Raises:
+            PlanError: an unknown way to feed.
+            GraphError: a model in which there is nothing to plan.
+        """
+        if feed not in FEEDS:
+            raise PlanError(f"find_strategy: feed {feed!r} is unknown. Use one of {', '.join(map(repr, FEEDS))}.")
+        if not imported.graph.training:
+            raise GraphError(
+                "The model has nothing to plan: there must be a training step, or at least an operator that computes "
+                "something, got placeholders at most. Build a loss and call optimizer.minimize(loss)."
+            )
+        self.imported = imported
+        self.feed = feed
+        self.model = model
+        self._space: tuple[str, SearchSpace] | None = None
+        self._frontier: tuple[str, Frontier] | None = None
+        self._least: dict[int, float] = {}  # by device count, where it is exact
+        self._warned = False
+        self._profile: OpProfile | None = None
+
+    def suits(self, imported: ImportedModel, feed: str) -> bool:
+        """Whether this planner's results are those of another import of the model."""
+        mine = self.imported
+        return (mine.graph.fingerprint(), mine.slots, self.feed) == (imported.graph.fingerprint(), imported.slots, feed)
+
+    def calibrate(self, profile: OpProfile | None) -> None:
+        """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
+        if profile != self._profile:
+            self._profile, self._space, self._frontier = profile, None, None
+
+    def _cost(self, topology: Topology) -> CostModel:
+        if self._profile is None:
+            return AnalyticCost(topology)
+        steps = self.model.train_steps
+        optimizer = optimizer_key(steps[0].optimizer) if steps else ""
+        return ProfiledCost(topology, self.imported.graph, self._profile, optimizer=optimizer)
+
+    # ---------------------------------------------------------------------------------------------------- the model
+
+    def inputs(self) -> tuple[Operator, ...]:
+        """What is fed to the training step, but for single numbers."""
+        graph = self.imported.graph
+        return tuple(op for op in graph.inputs() if op.outputs[0].shape and op.name in graph.training)
+
+    def batch(self) -> int | None:
+        """Samples per step: the first dimension that all inputs have; None if they have different ones."""
+        sizes = {op.outputs[0].shape[0] for op in self.inputs()}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def undivided(self, devices: int) -> str | None:
+        """Why ``devices`` cannot share the batch; None if they can."""
+        if self.feed != "data_parallel":
+            return None
+        for op in self.inputs():
+            batch = op.outputs[0].shape[0]
+            if batch % devices:
+                return f"{op}: its batch of {batch} cannot be shared by {devices} devices: {batch} % {devices} != 0"
+        return None
+
+    def least_possible(self, devices: int, *, any_batch: bool = False) -> tuple[float, str]:
+        """A bound on bytes per device that needs no search, and its reason as a clause.
+
+        Variables and optimizer slots take their equal shares. And where the least on fewer devices is known, *k* times
+        as many do not take less than a *k*-th of it: leaving out the mesh axes that they have more makes no piece more
+        than *k* times as large.
+
+        Args:
+            devices: how many.
+            any_batch: whether it must be a bound for every size of the batch.
+        """
+        graph = self.imported.graph
+        total = sum(
+            op.outputs[0].size_bytes * (1 + self.imported.slots.get(op.name, 0))
+            for op in graph.variables()
+            if op.name in graph.training
+        )
+        shares = total / devices
+        bounds = [(shares, f"variables and optimizer slots alone take {shares:,.0f} bytes per device")]
+        for fewer, least in sorted(self._least.items()):
+            if not any_batch and devices % fewer == 0 and devices != fewer:
+                bound = least * fewer / devices
+                known = f"since {least:,.0f} are needed on {fewer} device{'s' * (fewer > 1)}"
+                text = f"no strategy takes less than {bound:,.0f} bytes per device, {known}"
+                bounds.append((bound, text))
+        return max(bounds, key=lambda bound: bound[0])
+
+    # --------------------------------------------------------------------------------------------------- the search
+
+    def space(self, topology: Topology) -> SearchSpace:
+        """All strategies on a cluster; the space of before, if the cluster is the same.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        key = topology.fingerprint()
+        if self._space is None or self._space[0] != key:
+            undivided = self.undivided(topology.device_count)
+            if undivided is not None:
+                raise PlanError(
+                    f"{undivided}. Use a batch that {topology.device_count} divides, another number of ranks, "
+                    "or feed='global', by which every rank is fed the whole batch."
+                )
+            cost = self._cost(topology)
+            if not self._warned:
+                _warn_of_missing_rules(self.imported.graph, cost)
+                self._warned = True
+            allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
+            doing(f"pricing strategies on {topology.device_count} devices")
+            space = SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed, reuse=True)
+            self._space = key, space
+        return self._space[1]
+
+    def frontier(self, topology: Topology) -> Frontier:
+        """All strategies on a cluster that are worth having.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        key = topology.fingerprint()
+        if self._frontier is None or self._frontier[0] != key:
+            space = self.space(topology)
+            doing(f"tracking the frontier on {topology.device_count} devices")
+            found = get_finder("ft").find(space).frontier
+            costs = "analytic" if self._profile is None else "measured"
+            provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
+            self._frontier = key, dataclasses.replace(found, provenance=provenance)
+        return self._frontier[1]
+
+    def find(
+        self, topology: Topology, search: str | Options | Finder, limit: MemoryLimit = NO_LIMIT, start: Start = ()
+    ) -> Found:
+        """What a search or a baseline finds on a cluster.
+
+        Args:
+            topology: the cluster.
+            search: by its name, with the defaults of its options; or options.
+            limit: see `Finder.find`.
+            start: see `Finder.find`.
+
+        Raises:
+            PlanError: it does not apply to the model, or the devices do not divide the batch.
+            InfeasibleError: no strategy is possible, or it came to none that fits.
+        """
+        finder = search if isinstance(search, Finder) else get_finder(search)
+        return finder.find(self.space(topology), limit, start)
+
+    def least_bytes(self, topology: Topology) -> float:
+        """The least memory per device that any strategy takes.
+
+        Raises:
+            PlanError: if the devices do not divide the batch that they are to share.
+        """
+        found = self.space(topology).kept(SpaceTracker).smallest
+        least = float(found.memory_bytes[0])
+        if found.exact:
+            self._least[topology.device_count] = least
+        return least
+
+    def alone_seconds(self, topology: Topology, limit_bytes: float) -> float | None:
+        """What a step takes on one device of a cluster; None if it does not fit."""
+        space = SearchSpace(self.imported.graph, self._cost(scaled(topology, 1)), slots=self.imported.slots)
+        only = apply_baseline("data_parallel", space)  # by which one device has the whole batch
+        return float(only.time_s[0]) if only.memory_bytes[0] <= limit_bytes else None
+
+    def network_seconds(self, topology: Topology, point: FrontierPoint) -> float:
+        """The part of a strategy's time that is communication."""
+        return float(self.space(topology).network_seconds(point.assignment, point.alternatives)[0])
+
+    # ---------------------------------------------------------------------------------------------------- the plans
+
+    def plan(self, topology: Topology, point: FrontierPoint, option: str, limit: MemoryLimit) -> Plan:
+        """The plan of a point of this model's frontier on a cluster.
+
+        Raises:
+            PlanError: if it is no point of that frontier: the tables give it other costs.
+        """
+        space = self.space(topology)
+        self._check_point(space, point)
+        notes = self._notes(topology, limit, space) | {"exact": point.exact, "searched": point.searched}
+        if self._frontier is not None and self._frontier[0] == topology.fingerprint():
+            frontier = self._frontier[1]
+            heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]
+            notes |= {
+                "heuristic_eliminations": heuristic,
+                "search_seconds": frontier.seconds,
+            }
+            if heuristic:
+                _log.debug("the search fixed %d operators by heuristics: %s", len(heuristic), "; ".join(heuristic))
+        return space.plan(point.assignment, option, notes, alternatives=point.alternatives)
+
+    def plan_found(
+        self, topology: Topology, found: Found, point: FrontierPoint, search: str, limit: MemoryLimit
+    ) -> Plan:
+        """The plan of a point of what a search found."""
+        space = found.space
+        notes = {**self._notes(topology, limit, space), "search_seconds": found.frontier.seconds, **found.notes}
+        if point.searched is not None:
+            notes["searched"] = point.searched
+        return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
+
+    def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:
+        """The plan by which every device holds all variables and computes its share of the batch."""
+        space = self.space(topology)
+        return space.plan(space.assignment(data_parallel(space)), "data_parallel", self._notes(topology, limit, space))
+
+    def _notes(self, topology: Topology, limit: MemoryLimit, space: SearchSpace) -> dict[str, object]:
+        executes = not (space.halos or space.coarsening.placed_blocks)
+        return {
+            "feed": self.feed,
+            "memory_limit_bytes": limit.limit_bytes if math.isfinite(limit.limit_bytes) else None,  # JSON has no inf
+            "memory_limit": str(limit),
+            "topology": topology.fingerprint(),
+            **({"space": _WHAT_EXECUTES} if executes else {}),
+        }
+
+    def _check_point(self, space: SearchSpace, point: FrontierPoint) -> None:
+        problem = space.problem
+        terms = problem.nodes + len(problem.edges)
+        if len(point.assignment) == problem.nodes and len(point.alternatives) == terms:
+            time, memory = problem.costs(np.array(point.assignment), np.array([point.alternatives]))
+            given = (point.time_s, point.memory_bytes)
+            if np.allclose((time[0], memory[0]), given, rtol=_COST_TOLERANCE, atol=0.0):
+                return
+        raise PlanError(
+            f"find_strategy: the frontier's point of {point.time_s:.6g} s and {point.memory_bytes:,.0f} bytes must "
+            "cost the same in this model's tables, but does not: operators were measured anew since, or it was made by "
+            "another version of tensoropt. Call find_frontier again."
+        )
+
+
+def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:
+    """Inputs with the one configuration in which each rank loads its share of the batch."""
+    return {op.name: (Configuration(("d0",) * len(mesh.axes)),) for op in inputs} if mesh.size > 1 else {}
+
+
+def _warn_of_missing_rules(graph: Graph, cost: CostModel) -> None:
+    missing: dict[str, list[Operator]] = {}
+    for op in graph.operators:
+        if not has_rule(op.type) and op.name in graph.training:
+            missing.setdefault(op.type, []).append(op)
+    for op_type, operators in sorted(missing.items()):
+        size = sum(spec.size_bytes for op in operators for spec in (*graph.input_specs(op), *op.outputs))
+        _log.warning(
+            "%s has no rule: %d operators (first: %s) run replicated, every device doing all of their work on "
+            "%s bytes of tensors, about %.3g s per step",
+            op_type,
+            len(operators),
+            operators[0],
+            f"{size:,}",
+            cost.traffic_seconds(size),
+        )

@@ -1,0 +1,1 @@
+"""From a TensorFlow graph to a logical graph."""

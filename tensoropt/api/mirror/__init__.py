@@ -1,0 +1,1 @@
+"""The mirror of TensorFlow: calls of a script make ops in a private graph."""

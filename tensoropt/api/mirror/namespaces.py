@@ -1,0 +1,208 @@
+"""What of TensorFlow is mirrored, what is ours, and what cannot be supported: the tables behind the mirror.
+
+Names are dotted, without ``tf.`` in front (``nn.relu``). Nothing here needs TensorFlow to be loaded.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CONTEXT_CLASSES",
+    "NAMESPACES",
+    "OWN",
+    "PLAIN",
+    "PLAIN_NAMESPACES",
+    "UNSUPPORTED",
+    "VERSION_1_ONLY",
+]
+
+#: Namespaces whose callables are wrapped. Namespaces inside them (``math.special``) are too.
+NAMESPACES = (
+    "audio", "bitwise", "debugging", "dtypes", "graph_util", "image", "initializers", "io", "layers",
+    "linalg", "losses", "manip", "math", "metrics", "nest", "nn", "quantization", "ragged", "random",
+    "raw_ops", "sets", "signal", "sparse", "spectral", "strings", "summary", "train",
+)  # fmt: skip
+
+#: Namespaces where ``tf.X`` is Keras or needs eager mode, so that only ``tf.compat.v1.X`` is looked at.
+VERSION_1_ONLY = frozenset({"initializers", "layers", "losses", "metrics", "summary", "train"})
+
+#: Namespaces that build no ops: TensorFlow's own module is handed out.
+PLAIN_NAMESPACES = frozenset(
+    {"compat", "gfile", "io.gfile", "logging", "resource_loader", "sysconfig", "test", "types", "version"}
+)
+
+#: Callables that read or convert Python values; they are handed out unwrapped, so that asking about a value
+#: does not switch the thread to graph mode.
+PLAIN = frozenset(
+    {
+        "NoGradient", "NotDifferentiable", "as_dtype", "dimension_at_index", "dimension_value",
+        "dtypes.as_dtype", "get_logger", "get_static_value", "is_symbolic_tensor", "is_tensor",
+        "load_file_system_library", "load_library", "load_op_library", "make_ndarray", "make_tensor_proto",
+        "no_gradient", "register_tensor_conversion_function", "type_spec_from_value",
+    }
+)  # fmt: skip
+
+#: Classes whose construction or class methods build ops or read the default graph. All other classes are
+#: handed out as they are: what they build, they build when called, by which time the private graph is the
+#: default.
+CONTEXT_CLASSES = frozenset(
+    {
+        "CriticalSection", "RaggedTensor", "SparseTensor", "TensorArray", "Variable", "name_scope",
+        "sparse.SparseTensor", "train.ExponentialMovingAverage", "variable_scope",
+        *(
+            f"linalg.LinearOperator{kind}"
+            for kind in (
+                "", "Adjoint", "BlockDiag", "BlockLowerTriangular", "Circulant", "Circulant2D", "Circulant3D",
+                "Composition", "Diag", "FullMatrix", "Householder", "Identity", "Inversion", "Kronecker",
+                "LowRankUpdate", "LowerTriangular", "Permutation", "ScaledIdentity", "Toeplitz", "Tridiag",
+                "Zeros",
+            )
+        ),
+    }
+)  # fmt: skip
+
+_TRAIN = "tensoropt.api.mirror.train"
+_RANDOM = "tensoropt.api.mirror.random"
+_LAYERS = "tensoropt.api.mirror.layers"
+_RUNTIME = "tensoropt.api.session.runtime"
+_STRATEGIES = "tensoropt.api.session.finding"
+_OPTIMIZERS = (
+    "AdagradOptimizer", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer", "RMSPropOptimizer",
+)  # fmt: skip
+
+#: Names that are ours: dotted public name to (module, attribute). They win over TensorFlow's.
+OWN: dict[str, tuple[str, str]] = {
+    **{name: (_TRAIN, name) for name in _OPTIMIZERS},
+    **{f"train.{name}": (_TRAIN, name) for name in (*_OPTIMIZERS, "Optimizer")},
+    **{
+        f"layers.{name}": (_LAYERS, name)
+        for name in (
+            "average_pooling2d", "batch_normalization", "conv2d", "dense", "dropout", "embedding", "flatten",
+            "max_pooling2d",
+        )
+    },
+    **{f"nn.{name}": ("tensoropt.api.mirror.activations", name) for name in ("silu", "swish")},
+    **{
+        f"train.{name}": ("tensoropt.api.mirror.schedules", name)
+        for name in ("piecewise_constant", "piecewise_constant_decay")
+    },
+    "softmax_cross_entropy": ("tensoropt.api.mirror.losses", "softmax_cross_entropy"),
+    "set_random_seed": (_RANDOM, "set_random_seed"),
+    "random.set_random_seed": (_RANDOM, "set_random_seed"),
+    "random.set_seed": (_RANDOM, "set_seed"),
+    "reset_default_graph": ("tensoropt.api.mirror.model", "reset_default_graph"),
+    **{name: ("tensoropt.api.session.verify", name) for name in ("reference_losses", "verify")},
+    **{name: ("tensoropt.api.session.report", name) for name in ("show_strategy", "strategy_rows")},
+    "compare": ("tensoropt.api.session.compare", "compare"),
+    "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
+    **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
+    **{
+        name: (_RUNTIME, name)
+        for name in (
+            # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
+            "Session", "build_execution_graph", "init", "run", "world_rank", "world_size",
+        )
+    },
+}  # fmt: skip
+
+_FEED = "Read and batch the data in Python and pass it through feed_dict."
+_MINIMIZE = "Use tensoropt.train's optimizers: minimize(loss), or compute_gradients and apply_gradients."
+_MODE = "tensoropt always builds a graph of resource variables; leave the call out."
+_SPLIT = "Leave variables whole: find_strategy decides how each one is split."
+_STRATEGY = "Use tensoropt.find_strategy and tensoropt.build_execution_graph, under mpirun."
+_SESSION = "Use tensoropt.Session or tensoropt.run."
+_CHECKPOINT = "Fetch the variables with tensoropt.run and save them with numpy.savez."
+_OPTIMIZER = "Use one of " + ", ".join(f"tensoropt.train.{name}" for name in _OPTIMIZERS) + "."
+_GRADIENT = "Write the function from differentiable ops, or use tensoropt.stop_gradient."
+_LAYER = "Use the layers of tensoropt.layers, or tensoropt.get_variable and ops."
+_OUTSIDE = "It builds no model: call it on TensorFlow itself."
+
+
+def _rows(remedy: str, names: str, prefix: str = "") -> dict[str, str]:
+    return {prefix + name: remedy for name in names.split()}
+
+
+#: Names of TensorFlow that would be wrong or without effect in a distributed logical graph: name to remedy. A
+#: name of a namespace stands for all that is in it.
+UNSUPPORTED: dict[str, str] = {
+    **_rows(
+        "Call the Python function directly: mirrored calls build one graph.",
+        "function wrap_function autograph",
+    ),
+    **_rows(_MINIMIZE, "GradientTape autodiff gradients hessians"),
+    **_rows(
+        _GRADIENT,
+        "custom_gradient grad_pass_through recompute_grad nondifferentiable_batch_function RegisterGradient",
+    ),
+    **_rows(
+        _MODE,
+        "disable_control_flow_v2 disable_eager_execution disable_resource_variables disable_tensor_equality "
+        "disable_v2_behavior disable_v2_tensorshape enable_control_flow_v2 enable_eager_execution "
+        "enable_resource_variables enable_tensor_equality enable_v2_behavior enable_v2_tensorshape",
+    ),
+    **_rows(
+        "There is one private graph; start a new model with tensoropt.reset_default_graph().",
+        "Graph import_graph_def train.import_meta_graph train.export_meta_graph",
+    ),
+    **_rows(_SESSION, "InteractiveSession get_default_session get_session_handle get_session_tensor"),
+    **_rows(_SESSION, "delete_session_tensor"),
+    **_rows(
+        _SPLIT,
+        "create_partitioned_variables fixed_size_partitioner min_max_variable_partitioner "
+        "variable_axis_size_partitioner",
+    ),
+    **_rows(
+        _FEED,
+        "ConditionalAccumulator ConditionalAccumulatorBase FIFOQueue FixedLengthRecordReader IdentityReader "
+        "LMDBReader PaddingFIFOQueue PriorityQueue QueueBase RandomShuffleQueue ReaderBase "
+        "SparseConditionalAccumulator TFRecordReader TextLineReader WholeFileReader data lookup python_io "
+        "queue "
+        "feature_column sparse.SparseConditionalAccumulator io.PaddingFIFOQueue io.PriorityQueue "
+        "io.QueueBase "
+        "io.RandomShuffleQueue",
+    ),
+    **_rows(
+        _FEED,
+        "LooperThread QueueRunner add_queue_runner batch batch_join input_producer limit_epochs maybe_batch "
+        "maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join queue_runner range_input_producer "
+        "shuffle_batch shuffle_batch_join slice_input_producer start_queue_runners string_input_producer",
+        "train.",
+    ),
+    **_rows(
+        _STRATEGY,
+        "distribute dtensor tpu train.SyncReplicasOptimizer train.Server train.replica_device_setter",
+    ),
+    **_rows(_LAYER, "keras nn.rnn_cell"),
+    **_rows(
+        "Use tensoropt's random ops; their seeds follow tensoropt.set_random_seed.",
+        "Generator get_global_generator set_global_generator",
+        "random.",
+    ),
+    **_rows(
+        _OPTIMIZER,
+        "experimental AdadeltaOptimizer AdagradDAOptimizer FtrlOptimizer ProximalAdagradOptimizer "
+        "ProximalGradientDescentOptimizer sdca_fprint sdca_optimizer sdca_shrink_l1",
+        "train.",
+    ),
+    **_rows(_OPTIMIZER, "optimizers"),
+    **_rows(
+        _CHECKPOINT,
+        "Checkpoint CheckpointManager CheckpointOptions Saver init_from_checkpoint warm_start",
+        "train.",
+    ),
+    **_rows(_CHECKPOINT, "saved_model"),
+    **_rows(
+        "Write the training loop around tensoropt.run.",
+        "CheckpointSaverHook CheckpointSaverListener ChiefSessionCreator FeedFnHook FinalOpsHook "
+        "GlobalStepWaiterHook "
+        "LoggingTensorHook MonitoredSession MonitoredTrainingSession NanTensorHook ProfilerHook Scaffold "
+        "SessionCreator SessionManager SessionRunArgs SessionRunContext SessionRunHook SessionRunValues "
+        "SingularMonitoredSession StepCounterHook StopAtStepHook SummarySaverHook Supervisor "
+        "WorkerSessionCreator "
+        "basic_train_loop",
+        "train.",
+    ),
+    **_rows(
+        _OUTSIDE,
+        "app config distributions experimental flags lite mixed_precision mlir profiler security tools user_ops xla",
+    ),
+}

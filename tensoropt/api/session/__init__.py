@@ -1,0 +1,1 @@
+"""A job: what a script calls, and what all ranks do together."""

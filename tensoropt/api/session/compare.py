@@ -1,0 +1,263 @@
+"""``compare``: every search and every baseline on one model and one cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensoropt.api.arguments import check_sizes, listed, where_to_plan
+from tensoropt.api.find.planner import Planner
+from tensoropt.api.frontend.imported_model import ImportedModel
+from tensoropt.api.mirror.model import Model, current_model
+from tensoropt.api.session.costs import settle_costs
+from tensoropt.api.session.job import current_job
+from tensoropt.cluster import Topology
+from tensoropt.errors import GraphError, PlanError, TensorOptError
+from tensoropt.graph.graph import Graph
+from tensoropt.search.comparison import Comparison, ComparisonRow
+from tensoropt.search.finding import Known
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.registry import Finder, Options, finder_of, finders, known_names
+from tensoropt.simulate.step import step_seconds
+from tensoropt.space.traffic import sent_bytes
+from tensoropt.stages import doing, stage
+
+__all__ = ["compare"]
+
+_log = logging.getLogger("tensoropt")
+
+
+def compare(
+    model: Any = None,
+    topology: Topology | str | None = None,
+    *,
+    methods: Sequence[str | Options] | None = None,
+    memory_bytes: float | None = None,
+    batch_size: int | None = None,
+    feed: str = "data_parallel",
+    costs: str | None = None,
+    slots: Mapping[str, int] | None = None,
+    overlap: bool = False,
+) -> Comparison:
+    """Which strategy every search and every baseline chooses, and what it is predicted to cost.
+
+    Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods are priced by the same tables.
+    ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow. ``mcmc_soap``
+    searches FlexFlow's whole space: it may run operators on a part of the devices and cut images by height and width,
+    which is compared but does not execute yet. No other method but those that place layers on devices may do so. Of a
+    method that offers several strategies, the fastest that fits is shown. One that does not apply is in the table with
+    its reason.
+
+    Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated (FlexFlow
+    section 5), by which ``mcmc`` and ``mcmc_soap`` choose. When a plan runs, collectives keep devices busy, and so they
+    do in simulated steps: these are shorter than the sum only where devices do different things. ``overlap`` lets links
+    move data while devices compute, as FlexFlow does, for machines that can.
+
+    Ctrl-C ends a comparison, which keeps what it has: chains give their best so far, and rows of what was not finished
+    say so. Before the first method is done, there is nothing to keep, and it raises as usual.
+
+    Args:
+        model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
+        topology: the cluster, or a preset's name; by default the one that ``init`` collected.
+        methods: searches and baselines by name, of which those by Markov chains may have options
+            (``tensoropt.Mcmc(seconds=10)``); by default all there are (`tensoropt.search.finders`), those last that
+            begin where others are best. One that is there again, with other options, has a number
+            behind its name: ``mcmc (2)``.
+        memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        feed: see :func:`find_strategy`.
+        costs: see :func:`find_strategy`; a ``Graph`` has analytic ones.
+        slots: of a ``Graph``: for each trained variable, how many tensors of its shape its optimizer keeps.
+        overlap: whether simulated times have communication beside computation, and methods by Markov chains that are
+            given by name search so; ``tensoropt.Mcmc(…)`` has its own.
+
+    Returns:
+        The table: ``show()`` prints it, ``to_json()`` gives it as text, and ``plan("megatron")`` is the strategy of a
+        row, for :func:`show_strategy`, or for :func:`find_strategy` if it is one that executes.
+
+    Raises:
+        PlanError: an unknown method, a batch that devices do not divide, an unknown way to feed, an ``overlap`` that is
+            neither True nor False.
+        GraphError: a loss of another model, or one that nothing minimizes.
+        SessionError: before ``init``, if no topology is given.
+
+    Example::
+
+        loss = create_model(...)
+        tensoropt.GradientDescentOptimizer(0.1).minimize(loss)
+        tensoropt.compare(loss, tensoropt.cluster.preset("p100")).show()
+    """
+    job = current_job()
+    where = where_to_plan("compare", topology, job.topology)
+    asked = None if methods is None else listed("compare", "methods", methods, "['ft', 'megatron']")
+    names = "all" if asked is None else [getattr(method, "name", method) for method in asked]
+    what = f"compare(methods={names}, memory_bytes={memory_bytes}, feed={feed!r})"
+    with job.step(what):
+        chosen = _checked(asked, memory_bytes, batch_size, overlap)
+        if isinstance(model, Graph):
+            _check_graph(model, slots, batch_size)
+            planner = Planner(ImportedModel(model, None, dict(slots or {}), ()), feed, Model())
+        else:
+            _check_loss(model, slots)
+            job.import_model(batch_size)
+            planner = job.planner(feed)
+    job.agree_on_model(planner.imported)
+    if not isinstance(model, Graph):
+        settle_costs(job, planner, where, costs)
+    with stage("compare"):
+        return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
+
+
+def _compare(
+    planner: Planner, topology: Topology, methods: Sequence[Finder], memory_bytes: float | None, overlap: bool
+) -> Comparison:
+    limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
+    began = time.perf_counter()
+    space = planner.space(topology)
+    space.problem  # noqa: B018  # priced here, once for all methods
+    tables_s = time.perf_counter() - began
+    rows: list[ComparisonRow] = []
+    known: list[Known] = []
+    for number, method in enumerate(methods, 1):
+        doing(f"{number} of {len(methods)} methods, {method.name}")
+        try:
+            row, interrupted = _row(planner, topology, method, limit, known, overlap)
+        except KeyboardInterrupt:
+            if not rows:
+                raise  # there is nothing to keep
+            row = ComparisonRow(method.name, method.kind, reason="ended by Ctrl-C before it had a strategy")
+            interrupted = True
+        rows.append(row)
+        _log.debug("compare: %s took %.3g s", row.method, row.search_s or 0.0)
+        if interrupted:
+            reason = "not compared: Ctrl-C ended the comparison"
+            rows += [ComparisonRow(one.name, one.kind, reason=reason) for one in methods[len(rows) :]]
+            break
+    return Comparison(
+        topology.name, topology.device_count, str(limit), planner.batch(), overlap, tables_s, _told_apart(rows)
+    )
+
+
+def _told_apart(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
+    """Rows of one method with their numbers, from the second on."""
+    counts: Counter[str] = Counter()
+    result = []
+    for row in rows:
+        counts[row.method] += 1
+        number = counts[row.method]
+        result.append(row if number == 1 else dataclasses.replace(row, method=f"{row.method} ({number})"))
+    return tuple(result)
+
+
+def _row(
+    planner: Planner, topology: Topology, method: Finder, limit: MemoryLimit, known: list[Known], overlap: bool
+) -> tuple[ComparisonRow, bool]:
+    """A method's row, and whether Ctrl-C ended it with the best so far; what it found is known from then on.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, before there was anything.
+    """
+    if method.prepare is not None:
+        method.prepare()
+    began = time.perf_counter()
+    try:
+        found = planner.find(topology, method, limit, known)
+    except TensorOptError as error:
+        reason = str(error).removeprefix(f"baseline {method.name!r}: ")
+        return ComparisonRow(method.name, method.kind, search_s=time.perf_counter() - began, reason=reason), False
+    search_s = time.perf_counter() - began
+    space, frontier = found.space, found.frontier
+    point = found.fastest(limit)
+    memory_bytes = found.fullest_bytes(point)
+    simulated_s = step_seconds(space, point, overlap=overlap)
+    fits = memory_bytes <= limit.limit_bytes
+    if fits:
+        known.append(Known(simulated_s, space, point.assignment))
+    plan = planner.plan_found(topology, found, point, method.name, limit)
+    row = ComparisonRow(
+        method.name,
+        method.kind,
+        time_s=point.time_s,
+        simulated_time_s=simulated_s,
+        memory_bytes=memory_bytes,
+        network_time_s=float(space.network_seconds(point.assignment, point.alternatives)[0]),
+        network_bytes=sent_bytes(plan, space),
+        search_s=search_s,
+        fits=fits,
+        strategies=len(frontier),
+        exact=frontier.exact if len(frontier) > 1 else None,
+        searched=frontier.searched,
+        plan=plan,
+    )
+    return row, found.interrupted
+
+
+def _checked(
+    methods: Sequence[Any] | None, memory_bytes: float | None, batch_size: int | None, overlap: Any
+) -> tuple[Finder, ...]:
+    chosen = [_finder(method, overlap) for method in ([one.name for one in finders()] if methods is None else methods)]
+    if not chosen:
+        raise PlanError("compare: methods must have at least one, got none. Leave it out for all.")
+    check_sizes("compare", batch_size, memory_bytes)
+    if not isinstance(overlap, bool | np.bool_):
+        raise PlanError(f"compare: overlap must be True or False, got {overlap!r}. Leave it out for what runs.")
+    return tuple(chosen)
+
+
+def _finder(method: Any, overlap: Any) -> Finder:
+    """A method's finder; one that is given by name searches as the table is simulated, if it has an option for it."""
+    finder = finder_of(method)
+    if finder is None:
+        raise PlanError(
+            f"compare: method {method!r} is unknown. Use some of {known_names()}, or "
+            "tensoropt.Mcmc(…); all, by default."
+        )
+    options: Any = finder.options
+    if isinstance(method, str) and hasattr(options, "overlap"):
+        return dataclasses.replace(finder, options=dataclasses.replace(options, overlap=bool(overlap)))
+    return finder
+
+
+def _check_graph(graph: Graph, slots: Any, batch_size: int | None) -> None:
+    """Lets arguments through that go with a logical graph."""
+    if batch_size is not None:
+        raise PlanError(
+            f"compare: batch_size is of a model's open placeholders; a Graph has all sizes, got {batch_size}. Leave it "
+            "out."
+        )
+    variables = [op.name for op in graph.variables()]
+    counts = {} if slots is None else slots
+    right = isinstance(counts, Mapping) and all(
+        name in variables and isinstance(count, int | np.integer) and count >= 0 for name, count in counts.items()
+    )
+    if not right:
+        raise PlanError(
+            f"compare: slots must say of some variables how many tensors an optimizer keeps of each, got {slots!r}. "
+            f"Variables are {', '.join(map(repr, variables)) or 'none'}; give for example {{name: 1}}."
+        )
+
+
+def _check_loss(loss: Any, slots: Mapping[str, int] | None) -> None:
+    """Lets a loss of the model under construction through, or None for the model as it is."""
+    if slots is not None:
+        raise PlanError("compare: slots are of a Graph; a model's optimizers say how many they keep. Leave slots out.")
+    if loss is None:
+        return
+    built = current_model()
+    if getattr(loss, "graph", None) is not built.graph:
+        raise GraphError(
+            f"compare: model must be a loss of the model under construction, or a logical Graph, got {loss!r}. "
+            "Compare before the next reset_default_graph, or leave model out."
+        )
+    names = [step.loss for step in built.train_steps]
+    if getattr(loss, "name", None) not in names:
+        raise GraphError(
+            f"compare: nothing minimizes {loss.name!r}; training steps have the losses {names}. Call "
+            "optimizer.minimize(loss) first."
+        )

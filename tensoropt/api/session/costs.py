@@ -1,0 +1,77 @@
+"""Which costs a search goes by: measured on the devices of the job, or analytic for any others.
+
+What is measured is kept per machine in the cache directory, so that a model is measured once.
+"""
+
+from __future__ import annotations
+
+from tensoropt.api.find.planner import Planner
+from tensoropt.api.session.job import Job
+from tensoropt.cluster import Topology
+from tensoropt.errors import PlanError
+from tensoropt.exec.engines.settings import setting
+from tensoropt.measure.operators import MEASURING_OPERATORS, measure_operators
+from tensoropt.stages import stage
+
+__all__ = ["COSTS", "check_costs", "settle_costs"]
+
+COSTS = ("measured", "analytic")
+_VARIABLE = "TENSOROPT_COSTS"
+
+
+def check_costs(costs: str | None) -> str | None:
+    """``costs``, or what the environment variable TENSOROPT_COSTS says; None to choose by what there is.
+
+    Raises:
+        PlanError: if it is neither.
+    """
+    chosen = setting(_VARIABLE) or costs
+    if chosen is not None and chosen not in COSTS:
+        source = _VARIABLE if setting(_VARIABLE) else "find_strategy: costs"
+        raise PlanError(f"{source} must be one of {', '.join(map(repr, COSTS))}, got {chosen!r}.")
+    return chosen
+
+
+def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | None) -> None:
+    """Lets a planner go by measured costs where they can be had, and measures what is missing. Collective.
+
+    Args:
+        job: the current job.
+        planner: for its model.
+        topology: what is planned for.
+        costs: ``measured`` or ``analytic``; None measures if the devices are the job's. TENSOROPT_COSTS wins.
+
+    Raises:
+        PlanError: another name, or measured costs of devices that are not here.
+        CollectiveError: if measuring fails on another rank.
+    """
+    chosen = check_costs(costs)
+    reason = _unmeasurable(job, topology)
+    if chosen == "measured" and reason is not None:
+        raise PlanError(
+            f"find_strategy(costs='measured'): {reason}. Call tensoropt.init() under mpirun and leave topology out, or "
+            "use costs='analytic'."
+        )
+    guard = job.guard
+    if chosen == "analytic" or reason is not None or guard is None:
+        planner.calibrate(None)
+        return
+    if planner.undivided(topology.device_count) is not None:
+        return  # the search will say so
+    with stage("profiling", MEASURING_OPERATORS):
+        space = planner.space(topology)
+        optimizers = [step.optimizer for step in planner.model.train_steps]
+        profile = measure_operators(job.comm, guard, topology, space, optimizers, refresh=job.remeasure)
+    planner.calibrate(profile)
+    job.remeasure = False
+
+
+def _unmeasurable(job: Job, topology: Topology) -> str | None:
+    """Why operators cannot be measured for a topology; None if they can."""
+    if job.guard is None:
+        return "operators are measured on the devices of a job, and there is none"
+    if job.topology is None or topology.fingerprint() != job.topology.fingerprint():
+        return f"{topology} is not what this job runs on"
+    if topology.device_count > 1 and topology.profile is None:
+        return f"the collectives of {topology} were not measured"
+    return None

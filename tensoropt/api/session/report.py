@@ -1,0 +1,139 @@
+"""A plan for people: per operator its mesh, tensor maps, time and memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tensoropt.api.session.job import current_job
+from tensoropt.errors import PlanError
+from tensoropt.graph.graph import Edge
+from tensoropt.graph.registry import traits
+from tensoropt.layout import coarsen, tensor_map
+from tensoropt.plan.configuration import DEFER, place_of
+from tensoropt.plan.plan import Plan, rules_of
+
+__all__ = ["show_strategy", "strategy_rows"]
+
+_WIDTH = 120
+
+
+def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
+    """One row per operator of the training step.
+
+    Args:
+        plan: for the current model.
+
+    Returns:
+        ``operator``, ``type``, ``mesh`` (of the operator's own coarse mesh), ``splits`` (what each of its axes
+        does; "at 1": only devices with that coordinate have the operator), ``inputs`` and ``outputs`` (tensor maps; -1
+        is unsplit), ``communication`` (steps of its inputs, forward and backward), ``keep`` (of inputs of which one
+        copy is kept and the other made again: which, by position), ``time_s`` (its inputs' reshards included),
+        ``memory_bytes``.
+
+    Raises:
+        PlanError: if it is no plan, or the plan is for another model.
+    """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"strategy_rows, show_strategy: plan must be a Plan, got {type(plan).__name__}. Give what find_strategy or "
+            "a comparison's plan(method) returned."
+        )
+    imported = current_job().imported_model()
+    graph = imported.graph
+    plan.check(graph, runs=False)
+    rules = rules_of(graph, halos=True)
+    rows = []
+    for op in graph.operators:
+        if op.name not in graph.training or traits(op).is_sink or traits(op).is_group:
+            continue
+        configuration, rule, entry = plan.configuration(op.name), rules[op.name], plan.operators[op.name]
+        shape, groups = coarsen(plan.mesh, configuration.actions)
+        edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
+        steps = [str(step) for edge in edges for step in plan.edge(edge).forward]
+        back = [str(step) for edge in edges for step in plan.edge(edge).backward]
+        rows.append(
+            {
+                "operator": op.name,
+                "type": op.type,
+                "mesh": list(shape),
+                "splits": [_action(configuration.actions[group[0]]) for group in groups],
+                "inputs": [
+                    _map(tensor_map(configuration.input_layouts(rule, i).value, groups)) for i in range(len(op.inputs))
+                ],
+                "outputs": [
+                    _map(tensor_map(configuration.output_layouts(rule, i).value, groups))
+                    for i in range(len(op.outputs))
+                ],
+                "communication": {"forward": steps, "backward": back},
+                "keep": {edge.position: plan.edge(edge).keep for edge in edges if plan.edge(edge).keep != "both"},
+                "time_s": entry.time_s + sum(plan.edge(edge).time_s for edge in edges),
+                "memory_bytes": entry.memory_bytes + sum(plan.edge(edge).memory_bytes for edge in edges),
+            }
+        )
+    return rows
+
+
+def show_strategy(plan: Plan, console: Console | None = None) -> None:
+    """Prints the plan as a table, on rank 0 only.
+
+    Args:
+        plan: for the current model.
+        console: where to; standard output by default.
+    """
+    rows = strategy_rows(plan)
+    if current_job().rank:
+        return
+    table = Table(
+        title=f"{plan.option} on {plan.mesh.size} devices: {plan.time_s * 1e3:.3g} ms per step and "
+        f"{plan.memory_bytes / 2**20:.3g} MiB per device, predicted",
+        caption=_caption(plan),
+    )
+    for header, justify in (("operator", "left"), ("mesh", "left"), ("splits", "left"), ("tensor maps", "left")):
+        table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for header in ("time, µs", "memory, KiB"):
+        table.add_column(header, justify="right", no_wrap=True)
+    if any(row["keep"] for row in rows):
+        table.add_column("kept copies", justify="left", overflow="fold")
+    for row in rows:
+        kept = [", ".join(f"{keep} of input {position}" for position, keep in row["keep"].items())]
+        table.add_row(
+            f"{row['operator']} ({row['type']})" if row["type"] not in row["operator"] else row["operator"],
+            str(row["mesh"]),
+            ", ".join(row["splits"]) or "-",
+            f"{' '.join(map(str, row['inputs']))} → {' '.join(map(str, row['outputs']))}".strip(),
+            f"{row['time_s'] * 1e6:.1f}",
+            f"{row['memory_bytes'] / 2**10:.1f}",
+            *kept[: len(table.columns) - 6],
+        )
+    # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
+    (console or Console(width=None if "COLUMNS" in os.environ else _WIDTH)).print(table)
+
+
+def _caption(plan: Plan) -> str | None:
+    """What the plan may do, and whether it executes."""
+    lacking = plan.notes.get("not_executed")
+    if lacking:
+        return (
+            f"Planned and compared only: {' and '.join(lacking)} {'do' if len(lacking) > 1 else 'does'} not execute yet"
+        )
+    said = [
+        f"{label}: {plan.notes[key]}"
+        for key, label in (("space", "Space"), ("searched", "Search"))
+        if key in plan.notes
+    ]
+    return ". ".join(said) or None
+
+
+def _action(action: str | None) -> str:
+    place = place_of(action)
+    if place is not None:
+        return f"at {place}"
+    return "replicate" if action is None else "replicate, gradient partial" if action == DEFER else f"split {action}"
+
+
+def _map(entries: tuple[int | tuple[int, ...], ...]) -> list[Any]:
+    return [list(entry) if isinstance(entry, tuple) else entry for entry in entries]

@@ -1,0 +1,1 @@
+"""The local program of a rank: building, lowering, resharding, gradients, running."""

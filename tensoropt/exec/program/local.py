@@ -1,0 +1,101 @@
+"""One device's local graph, and what all programs on it share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorflow.python.framework import op_def_registry
+
+from tensoropt.errors import SessionError
+from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.engines.base import Program as Chain
+from tensoropt.exec.program.training import Training
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import declaration, has_rule, traits
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout
+from tensoropt.plan.configuration import TensorLayouts
+from tensoropt.plan.plan import Plan
+
+__all__ = ["LocalGraph"]
+
+
+@dataclass(slots=True, eq=False)
+class LocalGraph:
+    """One device's part of a plan, as programs add to it.
+
+    Attributes:
+        graph: the logical graph.
+        plan: of its strategy.
+        engine: does the collectives.
+        rules: of operators.
+        trainings: the training steps, by operator.
+        tf_graph: the local graph.
+        one_thread: whether nothing else runs during a collective, so that there is no harm in waiting for it.
+        variables: this device's pieces, by name.
+        optimizers: the first that was made of each of the user's, whose slots the others use.
+        shared: outputs of random operators, which have one state for all programs.
+        chains: the collectives of each program that was built, or of which a part was.
+    """
+
+    graph: Graph
+    plan: Plan
+    engine: CollectiveEngine
+    rules: Mapping[str, OpRule]
+    trainings: Mapping[str, Training]
+    tf_graph: Any
+    one_thread: bool
+    variables: dict[str, Any] = field(default_factory=dict)
+    optimizers: dict[int, Any] = field(default_factory=dict)
+    shared: dict[str, list[Any]] = field(default_factory=dict)
+    chains: list[Chain] = field(default_factory=list)
+
+    def layout_of(self, tensor: TensorId) -> Layout:
+        """How an operator's output lies on the mesh."""
+        return self.given(tensor).value
+
+    def given(self, tensor: TensorId) -> TensorLayouts:
+        """The layouts that an operator gives its output, and needs of its gradient."""
+        return self.plan.configuration(tensor.op).output_layouts(self.rules[tensor.op], tensor.index)
+
+    def wanted(self, edge: Edge) -> TensorLayouts:
+        """The layouts that a consumer wants its input in, and gives its gradient."""
+        return self.plan.configuration(edge.consumer).input_layouts(self.rules[edge.consumer], edge.position)
+
+    @staticmethod
+    def is_shared(op: Operator) -> bool:
+        """Whether an operator has one state for all programs: it draws from a generator of its own.
+
+        An op without a rule does if TensorFlow's definition says that it has a state and a seed to begin with.
+        """
+        if has_rule(op.type):
+            return declaration(op.type).shared
+        definition = op_def_registry.get(op.type)
+        return definition is not None and definition.is_stateful and "seed2" in op.attrs
+
+    def shared_outputs(self, op: Operator) -> list[Any]:
+        """The outputs of a random operator that another program has built; one operator has one state.
+
+        Raises:
+            SessionError: if it waits for or reads what only that program has: its feeds, its collectives.
+        """
+        outputs = self.shared[op.name]
+        collectives = set().union(*(chain.names for chain in self.chains))
+        pending = [tensor.op for tensor in outputs if tensor is not None]
+        seen = set(pending)
+        while pending:
+            local = pending.pop()
+            if op.control_inputs or traits(local).is_input or local.name in collectives:
+                raise SessionError(
+                    f"{op}: draws numbers that depend on other tensors, and keeps its state from run to run, so it can "
+                    "be part of one set of fetches only. Fetch the same tensors in every run that needs it, or use "
+                    "tensoropt.random.stateless_* with a seed that is fed."
+                )
+            before = {*(tensor.op for tensor in local.inputs), *local.control_inputs} - seen
+            seen |= before
+            pending += before
+        return outputs

@@ -1,0 +1,68 @@
+"""Copies of what is stored: whether they are equal, and how they are made equal again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.exec.program.local import LocalGraph
+from tensoropt.exec.program.stored import Stored, stored_variables
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout
+
+__all__ = ["LEVEL_STEPS", "copies_apart", "level", "stored_layout"]
+
+# So many training steps lie between one levelling and the next. Copies that a kernel rounds differently are apart by
+# the last bits of a few steps; Adam makes steps of full length out of such bits where a gradient should be 0, so they
+# are not to add up for a whole training. A levelling sends what a step of data parallelism sends, and less than half.
+LEVEL_STEPS = 1000
+
+
+def stored_layout(local: LocalGraph, key: Stored, variable: Any) -> Layout | None:
+    """How a stored tensor lies on the mesh; None if all devices have the whole of it."""
+    # An optimizer may keep a number for a variable, where others keep as much as the variable has.
+    if not key.variable or variable.shape != local.variables[key.variable].shape:
+        return None
+    return local.layout_of(TensorId(key.variable))
+
+
+def _copied_axes(local: LocalGraph, key: Stored, variable: Any) -> tuple[int, ...]:
+    """The mesh axes along which devices have copies of one another."""
+    layout = stored_layout(local, key, variable)
+    used = () if layout is None else layout.used_axes
+    return tuple(axis for axis in local.plan.mesh.axes if axis not in used)
+
+
+def level(local: LocalGraph) -> Any:
+    """An operation that gives all copies the value of the first one, one tensor after the other.
+
+    To be built in a program of its own. All ranks must have the same slots by now.
+    """
+    before: list[Any] = []
+    for key, variable in stored_variables(local.variables, local.optimizers).items():
+        axes = _copied_axes(local, key, variable)
+        if local.plan.mesh.extent(axes) > 1:
+            with tf.control_dependencies(before):
+                first = local.engine.broadcast(variable.read_value(), axes)
+                before = [variable.assign(first, read_value=False)]
+    return tf.group(*before)
+
+
+def copies_apart(stored: Sequence[Mapping[Stored, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
+    """What ranks store of equal parts and is not equal to the last bit, in words.
+
+    Args:
+        stored: of each rank, what ``Executor.stored`` gives.
+    """
+    found = []
+    for key in stored[0]:
+        first: dict[str, tuple[int, np.ndarray]] = {}
+        for rank, (piece, part) in enumerate(pieces[key] for pieces in stored):
+            other_rank, other = first.setdefault(str(part), (rank, piece))
+            if piece.tobytes() != other.tobytes():
+                apart = np.max(np.abs(np.subtract(piece, other, dtype=np.complex128)))
+                found.append(f"{key}: the copies of ranks {other_rank} and {rank} are apart by {apart:.3g}")
+    return found

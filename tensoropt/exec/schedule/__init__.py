@@ -1,0 +1,1 @@
+"""In which order a program works: what waits for what, and what TensorFlow may merge."""

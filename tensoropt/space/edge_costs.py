@@ -1,0 +1,212 @@
+"""What edges cost: to bring a tensor to its reader and its gradient back, and to keep copies of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.cost import CostModel, piece_bytes
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Resharder, ReshardTable
+from tensoropt.plan.plan import KEEPS, row_edges
+from tensoropt.space.choices import Choices, TensorStates
+from tensoropt.space.keeping import Keeping
+from tensoropt.space.rows import rows_seconds
+
+__all__ = ["AFTER", "BEFORE", "BOTH", "EdgeCosts", "FloatArray", "Tables"]
+
+FloatArray = NDArray[np.float64]
+Tables = tuple[FloatArray, FloatArray]  # time_s, memory_bytes
+
+# Alternatives of an edge: which copies of its tensor are kept.
+BOTH, BEFORE, AFTER = range(3)
+
+
+class EdgeCosts:
+    """Tables of a graph's edges, and single entries of them without the tables."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        rules: Mapping[str, OpRule],
+        cost: CostModel,
+        resharder: Resharder,
+        choices_of: Callable[[str], Choices],
+        forward_seconds: Callable[[Operator], FloatArray],
+        *,
+        reuse: bool,
+    ) -> None:
+        """Takes what a search space is made of.
+
+        Args:
+            graph: the logical graph.
+            rules: of its operators.
+            cost: the cost model.
+            resharder: of its mesh.
+            choices_of: the configurations of an operator.
+            forward_seconds: an operator's time in each of them, forward.
+            reuse: whether edges have alternatives.
+        """
+        self._graph = graph
+        self._rules = rules
+        self._cost = cost
+        self._resharder = resharder
+        self._choices_of = choices_of
+        self._forward_seconds = forward_seconds
+        self._reuse = reuse
+        self._keeping = Keeping(graph, rules)
+        self._row_edges = row_edges(graph, rules)
+        self._tables: dict[Edge, ReshardTable] = {}
+        self._edges: dict[tuple[object, ...], Tables] = {}
+        self._pairs: dict[tuple[Edge, int, int], Tables] = {}
+
+    def given(self, edge: Edge) -> TensorStates:
+        """What the producer of an edge gives in each of its configurations."""
+        return self._choices_of(edge.tensor.op).outputs[edge.tensor.index]
+
+    def wanted(self, edge: Edge) -> TensorStates:
+        """What the consumer of an edge wants in each of its configurations."""
+        return self._choices_of(edge.consumer).inputs[edge.position]
+
+    def reshard_table(self, edge: Edge) -> ReshardTable:
+        """Times and paths between the layouts that an edge may have."""
+        if edge not in self._tables:
+            spec = self._graph.spec(edge.tensor)
+            given, wanted = self.given(edge), self.wanted(edge)
+            states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
+            # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
+            self._tables[edge] = self._resharder.table(
+                spec.shape, max(1, spec.itemsize), states, max(1, spec.sum_itemsize)
+            )
+        return self._tables[edge]
+
+    def row_elements(self, edge: Edge) -> int | None:
+        """How many elements the gradient of an edge has if it comes back as rows; else None."""
+        backward = edge in self._graph.differentiable
+        return self._row_elements(edge) if backward and edge in self._row_edges else None
+
+    def tables(self, edge: Edge) -> Tables:
+        """Seconds and bytes of an edge for each pair of configurations of its ends; equal edges share theirs."""
+        spec = self._graph.spec(edge.tensor)
+        given, wanted = self.given(edge), self.wanted(edge)
+        held = self._keeping.copies(edge)
+        keeps = self._keeping.choices(edge) if self._reuse else KEEPS[:1]
+        backward, rows, pinned = self._manner(edge)
+        # What the consumer computes again, if it does, is priced as its own.
+        again = self._repeated(edge) if "before" in keeps else None
+        key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again)
+        if key not in self._edges:
+            self._edges[key] = self._edge_tables(edge, given, wanted)
+        return self._edges[key]
+
+    def pair(self, edge: Edge, given: int, wanted: int) -> Tables:
+        """The entries of an edge's tables for one pair of configurations; of one alternative, or of all."""
+        key = (edge, given, wanted)
+        if key not in self._pairs:
+            source, target = self.given(edge).of(given), self.wanted(edge).of(wanted)
+            time, memory = self._edge_tables(edge, source, target, np.array([wanted]))
+            self._pairs[key] = time[0, 0], memory[0, 0]
+        return self._pairs[key]
+
+    def _edge_tables(
+        self, edge: Edge, given: TensorStates, wanted: TensorStates, consumer: NDArray[np.int64] | None = None
+    ) -> Tables:
+        """Seconds and bytes of an edge between some configurations of its ends.
+
+        Args:
+            edge: one of the graph's.
+            given: what the producer gives in some of its configurations.
+            wanted: what the consumer wants in some of its own.
+            consumer: which ones these are; all of them by default.
+        """
+        spec, table = self._graph.spec(edge.tensor), self.reshard_table(edge)
+        held = self._keeping.copies(edge)
+        keeps = self._keeping.choices(edge) if self._reuse else KEEPS[:1]
+        backward, rows, pinned = self._manner(edge)
+        moves = table.between(given.value, wanted.value)
+        time = moves.copy()
+        same = moves == 0.0
+        if pinned:
+            time[~same] = np.inf
+        if backward and rows is not None:
+            time += rows_seconds(self._cost, spec, rows, wanted.gradient, given.gradient).T
+        elif backward:
+            time += table.between(wanted.gradient, given.gradient).T
+        before = np.broadcast_to(piece_bytes(spec, given.value, self._cost.mesh)[:, None], time.shape)
+        after = np.broadcast_to(piece_bytes(spec, wanted.value, self._cost.mesh)[None, :], time.shape)
+        memory = np.where(same, held.unmoved * before, held.before * before + held.after * after)
+        if len(keeps) > 1:
+            extra = np.full((*time.shape, len(KEEPS)), np.inf)
+            bytes_kept = np.full((*time.shape, len(KEEPS)), np.inf)
+            extra[..., BOTH], bytes_kept[..., BOTH] = 0.0, memory
+            if "before" in keeps:
+                repeat: float | FloatArray = 0.0
+                if self._repeated(edge) is not None:
+                    every = self._forward_seconds(self._graph[edge.consumer])
+                    repeat = every if consumer is None else every[consumer]
+                extra[..., BEFORE] = np.where(same, np.inf, moves + repeat)
+                bytes_kept[..., BEFORE] = held.alone * before
+            if "after" in keeps:
+                extra[..., AFTER] = np.where(same, np.inf, table.back(given.value, wanted.value))
+                bytes_kept[..., AFTER] = after
+            extra = _worthwhile(extra, bytes_kept)
+            if np.isfinite(extra[..., 1:]).any():
+                time = time[..., None] + extra
+                memory = np.where(np.isfinite(time), bytes_kept, np.inf)
+        return time, memory
+
+    def _manner(self, edge: Edge) -> tuple[bool, int | None, bool]:
+        """Whether a gradient comes back, how many elements its rows have if it is given as rows, and whether the tensor
+        must arrive as it is stored."""
+        pinned = self._rules[edge.consumer].pinned_input == edge.position
+        return edge in self._graph.differentiable, self.row_elements(edge), pinned
+
+    def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
+        """What tells consumers apart that compute their output again because its gradient reads it; else None."""
+        op, rule = self._graph[edge.consumer], self._rules[edge.consumer]
+        return (op.type, rule, op.outputs) if rule.saved_outputs and not traits(op).is_fanout else None
+
+    def communication(
+        self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]
+    ) -> FloatArray:
+        """Seconds of an edge's collectives for some pairs of configurations."""
+        source, target, table = self.given(edge), self.wanted(edge), self.reshard_table(edge)
+        forward = table.communication(source.value[given], target.value[wanted])
+        seconds = np.where(picks == BEFORE, 2, 1) * forward
+        if np.any(picks == AFTER):
+            back = table.communication(source.value[given], target.value[wanted], back=True)
+            seconds += np.where(picks == AFTER, back, 0.0)
+        if edge not in self._graph.differentiable:
+            return seconds
+        elements = self.row_elements(edge)
+        if elements is not None:
+            spec = self._graph.spec(edge.tensor)
+            made, need = target.gradient[wanted], source.gradient[given]
+            return seconds + np.diagonal(rows_seconds(self._cost, spec, elements, made, need))
+        return seconds + table.communication(target.gradient[wanted], source.gradient[given])
+
+    def _row_elements(self, edge: Edge) -> int:
+        """How many elements the rows of all lookups behind an edge have."""
+        op = self._graph[edge.consumer]
+        if not traits(op).is_fanout:
+            return op.outputs[0].elements
+        readers = self._graph.consumers(TensorId(op.name))
+        return sum(self._row_elements(reader) for reader in readers if reader in self._graph.differentiable)
+
+
+def _worthwhile(seconds: FloatArray, size_bytes: FloatArray) -> FloatArray:
+    """``seconds`` ``(..., P)``, +inf for alternatives that an earlier or a better one makes needless."""
+    result = seconds.copy()
+    for one in range(seconds.shape[-1]):
+        for other in range(seconds.shape[-1]):
+            faster, smaller = seconds[..., other] <= seconds[..., one], size_bytes[..., other] <= size_bytes[..., one]
+            equal = (seconds[..., other] == seconds[..., one]) & (size_bytes[..., other] == size_bytes[..., one])
+            if one != other:
+                result[..., one][faster & smaller & ~(equal & (one < other))] = np.inf
+    return result

@@ -1,0 +1,153 @@
+"""Operators that do little take the configuration that suits what they are beside, so that few operators decide."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.problem.contraction import Contraction
+from tensoropt.problem.problem import IntArray, same_memory
+from tensoropt.problem.repeated_layers import repeated_layers
+from tensoropt.problem.resolution import Resolution
+from tensoropt.space.repeated_cells import repeated_cells
+from tensoropt.space.space import SearchSpace
+
+__all__ = ["Following", "contracted", "follow"]
+
+_HEAVY = 8.0
+"""Floating-point operations per element that goes in or out, from which an operator decides for itself."""
+
+_DEEP = 1000
+"""Operators that decide for themselves, from which layers in a row decide as one: some thirty-five layers of a
+Transformer."""
+
+Following = tuple[IntArray, tuple[IntArray | None, ...]]
+"""Per operator the one that decides for it, ``(N,)``, and its configuration by that one's, ``(K,)``, or None for its
+own."""
+
+
+def follow(space: SearchSpace, *, small_bytes: float = 0.0) -> Following:
+    """Whom each operator of a space follows.
+
+    Products, convolutions and lookups decide for themselves, and so do variables, inputs, fan-outs that one of them
+    reads, and whatever reads a possible partial sum, since it says how the sum is made whole. Any other operator
+    follows the largest tensor that it reads (of equal ones the last made); a constant or a variable of less than
+    ``small_bytes`` its reader; an operator that only a fan-out reads, the fan-out. It takes the configuration that
+    costs least right beside the one that it follows: its own time and the edge's, of equal ones the least memory. For
+    most that is the one without communication.
+
+    Args:
+        space: whose operators they are. Edges count with both copies kept.
+        small_bytes: what is smaller than the memory that a search can tell apart.
+    """
+    return _Follower(space, small_bytes).result()
+
+
+def contracted(space: SearchSpace) -> Contraction:
+    """The problem of a space over the operators that decide, repeated cells as one, and layers of very deep models."""
+    leaders, index = follow(space, small_bytes=Resolution.of(space.problem).memory_bytes / 2)
+    contraction = Contraction(space.problem, repeated_cells(space)[leaders], index)
+    problem = contraction.problem
+    if problem.nodes <= _DEEP:
+        return contraction
+    deciding = repeated_layers(problem)
+    free = problem.nodes if problem.groups is None else len(np.unique(problem.groups))
+    return contraction if len(np.unique(deciding)) == free else contraction.further(deciding)
+
+
+def _is_fixed(op: Operator) -> bool:
+    """Whether an operator follows nothing that it reads, unless it is a fan-out."""
+    own = traits(op)
+    return own.is_fanout or own.is_variable or own.is_input
+
+
+class _Follower:
+    def __init__(self, space: SearchSpace, small_bytes: float) -> None:
+        self._space, self._problem, self._small_bytes = space, space.problem, small_bytes
+        self._place = {op.name: i for i, op in enumerate(space.operators)}
+        self._edges: dict[tuple[int, int], int] = {}
+        self._readers: list[list[int]] = [[] for _ in space.operators]
+        for e, (u, v) in enumerate(self._problem.edges.tolist()):
+            self._edges.setdefault((u, v), e)
+            self._readers[u].append(v)
+        self._heavy = [self._is_heavy(op) for op in space.operators]
+        self._least: dict[tuple[object, ...], IntArray] = {}
+        self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
+
+    def result(self) -> Following:
+        ahead: dict[int, int] = {}
+        for i, op in enumerate(self._space.operators):
+            chosen = self._followed(i, op)
+            if chosen is not None:
+                ahead[i] = chosen
+        for i, op in enumerate(self._space.operators):
+            readers = self._readers[i]
+            if i in ahead or self._heavy[i] or len(readers) != 1 or ahead.get(readers[0]) == i:
+                continue
+            small = traits(op).is_variable and self._problem.node_memory_bytes[i].max() < self._small_bytes
+            only_fanned = not _is_fixed(op) and traits(self._space.operators[readers[0]]).is_fanout
+            if traits(op).is_constant or small or only_fanned:
+                ahead[i] = readers[0]
+        leaders = np.arange(len(self._space.operators))
+        index: list[IntArray | None] = [None] * len(leaders)
+        for i in range(len(leaders)):
+            way = [i]
+            while way[-1] in ahead:
+                way.append(ahead[way[-1]])
+            leaders[i] = way[-1]
+            for follower, followed in reversed([*itertools.pairwise(way)]):
+                index[follower] = self._chain(self._beside(followed, follower), index[followed])
+        return leaders, tuple(index)
+
+    def _is_heavy(self, op: Operator) -> bool:
+        rule = self._space.rules[op.name]
+        tensors = (*self._space.graph.input_specs(op), *op.outputs)
+        return rule.sparse_input is not None or rule.flops > _HEAVY * sum(spec.elements for spec in tensors)
+
+    def _followed(self, i: int, op: Operator) -> int | None:
+        """What an operator reads and follows, if anything."""
+        operators = self._space.operators
+        sources = [self._place[tensor.op] for tensor in op.inputs]
+        if traits(op).is_fanout:
+            deciding = any(self._heavy[reader] for reader in self._readers[i])
+            return None if deciding or traits(operators[sources[0]]).is_variable else sources[0]
+        if _is_fixed(op) or self._heavy[i]:
+            return None
+        sizes = {
+            source: self._space.graph.spec(tensor).elements
+            for tensor, source in zip(op.inputs, sources, strict=True)
+            if not traits(operators[source]).is_source
+        }
+        largest = [source for source in sorted(sizes) if sizes[source] == max(sizes.values())]
+        summed = any(self._heavy[source] and self._space.rules[operators[source].name].reduced for source in largest)
+        return None if summed or not largest else largest[-1]
+
+    def _beside(self, followed: int, follower: int) -> IntArray:
+        """For each configuration of one operator, that of its neighbour which costs least beside it."""
+        backward = (followed, follower) not in self._edges
+        e = self._edges[(follower, followed) if backward else (followed, follower)]
+        tables = (*self._problem.edge_tables(e), *self._problem.node_tables(follower))
+        key = (backward, *(part for table in tables for part in same_memory(table)))
+        if key not in self._least:
+            # Alternative 0 keeps both copies.
+            edge_time, edge_memory, time, memory = (table[..., 0] for table in tables)
+            if backward:
+                edge_time, edge_memory = edge_time.T, edge_memory.T
+            time, memory = edge_time + time, edge_memory + memory
+            # Both costs may be rounded by half a unit, of the least as well.
+            longest = time.min(axis=1, keepdims=True) * (1.0 + 1e-12) + 2.0 * self._problem.time_unit_s
+            memory = np.where(time <= longest, memory, np.inf)
+            self._least[key] = memory.argmin(axis=1)
+        return self._least[key]
+
+    def _chain(self, step: IntArray, before: IntArray | None) -> IntArray:
+        """``step`` after ``before``; one object for equal parts, so that tables by it are shared."""
+        if before is None:
+            return step
+        key = (id(step), id(before))
+        if key not in self._chained:
+            self._chained[key] = step, before, step[before]
+        return self._chained[key][2]

@@ -59,7 +59,7 @@ class SpaceTracker:
         self.space = space
         self.threads = threads
 
-    @property
+    @cached_property
     def contraction(self) -> Contraction:
         """The problem over the operators that decide."""
         return self.space.kept(contracted)

@@ -61,16 +61,17 @@ demo: $(STAMP)
 	$(IN_VENV) $(QUIET_TF) $(LOCAL_MPI) $(KEEP_PAGES) $(SHARE_CORES) \
 		mpirun -n $(RANKS) python examples/digits.py --model $(MODEL) $(ARGS)
 
-# One pytest run, so that it ends with one summary. Two workers share the tests; those that start mpirun come first and
-# take turns (tests/mpi_support.py), so that no two of their jobs fight for the cores.
+# One pytest run, so that it ends with one summary. Two workers share the tests: one begins with those that start mpirun,
+# the other one with the second half; who is done first takes over what the other has left, from the end. Jobs take
+# turns (tests/mpi_support.py), so that no two of them fight for the cores.
 test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint kernels
-	$(IN_VENV) $(LOCAL_MPI) TENSOROPT_TEST_GRAPHS=$(GRAPHS) python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(IN_VENV) $(LOCAL_MPI) TENSOROPT_TEST_GRAPHS=$(GRAPHS) python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 # A test that has become slow shows at the end.
 check: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint kernels
-	$(IN_VENV) $(LOCAL_MPI) python -m pytest -n $(JOBS) -m "pure and not slow or smoke" \
+	$(IN_VENV) $(LOCAL_MPI) python -m pytest -n $(JOBS) --dist worksteal -m "pure and not slow or smoke" \
 		--durations 5 --durations-min 2 $(PYTEST_ARGS)
 
 # Once in a new tree; otherwise they are in the cache, and nothing is done.

@@ -243,7 +243,8 @@ class Chain(MarkovChain):
         if self._devices is not None:
             self._propose_by_device(self._devices, proposals)
             return
-        simulator.require(*self._moves.changed(proposals["set"], proposals["choice"]))
+        if not simulator.network.graph.complete:
+            simulator.require(*self._moves.changed(proposals["set"], proposals["choice"]))
         self._state["next"] = 0
         run = run_delta if self._delta else run_full
         done = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensoropt.simulate.compiled import compiled
-from tensoropt.simulate.dependencies import lane_of, predecessors, route, successors
+from tensoropt.simulate.dependencies import lane_of, link_all, route, tasks_after, tasks_before
 from tensoropt.simulate.ready_queue import pop, push
 from tensoropt.simulate.state import DeviceClasses, Graph, State
 from tensoropt.space.work import Ints
@@ -82,6 +82,7 @@ def simulate_full(graph: Graph, devices: DeviceClasses, state: State) -> int:
     progress, path, tasks, queue = state.progress[0], state.path, state.tasks, state.queue
     stages, classes = progress.stages, devices.present.shape[1]
     line = state.lines[progress.line]
+    link_all(graph, state)
     for lane in range(len(state.lanes)):
         state.lanes[lane].end = 0
     for task in range(len(path) * stages * classes):
@@ -94,7 +95,7 @@ def simulate_full(graph: Graph, devices: DeviceClasses, state: State) -> int:
                 if devices.present[signature, device]:
                     task = (slot * stages + stage) * classes + device
                     total += 1
-                    tasks[task].open = predecessors(graph, devices, state, task, state.tasks_before)
+                    tasks[task].open = tasks_before(graph, devices, state, task)
                     tasks[task].end, tasks[task].enabler = 0, -1
                     if tasks[task].open == 0:
                         push(queue, size, 0, task)
@@ -116,13 +117,15 @@ def simulate_full(graph: Graph, devices: DeviceClasses, state: State) -> int:
         timed.task, timed.ready, timed.end, timed.lane, timed.enabler = task, ready, end, lane, tasks[task].enabler
         done += 1
         makespan = max(makespan, end)
-        for number in range(successors(graph, devices, state, task, state.tasks_after)):
-            after = tasks[state.tasks_after[number]]
+        for number in range(tasks_after(graph, devices, state, task)):
+            other = state.tasks_after[number]
+            other = other if other >= 0 else ~other
+            after = tasks[other]
             after.end = max(after.end, end)
             after.open -= 1
             if after.open == 0:
                 after.enabler = task
-                push(queue, size, after.end, state.tasks_after[number])
+                push(queue, size, after.end, other)
                 size += 1
     progress.tasks = total
     return makespan

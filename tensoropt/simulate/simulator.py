@@ -11,7 +11,6 @@ from tensoropt.simulate import state as records
 from tensoropt.simulate.changes import undo
 from tensoropt.simulate.checkpoints import find_bottom_levels, set_checkpoints
 from tensoropt.simulate.delta import commit, simulate_delta
-from tensoropt.simulate.dependencies import link_all
 from tensoropt.simulate.frame import Frame
 from tensoropt.simulate.full import count_tasks, find_paths, missing_rows, simulate_full
 from tensoropt.simulate.network import Network
@@ -296,6 +295,5 @@ class Simulator:
         )
         self.state.progress["stages"], self.state.progress["block"] = stages, block
         self.makespan = int(simulate_full(graph, devices, self.state))
-        link_all(graph, self.state)
         set_checkpoints(self.state)
         find_bottom_levels(graph, devices, self.state)

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from tensoropt.search.stages import TICKS_PER_S, Route, Signature, Tables, Way, Work
 
 from tensoropt.mcmc import Chain, Moves, Stop, search_problem
 from tensoropt.mcmc.additive import AdditiveProblem
 from tensoropt.mcmc.chain import AdditiveChain, MarkovChain
 from tensoropt.search import Problem
-from tensoropt.search.stages import TICKS_PER_S, Route, Signature, Tables, Way, Work
 from tensoropt.simulate import Network
 from tests.ft.random_problems import random_problem
 from tests.simulate.random_networks import Given

@@ -184,7 +184,6 @@ def run_additive(
         proposal = proposals[number]
         first, end = moves.first[proposal.set], moves.first[proposal.set + 1]
         slower = impossible = moved = 0
-        now.more = 0
         for place in range(first, end):
             op, new = moves.operator[place], moves.choice[moves.table[place] + proposal.choice]
             before[place - first] = assignment[op]
@@ -192,15 +191,20 @@ def run_additive(
                 ticks, pairs = change_of(costs, assignment, op, new)
                 slower += ticks
                 impossible += pairs
-                if memory.limit >= 0:
-                    now.more += change_of(memory.held, assignment, op, new)[0]
                 assignment[op] = new
                 moved += 1
         if moved == 0:
             continue
-        now.limit = _limit(memory, chain, now.more, proposal.slack)
-        if impossible == 0 and now.cost + slower <= now.limit:
-            take(memory, chain, made + number, now.cost + slower, assignment, best)
-            continue
+        down = memory.limit >= 0 and now.bytes > memory.limit  # in memory first, whatever the time
+        wanted = impossible == 0 and (down or slower <= proposal.slack)
+        now.more = 0
         for place in range(first, end):
-            assignment[moves.operator[place]] = before[place - first]
+            op, old = moves.operator[place], before[place - first]
+            # Few are wanted, so their bytes are added up on the way back.
+            if wanted and memory.limit >= 0 and assignment[op] != old:
+                now.more -= change_of(memory.held, assignment, op, old)[0]
+            assignment[op] = old
+        if wanted and now.cost + slower <= _limit(memory, chain, now.more, proposal.slack):
+            for place in range(first, end):
+                assignment[moves.operator[place]] = moves.choice[moves.table[place] + proposal.choice]
+            take(memory, chain, made + number, now.cost + slower, assignment, best)

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.tf
 _PACKAGE = Path(tensoropt.__file__).parent
 # Declarations, and what makes operators or knows TensorFlow's operations that are none of ours.
 _MAY_NAME = {
-    "api/effects.py": "operations of TensorFlow's graphs that no logical operator is made of",
-    "api/importer.py": "makes our operators of TensorFlow's",
-    "api/layers.py": "the mirror: names of layers",
-    "api/mirror.py": "the mirror: names of functions",
+    "api/frontend/effects.py": "operations of TensorFlow's graphs that no logical operator is made of",
+    "api/frontend/importer.py": "makes our operators of TensorFlow's",
+    "api/mirror/layers.py": "the mirror: names of layers",
+    "api/mirror/lookup.py": "the mirror: names of functions",
 }
 
 

@@ -48,7 +48,9 @@ def test_model_parallelism_puts_consecutive_layers_on_one_device_each() -> None:
     assert not get_finder("model_parallel").executes
     chosen = space.assignment(found.space.configurations(found.frontier.assignments[0]))
     plan = space.plan(chosen, "model_parallel")
-    assert (plan.time_s, plan.memory_bytes) == (found.frontier.time_s[0], found.frontier.memory_bytes[0])
+    # Either space rounds its costs to a unit of its own.
+    costs = found.frontier.time_s[0], found.frontier.memory_bytes[0]
+    assert (plan.time_s, plan.memory_bytes) == pytest.approx(costs, rel=1e-12)
     where = {op.name: str(plan.configuration(op.name)) for op in space.operators}
     assert where["h"] == where["w1"] == where["a"] == where["b1"] == "@0"
     assert where["y"] == where["w2"] == where["s"] == "@1"

@@ -12,6 +12,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 
 def _lower(ctx: Lowering, data: Any, segments: Any) -> list[Any]:
@@ -26,6 +27,11 @@ def _lower(ctx: Lowering, data: Any, segments: Any) -> list[Any]:
     return ctx.emit([data, segments], static={2: ctx.output_shape()[0]})
 
 
+def _segments(op: Operator, inputs: Sequence[TensorSpec]) -> int:
+    """How many values an index may have."""
+    return op.outputs[0].shape[0]
+
+
 @register_op(
     "UnsortedSegmentSum",
     lower=_lower,
@@ -34,6 +40,7 @@ def _lower(ctx: Lowering, data: Any, segments: Any) -> list[Any]:
         Sample("UnsortedSegmentSum", (floats(12, 6), integers(12, high=8, low=-1), 8)),
         Sample("UnsortedSegmentSum", (floats(2, 6, 4), integers(2, 6, high=12, dtype="int64"), 12)),
     ],
+    traits=Traits(in_place=False, indices={1: _segments}),
 )
 def segment_sum(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """``n c, n -> s c``: split rows ``n`` leave partial sums, split segments ``s`` need all rows, ``c`` passes."""

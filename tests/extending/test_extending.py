@@ -10,7 +10,9 @@ import pytest
 
 from tensoropt.errors import OpError
 from tensoropt.graph import registry
+from tests.graph.ops import test_missing_splits, test_op_contract, test_saved, test_traits
 from tests.mpi_support import run_mpi
+from tests.op_harness import samples_of
 
 _HERE = Path(__file__).parent
 _SEGMENT_SUM = "UnsortedSegmentSum"
@@ -32,14 +34,11 @@ def test_the_op_has_no_rule_without_its_file() -> None:
 
 @pytest.mark.tf
 @pytest.mark.usefixtures("segment_sum")
-def test_parts_of_the_added_op_are_the_unsplit_op() -> None:
-    from tests.op_harness import check_sample, samples_of
-
-    reports = [check_sample(sample) for sample in samples_of(_SEGMENT_SUM)]
-    assert len(reports) == 2
-    assert [failure for report in reports for failure in report.failures] == []
-    assert [report.splittable for report in reports] == [("n0", "c1", "s"), ("n0", "n1", "c2", "s")]
-    assert all(report.splits > 0 for report in reports)
+def test_the_added_op_keeps_the_contract() -> None:
+    test_op_contract.test_parts_of_op_are_the_unsplit_op(_SEGMENT_SUM)
+    assert [found for sample in samples_of(_SEGMENT_SUM) for found in test_missing_splits.missing_splits(sample)] == []
+    test_saved.test_what_is_saved_is_what_the_gradient_reads(_SEGMENT_SUM)
+    test_traits.test_indices_are_below_the_bound_that_is_declared(_SEGMENT_SUM)
 
 
 @pytest.mark.tf

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from tensoropt.errors import ProblemError, TensorOptError
-from tensoropt.logs import is_speaker
+from tensoropt.errors import ProblemError
 from tensoropt.plan.plan import Plan
-from tensoropt.storage.document import Fields, parse_json, refused, shortened
+from tensoropt.search.report import Report, figure
+from tensoropt.storage.document import Fields
 
 __all__ = ["Comparison", "ComparisonRow"]
 
-_SCHEMA = 4
 _HEADERS = (
     "method", "time, ms", "simulated, ms", "memory, MiB", "network, ms", "network, MiB", "search, s", "remark",
 )  # fmt: skip
@@ -100,7 +99,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Report):
     """All methods on one model and one cluster.
 
     Attributes:
@@ -113,6 +112,10 @@ class Comparison:
         tables_s: seconds that it took to price all strategies, once for all methods.
         rows: in the order in which they were asked for.
     """
+
+    _SCHEMA: ClassVar[int] = 4
+    _TEXTS: ClassVar[tuple[int, ...]] = (0, len(_HEADERS) - 1)
+    _COLUMNS: ClassVar[int] = 160
 
     topology: str
     devices: int
@@ -165,57 +168,7 @@ class Comparison:
     def to_json(self) -> str:
         """JSON text; :meth:`from_json` gives the comparison back unchanged."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "rows"}
-        return json.dumps({"schema": _SCHEMA, **fields, "rows": [row.to_json() for row in self.rows]})
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Comparison:
-        """Reads what :meth:`to_json` wrote.
-
-        Raises:
-            ProblemError: the text is not JSON, of another schema, or incomplete.
-        """
-        remedy = "Give the text that Comparison.to_json wrote."
-        try:
-            return _read_comparison(parse_json(text))
-        except ValueError as error:
-            raise refused(ProblemError, "Comparison JSON", f"cannot be read ({error}).", remedy) from None
-        except TensorOptError as error:
-            raise refused(ProblemError, "Comparison JSON", error.args[0], remedy) from None
-
-    def show(self, console: Any = None) -> None:
-        """Prints the table, on rank 0 only: by Rich where it is installed.
-
-        Args:
-            console: a ``rich.console.Console``; standard output by default.
-        """
-        if not is_speaker():
-            return
-        try:
-            from rich.console import Console
-            from rich.table import Table
-        except ImportError:
-            print(self)
-            return
-        table = Table()
-        for place, header in enumerate(_HEADERS):
-            text = place in (0, len(_HEADERS) - 1)
-            table.add_column(header, justify="left" if text else "right", no_wrap=place == 0, overflow="fold")
-        for row in self.rows:
-            table.add_row(*self._cells(row))
-        # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
-        out = console or Console(width=None if "COLUMNS" in os.environ else 160)
-        out.print(self._title(), markup=False, highlight=False)
-        out.print(table, markup=False, highlight=False)
-        out.print(self._remarks(), markup=False, highlight=False)
-
-    def __str__(self) -> str:
-        cells = [list(_HEADERS), *(self._cells(row) for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = []
-        for line in cells:
-            numbers = [text.rjust(width) for text, width in zip(line[1:-1], widths[1:-1], strict=True)]
-            lines.append("  ".join([line[0].ljust(widths[0]), *numbers, line[-1]]).rstrip())
-        return "\n".join([self._title(), *lines, self._remarks()])
+        return json.dumps({"schema": self._SCHEMA, **fields, "rows": [row.to_json() for row in self.rows]})
 
     def _title(self) -> str:
         batch = "" if self.batch is None else f", {self.batch} samples per step"
@@ -230,35 +183,34 @@ class Comparison:
         how = "communication beside computation" if self.overlap else "collectives that keep devices busy"
         return f"{first}\nSimulated with {how}. Pricing all strategies took {self.tables_s:.3g} s."
 
-    @staticmethod
-    def _cells(row: ComparisonRow) -> list[str]:
-        def number(value: float | None, scale: float = 1.0) -> str:
-            return "-" if value is None else f"{value * scale:,.4g}" if value * scale < 1e4 else f"{value * scale:,.0f}"
+    def _headers(self) -> Sequence[str]:
+        return _HEADERS
 
+    def _cells(self) -> Sequence[Sequence[str]]:
         return [
-            row.method,
-            number(row.time_s, 1e3),
-            number(row.simulated_time_s, 1e3),
-            number(row.memory_bytes, 2**-20),
-            number(row.network_time_s, 1e3),
-            number(row.network_bytes, 2**-20),
-            number(row.search_s),
-            row.remark(),
+            [
+                row.method,
+                figure(row.time_s, 1e3),
+                figure(row.simulated_time_s, 1e3),
+                figure(row.memory_bytes, 2**-20),
+                figure(row.network_time_s, 1e3),
+                figure(row.network_bytes, 2**-20),
+                figure(row.search_s),
+                row.remark(),
+            ]
+            for row in self.rows
         ]
 
-
-def _read_comparison(data: object) -> Comparison:
-    schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
-    if isinstance(schema, bool) or schema != _SCHEMA:
-        raise ProblemError(f"schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}.")
-    names = ("schema", "topology", "devices", "memory_limit", "batch", "overlap", "tables_s", "rows")
-    fields = Fields.of(data, "cannot be read", ProblemError, names)
-    return Comparison(
-        fields.text("topology"),
-        fields.integer("devices", least=1),
-        fields.text("memory_limit"),
-        fields.optional("batch", lambda name: fields.integer(name, least=1)),
-        fields.boolean("overlap"),
-        fields.number("tables_s", least=0),
-        tuple(map(ComparisonRow.from_json, fields.array("rows"))),
-    )
+    @classmethod
+    def _read(cls, data: object) -> Comparison:
+        names = ("schema", "topology", "devices", "memory_limit", "batch", "overlap", "tables_s", "rows")
+        fields = Fields.of(data, "cannot be read", ProblemError, names)
+        return cls(
+            fields.text("topology"),
+            fields.integer("devices", least=1),
+            fields.text("memory_limit"),
+            fields.optional("batch", lambda name: fields.integer(name, least=1)),
+            fields.boolean("overlap"),
+            fields.number("tables_s", least=0),
+            tuple(map(ComparisonRow.from_json, fields.array("rows"))),
+        )

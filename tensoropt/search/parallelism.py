@@ -7,16 +7,15 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from tensoropt.errors import ProblemError
-from tensoropt.logs import is_speaker
-from tensoropt.storage.document import Fields, parse_json, refused, shortened
+from tensoropt.search.report import Report, figure
+from tensoropt.storage.document import Fields
 from tensoropt.viz.parallelism import draw_parallelism
 
 __all__ = ["ParallelismProfile", "ParallelismRow"]
 
-_SCHEMA = 1
 _HOUR_S = 3600.0
 _HINT = (
     "No plan was made. Start the job with the number of ranks of a row and call find_strategy('mini_time'); "
@@ -80,7 +79,7 @@ class ParallelismRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelismProfile:
+class ParallelismProfile(Report):
     """The fastest strategy on each of a range of device counts, found without running the job.
 
     Attributes:
@@ -90,6 +89,9 @@ class ParallelismProfile:
         price_per_device_hour: in any unit.
         rows: ascending in devices; also those counts on which the job cannot run.
     """
+
+    _SCHEMA: ClassVar[int] = 1
+    _COLUMNS: ClassVar[int] = 120
 
     topology: str
     memory_limit: str
@@ -122,22 +124,7 @@ class ParallelismProfile:
     def to_json(self) -> str:
         """JSON text; :meth:`from_json` gives the profile back unchanged."""
         fields = {name: getattr(self, name) for name in ("topology", "memory_limit", "batch", "price_per_device_hour")}
-        return json.dumps({"schema": _SCHEMA, **fields, "rows": [dataclasses.asdict(row) for row in self.rows]})
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> ParallelismProfile:
-        """Reads what :meth:`to_json` wrote.
-
-        Raises:
-            ProblemError: the text is not JSON, of another schema, or incomplete.
-        """
-        remedy = "Give the text that ParallelismProfile.to_json wrote."
-        try:
-            return _read_profile(parse_json(text))
-        except ValueError as error:
-            raise refused(ProblemError, "ParallelismProfile JSON", f"cannot be read ({error}).", remedy) from None
-        except ProblemError as error:
-            raise refused(ProblemError, "ParallelismProfile JSON", error.args[0], remedy) from None
+        return json.dumps({"schema": self._SCHEMA, **fields, "rows": [dataclasses.asdict(row) for row in self.rows]})
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws time, throughput and, with a price, cost over the number of devices to an image file.
@@ -165,37 +152,6 @@ class ParallelismProfile:
             return None
         return [row.cost_per_million_samples or 0.0 for row in fitting]
 
-    def show(self, console: Any = None) -> None:
-        """Prints the table, what stands out in it, and how to go on, on rank 0 only: by Rich where it is installed.
-
-        Args:
-            console: a ``rich.console.Console``; standard output by default.
-        """
-        if not is_speaker():
-            return
-        try:
-            from rich.console import Console
-            from rich.table import Table
-        except ImportError:
-            print(self)
-            return
-        table = Table()
-        for header in self._headers():
-            table.add_column(header, justify="right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*self._cells(row))
-        # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
-        out = console or Console(width=None if "COLUMNS" in os.environ else 120)
-        out.print(self._title(), markup=False, highlight=False)
-        out.print(table)
-        out.print(self._remarks(), markup=False, highlight=False)
-
-    def __str__(self) -> str:
-        cells = [self._headers(), *(self._cells(row) for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
-        return "\n".join([self._title(), *lines, self._remarks()])
-
     def _title(self) -> str:
         batch = "" if self.batch is None else f", {self.batch} samples per step"
         return f"Predicted for {self.topology}{batch}; at most {self.memory_limit}"
@@ -208,39 +164,36 @@ class ParallelismProfile:
             lines += [f"Fastest: {_devices(fastest)}. Least device time per step: {_devices(effective)}."]
         return "\n".join([*lines, _HINT])
 
-    def _headers(self) -> list[str]:
+    def _headers(self) -> Sequence[str]:
         money = [] if self.price_per_device_hour is None else ["cost/hour", "cost/million samples"]
         return ["devices", "time, ms", "network, ms", "memory, MiB", "peak, MiB", "samples/s", *money]
 
-    def _cells(self, row: ParallelismRow) -> list[str]:
-        def number(value: float | None, scale: float = 1.0) -> str:
-            return "-" if value is None else f"{value * scale:,.4g}" if value * scale < 1e4 else f"{value * scale:,.0f}"
-
-        money = [] if self.price_per_device_hour is None else [row.cost_per_hour, row.cost_per_million_samples]
+    def _cells(self) -> Sequence[Sequence[str]]:
         return [
-            str(row.devices),
-            number(row.time_s, 1e3),
-            number(row.network_time_s, 1e3),
-            number(row.memory_bytes, 2**-20),
-            number(row.peak_bytes, 2**-20),
-            number(row.samples_per_s),
-            *map(number, money),
+            [
+                str(row.devices),
+                figure(row.time_s, 1e3),
+                figure(row.network_time_s, 1e3),
+                figure(row.memory_bytes, 2**-20),
+                figure(row.peak_bytes, 2**-20),
+                figure(row.samples_per_s),
+                *map(figure, [] if priceless else [row.cost_per_hour, row.cost_per_million_samples]),
+            ]
+            for priceless in [self.price_per_device_hour is None]
+            for row in self.rows
         ]
 
-
-def _read_profile(data: object) -> ParallelismProfile:
-    schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
-    if isinstance(schema, bool) or schema != _SCHEMA:
-        raise ProblemError(f"schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}.")
-    names = ("schema", "topology", "memory_limit", "batch", "price_per_device_hour", "rows")
-    fields = Fields.of(data, "cannot be read", ProblemError, names)
-    return ParallelismProfile(
-        fields.text("topology"),
-        fields.text("memory_limit"),
-        fields.optional("batch", lambda name: fields.integer(name, least=1)),
-        fields.optional("price_per_device_hour", lambda name: fields.number(name, least=0)),
-        tuple(map(_read_row, fields.array("rows"))),
-    )
+    @classmethod
+    def _read(cls, data: object) -> ParallelismProfile:
+        names = ("schema", "topology", "memory_limit", "batch", "price_per_device_hour", "rows")
+        fields = Fields.of(data, "cannot be read", ProblemError, names)
+        return cls(
+            fields.text("topology"),
+            fields.text("memory_limit"),
+            fields.optional("batch", lambda name: fields.integer(name, least=1)),
+            fields.optional("price_per_device_hour", lambda name: fields.number(name, least=0)),
+            tuple(map(_read_row, fields.array("rows"))),
+        )
 
 
 def _read_row(data: object) -> ParallelismRow:

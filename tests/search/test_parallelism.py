@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensoropt.errors import ProblemError
-from tensoropt.search import comparison, parallelism
+from tensoropt.search import report
 from tensoropt.search.comparison import Comparison
 from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
 
@@ -105,9 +105,8 @@ def test_the_table_has_the_same_cells(capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_only_the_first_rank_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallelism, "is_speaker", lambda: False)
+    monkeypatch.setattr(report, "is_speaker", lambda: False)
     example().show()
-    monkeypatch.setattr(comparison, "is_speaker", lambda: False)
     Comparison("cluster", 2, "16 GB", 8, False, 0.1, ()).show()
     assert capsys.readouterr().out == ""
 

@@ -22,7 +22,7 @@ __all__ = ["coarsest_step", "on_grid", "unit_of"]
 _BITS = 52
 """Sums take so many; one more is left, in which differences of messages and bounds are still exact."""
 
-_LOSS = 1e-6
+_LOSS = 1e-4
 """Rounding may change no cost of a strategy by more than this share of what the least of each table add up to. Of real
 models it changes some parts in 10^12."""
 

@@ -91,7 +91,13 @@ def _shared_by(devices: int, usual: Planner, model: str, options: Options) -> Pl
 
 def _compile() -> None:
     """Loads compiled loops, or compiles them the first time that a machine runs them, before anything is timed."""
-    for kernels in ("ft.kernels", "ft.message_kernels", "search.kernels", "search.cell_kernels", "search.grid_kernels"):
+    for kernels in (
+        "ft.kernels",
+        "ft.message_kernels",
+        "problem.kernels",
+        "problem.cell_kernels",
+        "problem.unit_kernels",
+    ):
         importlib.import_module(f"tensoropt.{kernels}")
 
 

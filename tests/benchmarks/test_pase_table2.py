@@ -59,7 +59,9 @@ def test_inceptions_modules_share_the_batch_but_for_the_last() -> None:
 def test_rnnlms_projection_is_split_by_words_and_its_cells_in_part() -> None:
     layers = layers_of("rnnlm", steps=3)
     assert layers["FC"]["ours"] == layers["FC"]["paper"] == layers["softmax"]["ours"] == "vocabulary 32"
-    assert re.fullmatch(r"(batch|hidden) 2, output 16", layers["LSTM"]["ours"])  # with 40 steps it is the batch
+    # Several splits of cells take equally long; with 40 steps it is the batch.
+    for splits in layers["LSTM"]["ours"].split("; "):
+        assert re.fullmatch(r"(batch|hidden) (2, output 16|4, output 8)( \(\d\))?", splits)
     # Here a table is in columns: no sum is left to make, and none of its gradient is moved.
     assert "embedding" in layers["embedding"]["ours"]
 

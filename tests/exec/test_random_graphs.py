@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tensoropt.api.mirror.model import leave_graph
 from tensoropt.exec.program.replicas import copies_apart
 from tensoropt.graph.rule import OpRule
 from tensoropt.plan.plan import row_edges, rules_of
+from tests.effort import GRAPHS
 from tests.exec.random_models import RandomModel
 from tests.exec.random_runs import (
     Case,
@@ -29,13 +29,12 @@ from tests.mpi_support import run_mpi
 from tests.thread_world import run_threads
 
 _SCRIPT = Path(__file__).with_name("random_graphs_ranks.py")
-_UNDER_MPIRUN = 20
-# So many graphs are tried on four ranks, the other ones as threads. A graph takes some seconds; CI has 200 of them.
-_ON_FOUR_RANKS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "60"))
+# The other ones are tried as threads.
+_UNDER_MPIRUN = min(20, GRAPHS // 3)
 _FEW = 10  # at a time, for workers that share the tests
 # Then some on other meshes.
 _THREADS = [
-    *((first, _FEW, (2, 2)) for first in range(_UNDER_MPIRUN, _ON_FOUR_RANKS, _FEW)),
+    *((first, _FEW, (2, 2)) for first in range(_UNDER_MPIRUN, GRAPHS, _FEW)),
     (200, 6, (2, 3)),
     (206, 3, (2, 2, 2)),
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -196,8 +197,8 @@ def plans() -> dict[str, Plan]:
     return found
 
 
-def main() -> None:
-    """Plants them all."""
+def main(each: int) -> None:
+    """Plants so many of each kind of collective in each model."""
     tensoropt.init("cpu")
     ranks, mine = tensoropt.world_size(), tensoropt.world_rank()
     turns = itertools.count()
@@ -212,7 +213,7 @@ def main() -> None:
                 tensoropt.verify(plan, steps=1)
             for kind, plan in chosen.items():
                 # Each kind meets every rank, over the models; and each kind of fault.
-                for _ in range(2):
+                for _ in range(each):
                     turn = next(turns)
                     rank, change = turn % ranks, _FAULTS[turn % len(_FAULTS)]
                     fault.kind, fault.planted = kind, 0
@@ -237,4 +238,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

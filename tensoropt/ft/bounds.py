@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tensoropt.ft.cost_graph import CostGraph
+from tensoropt.ft.factors import Factor, Taken
 from tensoropt.ft.messages import Messages, Weighted
 from tensoropt.ft.origin import Sum
-from tensoropt.ft.workshop import Factor, Taken
 from tensoropt.problem.frontier_tables import Box, FrontierTable, Prune
 from tensoropt.problem.pareto import reduce_segments
 from tensoropt.problem.problem import FloatArray, IntArray
@@ -94,7 +94,7 @@ class Bounds:
                 strategy is at least a step faster, or smaller, than it.
         """
         messages = Messages(graph)
-        pool = graph.workshop.pool if messages.cells >= _SHARE_FROM else None
+        pool = graph.state.pool if messages.cells >= _SHARE_FROM else None
         each: Callable[..., Iterable[Weighted | None]] = map if pool is None else pool.map
         fastest, smallest = each(lambda pair: messages.run(*pair), [(1.0, 0.0), (0.0, 1.0)])
         if fastest is None or smallest is None:

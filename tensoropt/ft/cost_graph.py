@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensoropt.ft.factors import EliminationState, Factor, Limits, Reach, unit
 from tensoropt.ft.origin import Leaf, Select
 from tensoropt.ft.reduction import Reduced, Term
-from tensoropt.ft.workshop import Factor, Limits, Reach, Workshop, unit
 from tensoropt.problem.frontier_tables import FrontierTable, table_from_costs
 from tensoropt.problem.pareto import reduce_segments
 from tensoropt.problem.problem import IntArray, Problem
@@ -26,14 +26,14 @@ class CostGraph:
 
     Attributes:
         sizes: the number of configurations of each variable.
-        workshop: what all eliminations share.
+        state: what all eliminations share.
         limits: what every new table's points are tested by, or None.
     """
 
-    def __init__(self, sizes: dict[int, int], workshop: Workshop, limits: Limits | None = None) -> None:
+    def __init__(self, sizes: dict[int, int], state: EliminationState, limits: Limits | None = None) -> None:
         self.sizes = dict(sizes)
         self.limits = limits
-        self.workshop = workshop
+        self.state = state
         self._factors: dict[tuple[int, ...], list[Factor]] = {}
         self._of: dict[int, set[tuple[int, ...]]] = {v: set() for v in sizes}
 
@@ -50,7 +50,7 @@ class CostGraph:
 
     def merged(self, scope: tuple[int, ...]) -> Factor:
         """The one factor over ``scope``, of which there must be any."""
-        whole = self.workshop.merge(self._factors[scope], self.sizes, self.limits)
+        whole = self.state.merge(self._factors[scope], self.sizes, self.limits)
         self._factors[scope] = [whole]
         return whole
 
@@ -85,12 +85,10 @@ class CostGraph:
             factors.append(unit() if self.limits is None else _limited(unit(), self.limits))
         for factor in factors[1:-1]:
             scope = tuple(sorted({*whole.scope, *factor.scope}))
-            whole = self.workshop.join(whole, factor, scope, (), self.sizes, limits=self.limits)
+            whole = self.state.join(whole, factor, scope, (), self.sizes, limits=self.limits)
         scope = tuple(sorted({*whole.scope, *factors[-1].scope} - {variable}))
-        self.workshop.record(kind, (variable,), scope)
-        result = self.workshop.join(
-            whole, factors[-1], scope, (variable,), self.sizes, self.workshop.ratio, self.limits
-        )
+        self.state.record(kind, (variable,), scope)
+        result = self.state.join(whole, factors[-1], scope, (variable,), self.sizes, self.state.ratio, self.limits)
         del self.sizes[variable], self._of[variable]
         self.add(result)
         return result
@@ -107,11 +105,11 @@ class CostGraph:
 
     def copy(self) -> CostGraph:
         """The same graph, to be changed apart."""
-        return self.restricted({v: np.arange(k) for v, k in self.sizes.items()}, self.workshop, self.limits)
+        return self.restricted({v: np.arange(k) for v, k in self.sizes.items()}, self.state, self.limits)
 
-    def restricted(self, chosen: dict[int, IntArray], workshop: Workshop, limits: Limits | None) -> CostGraph:
+    def restricted(self, chosen: dict[int, IntArray], state: EliminationState, limits: Limits | None) -> CostGraph:
         """The graph with only some configurations of each variable."""
-        graph = CostGraph({v: len(chosen[v]) for v in self.sizes}, workshop, limits)
+        graph = CostGraph({v: len(chosen[v]) for v in self.sizes}, state, limits)
         made: dict[tuple[object, ...], tuple[FrontierTable, IntArray]] = {}
         content = {v: rows.tobytes() for v, rows in chosen.items()}
         fewer = {v for v, rows in chosen.items() if len(rows) < self.sizes[v]}
@@ -131,7 +129,7 @@ class CostGraph:
                     left.append(Factor(scope, table, Select(factor.origin, points), copies=factor.copies))
             if limits is not None:
                 # What a scope takes is known of its factors together only.
-                left = [_limited(workshop.merge(left, graph.sizes, limits), limits)]
+                left = [_limited(state.merge(left, graph.sizes, limits), limits)]
             for factor in left:
                 graph.add(factor)
         return graph
@@ -158,7 +156,7 @@ class CostGraph:
     def part(self, variables: list[int]) -> CostGraph:
         """The graph of some variables that share no factor with others."""
         chosen = set(variables)
-        graph = CostGraph({v: self.sizes[v] for v in variables}, self.workshop)
+        graph = CostGraph({v: self.sizes[v] for v in variables}, self.state)
         for factor in self.factors():
             if factor.scope and factor.scope[0] in chosen:
                 graph.add(factor)
@@ -166,7 +164,7 @@ class CostGraph:
 
     def fixed(self, variable: int, configuration: int) -> CostGraph:
         """The graph after ``variable`` took one configuration (Eq. 7)."""
-        graph = CostGraph({v: k for v, k in self.sizes.items() if v != variable}, self.workshop)
+        graph = CostGraph({v: k for v, k in self.sizes.items() if v != variable}, self.state)
         for factor in self.factors():
             if variable in factor.scope:
                 axis = factor.scope.index(variable)
@@ -183,10 +181,10 @@ def _limited(factor: Factor, limits: Limits) -> Factor:
     return Factor(factor.scope, factor.table, factor.origin, Reach(limits, factor.scope))
 
 
-def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> CostGraph:
+def build_cost_graph(problem: Problem, reduced: Reduced, state: EliminationState) -> CostGraph:
     """Initialization (Algorithm 2, line 3): the frontiers of single nodes and edges."""
     sizes = {v: len(alive) for v, alive in enumerate(reduced.alive)}
-    whole = CostGraph(sizes, workshop)
+    whole = CostGraph(sizes, state)
     made: dict[tuple[object, ...], _Leaves] = {}
 
     def leaves(term: Term, rows: list[IntArray], content: list[bytes]) -> _Leaves:
@@ -212,7 +210,7 @@ def build_cost_graph(problem: Problem, reduced: Reduced, workshop: Workshop) -> 
             found = leaves(term, [reduced.alive[v]], [content[v]])
             configuration = found.configuration if term.terms[0] < problem.nodes else None
             whole.add(leaf(term, found, configuration))
-    graph = CostGraph({v: int(c.max()) + 1 for v, c in enumerate(reduced.classes)}, workshop)
+    graph = CostGraph({v: int(c.max()) + 1 for v, c in enumerate(reduced.classes)}, state)
     merged: dict[tuple[int, bytes], tuple[FrontierTable, IntArray]] = {}
     for v, classes in enumerate(reduced.classes):
         factor = whole.merged((v,))

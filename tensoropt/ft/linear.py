@@ -46,7 +46,7 @@ def first_operator(graph: CostGraph) -> int:
     The paper marks the operator that receives the initial input. Here a model's variables are nodes as well,
     and sources too; the longest way starts at the input of the first layer or at one of its variables.
     """
-    rank = graph.workshop.rank
+    rank = graph.state.rank
     longest: dict[int, int] = {}
     for v in sorted(graph.sizes, key=lambda v: -rank[v]):
         longest[v] = max((longest[w] + 1 for w in graph.neighbours(v) if rank[w] > rank[v]), default=0)
@@ -63,7 +63,7 @@ class LinearGraph:
 
     def extend(self) -> None:
         """While the last marked variable has one downstream neighbour only, marks that one."""
-        rank = self.graph.workshop.rank
+        rank = self.graph.state.rank
         while True:
             last = self.marked[-1]
             downstream = [v for v in self.graph.neighbours(last) if rank[v] > rank[last]]
@@ -85,7 +85,7 @@ def eliminate_simple(graph: CostGraph, marked: Callable[[], list[int]], longest:
         longest: variables whose elimination would make more candidates than this are left, too: around a node
             that all layers share, what lies beside the linear graph grows as long as the graph.
     """
-    rank = graph.workshop.rank
+    rank = graph.state.rank
 
     def key(v: int) -> tuple[bool, int, int] | None:
         degree = len(graph.neighbours(v))

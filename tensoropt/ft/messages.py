@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensoropt.ft.cost_graph import CostGraph
-from tensoropt.ft.workshop import Factor
+from tensoropt.ft.factors import Factor
 from tensoropt.problem.frontier_tables import FrontierTable
 from tensoropt.problem.problem import FloatArray, IntArray
 
@@ -107,7 +107,7 @@ class Messages:
             edges_at[v].append(edge)
         self._around = np.array([edge for at in edges_at for edge in at], np.int64)
         self._around_start = np.cumsum([0, *map(len, edges_at)])
-        forth = sorted(range(len(self.variables)), key=lambda i: graph.workshop.rank[self.variables[i]])
+        forth = sorted(range(len(self.variables)), key=lambda i: graph.state.rank[self.variables[i]])
         self._orders = np.array([forth, forth[::-1]], np.int64)
         self._ranks = np.argsort(self._orders, axis=1)
 

@@ -139,7 +139,7 @@ def fewest_points_order(graph: CostGraph) -> Order:
     Equal layers share what is made for one of them, so what lies within a layer goes before layers meet, where
     frontiers have added up.
     """
-    rank = graph.workshop.rank
+    rank = graph.state.rank
     left = _Eliminations(graph)
 
     def key(v: int) -> tuple[float, int, int, int, int]:
@@ -174,7 +174,7 @@ def least_table_order(graph: CostGraph) -> tuple[list[int], int]:
     Returns:
         the order of all variables, and the largest number of joint configurations that any step looks at.
     """
-    rank, sizes = graph.workshop.rank, graph.sizes
+    rank, sizes = graph.state.rank, graph.sizes
 
     def key(v: int, near: set[int]) -> tuple[int, int, int, int]:
         # Neighbours with one configuration left cost nothing now, but a table of them all would be in the way later.

@@ -18,11 +18,11 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
 from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
 from tensoropt.ft.dominance import drop_dominated
+from tensoropt.ft.factors import EliminationState, Factor, TooLongError, choice, nothing, unit
 from tensoropt.ft.linear import LinearGraph, eliminate_simple, first_operator, topological_rank
 from tensoropt.ft.order import Order, fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
-from tensoropt.ft.workshop import Factor, TooLongError, Workshop, choice, nothing, unit
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.problem.frontier_tables import FrontierTable
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
@@ -144,10 +144,10 @@ def track_frontier(
     )
     with ThreadPoolExecutor(workers) if workers > 1 else nullcontext() as pool:
         graph = cost_graph_of(problem, pool, exact=epsilon == 0.0, progress=progress)
-        workshop = graph.workshop
+        state = graph.state
         result = _solve(graph, options)
     if result.table.points == 0:
-        names = ", ".join(repr(name) for v in workshop.conflict for name in workshop.names[v])
+        names = ", ".join(repr(name) for v in state.conflict for name in state.names[v])
         raise InfeasibleError(
             f"Problem nodes {names}: some strategy must have a finite cost, but their configurations are "
             "impossible together. Allow more configurations there."
@@ -159,8 +159,8 @@ def track_frontier(
         problem,
         assignments,
         alternatives,
-        exact=workshop.exact,
-        eliminations=workshop.steps,
+        exact=state.exact,
+        eliminations=state.steps,
         seconds=time.perf_counter() - began,
     )
 
@@ -182,7 +182,7 @@ def cost_graph_of(
     """
     reduced = reduce_problem(problem)
     variable = {node: v for v, nodes in enumerate(reduced.members) for node in nodes}
-    workshop = Workshop(
+    state = EliminationState(
         names=tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members),
         rank=topological_rank(len(reduced.members), [(variable[u], variable[v]) for u, v in problem.edges.tolist()]),
         ratio=0.0,
@@ -190,7 +190,7 @@ def cost_graph_of(
         exact=exact,
         progress=progress,
     )
-    return build_cost_graph(problem, reduced, workshop)
+    return build_cost_graph(problem, reduced, state)
 
 
 def _check(method: Any, epsilon: Any, threads: Any, limit: Any) -> None:
@@ -221,9 +221,9 @@ def _solve(graph: CostGraph, options: _Options) -> Factor:
     first, *others = sorted([*decided, *solved], key=lambda f: f.table.points) or [unit()]
     result = first
     for factor in others:
-        result = graph.workshop.join(result, factor, (), (), {})
+        result = graph.state.join(result, factor, (), (), {})
     if len(parts) > 1:
-        graph.workshop.record("product", [variables[0] for variables in parts])
+        graph.state.record("product", [variables[0] for variables in parts])
     return result
 
 
@@ -241,11 +241,11 @@ def _solve_part(graph: CostGraph, options: _Options) -> Factor:
             return _finish(graph, line.marked, "ldp", options)
     else:
         first = first_operator(graph)
-        last = max(graph.sizes, key=lambda v: graph.workshop.rank[v])
+        last = max(graph.sizes, key=lambda v: graph.state.rank[v])
         ends = [first, last]
         eliminate_simple(graph, lambda: ends, LEAVE_FROM)
         if len(graph.sizes) <= 2:
-            return _finish(graph, sorted(graph.sizes, key=lambda v: graph.workshop.rank[v]), "final", options)
+            return _finish(graph, sorted(graph.sizes, key=lambda v: graph.state.rank[v]), "final", options)
     return _finish(graph, None, "branch", options)
 
 
@@ -283,12 +283,12 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
         if not all(map(len, alive.values())):
             return known[0]
         before = sum(graph.sizes.values())
-        left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
+        left = graph.restricted(alive, graph.state, bounds.restricted(alive))
         expected = planned = fewest_points_order(left)
         if expected.largest >= COMPARE_FROM:
             # Beside what is left of its neighbours, a configuration is more often dominated than beside all there was.
             drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope for _ in range(f.copies)])
-            left = graph.restricted(alive, graph.workshop, bounds.restricted(alive))
+            left = graph.restricted(alive, graph.state, bounds.restricted(alive))
             planned = None
         graph = left
         helped = one_cost or sum(graph.sizes.values()) <= before * 0.9
@@ -296,18 +296,18 @@ def _finish(graph: CostGraph, order: list[int] | None, kind: str, options: _Opti
             break
     longest = options.longest if options.heuristics else math.inf
     whole = graph if known else graph.copy()
-    steps = len(graph.workshop.steps)
+    steps = len(graph.state.steps)
     # Every variable is eliminated, and its result thinned, once.
-    with graph.workshop.within(math.expm1(math.log1p(epsilon) / len(graph.sizes)), longest):
+    with graph.state.within(math.expm1(math.log1p(epsilon) / len(graph.sizes)), longest):
         try:
             result = _eliminate_all(graph, order, kind, options, planned=planned)
         except TooLongError:
-            del graph.workshop.steps[steps:]
+            del graph.state.steps[steps:]
             if not known:
-                with whole.workshop.within(0.0, math.inf):
+                with whole.state.within(0.0, math.inf):
                     return _fix(whole, options)
-            graph.workshop.exact = False
-            graph.workshop.record("narrow", sorted(graph.sizes))
+            graph.state.exact = False
+            graph.state.record("narrow", sorted(graph.sizes))
             return choice(known)
     # What only equals a known strategy may be missing.
     return choice([result, *known])
@@ -317,14 +317,14 @@ def _try_short(graph: CostGraph, order: list[int] | None, kind: str, options: _O
     """The frontier without bounds; None if it takes longer than it seemed. Then products that were made are kept."""
     if not _can_be_bounded(graph):
         return _eliminate_all(graph, order, kind, options)
-    workshop = graph.workshop
-    steps, exact = len(workshop.steps), workshop.exact
+    state = graph.state
+    steps, exact = len(state.steps), state.exact
     try:
-        with workshop.within(workshop.ratio, min(SHORT, options.longest) if options.heuristics else SHORT):
+        with state.within(state.ratio, min(SHORT, options.longest) if options.heuristics else SHORT):
             return _eliminate_all(graph.copy(), order, kind, options, fix=True)
     except TooLongError:
-        del workshop.steps[steps:]
-        workshop.exact = exact
+        del state.steps[steps:]
+        state.exact = exact
         return None
 
 
@@ -383,9 +383,9 @@ def _narrow(
 ) -> Factor | None:
     """Strategies of some configurations, thinned; None if that is too long."""
     ratio = math.expm1(math.log1p(epsilon) / len(graph.sizes))
-    workshop = dataclasses.replace(graph.workshop, steps=[], progress=None, ratio=ratio, left=longest)
+    state = dataclasses.replace(graph.state, steps=[], progress=None, ratio=ratio, left=longest)
     try:
-        quick = graph.restricted(near, workshop, bounds.relaxed(epsilon).restricted(near))
+        quick = graph.restricted(near, state, bounds.relaxed(epsilon).restricted(near))
         for v in fewest_points_order(quick).variables if order is None else order:
             quick.eliminate(v, "narrow")
     except TooLongError:
@@ -408,9 +408,9 @@ def _eliminate_all(
         if largest > options.limit:
             order, largest = least_table_order(graph)
         if largest > options.limit:
-            if graph.workshop.left < math.inf and not fix:
+            if graph.state.left < math.inf and not fix:
                 raise TooLongError(largest)
-            with graph.workshop.within(0.0, graph.workshop.left):
+            with graph.state.within(0.0, graph.state.left):
                 return _fix(graph, options)
     for v in order:
         made = graph.eliminate(v, _kind(graph, v, kind))
@@ -426,18 +426,18 @@ def _kind(graph: CostGraph, variable: int, kind: str) -> str:
 def _fix(graph: CostGraph, options: _Options) -> Factor:
     """Decides the variable with the most neighbours ahead of the others: by heuristic, or one way after
     another."""
-    workshop = graph.workshop
-    hub = max(graph.sizes, key=lambda v: (len(graph.neighbours(v)), graph.sizes[v], -workshop.rank[v]))
+    state = graph.state
+    hub = max(graph.sizes, key=lambda v: (len(graph.neighbours(v)), graph.sizes[v], -state.rank[v]))
     near = graph.neighbours(hub)
     if options.heuristics:
-        workshop.exact = False
+        state.exact = False
         for configuration in _preference(graph, hub):
-            workshop.record("heuristic", (hub,), near, configuration)
+            state.record("heuristic", (hub,), near, configuration)
             result = _solve(graph.fixed(hub, configuration), options)
             if result.table.points:
                 break
         return result
-    workshop.record("condition", (hub,), near)
+    state.record("condition", (hub,), near)
     return choice([_solve(graph.fixed(hub, k), options) for k in range(graph.sizes[hub])])
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.program.calling import callable_of
-from tensoropt.exec.schedule.merging import keep_apart
+from tensoropt.exec.schedule.merging import prevent_merging
 
 pytestmark = pytest.mark.tf
 
@@ -70,7 +70,7 @@ def test_ops_that_would_wait_for_themselves_are_kept_apart(build: Callable[..., 
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             feeds = [tf.compat.v1.placeholder(tf.float32, array.shape) for array in arrays]
             fetches = build(after, *feeds)
-            assert keep_apart([tensor.op for tensor in fetches], 0) == apart
+            assert prevent_merging([tensor.op for tensor in fetches], 0) == apart
             found.append(callable_of(session, fetches, feeds)(*arrays))
     for value, expected in zip(*found, strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
@@ -85,8 +85,8 @@ def test_ops_that_may_be_merged_are_left_alone() -> None:
         gradients = tf.gradients(y, [w, b], dy)
         # Two gradients of one tensor, each waiting for the one of a layer before, are no circle.
         again = _gradient(_late(y.op, x), dy)
-        assert keep_apart([again.op, *(gradient.op for gradient in gradients)], 0) == 0
-        assert keep_apart([w.op], 0) == 0
+        assert prevent_merging([again.op, *(gradient.op for gradient in gradients)], 0) == 0
+        assert prevent_merging([w.op], 0) == 0
 
 
 def test_a_step_that_ends_before_all_has_run_is_an_error() -> None:

@@ -8,8 +8,8 @@ import pytest
 from tensoropt.errors import InfeasibleError
 from tensoropt.ft.cost_graph import build_cost_graph
 from tensoropt.ft.dominance import drop_dominated
+from tensoropt.ft.factors import EliminationState
 from tensoropt.ft.reduction import reduce_problem
-from tensoropt.ft.workshop import Workshop
 from tensoropt.problem.frontier_tables import FrontierTable
 from tests.ft.random_problems import SHAPES, random_problem
 
@@ -76,11 +76,11 @@ def test_no_point_of_a_frontier_is_lost(shape: str) -> None:
         except InfeasibleError:
             continue
         names = tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members)
-        workshop = Workshop(names=names, rank=tuple(range(len(names))), ratio=0.0, pool=None)
-        graph = build_cost_graph(problem, reduced, workshop)
+        state = EliminationState(names=names, rank=tuple(range(len(names))), ratio=0.0, pool=None)
+        graph = build_cost_graph(problem, reduced, state)
         alive = {v: np.arange(k) for v, k in graph.sizes.items()}
         drop_dominated(alive, [(f.scope, f.table) for f in graph.factors() if f.scope for _ in range(f.copies)])
-        left = graph.restricted(alive, workshop, None)
+        left = graph.restricted(alive, state, None)
         dropped += sum(graph.sizes.values()) - sum(left.sizes.values())
         ends = []
         for one in (graph, left):

@@ -12,8 +12,7 @@ import tensoropt.ft.bounds as bounds
 import tensoropt.ft.dominance as dominance
 import tensoropt.ft.messages as messages
 import tensoropt.ft.track as track
-import tensoropt.ft.workshop as workshop
-from tensoropt.ft import track_frontier
+from tensoropt.ft import factors, track_frontier
 from tensoropt.problem import Frontier, Problem, brute_force
 from tensoropt.problem.frontier_tables import FrontierTable
 
@@ -27,7 +26,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setattr(track, "COMPARE_FROM", 0)
     monkeypatch.setattr(track, "LEAVE_FROM", 12)
     monkeypatch.setattr(track, "ROUNDS", ((3, 1), (5, 2)))
-    monkeypatch.setattr(workshop, "PRUNE_FROM", 0)
+    monkeypatch.setattr(factors, "PRUNE_FROM", 0)
     yield monkeypatch
 
 
@@ -167,18 +166,18 @@ def test_a_point_goes_that_a_known_one_is_close_to(epsilon: float, steps: tuple[
 def test_epsilon_is_shared_among_the_bounds_and_all_eliminations(epsilon: float, forced: pytest.MonkeyPatch) -> None:
     of_bounds, of_eliminations = [], []
     make: Callable[..., bounds.Bounds | None] = bounds.Bounds.of
-    within = workshop.Workshop.within
+    within = factors.EliminationState.within
 
     def noting(graph: object, epsilon: float, *more: object) -> bounds.Bounds | None:
         of_bounds.append(epsilon)
         return make(graph, epsilon, *more)
 
-    def noting_ratio(self: workshop.Workshop, ratio: float, longest: float) -> object:
+    def noting_ratio(self: factors.EliminationState, ratio: float, longest: float) -> object:
         of_eliminations.append(ratio)
         return within(self, ratio, longest)
 
     forced.setattr(bounds.Bounds, "of", noting)
-    forced.setattr(workshop.Workshop, "within", noting_ratio)
+    forced.setattr(factors.EliminationState, "within", noting_ratio)
     track_frontier(_chain(0, nodes=5), epsilon=epsilon, threads=1)
     # The graph is one part, of five variables at most when eliminations begin.
     assert of_bounds and len(of_eliminations) == 1

@@ -11,9 +11,9 @@ import pytest
 
 from tensoropt.errors import InfeasibleError
 from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
+from tensoropt.ft.factors import EliminationState
 from tensoropt.ft.order import fewest_points_order, least_table_order
 from tensoropt.ft.reduction import reduce_problem
-from tensoropt.ft.workshop import Workshop
 from tensoropt.problem import Problem
 from tests.ft.random_problems import SHAPES, random_problem
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.pure
 def graph_of(problem: Problem) -> CostGraph:
     reduced = reduce_problem(problem)
     names = tuple(tuple(problem.names[i] for i in nodes) for nodes in reduced.members)
-    return build_cost_graph(problem, reduced, Workshop(names, tuple(range(len(names))), 0.0, None))
+    return build_cost_graph(problem, reduced, EliminationState(names, tuple(range(len(names))), 0.0, None))
 
 
 def layered(layers: int, seed: int = 0) -> Problem:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import tensoropt.ft.track as track
-import tensoropt.ft.workshop as workshop
 import tensoropt.problem.frontier_tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.ft import track_frontier
+from tensoropt.ft import factors, track_frontier
 from tensoropt.problem import Frontier, Problem, brute_force, evaluate, load_problem
 from tensoropt.problem.pareto import reduce_segments
 from tensoropt.problem.problem import FloatArray
@@ -62,7 +61,7 @@ def force_bounds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(track, "COMPARE_FROM", 0)
     patch.setattr(track, "LEAVE_FROM", 12)
     patch.setattr(track, "ROUNDS", ((3, 1), (5, 2)))
-    patch.setattr(workshop, "PRUNE_FROM", 0)
+    patch.setattr(factors, "PRUNE_FROM", 0)
 
 
 @pytest.mark.parametrize("forced", [False, True])
@@ -174,8 +173,8 @@ def test_bounds_drop_points_of_long_chains_and_lose_none(monkeypatch: pytest.Mon
         made.append(joined.table.points)
         return joined
 
-    monkeypatch.setattr(workshop, "join", counting)
-    monkeypatch.setattr(workshop, "PRUNE_FROM", 0)
+    monkeypatch.setattr(factors, "join", counting)
+    monkeypatch.setattr(factors, "PRUNE_FROM", 0)
     monkeypatch.setattr(track, "BOUND_FROM", float("inf"))
     free = track_frontier(problem)
     largest_free = max(made)

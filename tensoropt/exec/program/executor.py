@@ -27,7 +27,7 @@ from tensoropt.exec.program.replicas import LEVEL_STEPS, level, stored_layout
 from tensoropt.exec.program.stored import Stored, stored_variables
 from tensoropt.exec.program.sums import keep_order
 from tensoropt.exec.program.training import Training
-from tensoropt.exec.schedule.merging import keep_apart
+from tensoropt.exec.schedule.merging import prevent_merging
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.exec.schedule.segments import keep_segments
 from tensoropt.graph.graph import Edge, Graph
@@ -399,7 +399,7 @@ class Executor:
             targets = [getattr(value, "op", value) for value in values]
             if self._local.one_thread:
                 keep_segments(targets, chain.names, built, builder.backward)
-            keep_apart(targets, built)
+            prevent_merging(targets, built)
             keep_order(self.tf_graph, built)
         emitted = self._compare_collectives(", ".join(map(str, fetches)), before)
         _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), emitted)

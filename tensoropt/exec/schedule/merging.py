@@ -20,10 +20,10 @@ import tensorflow as tf
 from tensoropt.exec.schedule.segments import needed_ops, sources_of
 from tensoropt.graph.registry import merged_gradient_kernels, traits
 
-__all__ = ["keep_apart"]
+__all__ = ["prevent_merging"]
 
 
-def keep_apart(targets: Iterable[Any], first: int) -> int:
+def prevent_merging(targets: Iterable[Any], first: int) -> int:
     """Adds to a program that is complete what keeps apart those ops that would wait for themselves as one.
 
     Args:

@@ -17,7 +17,7 @@ from tensoropt.problem.frontier_tables import Box, Folded, FrontierTable, Joined
 from tensoropt.problem.pareto import reduce_segments
 from tensoropt.problem.problem import FloatArray
 
-__all__ = ["Factor", "Limits", "Reach", "Taken", "TooLongError", "Workshop", "choice", "nothing", "unit"]
+__all__ = ["EliminationState", "Factor", "Limits", "Reach", "Taken", "TooLongError", "choice", "nothing", "unit"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +145,7 @@ class _Merged:
 
 
 @dataclass(slots=True, eq=False)
-class Workshop:
+class EliminationState:
     """What all eliminations of one search share.
 
     Attributes:

@@ -17,13 +17,13 @@ _LIMIT_S = 5
 # Beyond the limit: for ranks to answer, and to end the job on a machine that others use.
 _SOON_S = 10.0
 
+# Tried in CI only: each takes some ten seconds, in which hardly anything happens.
 _OTHERS = [
     # stage, frozen rank, ranks, what says so
     ("start", 1, 2, r"_wait_for_all_ranks_to_start_mpi"),
     ("profiling", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in measuring operators"),
     ("build", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in "),
 ]
-# Those in CI besides; each takes some ten seconds, in which hardly anything happens.
 FROZEN = [
     *(_OTHERS if THOROUGH else []),
     ("init", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in init\(\)"),

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from tensoropt.errors import GraphError
@@ -118,14 +117,6 @@ class Graph:
             pending += [tensor.op for tensor in op.inputs]
             pending += list(op.control_inputs)
         return tuple(op for op in self.operators if op.name in wanted)
-
-    def to_networkx(self) -> nx.MultiDiGraph:
-        """Operators as nodes, tensors as edges with their ``tensor`` and ``position``."""
-        result = nx.MultiDiGraph()
-        result.add_nodes_from(op.name for op in self.operators)
-        for edge in self.edges():
-            result.add_edge(edge.tensor.op, edge.consumer, tensor=edge.tensor, position=edge.position)
-        return result
 
     def fingerprint(self) -> str:
         """A hash of everything that a plan relies on: names, types, shapes, attributes and edges."""

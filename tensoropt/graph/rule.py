@@ -130,11 +130,6 @@ class OpRule:
             split=(*self.split, *(halo.axis for halo in halos)),
         )
 
-    def without_splits(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """``split`` less ``axes``."""
-        gone = set(axes)
-        return tuple(axis for axis in self.split if axis not in gone)
-
 
 def replicated(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], flops: float = 0.0) -> OpRule:
     """The rule of an op that every device computes whole."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -197,14 +197,14 @@ def plans() -> dict[str, Plan]:
     return found
 
 
-def main(each: int) -> None:
+def main(each: int, models: Sequence[str]) -> None:
     """Plants so many of each kind of collective in each model."""
     tensoropt.init("cpu")
     ranks, mine = tensoropt.world_size(), tensoropt.world_rank()
     turns = itertools.count()
     planted, missed, seen = 0, [], set()
     with faulty() as fault:
-        for name, make in _MODELS.items():
+        for name, make in ((name, _MODELS[name]) for name in models or _MODELS):
             tensoropt.reset_default_graph()
             tensoropt.random.set_seed(1)
             make(tensoropt)
@@ -238,4 +238,4 @@ def main(each: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

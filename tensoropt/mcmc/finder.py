@@ -14,12 +14,13 @@ from tensoropt.errors import InfeasibleError
 from tensoropt.mcmc.chains import progress_bar
 from tensoropt.mcmc.initial import assignment_of, configurations_of, initial_of
 from tensoropt.mcmc.options import Mcmc
-from tensoropt.mcmc.search import network_of, search_problem, search_space
+from tensoropt.mcmc.search import search_problem, search_space
 from tensoropt.mcmc.whole_space import WholeSpaceResult, search_whole_space, whole_space
 from tensoropt.plan.configuration import Configuration
 from tensoropt.problem.frontier import frontier_of
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
+from tensoropt.simulate import network_of
 from tensoropt.space.followers import contracted
 from tensoropt.space.space import SearchSpace
 

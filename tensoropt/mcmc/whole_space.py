@@ -19,6 +19,7 @@ from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.plan.configuration import Configuration, at, place_of
 from tensoropt.simulate import NO_LIMIT
+from tensoropt.space.followers import is_heavy
 from tensoropt.space.propagation import Actions, Followed, Follower, parameter_side, placed
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import TICKS_PER_S
@@ -225,9 +226,7 @@ def _deciding(space: SearchSpace) -> Iterator[Operator]:
     """Products, convolutions and lookups: what has parameters and work of more than its elements."""
     still = parameter_side(space)
     for op in space.operators:
-        rule = space.rules[op.name]
-        elements = sum(spec.elements for spec in (*space.graph.input_specs(op), *op.outputs))
-        if op.name not in still and (rule.sparse_input is not None or rule.flops > 8 * elements):
+        if op.name not in still and is_heavy(space, op):
             yield op
 
 

@@ -169,6 +169,7 @@ class ParallelismProfile(Report):
         return ["devices", "time, ms", "network, ms", "memory, MiB", "peak, MiB", "samples/s", *money]
 
     def _cells(self) -> Sequence[Sequence[str]]:
+        priced = self.price_per_device_hour is not None
         return [
             [
                 str(row.devices),
@@ -177,9 +178,8 @@ class ParallelismProfile(Report):
                 figure(row.memory_bytes, 2**-20),
                 figure(row.peak_bytes, 2**-20),
                 figure(row.samples_per_s),
-                *map(figure, [] if priceless else [row.cost_per_hour, row.cost_per_million_samples]),
+                *map(figure, [row.cost_per_hour, row.cost_per_million_samples] if priced else []),
             ]
-            for priceless in [self.price_per_device_hour is None]
             for row in self.rows
         ]
 

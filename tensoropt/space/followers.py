@@ -15,7 +15,7 @@ from tensoropt.problem.resolution import Resolution
 from tensoropt.space.repeated_cells import repeated_cells
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["Following", "contracted", "follow"]
+__all__ = ["Following", "contracted", "follow", "is_heavy"]
 
 _HEAVY = 8.0
 """Floating-point operations per element that goes in or out, from which an operator decides for itself."""
@@ -64,6 +64,13 @@ def _is_fixed(op: Operator) -> bool:
     return own.is_fanout or own.is_variable or own.is_input
 
 
+def is_heavy(space: SearchSpace, op: Operator) -> bool:
+    """Whether an operator is a lookup, or does more work than its elements ask for, as products and convolutions do."""
+    rule = space.rules[op.name]
+    tensors = (*space.graph.input_specs(op), *op.outputs)
+    return rule.sparse_input is not None or rule.flops > _HEAVY * sum(spec.elements for spec in tensors)
+
+
 class _Follower:
     def __init__(self, space: SearchSpace, small_bytes: float) -> None:
         self._space, self._problem, self._small_bytes = space, space.problem, small_bytes
@@ -73,7 +80,7 @@ class _Follower:
         for e, (u, v) in enumerate(self._problem.edges.tolist()):
             self._edges.setdefault((u, v), e)
             self._readers[u].append(v)
-        self._heavy = [self._is_heavy(op) for op in space.operators]
+        self._heavy = [is_heavy(space, op) for op in space.operators]
         self._least: dict[tuple[object, ...], IntArray] = {}
         self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
@@ -101,11 +108,6 @@ class _Follower:
             for follower, followed in reversed([*itertools.pairwise(way)]):
                 index[follower] = self._chain(self._beside(followed, follower), index[followed])
         return leaders, tuple(index)
-
-    def _is_heavy(self, op: Operator) -> bool:
-        rule = self._space.rules[op.name]
-        tensors = (*self._space.graph.input_specs(op), *op.outputs)
-        return rule.sparse_input is not None or rule.flops > _HEAVY * sum(spec.elements for spec in tensors)
 
     def _followed(self, i: int, op: Operator) -> int | None:
         """What an operator reads and follows, if anything."""

@@ -17,7 +17,7 @@ from tests.search.test_registry import check_finder
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("model")]
 
-_EXAMPLES = Path(__file__).resolve().parent.parent / "examples_of_extending"
+_EXAMPLES = Path(__file__).resolve().parent.parent / "extending"
 
 
 @pytest.fixture

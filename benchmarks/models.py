@@ -38,21 +38,31 @@ class Model:
     momentum_rate: float = 0.01
     adam_rate: float = 0.001
 
-    def optimizer(self, train: Any, name: str) -> Any:
-        """An optimizer.
+    def train(self, tf: Any, name: str, loss: Any, average: Callable[[Any], Any] = lambda gradient: gradient) -> Any:
+        """An operation that trains by a loss.
 
         Args:
-            train: ``tensoropt.train`` or ``tf.compat.v1.train``.
+            tf: ``tensoropt`` or ``tf.compat.v1``.
             name: one of :data:`OPTIMIZERS`.
+            loss: a scalar.
+            average: what is done to each gradient first.
         """
-        return OPTIMIZERS[name](train, self)
+        optimizer = OPTIMIZERS[name](tf.train, self)
+        pairs = [(average(gradient), variable) for gradient, variable in optimizer.compute_gradients(loss)]
+        if name in _CLIPPED:
+            clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], _CLIP_NORM)
+            pairs = [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs, strict=True)]
+        return optimizer.apply_gradients(pairs)
 
 
+# Optimizers before whose steps all gradients together are scaled down to this norm.
+_CLIPPED, _CLIP_NORM = ("clipped_adam",), 1.0
 OPTIMIZERS: Mapping[str, Callable[[Any, Model], Any]] = MappingProxyType(
     {
         "sgd": lambda train, model: train.GradientDescentOptimizer(model.learning_rate),
         "momentum": lambda train, model: train.MomentumOptimizer(model.momentum_rate, 0.9),
         "adam": lambda train, model: train.AdamOptimizer(model.adam_rate),
+        "clipped_adam": lambda train, model: train.AdamOptimizer(model.adam_rate),
     }
 )
 

@@ -89,8 +89,9 @@ def _rank(flags: argparse.Namespace) -> None:
     loss = tensoropt.reduce_mean(tensoropt.square(h))
     train_op = tensoropt.train.GradientDescentOptimizer(0.5).minimize(loss)
     imported = import_model(current_model())
-    space = SearchSpace(imported.graph, AnalyticCost(cpu(tensoropt.world_size())), slots=imported.slots)
+    space = SearchSpace(imported.graph, AnalyticCost(cpu(tensoropt.world_size())))
     splits = {"Variable": "d0", "Placeholder": "d0", "Relu": "d0", "Square": "d0", "MatMul": "m"}
+    splits |= {"Gradient": "d0", "ResourceApplyGradientDescent": "d0"}
     chosen = {}
     for op in space.operators:
         choices = space.choices(op.name)

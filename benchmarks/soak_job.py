@@ -35,7 +35,7 @@ def main() -> None:
     tensoropt.init()
     tensoropt.set_random_seed(_SEED)
     built = model.build(tensoropt, model.batch_size)
-    train_op = model.optimizer(tensoropt.train, "sgd").minimize(built.loss)
+    train_op = model.train(tensoropt, "sgd", built.loss)
     if flags.option == "zero3":
         plan = tensoropt.find_strategy(search="zero3", costs=flags.costs)
     else:

@@ -67,7 +67,7 @@ def _tensoropt(model: Model, flags: argparse.Namespace) -> None:
     init_s = time.perf_counter() - started
     tensoropt.set_random_seed(_SEED)
     built = model.build(tensoropt, model.batch_size)
-    train_op = model.optimizer(tensoropt.train, flags.optimizer).minimize(built.loss)
+    train_op = model.train(tensoropt, flags.optimizer, built.loss)
     started = time.perf_counter()
     plan = tensoropt.find_strategy(flags.variant)
     find_s = time.perf_counter() - started
@@ -96,7 +96,7 @@ def _one_process(model: Model, flags: argparse.Namespace) -> None:
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(_SEED)
         built = model.build(tf.compat.v1, model.batch_size)
-        train_op = model.optimizer(tf.compat.v1.train, flags.optimizer).minimize(built.loss)
+        train_op = model.train(tf.compat.v1, flags.optimizer, built.loss)
         take_turns(flags.turns, 0, {}, _trainer(model, 0, 1, _session_step(tf, built, built.loss, train_op)))
 
 
@@ -108,11 +108,10 @@ def _horovod(model: Model, flags: argparse.Namespace) -> None:
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(_SEED)
         built = model.build(tf.compat.v1, model.batch_size // hvd.size())
-        optimizer = model.optimizer(tf.compat.v1.train, flags.optimizer)
-        pairs = optimizer.compute_gradients(built.loss)
         # The embedding's gradient travels as rows, which is Horovod's own and here its faster way.
-        averaged = [(hvd.allreduce(gradient, op=hvd.Average), variable) for gradient, variable in pairs]
-        train_op = optimizer.apply_gradients(averaged)
+        train_op = model.train(
+            tf.compat.v1, flags.optimizer, built.loss, lambda gradient: hvd.allreduce(gradient, op=hvd.Average)
+        )
         mean = hvd.allreduce(built.loss, op=hvd.Average)
         train = _trainer(model, hvd.rank(), hvd.size(), _session_step(tf, built, mean, train_op))
         take_turns(flags.turns, hvd.rank(), {}, train)

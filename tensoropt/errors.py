@@ -7,6 +7,7 @@ its numbers, what was given, and what to do about it.
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointError",
     "ClusterError",
     "CollectiveError",
     "CostError",
@@ -33,6 +34,10 @@ class TensorOptError(Exception):
     """
 
     failed_rank: int | None = None
+
+
+class CheckpointError(TensorOptError, ValueError):
+    """A checkpoint cannot be written or read, or is not what the variables need."""
 
 
 class LayoutError(TensorOptError):

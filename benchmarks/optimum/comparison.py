@@ -23,12 +23,12 @@ from rich.console import Console
 
 from benchmarks.optimum.bounds import best_bounds
 from benchmarks.optimum.branch_and_bound import find_optimum
-from benchmarks.paper.setting import Options, planner
+from benchmarks.paper.setting import Options, planner, without_updates
 from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import ProblemError
 from tensoropt.layout import Coarsening
-from tensoropt.mcmc import Moves, moves_of, network_of, search_strategy
+from tensoropt.mcmc import Mcmc, Moves, moves_of, network_of, search_strategy
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import TICKS_PER_S
 
@@ -87,14 +87,14 @@ def compare_with_optimum(case: Case, chains: int = 4, partial: int = 400_000_000
     """
     runs = planner(case.model, Options(sizes={case.model: case.sizes})).space(scaled(p100(), 4))
     coarsening = Coarsening(free_up_to_axes=0, blocks=1) if case.one_block else None
-    space = SearchSpace(runs.graph, runs.cost, coarsening=coarsening, halos=True)
+    space = SearchSpace(without_updates(runs.graph), runs.cost, coarsening=coarsening, halos=True)
     network = network_of(space, overlap=True)
     network.add_all_rows()
     every = case.every
     moves = Moves.of_each(network.choices) if every else moves_of(space, network)
-    search_strategy(space, iterations=1, network=network, every=every)  # loads what is compiled
+    search_strategy(space, Mcmc(iterations=1), network=network, every=every)  # loads what is compiled
     began = time.process_time()
-    found = search_strategy(space, iterations=20_000, chains=chains, network=network, every=every)
+    found = search_strategy(space, Mcmc(iterations=20_000, chains=chains), network=network, every=every)
     searched_s = time.process_time() - began
     report = {
         "mesh": list(space.mesh.shape) if not case.one_block else [space.mesh.size],

@@ -20,7 +20,7 @@ from tensoropt.cluster.presets import p100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import Chain, Moves, Network, Simulator, Stop, moves_of, network_of
-from tensoropt.mcmc.search import random_strategy
+from tensoropt.mcmc.initial import random_strategy
 from tensoropt.mcmc.whole_space import whole_space
 
 __all__ = ["run"]

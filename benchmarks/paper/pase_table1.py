@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.published import PASE_TABLE_1_SECONDS
-from benchmarks.paper.setting import Options, Report, planner
+from benchmarks.paper.setting import Options, Report, planner, without_updates
 from tensoropt.cluster.presets import gtx1080ti
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import PaseCost
@@ -49,7 +49,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
         for devices in options.devices or _DEVICES:
             wall, cpu = time.perf_counter(), time.process_time()
             cost = PaseCost(scaled(gtx1080ti(), devices))
-            problem = with_repeated_cells(SearchSpace(imported.graph, cost, slots=imported.slots, halos=True))
+            problem = with_repeated_cells(SearchSpace(without_updates(imported.graph), cost, halos=True))
             built = _since(wall, cpu)
             rows[f"{model}, {devices} devices"] = {
                 "devices": devices,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.pase_table1 import MODELS
-from benchmarks.paper.setting import Options, Report, planner
+from benchmarks.paper.setting import Options, Report, planner, without_updates
 from tensoropt.cluster.presets import gtx1080ti
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import PaseCost
@@ -102,7 +102,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
         imported = planner(model, dataclasses.replace(options, sizes={model: sizes})).imported
         began = time.perf_counter()
         cost = PaseCost(scaled(gtx1080ti(), devices))
-        space = SearchSpace(imported.graph, cost, slots=imported.slots, halos=True)
+        space = SearchSpace(without_updates(imported.graph), cost, halos=True)
         best = fastest_point(with_repeated_cells(space))
         models[model] = {
             "sizes": sizes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,10 +19,12 @@ from tensoropt.baselines import apply_baseline
 from tensoropt.cluster import Topology
 from tensoropt.errors import TensorOptError
 from tensoropt.ft.space import SpaceTracker
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.registry import traits
 from tensoropt.problem import Frontier
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["BASELINES_OF_THE_PAPER", "GIB", "Curve", "Options", "baselines", "planner", "track"]
+__all__ = ["BASELINES_OF_THE_PAPER", "GIB", "Curve", "Options", "baselines", "planner", "track", "without_updates"]
 
 BASELINES_OF_THE_PAPER = ("data_parallel", "mesh_tensorflow", "optcnn", "tofu")
 
@@ -118,6 +121,12 @@ def planner(model: str, options: Options) -> Planner:
     built(model, MODELS[model], sizes)
     made = current_model()
     return Planner(import_model(made), "data_parallel", made)
+
+
+def without_updates(graph: Graph) -> Graph:
+    """A graph whose training step ends with gradients, as those of papers that leave updates out."""
+    losses = [op.name for op in graph.operators if op.name in graph.training and traits(op).is_sink]
+    return dataclasses.replace(graph, training=frozenset(op.name for op in graph.needed_for(losses)))
 
 
 def track(plans: Planner, topology: Topology, options: Options) -> tuple[SearchSpace, Frontier, Curve]:

@@ -55,7 +55,7 @@ def data_parallel(space: SearchSpace) -> dict[str, Configuration]:
     result: dict[str, Configuration] = {}
     for op in space.operators:
         rule = space.rules[op.name]
-        if traits(op).is_fanout and traits(graph[op.inputs[0].op]).is_variable:
+        if rule.defer_gradient and traits(graph[op.inputs[0].op]).is_variable:
             # Gradients of all readers are summed before they are synchronised, once.
             result[op.name] = Configuration((DEFER,) * len(mesh.axes))
             continue
@@ -72,7 +72,7 @@ def _batch_axis(space: SearchSpace, op: Operator, done: dict[str, Configuration]
     rule = space.rules[op.name]
     if traits(op).is_input:
         return "d0" if "d0" in rule.split else None
-    if traits(op).is_variable or rule.pinned_input is not None:
+    if traits(op).is_variable or any(traits(space.graph[op.inputs[i].op]).is_variable for i in rule.pinned):
         return None
     for position, tensor in enumerate(op.inputs):
         given = done[tensor.op].output_layouts(space.rules[tensor.op], tensor.index).value

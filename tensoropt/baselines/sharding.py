@@ -36,7 +36,7 @@ def sharded(space: SearchSpace, name: str, alternative: int) -> Frontier:
         if traits(op).is_variable:
             chosen[op.name] = _smallest(space, op)
     for op in space.operators:
-        if space.rules[op.name].pinned_input is not None:
+        if space.rules[op.name].pinned:
             chosen[op.name] = _where_stored(space, op, chosen)
     assignment = space.assignment(chosen)
     return single(space.problem, assignment, began, _alternatives(space, assignment, alternative))
@@ -57,9 +57,10 @@ def _smallest(space: SearchSpace, op: Operator) -> Configuration:
 def _where_stored(space: SearchSpace, op: Operator, chosen: dict[str, Configuration]) -> Configuration:
     """The configuration in which an operator reads or writes a variable where its pieces are."""
     rule = space.rules[op.name]
-    place = rule.pinned_input or 0
-    variable = op.inputs[place].op
-    stored = chosen[variable].output_layouts(space.rules[variable], 0).value
+    place = rule.pinned[0] if rule.pinned else 0
+    source = op.inputs[place]
+    given = chosen[source.op].output_layouts(space.rules[source.op], source.index)
+    stored = given.gradient if traits(op).is_gradient else given.value
     return next(c for c in space.choices(op.name) if c.input_layouts(rule, place).value == stored)
 
 

@@ -129,8 +129,9 @@ class AnalyticCost:
         """See :class:`tensoropt.cost.model.CostModel`."""
         return size_bytes / self._device.memory_bandwidth_bytes_per_s
 
-    def update_seconds(self, size_bytes: float) -> float:
+    def update_seconds(self, op_type: str, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
+        del op_type
         return self.traffic_seconds(size_bytes)
 
     def _reduction_seconds(self, call: OpCall) -> float:

@@ -70,6 +70,11 @@ class CostModel(Protocol):
         """Seconds to move ``size_bytes`` through a device's memory."""
         ...
 
-    def update_seconds(self, size_bytes: float) -> float:
-        """Seconds of an optimizer's update of a variable that with its gradient and slots takes ``size_bytes``."""
+    def update_seconds(self, op_type: str, size_bytes: float) -> float:
+        """Seconds of an optimizer's update of a variable that with its gradient and slots takes ``size_bytes``.
+
+        Args:
+            op_type: of the op that updates.
+            size_bytes: what it reads or writes.
+        """
         ...

@@ -94,7 +94,7 @@ class OpProfile:
         times: by :func:`profile_key`.
         curves: by name: ``sum`` (adding two tensors of the size), ``slice``, ``transpose`` (a tensor of the size is
             cut and stacked along a dimension that is not the first), ``mask`` (all but one device drop theirs),
-            ``feed`` (an array of the size goes in), and ``update <optimizer>`` (a variable with its gradient and
+            ``feed`` (an array of the size goes in), and ``update <op type>`` (a variable with its gradient and
             slots of the size).
         iteration_s: of a training step that computes nothing.
         refused: keys of operators that cannot be measured by themselves.

@@ -101,7 +101,7 @@ class PaseCost:
         """None: see the class."""
         return 0.0
 
-    def update_seconds(self, size_bytes: float) -> float:
+    def update_seconds(self, op_type: str, size_bytes: float) -> float:
         """None: see the class."""
         return 0.0
 

@@ -36,14 +36,13 @@ class ProfiledCost:
         iteration_seconds: of a training step that computes nothing.
     """
 
-    def __init__(self, topology: Topology, graph: Graph, profile: OpProfile, *, optimizer: str = "") -> None:
+    def __init__(self, topology: Topology, graph: Graph, profile: OpProfile) -> None:
         """Takes what was measured.
 
         Args:
             topology: with a profile of collectives.
             graph: the operators that will be asked for.
             profile: of operators.
-            optimizer: whose updates the profile's curve ``update <optimizer>`` is of.
         """
         self.topology = topology
         self.mesh = Mesh(topology.factor_mesh())
@@ -54,7 +53,6 @@ class ProfiledCost:
         self._collectives = CollectiveModel(topology)
         self._ratios = profile.ratios()
         self._ratio_of: dict[tuple[str, bool], float] = {}
-        self._update = profile.curves.get(f"update {optimizer}")
 
     def step_seconds(
         self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
@@ -138,11 +136,12 @@ class ProfiledCost:
         # Adding two tensors reads both and writes the sum: three times the bytes that the curve counts.
         return float(curve.at(np.array(size_bytes / 3)))
 
-    def update_seconds(self, size_bytes: float) -> float:
+    def update_seconds(self, op_type: str, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""
-        if self._update is None or size_bytes <= 0:
+        curve = self.profile.curves.get(f"update {op_type}")
+        if curve is None or size_bytes <= 0:
             return self.traffic_seconds(size_bytes)
-        return float(self._update.at(np.array(size_bytes)))
+        return float(curve.at(np.array(size_bytes)))
 
     def _feed_seconds(self, graph: Graph) -> float:
         """What a device's share of the inputs takes to go in."""

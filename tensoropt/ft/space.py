@@ -65,6 +65,12 @@ class SpaceTracker:
         return self.space.kept(contracted)
 
     @cached_property
+    def _chosen(self) -> int:
+        """How many operators there are to choose for: what is after gradients lies as the variables that it is for."""
+        late = self.space.graph.after_gradients()
+        return sum(op.name not in late for op in self.space.operators)
+
+    @cached_property
     def resolution(self) -> Resolution:
         """The steps in which its costs are told apart."""
         return Resolution.of(self.contraction.problem)
@@ -140,7 +146,7 @@ class SpaceTracker:
         Raises:
             InfeasibleError: no strategy has a finite cost.
         """
-        if self.space.problem.nodes <= _SMALLEST:
+        if self._chosen <= _SMALLEST:
             least = track_frontier(single_cost(with_repeated_cells(self.space), "memory"), threads=self.threads)
             return frontier_of(
                 self.space.problem,
@@ -172,7 +178,7 @@ class SpaceTracker:
             InfeasibleError: no strategy has a finite cost.
         """
         beside = []
-        if self.space.problem.nodes <= _SMALL:
+        if self._chosen <= _SMALL:
             whole = track_frontier(
                 with_repeated_cells(self.space),
                 epsilon=epsilon,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -104,8 +105,13 @@ class Graph:
         """What is fed, in order."""
         return tuple(op for op in self.operators if traits(op).is_input)
 
-    def needed_for(self, names: Iterable[str]) -> tuple[Operator, ...]:
-        """The operators that must run for ``names``, control inputs included, in order."""
+    def needed_for(self, names: Iterable[str], given: Collection[TensorId] = ()) -> tuple[Operator, ...]:
+        """The operators that must run for ``names``, control inputs included, in order.
+
+        Args:
+            names: of operators.
+            given: tensors that are there already. Of these, inputs are among the result all the same.
+        """
         wanted: set[str] = set()
         pending = list(names)
         while pending:
@@ -114,9 +120,25 @@ class Graph:
                 continue
             wanted.add(name)
             op = self[name]
-            pending += [tensor.op for tensor in op.inputs]
+            if traits(op).is_input and TensorId(name) in given:  # its default is not needed
+                continue
+            pending += [other.op for other in op.inputs if other not in given or traits(self[other.op]).is_input]
             pending += list(op.control_inputs)
         return tuple(op for op in self.operators if op.name in wanted)
+
+    @functools.cached_property
+    def is_differentiated_twice(self) -> bool:
+        """Whether a gradient of a gradient is computed."""
+        return any(traits(self[edge.tensor.op]).is_gradient for edge in self.differentiable)
+
+    def after_gradients(self) -> frozenset[str]:
+        """The names of gradients, and of operators that read them or wait for them: all that no forward pass has."""
+        late: set[str] = set()
+        for op in self.operators:
+            before = (*op.control_inputs, *(tensor.op for tensor in op.inputs))
+            if traits(op).is_gradient or not late.isdisjoint(before):
+                late.add(op.name)
+        return frozenset(late)
 
     def fingerprint(self) -> str:
         """A hash of everything that a plan relies on: names, types, shapes, attributes and edges."""

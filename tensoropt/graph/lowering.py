@@ -21,6 +21,7 @@ class Lowering(Protocol):
     tf: Any
     op: Operator
     rule: OpRule
+    is_first: bool  # whether this device does what is to be done once, such as to print
 
     def emit(
         self,
@@ -54,6 +55,17 @@ class Lowering(Protocol):
 
     def slice_output(self, tensor: Tensor, index: int = 0) -> Tensor:
         """This device's piece of a whole output."""
+        ...
+
+    def next_state(self, step: int) -> Tensor | None:
+        """The state of a random operator's generator before this run, int64 of (seed, position, seed2).
+
+        Args:
+            step: how far the position is moved for the next run.
+
+        Returns:
+            The state; None where nothing outlasts a run, as when an operator is measured alone.
+        """
         ...
 
     def all_reduce(self, tensor: Tensor, axes: str | Sequence[str], *, op: str = "sum", gradient: str | None) -> Tensor:

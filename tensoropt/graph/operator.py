@@ -18,7 +18,7 @@ class Operator:
 
     Attributes:
         name: the user's own name for it.
-        type: TensorFlow's op type, or one of ours: ``Variable``, ``Fanout``, ``Sink``.
+        type: TensorFlow's op type, or one of ours: ``Variable``, ``Fanout``, ``Sink``, ``Subgraph``.
         inputs: the tensors that it reads; operands that are fixed by the graph are in ``static`` instead.
         outputs: what it makes.
         attrs: attributes as Python values.
@@ -28,6 +28,9 @@ class Operator:
         node: TensorFlow's own attribute values, opaque here; lowering passes them on.
         handles: positions among ``inputs`` at which TensorFlow's op takes the variable itself, not its value.
         functions: TensorFlow's definitions of the functions that the op calls, opaque here.
+        body: for a ``Subgraph``, TensorFlow's definition of the ops that it is, opaque here: a graph in which
+            placeholders ``input0``, … stand for its inputs.
+        results: the tensors of ``body`` that are its outputs.
     """
 
     name: str
@@ -41,6 +44,8 @@ class Operator:
     node: Any = field(default=None, compare=False, repr=False)
     handles: tuple[int, ...] = ()
     functions: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    body: Any = field(default=None, compare=False, repr=False)
+    results: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""

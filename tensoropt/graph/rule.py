@@ -41,7 +41,7 @@ class OpRule:
         saved_outputs: outputs that it keeps.
         sparse_input: the input whose gradient TensorFlow gives as rows (``IndexedSlices``), if any.
         defer_gradient: whether a replicated mesh axis may carry a partial gradient through (fan-outs).
-        pinned_input: the input that must arrive exactly as its producer holds it (the variable of an assignment).
+        pinned: the inputs that must arrive exactly as their producers hold them (the variable of an assignment).
         halos: dimensions of the first input and the first output that can be split if neighbours exchange rims. They
             are no part of ``split``, as this is planned and compared, but not executed yet: see :meth:`with_halos`.
 
@@ -62,7 +62,7 @@ class OpRule:
     saved_outputs: tuple[int, ...] = ()
     sparse_input: int | None = None
     defer_gradient: bool = False
-    pinned_input: int | None = None
+    pinned: tuple[int, ...] = ()
     halos: tuple[Halo, ...] = ()
     _sizes: dict[str, int] = field(init=False, repr=False, compare=False)
 

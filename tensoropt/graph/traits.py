@@ -38,6 +38,8 @@ class Role(Enum):
     FANOUT = "fanout"
     SINK = "sink"
     GROUP = "group"
+    GRADIENT = "gradient"
+    MERGED_ROWS = "merged rows"
 
 
 class Work(Enum):
@@ -67,10 +69,16 @@ class Traits:
         passes_gradient: whether the gradient of an input that has the output's shape is the output's gradient.
         blocks_gradient: whether no gradient flows back through it.
         multilinear: whether it is linear in each input, so that the gradient of one reads the others only.
+        to_batch: whether it moves blocks of an image into the batch.
+        from_batch: whether it moves them back.
         gives_shape: whether it gives nothing but its inputs' shapes, or sizes: a few numbers.
         has_effect: whether it matters that it runs, though nothing reads its output: it writes, or may fail.
+        once: whether it gives no tensors, and only the first device runs it: it prints.
         on_variable: whether it reads or writes a variable itself, where it is stored, rather than take its value.
         reads_variable: whether it gives the value of such a variable.
+        updates: whether it is an optimizer's step for such a variable.
+        rows: of an op that writes some rows of a variable, (the operator, its inputs) -> the inputs that hold the rows
+            and their indices. Devices take those of their own, and those with index -1 are none.
         unfused: whether TensorFlow never computes it together with the product or convolution that it reads.
         fused_onto: op types together with which TensorFlow's graph optimizer computes it on CPUs, where it is the only
             reader of one of them.
@@ -94,10 +102,15 @@ class Traits:
     passes_gradient: bool = False
     blocks_gradient: bool = False
     multilinear: bool = False
+    to_batch: bool = False
+    from_batch: bool = False
     gives_shape: bool = False
     has_effect: bool = False
+    once: bool = False
     on_variable: bool = False
     reads_variable: bool = False
+    updates: bool = False
+    rows: Callable[[Operator, Sequence[TensorSpec]], tuple[int, int]] | None = None
     unfused: bool = False
     fused_onto: tuple[str, ...] = ()
     merged_with: tuple[str, ...] = ()
@@ -145,6 +158,11 @@ class Traits:
     def is_group(self) -> bool:
         """Whether it only groups other operations."""
         return self.role is Role.GROUP
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is the gradient of losses by what it reads."""
+        return self.role is Role.GRADIENT
 
     @property
     def is_product(self) -> bool:

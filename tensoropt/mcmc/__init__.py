@@ -5,13 +5,14 @@ from __future__ import annotations
 from tensoropt.mcmc.chain import Chain as Chain
 from tensoropt.mcmc.chain import ChainResult as ChainResult
 from tensoropt.mcmc.chain import Stop as Stop
+from tensoropt.mcmc.initial import random_strategy as random_strategy
 from tensoropt.mcmc.loading import load_kernels as load_kernels
 from tensoropt.mcmc.moves import Moves as Moves
-from tensoropt.mcmc.search import RANDOM as RANDOM
+from tensoropt.mcmc.neighbours import moves_of as moves_of
+from tensoropt.mcmc.options import RANDOM as RANDOM
+from tensoropt.mcmc.options import Mcmc as Mcmc
 from tensoropt.mcmc.search import McmcResult as McmcResult
 from tensoropt.mcmc.search import mcmc as mcmc
-from tensoropt.mcmc.search import moves_of as moves_of
-from tensoropt.mcmc.search import random_strategy as random_strategy
 from tensoropt.mcmc.search import search_strategy as search_strategy
 from tensoropt.simulate import Network as Network
 from tensoropt.simulate import Resource as Resource
@@ -25,6 +26,7 @@ __all__ = [
     "RANDOM",
     "Chain",
     "ChainResult",
+    "Mcmc",
     "McmcResult",
     "Moves",
     "Network",

@@ -35,17 +35,17 @@ def find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Mcmc) ->
         InfeasibleError: nothing that fits was found.
     """
     firsts = [assignment_of(space, one, limit) for one in initial_of(space, start, options)]
-    run = options.run(len(firsts) if options.chains is None else options.chains)
     if options.cost == "additive":
         contraction = space.kept(contracted)
         starts = [one if isinstance(one, str) else contraction.deciding(one) for one in firsts]
-        made, picks = search_problem(contraction.problem, run, starts, limit.limit_bytes)
+        made, picks = search_problem(contraction.problem, options, starts, limit.limit_bytes)
         frontier = frontier_of(
             contraction.problem, made.assignment, picks, exact=False, eliminations=(), seconds=made.seconds
         )
         found, which = Found(space, contraction.expand(frontier)), contraction.searched
     else:
-        made = search_space(space, space.kept(network_of, overlap=options.overlap), run, firsts, limit.limit_bytes)
+        network = space.kept(network_of, overlap=options.overlap)
+        made = search_space(space, network, options, firsts, limit.limit_bytes)
         frontier = frontier_of(space.problem, made.assignment, exact=False, eliminations=(), seconds=made.seconds)
         found, which = Found(space, frontier), "operators that decide, with those that follow"
     notes = {
@@ -71,12 +71,12 @@ def find_in_whole_space(space: SearchSpace, limit: MemoryLimit, start: Start, op
     whole = whole_space(space)
     network = network_of(whole, overlap=options.overlap)
     count = 1 if options.chains is None else options.chains
-    run = options.run(count)
-    seeds = [run.seed] if count == 1 else np.random.SeedSequence(run.seed).spawn(count)
+    stop = options.stop(count)
+    seeds = [options.seed] if count == 1 else np.random.SeedSequence(options.seed).spawn(count)
     results: list[WholeSpaceResult] = []
     failure: InfeasibleError | None = None
     board = [0.0] * (1 + 3 * count)
-    with progress_bar(run.stop, count) if run.progress else contextlib.nullcontext() as show:
+    with progress_bar(stop, count) if options.progress else contextlib.nullcontext() as show:
         for number, seed in enumerate(seeds):
 
             def report(made: int, taken: int, best_s: float, first: int = 1 + 3 * number) -> None:
@@ -90,8 +90,8 @@ def find_in_whole_space(space: SearchSpace, limit: MemoryLimit, start: Start, op
                         whole,
                         firsts,
                         memory_bytes=limit.limit_bytes,
-                        stop=run.stop,
-                        beta=run.beta,
+                        stop=stop,
+                        beta=options.beta,
                         seed=seed,
                         network=network,
                         report=report,

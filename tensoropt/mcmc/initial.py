@@ -6,20 +6,25 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tensoropt.errors import PlanError
-from tensoropt.mcmc.options import Initial, Mcmc
-from tensoropt.mcmc.search import RANDOM, moves_of, network_of, random_strategy
+from tensoropt.errors import InfeasibleError, PlanError
+from tensoropt.mcmc.additive import AdditiveCost
+from tensoropt.mcmc.moves import Moves
+from tensoropt.mcmc.neighbours import moves_of
+from tensoropt.mcmc.options import RANDOM, Initial, Mcmc
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.finding import Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
+from tensoropt.simulate import Network, network_of
 from tensoropt.space.space import SearchSpace
+from tensoropt.space.work import Ints
 
-__all__ = ["assignment_of", "configurations_of", "initial_of"]
+__all__ = ["assignment_of", "configurations_of", "initial_of", "random_strategy"]
 
 _DEFAULT: tuple[Initial, ...] = ("data_parallel", RANDOM)
+_TRIES = 200
 _BEST = 2  # of what others found, to begin at
 
 
@@ -92,3 +97,41 @@ def _check_point(space: SearchSpace, point: FrontierPoint) -> None:
             f"{point.index} of {'a bare problem' if source is None else source.topology}. Call find_frontier for "
             "this one, or leave the point out."
         )
+
+
+def random_strategy(
+    network: Network | AdditiveCost, rng: np.random.Generator, moves: Moves | None = None
+) -> tuple[int, ...]:
+    """A configuration of each operator that decides at random, of those that are possible beside one another.
+
+    Raises:
+        InfeasibleError: none was found in many tries.
+    """
+    moves = Moves.of_each(network.choices) if moves is None else moves
+    for _ in range(_TRIES):
+        chosen = (rng.random(moves.singles) * moves.choices[: moves.singles]).astype(np.int64)
+        assignment = moves.assignment(chosen)
+        if network.allows(assignment) or _repaired(network, moves, chosen, assignment, rng):
+            return tuple(assignment.tolist())
+    raise InfeasibleError(
+        f"MCMC: no possible strategy was found in {_TRIES} random ones of {moves.singles} operators. "
+        "Give an initial strategy, such as data parallelism."
+    )
+
+
+def _repaired(
+    network: Network | AdditiveCost, moves: Moves, chosen: Ints, assignment: Ints, rng: np.random.Generator
+) -> bool:
+    """Draws operators anew that are impossible beside earlier ones; whether that succeeded."""
+    done = np.zeros(len(network.choices), bool)
+    for number, members in enumerate(moves.members[: moves.singles]):
+        done[members] = True
+        edges = network.edges_among(done, members)
+        others = rng.permutation(int(moves.choices[number]))
+        for choice in (int(chosen[number]), *others.tolist()):
+            moves.place(assignment, number, choice)
+            if network.allows(assignment, edges):
+                break
+        else:
+            return False
+    return True

@@ -6,14 +6,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensoropt.mcmc.moves import Region
+from tensoropt.mcmc.moves import Moves, Region
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
+from tensoropt.simulate.network import Network
+from tensoropt.space.followers import follow
+from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import Ints
 
-__all__ = ["find_regions"]
+__all__ = ["find_regions", "moves_of"]
 
 # Sets of more than so many operators that decide are not made around each of them, but around ones that are apart.
 _DENSE = 8
+
+
+def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -> Moves:
+    """What proposals change: operators that decide, with those that follow them (`tensoropt.space.followers`).
+
+    Args:
+        space: of strategies.
+        network: of the space.
+        variables: whether they decide for themselves, which what is stored in pieces needs. Otherwise a variable with
+            one reader is stored as is fastest beside it.
+    """
+    leaders, index = follow(space, small_bytes=0.0 if variables else np.inf)
+    return Moves.of(network.choices, leaders, index, find_regions(space.problem, leaders, index))
 
 
 def find_regions(problem: Problem, leaders: IntArray, index: Sequence[IntArray | None]) -> list[Region]:

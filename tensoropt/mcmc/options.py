@@ -12,13 +12,14 @@ import numpy as np
 
 from tensoropt.errors import PlanError
 from tensoropt.mcmc.chain import Stop
-from tensoropt.mcmc.search import RANDOM, Run
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.registry import finders
 
-__all__ = ["Initial", "Mcmc"]
+__all__ = ["RANDOM", "Initial", "Mcmc"]
+
+RANDOM = "random"
 
 Initial = str | Plan | FrontierPoint | Mapping[str, Configuration] | Sequence[int]
 """A strategy to begin at."""
@@ -135,12 +136,11 @@ class Mcmc:
         """Of the search, as in ``find_strategy(search=…)``."""
         return "mcmc_soap" if self.whole_space else "mcmc"
 
-    def run(self, chains: int) -> Run:
-        """How so many chains run by these options, each with its share of the seconds."""
+    def stop(self, chains: int) -> Stop:
+        """When each of so many chains ends, which has its share of the seconds."""
         iterations = _ITERATIONS if self.seconds is None and self.iterations is None else self.iterations
         seconds = None if self.seconds is None else self.seconds / math.ceil(chains / self.processes)
-        stop = Stop(iterations, seconds, self.patience)
-        return Run(stop, self.beta, self.seed, chains, self.processes, self.progress)
+        return Stop(iterations, seconds, self.patience)
 
 
 def _is_number(value: Any) -> bool:

@@ -65,7 +65,7 @@ class WholeSpaceResult:
 def whole_space(space: SearchSpace) -> SearchSpace:
     """The strategies of a space, and those that place operators or split images; inputs come as they do there."""
     fed = {op.name: space.choices(op.name) for op in space.operators if traits(op).is_input}
-    return SearchSpace(space.graph, space.cost, slots=space.slots, allowed=fed, placements=True, halos=True)
+    return SearchSpace(space.graph, space.cost, allowed=fed, placements=True, halos=True)
 
 
 def search_whole_space(

@@ -5,20 +5,25 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.framework import op_def_registry
 
 from tensoropt.cost import Curve
 from tensoropt.exec.engines.guard import Guard
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.measure.machine import COLD_WORK_BYTES, WARM_BYTES, Machine
 from tensoropt.measure.probe_seconds import run_probes
 from tensoropt.measure.probes import FunctionProbe, Probe
 
-__all__ = ["CURVES", "Optimizer", "iteration_seconds", "measure_curves", "optimizer_key"]
+__all__ = ["CURVES", "Update", "iteration_seconds", "measure_curves", "updates_of"]
 
 CURVES = ("sum", "slice", "transpose", "mask", "feed")
 _CURVE_BYTES = tuple(2**exponent for exponent in (10, 14, 17, 19, 20, 21, 22, 24))
@@ -26,36 +31,36 @@ _ROW_ELEMENTS = 128
 _ITERATIONS = 60
 
 
-class Optimizer(Protocol):
-    """What measuring updates needs of an optimizer."""
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An optimizer's step for a variable, whose time is to be known.
+
+    Attributes:
+        op: one operator of its type.
+        inputs: of that operator.
+    """
+
+    op: Operator
+    inputs: tuple[TensorSpec, ...]
 
     @property
-    def kind(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        """The tensors of a variable's shape that it keeps for each variable."""
-        ...
-
-    @property
-    def tensors(self) -> Mapping[str, str]:
-        """By argument, the hyperparameters that the graph computes."""
-        ...
-
-    def build(self, tf: Any, hyperparameters: Mapping[str, Any], /) -> Any:
-        """A ``tf.compat.v1.train.Optimizer`` with tensors for those hyperparameters."""
-        ...
+    def tensors(self) -> int:
+        """How many tensors of the variable's size it reads or writes."""
+        return sum(spec.rank > 0 for spec in self.inputs)
 
 
-def optimizer_key(spec: Optimizer) -> str:
-    """What decides how long an optimizer's update takes, but for the variable."""
-    return " ".join((spec.kind, *spec.slot_names))
+def updates_of(graph: Graph) -> dict[str, Update]:
+    """One of each type of the updates in a graph, but for those of rows and of single numbers."""
+    found: dict[str, Update] = {}
+    for op in graph.operators:
+        inputs = graph.input_specs(op)
+        if traits(op).updates and traits(op).rows is None and inputs[0].rank:
+            found.setdefault(op.type, Update(op, inputs))
+    return found
 
 
-def measure_curves(machine: Machine, optimizers: Mapping[str, Optimizer]) -> dict[str, Curve]:
-    """See ``OpProfile.curves``; ``optimizers`` are by :func:`optimizer_key`. Collective."""
+def measure_curves(machine: Machine, updates: Mapping[str, Update]) -> dict[str, Curve]:
+    """See ``OpProfile.curves``; ``updates`` are by op type. Collective."""
     kinds: dict[str, Callable[[int], FunctionProbe]] = {
         "sum": lambda size: FunctionProbe((_vector(size), _vector(size)), lambda x, y: [tf.add_n([x, y])]),
         "slice": lambda size: FunctionProbe((_matrix(size),), _half_of_each_row),
@@ -71,14 +76,14 @@ def measure_curves(machine: Machine, optimizers: Mapping[str, Optimizer]) -> dic
         for size in _CURVE_BYTES
         for is_cold in _coldness(size)
     ]
-    for spec in optimizers.values():
-        probes += [FunctionProbe((_vector(size),), _update_builder(spec, size)) for size in _CURVE_BYTES]
+    for update in updates.values():
+        probes += [FunctionProbe((_vector(size),), _update_builder(update, size)) for size in _CURVE_BYTES]
     measured = iter(run_probes(machine, probes))
     curves = {}
     for name in kinds:
         curves[name] = _curve(_CURVE_BYTES, [_mean([next(measured) for _ in _coldness(size)]) for size in _CURVE_BYTES])
-    for key, spec in optimizers.items():
-        sizes = tuple(size * (2 + len(spec.slot_names)) for size in _CURVE_BYTES)
+    for key, update in updates.items():
+        sizes = tuple(size * update.tensors for size in _CURVE_BYTES)
         curves[f"update {key}"] = _curve(sizes, [next(measured) for _ in sizes])
     curves["feed"] = _feed_curve(machine)
     return curves
@@ -121,14 +126,31 @@ def _cut_and_stacked(x: Any) -> list[Any]:
     return [tf.transpose(tf.reshape(x, [-1, 2, _ROW_ELEMENTS // 2]), [1, 0, 2])]
 
 
-def _update_builder(spec: Optimizer, size_bytes: int) -> Callable[[Any], list[Any]]:
+def _update_builder(update: Update, size_bytes: int) -> Callable[[Any], list[Any]]:
+    op = update.op
+    definition = op_def_registry.get(op.type)
+    flags = {attr.name for attr in definition.attr if attr.type == "bool"}
+
+    def operand(place: int, spec: TensorSpec, gradient: Any) -> Any:
+        if place in op.handles and spec.rank:
+            return tf.compat.v1.Variable(tf.ones([size_bytes // 4]), use_resource=True).handle
+        if place in op.handles:
+            return tf.compat.v1.Variable(tf.constant(0.5), use_resource=True).handle
+        return gradient if spec.rank else tf.constant(0.5 if spec.is_differentiable else 1, _single(spec).dtype)
+
     def build(gradient: Any) -> list[Any]:
         with tf.control_dependencies(None):
-            variable = tf.compat.v1.Variable(tf.zeros([size_bytes // 4]), use_resource=True)
-            given = {name: tf.constant(0.01) for name in spec.tensors}
-        return [spec.build(tf, given).apply_gradients([(gradient, variable)])]
+            operands = [operand(place, spec, gradient) for place, spec in enumerate(update.inputs)]
+        names = [argument.name for argument in definition.input_arg]
+        arguments = dict(zip(names, operands, strict=True)) | {key: op.attrs[key] for key in sorted(flags)}
+        return [getattr(tf.raw_ops, op.type)(**arguments)]
 
     return build
+
+
+def _single(spec: TensorSpec) -> TensorSpec:
+    """In single precision, in which updates are measured."""
+    return TensorSpec(spec.shape, "float32") if spec.is_differentiable else spec
 
 
 def _feed_curve(machine: Machine) -> Curve:

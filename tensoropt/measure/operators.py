@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from tensoropt.exec.engines.settings import setting
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.measure.cache import OPERATORS
 from tensoropt.measure.candidates import Candidate, Space, candidates_of, in_batches, likeliest_first, runs_of
-from tensoropt.measure.curves import CURVES, Optimizer, iteration_seconds, measure_curves, optimizer_key
+from tensoropt.measure.curves import CURVES, Update, iteration_seconds, measure_curves, updates_of
 from tensoropt.measure.machine import Communicator, Machine
 from tensoropt.measure.probe_batch import Measured
 from tensoropt.measure.probe_seconds import run_probes
@@ -42,7 +42,6 @@ def measure_operators(
     guard: Guard,
     topology: Topology,
     space: Space,
-    optimizers: Iterable[Optimizer],
     *,
     refresh: bool = False,
 ) -> OpProfile:
@@ -58,7 +57,6 @@ def measure_operators(
         guard: of all ranks.
         topology: that the ranks are on.
         space: whose operators and configurations are to be known.
-        optimizers: whose updates are.
         refresh: measure even what the cache has.
 
     Raises:
@@ -67,8 +65,7 @@ def measure_operators(
     """
     guard.meet(MEASURING_OPERATORS)
     try:
-        updates = {optimizer_key(spec): spec for spec in optimizers}
-        return _measure(comm, guard, topology, space, updates, refresh, _budget_s(), _rounds())
+        return _measure(comm, guard, topology, space, updates_of(space.graph), refresh, _budget_s(), _rounds())
     except Exception as error:
         # The others may wait for this rank's turn.
         guard.meet(MEASURING_OPERATORS, error, patience_s=FAILURE_PATIENCE_S)
@@ -80,7 +77,7 @@ def _measure(
     guard: Guard,
     topology: Topology,
     space: Space,
-    optimizers: Mapping[str, Optimizer],
+    updates: Mapping[str, Update],
     refresh: bool,
     budget_s: float,
     rounds: int,
@@ -92,7 +89,7 @@ def _measure(
     candidates = candidates_of(topology, space, comm.rank)
     choice: Any = None
     if comm.rank == 0:
-        choice = (*_choose(topology, key, candidates, optimizers, refresh), rounds)
+        choice = (*_choose(topology, key, candidates, updates, refresh), rounds)
     known, chosen, lacks_curves, rounds = comm.bcast(choice)
     if not chosen and not lacks_curves:
         came_to(f"all {len(candidates)} operators were measured before")
@@ -104,14 +101,14 @@ def _measure(
     with counting(rounds * len(batches) + lacks_curves, "batches of operators") as advance:
         if lacks_curves:
             found.iteration_s = iteration_seconds(machine, guard)
-            found.curves.append(measure_curves(machine, optimizers))
+            found.curves.append(measure_curves(machine, updates))
             advance()
         for number, batch in enumerate(rounds * batches):
             spent_s = time.perf_counter() - start
             if not comm.bcast(spent_s * (number + 1) <= budget_s * max(number, 1)):
                 break  # another batch would take as long as those before, and more than there is
             if found.curves and number and number % len(batches) == 0:
-                found.curves.append(measure_curves(machine, optimizers))
+                found.curves.append(measure_curves(machine, updates))
             batch.sort(key=lambda item: order[item[0]])  # runs are like steps then
             found.add(batch, run_probes(machine, [candidate.probe for _, candidate in batch], runs_of(batch)))
             advance()
@@ -139,7 +136,7 @@ def _choose(
     topology: Topology,
     key: Mapping[str, Any],
     candidates: Mapping[str, Candidate],
-    optimizers: Mapping[str, Optimizer],
+    updates: Mapping[str, Update],
     refresh: bool,
 ) -> tuple[OpProfile, list[str], bool]:
     """What is known, and what to measure: operators, the likeliest ones first, and whether the curves."""
@@ -150,7 +147,7 @@ def _choose(
         for key, candidate in candidates.items()
         if key not in known.times and key not in known.refused and candidate.size_bytes <= room
     ]
-    curves = (*CURVES, *(f"update {name}" for name in optimizers))
+    curves = (*CURVES, *(f"update {name}" for name in updates))
     return known, likeliest_first(candidates, missing), any(name not in known.curves for name in curves)
 
 

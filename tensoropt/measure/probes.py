@@ -143,11 +143,12 @@ class FunctionProbe:
 def can_be_measured(op: Operator) -> bool:
     """Whether an operator may be run on made-up tensors, as often as one likes.
 
-    A declared one may. Of others TensorFlow's definition must say that they have no state, which all that writes,
-    prints or checks has; functions of the user's own in Python have a token there.
+    A declared one may, unless it has an effect, such as to print. Of others TensorFlow's definition must say that they
+    have no state, which all that writes, prints or checks has; functions of the user's own in Python have a token
+    there.
     """
     if has_rule(op.type):
-        return declaration(op.type).lower is not None
+        return declaration(op.type).lower is not None and not declaration(op.type).traits.has_effect
     definition = op_def_registry.get(op.type)
     if definition is None or definition.is_stateful or op.functions:
         return False

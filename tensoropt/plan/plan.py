@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,9 @@ class Plan:
     def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge, *, whole_gradient: bool) -> None:
         given = self.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
         wanted = self.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
-        if rules[edge.consumer].pinned_input == edge.position and given.value != wanted.value:
+        if traits(graph[edge.consumer]).is_gradient:
+            given = replace(given, value=given.gradient)  # it is made where gradients of the tensor arrive
+        if edge.position in rules[edge.consumer].pinned and given.value != wanted.value:
             raise PlanError(
                 f"Plan: edge {edge} moves a variable that must be used where it is stored, from {given.value} to "
                 f"{wanted.value}. Make the plan again with find_strategy."
@@ -358,7 +361,18 @@ def rules_of(graph: Graph, *, halos: bool = False) -> dict[str, OpRule]:
         halos: of the whole space, in which images may be split where neighbours exchange rims.
     """
     rules = {op.name: rule_of(op, graph.input_specs(op)) for op in graph.operators}
+    if graph.is_differentiated_twice:
+        rules = {name: rule if traits(graph[name]).role else _twice(rule) for name, rule in rules.items()}
     return {name: rule.with_halos() for name, rule in rules.items()} if halos else rules
+
+
+def _twice(rule: OpRule) -> OpRule:
+    """A rule without the splits over which an operator's lowering brings a gradient of its own.
+
+    Such gradients cannot be differentiated again; those of reshards and of TensorFlow's ops can.
+    """
+    own = rule.internal | (rule.reduced if rule.sparse_input is not None else frozenset())
+    return dataclasses.replace(rule, split=tuple(axis for axis in rule.split if axis not in own))
 
 
 def row_edges(graph: Graph, rules: Mapping[str, OpRule]) -> frozenset[Edge]:

@@ -42,6 +42,8 @@ def why_not_kept(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: st
     """Why an edge cannot have a value of ``keep``, as the middle of a sentence; None if it can."""
     if keep == "both":
         return None
+    if graph.is_differentiated_twice:
+        return "its gradient is differentiated, and that of what is made again cannot be"
     if not _kept_by_consumer(graph, rules, edge):
         return f"'{edge.consumer}' does not read it in the backward pass"
     if keep == "before":

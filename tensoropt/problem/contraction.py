@@ -142,6 +142,8 @@ class Contraction:
                 apart.setdefault(key, ([], scope, tables))[0].append(term)
             elif len(scope) == 1:
                 nodes[scope[0]].append(tables)
+            elif 1 in tables[0].shape:  # who has no choice adds a cost to what the other chooses
+                nodes[scope[int(tables[0].shape[0] == 1)]].append(self._flat(tables))
             elif scope[::-1] in edges:
                 edges[scope[::-1]].append(self._turned(tables))
             else:
@@ -191,6 +193,12 @@ class Contraction:
             if time.ndim > axes and not np.isfinite(time[..., 1:] + memory[..., 1:]).any():
                 time, memory = time[..., 0], memory[..., 0]
             self._arranged[key] = tables, (time, memory)
+        return self._arranged[key][1]
+
+    def _flat(self, tables: _Tables) -> _Tables:
+        key = ("flat", *map(id, tables))
+        if key not in self._arranged:
+            self._arranged[key] = tables, (tables[0].reshape(-1), tables[1].reshape(-1))
         return self._arranged[key][1]
 
     def _turned(self, tables: _Tables) -> _Tables:

@@ -114,6 +114,4 @@ def space_of_one_strategy(
         halos: whether they may split height and width of images.
     """
     allowed = {name: (configuration,) for name, configuration in configurations.items()}
-    return SearchSpace(
-        space.graph, space.cost, slots=space.slots, allowed=allowed, reuse=True, placements=True, halos=halos
-    )
+    return SearchSpace(space.graph, space.cost, allowed=allowed, reuse=True, placements=True, halos=halos)

@@ -174,7 +174,7 @@ class Breakdown:
         table = space.reshard_table(edge)
         given, wanted = space.choices_of(edge.tensor.op), space.choices_of(edge.consumer)
         produced, read = given.outputs[edge.tensor.index], wanted.inputs[edge.position]
-        pinned = space.rules[edge.consumer].pinned_input == edge.position
+        pinned = edge.position in space.rules[edge.consumer].pinned
         number = self._table(("pinned" if pinned else "paths", id(table.solved)), lambda: _Paths(self, table, pinned))
         way = Way(number, self._numbers(table, produced.value), self._numbers(table, read.value))
         self._tables[number].use(way.starts, way.ends)

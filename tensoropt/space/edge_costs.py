@@ -68,7 +68,9 @@ class EdgeCosts:
 
     def given(self, edge: Edge) -> TensorStates:
         """What the producer of an edge gives in each of its configurations."""
-        return self._choices_of(edge.tensor.op).outputs[edge.tensor.index]
+        given = self._choices_of(edge.tensor.op).outputs[edge.tensor.index]
+        # The gradient of a tensor is where gradients of it arrive: whole, where the tensor is a partial sum.
+        return TensorStates(given.gradient, given.gradient) if traits(self._graph[edge.consumer]).is_gradient else given
 
     def wanted(self, edge: Edge) -> TensorStates:
         """What the consumer of an edge wants in each of its configurations."""
@@ -164,7 +166,7 @@ class EdgeCosts:
     def _manner(self, edge: Edge) -> tuple[bool, int | None, bool]:
         """Whether a gradient comes back, how many elements its rows have if it is given as rows, and whether the tensor
         must arrive as it is stored."""
-        pinned = self._rules[edge.consumer].pinned_input == edge.position
+        pinned = edge.position in self._rules[edge.consumer].pinned
         return edge in self._graph.differentiable, self.row_elements(edge), pinned
 
     def _repeated(self, edge: Edge) -> tuple[object, ...] | None:

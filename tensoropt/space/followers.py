@@ -35,7 +35,9 @@ def follow(space: SearchSpace, *, small_bytes: float = 0.0) -> Following:
     Products, convolutions and lookups decide for themselves, and so do variables, inputs, fan-outs that one of them
     reads, and whatever reads a possible partial sum, since it says how the sum is made whole. Any other operator
     follows the largest tensor that it reads (of equal ones the last made); a constant or a variable of less than
-    ``small_bytes`` its reader; an operator that only a fan-out reads, the fan-out. It takes the configuration that
+    ``small_bytes`` its reader; an operator that only a fan-out reads, the fan-out. What a step does with a variable
+    once its gradient is there follows the variable: the update, what is computed point by point on the way to it, and
+    other variables that take part, such as optimizers' slots. An operator that follows takes the configuration that
     costs least right beside the one that it follows: its own time and the edge's, of equal ones the least memory. For
     most that is the one without communication.
 
@@ -80,19 +82,20 @@ class _Follower:
         for e, (u, v) in enumerate(self._problem.edges.tolist()):
             self._edges.setdefault((u, v), e)
             self._readers[u].append(v)
+        self._shape: dict[int, tuple[int, ...]] = {}  # of the variable that an operator follows
         self._heavy = [is_heavy(space, op) for op in space.operators]
         self._least: dict[tuple[object, ...], IntArray] = {}
         self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
     def result(self) -> Following:
-        ahead: dict[int, int] = {}
+        ahead = self._around_variables()
         for i, op in enumerate(self._space.operators):
-            chosen = self._followed(i, op)
+            chosen = None if i in ahead else self._followed(i, op)
             if chosen is not None:
                 ahead[i] = chosen
         for i, op in enumerate(self._space.operators):
-            readers = self._readers[i]
-            if i in ahead or self._heavy[i] or len(readers) != 1 or ahead.get(readers[0]) == i:
+            readers = [reader for reader in self._readers[i] if ahead.get(reader) != i]
+            if i in ahead or self._heavy[i] or len(readers) != 1:
                 continue
             small = traits(op).is_variable and self._problem.node_memory_bytes[i].max() < self._small_bytes
             only_fanned = not _is_fixed(op) and traits(self._space.operators[readers[0]]).is_fanout
@@ -108,6 +111,29 @@ class _Follower:
             for follower, followed in reversed([*itertools.pairwise(way)]):
                 index[follower] = self._chain(self._beside(followed, follower), index[followed])
         return leaders, tuple(index)
+
+    def _around_variables(self) -> dict[int, int]:
+        """Whom operators follow of which tensors are as a trained variable is, and which no gradient flows through."""
+        graph, ahead = self._space.graph, dict[int, int]()
+        trained = {op.inputs[0].op for op in self._space.operators if traits(op).is_gradient}
+        pending = [
+            self._place[op.name] for op in self._space.operators if op.name in trained and traits(op).is_variable
+        ]
+        around: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in self._space.operators]
+        for edge, (u, v) in zip(self._space.edges, self._problem.edges.tolist(), strict=True):
+            shape = graph.spec(edge.tensor).shape
+            if shape and edge not in graph.differentiable:
+                around[u].append((v, shape))
+                around[v].append((u, shape))
+        for i in pending:  # which grows
+            shape = self._space.operators[i].outputs[0].shape if i not in ahead else self._shape[i]
+            for other, its in around[i]:
+                op = self._space.operators[other]
+                if its != shape or other in ahead or op.name in trained or self._heavy[other] or traits(op).is_input:
+                    continue
+                ahead[other], self._shape[other] = i, shape
+                pending.append(other)
+        return ahead
 
     def _followed(self, i: int, op: Operator) -> int | None:
         """What an operator reads and follows, if anything."""

@@ -42,7 +42,7 @@ class PeakMemory:
         memory_bytes: all together.
         operator: whose work it is at that time.
         backward: whether that is in the backward pass.
-        parts: bytes by what they are: ``variables`` (with slots), ``inputs`` with constants, ``activations``, ``moved``
+        parts: bytes by what they are: ``variables``, ``inputs`` with constants, ``activations``, ``moved``
             (copies that reshards made, and their packing), ``gradients`` (of activations), ``variable_gradients``,
             ``scratch``.
     """
@@ -83,7 +83,6 @@ def peak_memory(
     graph: Graph,
     rules: Mapping[str, OpRule],
     plan: Plan,
-    slots: Mapping[str, int],
     scratch: Scratch = _nothing,
 ) -> PeakMemory:
     """Follows the buffers of a plan through one training step.
@@ -92,18 +91,19 @@ def peak_memory(
         graph: the logical graph.
         rules: of its operators.
         plan: for it. Of its operators those of training count.
-        slots: for each trained variable, how many tensors of its shape its optimizer keeps.
         scratch: what kernels take beside their tensors.
     """
     operators = [op for op in graph.operators if op.name in graph.training]
     moves = (move for entry in plan.edges.values() for move in (*entry.forward, *entry.backward))
     peaks = []
     for is_first in (True, False) if any(move.kind is StepKind.TO_PARTIAL for move in moves) else (True,):
-        step = _Step(graph, rules, plan, slots, scratch, is_first)
+        step = _Step(graph, rules, plan, scratch, is_first)
         for op in operators:
-            step.forward(op)
+            if op.name not in step.late:
+                step.forward(op)
         for op in reversed(operators):
-            step.backward(op)
+            if op.name not in step.late:
+                step.backward(op)
         peaks.append(step.peak())
     return max(peaks, key=lambda peak: peak.memory_bytes)
 
@@ -136,6 +136,10 @@ class _Moment:
     scratch_bytes: float = 0.0
 
 
+def _before(op: Operator) -> tuple[str, ...]:
+    return (*op.control_inputs, *(tensor.op for tensor in op.inputs))
+
+
 class _Step:
     """The moments of a training step in order."""
 
@@ -144,7 +148,6 @@ class _Step:
         graph: Graph,
         rules: Mapping[str, OpRule],
         plan: Plan,
-        slots: Mapping[str, int],
         scratch: Scratch,
         is_first: bool,
     ) -> None:
@@ -153,11 +156,17 @@ class _Step:
         self._graph = graph
         self._rules = rules
         self._plan = plan
-        self._slots = slots
         self._scratch = scratch
         self._rows = row_edges(graph, rules)
         self._keep = {edge: entry.keep for edge, entry in plan.edges.items() if entry.forward}
         self._from_after = {edge.tensor: edge for edge, keep in self._keep.items() if keep == "after"}
+        # What is made of gradients, as soon as all that it reads is there.
+        self.late = graph.after_gradients() & graph.training
+        self._waiting = {name: {*_before(graph[name])} & self.late for name in self.late}
+        self._readers: dict[str, list[str]] = {}
+        for op in (op for op in graph.operators if op.name in self.late):
+            for before in dict.fromkeys(_before(op)):
+                self._readers.setdefault(before, []).append(op.name)
         self._moments: list[_Moment] = []
         self._always: dict[str, float] = {}
         self._zeros: dict[tuple[TensorId, bool], float] = {}
@@ -168,8 +177,8 @@ class _Step:
 
     # ---------------------------------------------------------------------------------------------------- forward
 
-    def forward(self, op: Operator) -> None:
-        """An operator of the forward pass, with what brings its inputs."""
+    def forward(self, op: Operator, *, late: bool = False) -> None:
+        """An operator of the forward pass, or a ``late`` one, with what brings its inputs."""
         if traits(op).is_source:
             self._source(op)
             return
@@ -177,7 +186,7 @@ class _Step:
         for edge in edges:
             entry, source = self._plan.edge(edge), self._values[edge.tensor]
             self._arrived[edge] = self._move(
-                edge.tensor, source, self._given(edge), entry.forward, op.name, False, "moved"
+                edge.tensor, source, self._given(edge), entry.forward, op.name, late, "moved"
             )
         inputs = [self._arrived[edge] for edge in edges]
         if traits(op).alias and inputs:
@@ -185,11 +194,12 @@ class _Step:
             return
         forward, kept, _ = self._scratch(op, self._plan.configuration(op.name))
         kept = kept if has_gradient(self._graph, op.name) else 0.0
-        moment = self._moment(op.name, False, inputs, max(0.0, forward - kept))
+        moment = self._moment(op.name, late, inputs, max(0.0, forward - kept))
+        made_as = "variable_gradients" if late else "activations"
         for index, spec in enumerate(op.outputs):
             tensor = TensorId(op.name, index)
             is_missing = kept > 0 and self._is_replaced(op, tensor)
-            buffer = _Buffer(0.0 if is_missing else self._bytes(spec, self._made(tensor)), "activations")
+            buffer = _Buffer(0.0 if is_missing else self._bytes(spec, self._made(tensor)), made_as)
             moment.made.append(buffer)
             self._values[tensor] = buffer
         if kept:
@@ -207,7 +217,7 @@ class _Step:
         for index, spec in enumerate(op.outputs):
             kind = "variables" if traits(op).is_variable else "inputs"
             size = self._bytes(spec, self._made(TensorId(op.name, index)))
-            self._always[kind] = self._always.get(kind, 0.0) + size * (1 + self._slots.get(op.name, 0))
+            self._always[kind] = self._always.get(kind, 0.0) + size
             self._values[TensorId(op.name, index)] = _Buffer(0.0, kind)
 
     def _replace(self, op: Operator, moment: _Moment, inputs: Sequence[_Buffer], output: int) -> None:
@@ -226,9 +236,10 @@ class _Step:
         """An operator of the backward pass, with what makes its inputs again, and what takes its gradients back."""
         incoming = [self._summed(TensorId(op.name, index)) for index in range(max(1, len(op.outputs)))]
         arrived = [buffer for buffer in incoming if buffer is not None]
+        for index, buffer in enumerate(incoming):
+            if buffer is not None:
+                self._use(TensorId(op.name, index), buffer)
         if traits(op).is_source:
-            if arrived:
-                self._moment(op.name, True, arrived)  # the update
             return
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
         wanted = [edge for edge in edges if edge in self._graph.differentiable]
@@ -252,10 +263,33 @@ class _Step:
         self._update(updates)
 
     def _update(self, updates: list[tuple[str, _Buffer]]) -> None:
-        """Updates variables; none are left."""
+        """Makes of gradients of variables what is made of them; none are left."""
         for variable, gradient in updates:
-            self._moment(variable, True, [gradient])
+            self._use(TensorId(variable), gradient)
         updates.clear()
+
+    def _use(self, tensor: TensorId, gradient: _Buffer) -> None:
+        """Does what a gradient was the last to be waited for by: its variable's update, or what all gradients go into.
+
+        Args:
+            tensor: what the gradient belongs to.
+            gradient: of it.
+        """
+        ready = []
+        for name in self._readers.get(tensor.op, ()):
+            op = self._graph[name]
+            if traits(op).is_gradient and op.inputs[0] == tensor:
+                self._values.update((TensorId(name, index), gradient) for index in range(len(op.outputs)))
+                ready.append(name)
+        self._moment(tensor.op, True, [gradient])
+        while ready:
+            done = ready.pop()
+            for name in self._readers.get(done, ()):
+                waiting = self._waiting[name]
+                waiting.discard(done)
+                if not waiting:
+                    self.forward(self._graph[name], late=True)
+                    ready.append(name)
 
     def _summed(self, tensor: TensorId) -> _Buffer | None:
         """The sum of the gradients from a tensor's readers, once all are there, in place of the first one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tensoropt.graph.operator import Operator
@@ -96,6 +96,9 @@ class Follower:
         self._readers = [tuple(places) for places in readers]
         self._is_still = [op.name in self.still for op in space.operators]
         self._defers = [space.rules[op.name].defer_gradient for op in space.operators]
+        # What is after gradients goes along with the variables that it is for, and so do variables that it takes.
+        self._late = space.graph.after_gradients()
+        self._beside = _beside(space, self._late)
 
     def follow(self, decide: Decide, since: Followed | None = None, changed: Iterable[str] = ()) -> Followed:
         """Makes a strategy.
@@ -113,6 +116,7 @@ class Follower:
         torn: set[str] = set() if since is None else {*since.torn}
         every = since is None
         places = range(len(operators)) if every else sorted(self._place[name] for name in changed)
+        places = [place for place in places if operators[place].name not in self._beside]
         heap = [place for place in places if not self._is_still[place]]
         parameters = {place for place in places if self._is_still[place]}
         moved = {*places}
@@ -128,14 +132,14 @@ class Follower:
             moved.add(place)
             parameters.update(source for source in self._sources[place] if self._is_still[source])
             for reader in self._readers[place]:
-                if reader not in queued:  # it comes later
+                if reader not in queued and operators[reader].name not in self._beside:  # it comes later
                     queued.add(reader)
                     heapq.heappush(heap, reader)
         heap = sorted(-place for place in parameters)
         while heap:
             place = -heapq.heappop(heap)
             op = operators[place]
-            wishes = list(_asked(space, op, actions))
+            wishes = list(_asked(space, op, actions, self._late))
             made = _first_legal(space, op, wishes[:1], beyond)
             if len({tuple(None if a == DEFER else a for a in one) for one in wishes}) > 1:
                 torn.add(op.name)
@@ -149,6 +153,13 @@ class Follower:
                 if source not in parameters:  # what it reads depends on no sample either
                     parameters.add(source)
                     heapq.heappush(heap, -source)
+        for name, (other, position) in self._beside.items():
+            place = self._place[name]
+            if every or self._place[other] in moved:
+                made = _first_legal(space, operators[place], [self._alongside(name, other, position, actions)], beyond)
+                if made != actions.get(name):
+                    actions[name] = made
+                    moved.add(place)
         differ = []
         # What a fan-out defers goes by its readers.
         fanouts = {source for place in moved for source in self._sources[place] if self._defers[source]}
@@ -168,6 +179,45 @@ class Follower:
         return Followed(
             configurations, tuple(sorted(torn, key=self._place.__getitem__)), tuple(differ), wanted, actions
         )
+
+    def _alongside(self, name: str, source: str, position: int | None, actions: Mapping[str, Actions]) -> Actions:
+        """What lets an operator take another one's tensor as it lies."""
+        if position is None:  # a variable beside another one of its shape
+            return actions[source]
+        index = self.space.graph[name].inputs[position].index
+        rules = self.space.rules
+        dims = list(zip(rules[source].outputs[index], rules[name].inputs[position], strict=True))
+        return tuple(
+            action
+            if place_of(action) is not None
+            else next((ours[0] for theirs, ours in dims if theirs and ours and theirs[0] == action), None)
+            for action in actions[source]
+        )
+
+
+def _beside(space: SearchSpace, late: Set[str]) -> dict[str, tuple[str, int | None]]:
+    """Beside whom operators are that are ``late``, and variables that only these read, and which input that is.
+
+    None says that a variable is beside another one that is taken in place together with it.
+    """
+    graph, found = space.graph, dict[str, tuple[str, int | None]]()
+    trained = {op.inputs[0].op for op in space.operators if traits(op).is_gradient}
+    for op in space.operators:
+        for place in op.handles[1:]:
+            other, first = op.inputs[place].op, op.inputs[0].op
+            if op.name in late and other not in trained and graph.spec(op.inputs[place]) == graph.spec(op.inputs[0]):
+                found.setdefault(other, (first, None))
+    for op in space.operators:
+        if op.name in late and op.inputs:
+            sizes = [graph.spec(tensor).elements for tensor in op.inputs]
+            place = op.handles[0] if op.handles else sizes.index(max(sizes))
+            found[op.name] = (op.inputs[place].op, place)
+    # Each after what it is beside.
+    ordered: dict[str, tuple[str, int | None]] = {}
+    for name in [*(name for name in found if name not in late), *(op.name for op in space.operators)]:
+        if name in found:
+            ordered.setdefault(name, found[name])
+    return ordered
 
 
 def parameter_side(space: SearchSpace) -> frozenset[str]:
@@ -214,12 +264,12 @@ def _followed(space: SearchSpace, op: Operator, actions: Mapping[str, Actions], 
     return tuple(result)
 
 
-def _asked(space: SearchSpace, op: Operator, actions: Mapping[str, Actions]) -> Iterator[Actions]:
-    """How the readers of an operator's first output want it split, reader by reader."""
+def _asked(space: SearchSpace, op: Operator, actions: Mapping[str, Actions], late: Set[str]) -> Iterator[Actions]:
+    """How the readers of an operator's first output want it split, reader by reader; but for ``late`` ones."""
     rule = space.rules[op.name]
     for edge in space.graph.consumers(TensorId(op.name)):
         reader = actions.get(edge.consumer)
-        if reader is None:
+        if reader is None or edge.consumer in late:
             continue
         dims = list(zip(rule.outputs[0], space.rules[edge.consumer].inputs[edge.position], strict=True))
         yield tuple(

@@ -60,9 +60,14 @@ def _nearest_variables(space: SearchSpace, sources: list[list[int]]) -> list[tup
     """Per operator, how far back the nearest variables are, and which: the fan-outs of those that are shared."""
     nearest: list[tuple[int, frozenset[int]]] = []
     for i, (op, inputs) in enumerate(zip(space.operators, sources, strict=True)):
-        shared = traits(op).is_fanout and any(traits(space.operators[j]).is_variable for j in inputs)
-        if shared or traits(op).is_variable:
+        own = traits(op)
+        passed = len(inputs) == 1 and nearest[inputs[0]][0] == 0 and bool(nearest[inputs[0]][1])
+        if own.is_variable or (own.is_fanout and passed):
             nearest.append((0, frozenset([i])))
+            continue
+        # Loops take a variable as it was read before them, through an op that only passes it on or converts it.
+        if passed and (own.alias or own.converts) and not traits(space.operators[inputs[0]]).is_fanout:
+            nearest.append(nearest[inputs[0]])
             continue
         before = [nearest[j] for j in inputs if nearest[j][1] and nearest[j][0] < _DEPTH]
         least = min((distance for distance, _ in before), default=0)

@@ -48,7 +48,7 @@ class SearchSpace:
       device. :meth:`device_memory` has it for each device.
 
     Memory is what a device holds when the backward pass begins, which is when it holds most: variables with their
-    gradients and optimizer slots, inputs, and every tensor that the backward pass reads. A tensor belongs to the edge
+    gradients, inputs, and every tensor that the backward pass reads. A tensor belongs to the edge
     to its reader, because it takes both ends to know how many copies of it there are. Temporaries are not in it; plans
     note the largest (TensorOpt section 5.2 leaves a tenth for them), and the peak over the step, buffer by buffer
     (:func:`tensoropt.space.peak.peak_memory`).
@@ -62,7 +62,6 @@ class SearchSpace:
         coarsening: the meshes that operators may have.
         reuse: whether edges have alternatives.
         halos: whether images are split.
-        slots: for each trained variable, how many tensors of its shape its optimizer keeps.
         operators: those of the training step, which are the nodes of the problem.
         edges: those between them, in the order of the problem's.
     """
@@ -72,7 +71,6 @@ class SearchSpace:
         graph: Graph,
         cost: CostModel,
         *,
-        slots: Mapping[str, int] | None = None,
         allowed: Mapping[str, Sequence[Configuration]] | None = None,
         reuse: bool = False,
         coarsening: Coarsening | None = None,
@@ -84,7 +82,6 @@ class SearchSpace:
         Args:
             graph: the logical graph.
             cost: the cost model.
-            slots: for each trained variable, how many tensors of its shape its optimizer keeps.
             allowed: the only configurations of some operators, such as inputs that are fed by data parallelism.
             reuse: whether an edge whose copy is needed in the backward pass may choose what is kept (TensorOpt section
                 4.2, "Tensor reuse"). Such edges have three alternatives: both copies, the one before the move, the
@@ -108,7 +105,6 @@ class SearchSpace:
         self.operators = tuple(op for op in graph.operators if op.name in graph.training)
         self.edges = tuple(edge for edge in graph.edges() if edge.consumer in graph.training)
         self._keeping = Keeping(graph, self.rules)
-        self.slots = dict(slots or {})
         self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
         self._kept: dict[object, Any] = {}
         self._choices: dict[tuple[object, ...], Choices] = {}
@@ -265,7 +261,7 @@ class SearchSpace:
         )
         if "not_executed" in plan.notes:
             return plan
-        peak = peak_memory(self.graph, self.rules, plan, self.slots, scratch_of(self.cost, self.graph, self.rules))
+        peak = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules))
         return dataclasses.replace(plan, notes={**plan.notes, "peak_memory": peak.to_json()})
 
     def device_memory(self, assignment: Sequence[int], alternatives: npt.ArrayLike | None = None) -> FloatArray:
@@ -360,6 +356,7 @@ class SearchSpace:
     ) -> EdgePlan:
         given = self._layouts(edge.tensor.op, chosen).output_layouts(self.rules[edge.tensor.op], edge.tensor.index)
         wanted = self._layouts(edge.consumer, chosen).input_layouts(self.rules[edge.consumer], edge.position)
+        is_pinned = edge.position in self.rules[edge.consumer].pinned
         if costs is None:
             time, memory = (
                 table[chosen[edge.tensor.op], chosen[edge.consumer]] for table in self._edge_costs.tables(edge)
@@ -371,7 +368,7 @@ class SearchSpace:
 
         returns = edge in self.graph.differentiable and self.row_elements(edge) is None
         return EdgePlan(
-            path(given.value, wanted.value),
+            () if is_pinned else path(given.value, wanted.value),
             path(wanted.gradient, given.gradient) if returns else (),
             *costs,
             KEEPS[keep],
@@ -408,11 +405,9 @@ class SearchSpace:
         trained = own.is_variable and any(
             edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name))
         )
-        slots = self.slots.get(op.name, 0)
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if own.is_fanout else 0
-        rows = self._updated_rows(op) if trained else None
-        key = (op.type, rule, op.outputs, gradients, trained, slots, kept, readers, rows, self._allowed.get(op.name))
+        key = (op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name))
         if key not in self._nodes:
             choices = self.choices_of(op.name)
             sizes = [
@@ -421,10 +416,11 @@ class SearchSpace:
             ]
             time, memory = np.zeros(len(choices)), np.zeros(len(choices))
             if own.is_variable:
-                memory = sizes[0] * (2 + slots if trained else 1)
-                # The update reads and writes the variable, its gradient and its slots.
-                updated = memory if rows is None else np.minimum(memory, rows)
-                time = np.array([self.cost.update_seconds(float(size)) for size in updated]) if trained else time
+                memory = sizes[0] * (2 if trained else 1)
+            elif own.is_gradient:
+                pass  # it is computed by the operators that lead from what it belongs to to the losses
+            elif own.updates:
+                time = np.array([self.cost.update_seconds(op.type, size) for size in self._updated_bytes(op)])
             elif own.is_source:
                 memory = sizes[0]
             elif own.is_fanout:
@@ -453,19 +449,24 @@ class SearchSpace:
     def _internal_seconds(self, op: Operator, indices: NDArray[np.int64]) -> FloatArray:
         """The collectives inside an operator, in some of its configurations."""
         rule = self.rules[op.name]
-        if not rule.internal and not (self.halos and rule.halos):
+        if traits(op).role is not None or (not rule.internal and not (self.halos and rule.halos)):
             return np.zeros(len(indices))
         different, place = np.unique(indices, return_inverse=True)
         calls = self.calls(op, different, self._gradients(op))
         return np.array([self.cost.internal_seconds(call) for call in calls])[place.reshape(-1)]
 
-    def _updated_rows(self, op: Operator) -> float | None:
-        """Bytes that an update touches where only lookups read a variable, whose gradients are rows; else None."""
-        edges = [edge for edge in self.graph.consumers(TensorId(op.name)) if edge in self.graph.differentiable]
-        elements = [self.row_elements(edge) for edge in edges]
-        if None in elements:
-            return None
-        return 3.0 * op.outputs[0].itemsize * sum(count or 0 for count in elements)
+    def _updated_bytes(self, op: Operator) -> list[float]:
+        """By configuration, the bytes that an update reads or writes: of a variable, its gradient and its slots.
+
+        Of an update of rows these are so many rows of each.
+        """
+        inputs, states = self.graph.input_specs(op), self.choices_of(op.name).inputs
+        rows = traits(op).rows
+        sizes = [piece_bytes(spec, state.value, self.mesh) for spec, state in zip(inputs, states, strict=True)]
+        total = np.sum([size for size, spec in zip(sizes, inputs, strict=True) if spec.rank], axis=0)
+        if rows is not None:
+            total = np.minimum(total, (1 + len(op.handles)) * sizes[rows(op, inputs)[0]])
+        return [float(size) for size in np.broadcast_to(total, len(self.choices_of(op.name)))]
 
     def _place_others(self, chosen: dict[str, int]) -> None:
         """Gives operators outside of the training step the cheapest configuration after what they read."""
@@ -476,7 +477,8 @@ class SearchSpace:
             total = time.copy()
             for position, tensor in enumerate(op.inputs):
                 edge_time, _ = self._edge_costs.tables(Edge(tensor, op.name, position))
-                total += edge_time[chosen[tensor.op]]
+                row = edge_time[chosen[tensor.op]]
+                total += row if row.ndim == 1 else row[:, BOTH]  # a gradient may be outside of training, too
             chosen[op.name] = int(np.argmin(total))
 
 

@@ -8,7 +8,7 @@ import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["PARTIAL", "write_whole"]
+__all__ = ["PARTIAL", "keep_name", "write_whole"]
 
 PARTIAL = ".part"
 """How names of files and folders end that are still written; one that its writer did not finish is a leftover."""
@@ -48,10 +48,10 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes, *, mode: int
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise
-    _keep_name(target.parent)
+    keep_name(target.parent)
 
 
-def _keep_name(folder: Path) -> None:
+def keep_name(folder: Path) -> None:
     """Have the folder's new entry outlast a loss of power, where its file system can promise that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

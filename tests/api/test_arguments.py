@@ -88,14 +88,9 @@ def test_lists_that_are_none_are_refused() -> None:
         tensoropt.profile_strategies([2], topology="p100", price_per_device_hour="3")
 
 
-@pytest.mark.parametrize("slots", [{"nowhere": 1}, {"w1": "2"}, {"w1": -1}, [1]])
-def test_slots_that_are_not_of_the_graphs_variables_are_refused(slots: Any) -> None:
+def test_a_graph_has_all_sizes() -> None:
     import tensoropt
 
-    with pytest.raises(
-        PlanError, match=r"compare: slots must say of some variables .* Variables are 'w1', .*for example"
-    ):
-        tensoropt.compare(mlp(), "p100", slots=slots)
     with pytest.raises(PlanError, match=r"compare: batch_size is of a model's open .* a Graph has all sizes, got 7\."):
         tensoropt.compare(mlp(), "p100", batch_size=7)
 
@@ -137,6 +132,19 @@ def test_a_model_that_nothing_minimizes_is_planned_with_a_warning(caplog: pytest
         tensoropt.train.GradientDescentOptimizer(0.1).minimize(tensoropt.reduce_mean(product))
         tensoropt.find_strategy(topology="p100")
         assert not caplog.text
+
+
+def test_updates_that_a_script_writes_itself_are_planned_as_training(caplog: pytest.LogCaptureFixture) -> None:
+    import tensoropt
+
+    x = tensoropt.placeholder(tensoropt.float32, [16, 8], name="x")
+    w = tensoropt.get_variable("w", [8, 4])
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, w, name="product"))
+    tensoropt.group(w.assign(w - 0.1 * tensoropt.gradients(loss, [w])[0]))
+    with caplog.at_level(logging.WARNING, logger="tensoropt"):
+        plan = tensoropt.find_strategy(topology="p100")
+    assert not caplog.text
+    assert any("Gradient" in name or "gradients" in name for name in plan.operators)
 
 
 def test_a_batch_without_samples_is_refused() -> None:

@@ -1,43 +1,135 @@
-"""Custom gradients and functions: refused by the importer, and replaced where TensorFlow's own functions have them."""
+"""Functions, branches, loops and custom gradients, as they are imported."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import tensoropt
-from tensoropt.api.frontend.importer import import_graph
+import tensoropt as to
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model
+from tensoropt.cluster import preset
+from tensoropt.cost import AnalyticCost
 from tensoropt.errors import GraphError
+from tensoropt.graph.graph import Graph
+from tensoropt.plan.plan import rules_of
+from tensoropt.space.repeated_cells import repeated_cells
+from tensoropt.space.space import SearchSpace
 
 pytestmark = pytest.mark.tf
 
 
-def test_custom_gradient_is_refused_because_devices_could_not_follow_it() -> None:
-    graph = tf.Graph()
-    with graph.as_default():
-        x = tf.compat.v1.placeholder(tf.float32, [4], name="x")
-        y = tf.reduce_sum(tf.nn.silu(x))
-    with pytest.raises(GraphError, match=r"has a gradient of its own \(tf.custom_gradient\).*tensoropt.nn's"):
-        import_graph(graph, losses=[y.name])
+def _graph(y: Any) -> Graph:
+    loss = to.reduce_mean(to.square(y), name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return import_model(current_model()).graph
 
 
-def test_branches_and_loops_are_refused_because_devices_could_not_follow_them() -> None:
-    graph = tf.Graph()
-    with graph.as_default():
-        step = tf.compat.v1.train.get_or_create_global_step()
-        rate = tf.compat.v1.train.piecewise_constant(step, [10], [0.1, 0.01])
-    with pytest.raises(GraphError, match=r"StatelessIf .* has branches or a body of its own.* tensoropt.where"):
-        import_graph(graph, losses=[], parameters=[rate.name])
+def _types(graph: Graph) -> Counter[str]:
+    return Counter(op.type for op in graph.operators if op.name in graph.training)
+
+
+def _input() -> Any:
+    w = to.get_variable("w", [4, 4])
+    return to.matmul(to.placeholder(to.float32, [8, 4], name="x"), w), w
+
+
+def test_gradient_that_is_computed_point_by_point_is_split(model: Any) -> None:
+    graph = _graph(tf.nn.silu(_input()[0]))
+    assert _types(graph)["IdentityN"] == 1
+    assert rules_of(graph)["IdentityN"].split == ("d0", "d1")
+
+
+def test_any_other_gradient_of_ones_own_is_replicated(model: Any) -> None:
+    @to.custom_gradient
+    def centred(y: Any) -> Any:
+        return tf.identity(y), lambda dy: dy - tf.reduce_mean(dy)
+
+    graph = _graph(centred(_input()[0]))
+    assert rules_of(graph)["IdentityN"].split == ()
+
+
+def test_gradient_function_that_fails_is_tensorflows_error_where_gradients_are_made(model: Any) -> None:
+    @to.custom_gradient
+    def broken(y: Any) -> Any:
+        return tf.identity(y), lambda dy: tf.matmul(dy, dy)
+
+    with pytest.raises(ValueError, match="Dimensions must be equal"):
+        _graph(broken(_input()[0]))
+
+
+def test_branches_that_compute_are_chosen_by_a_select(model: Any) -> None:
+    y, _ = _input()
+    graph = _graph(to.cond(to.reduce_sum(y) > 0, lambda: y * 2, lambda: to.tanh(y)))
+    types = _types(graph)
+    assert types["SelectV2"] == 1 and not any("If" in kind or kind == "Subgraph" for kind in types)
+
+
+def test_branches_of_a_learning_rate_are_imported(model: Any) -> None:
+    step = to.train.get_or_create_global_step()
+    rate = tf.compat.v1.train.piecewise_constant(step, [10], [0.1, 0.01])
+    loss = to.reduce_mean(_input()[0])
+    to.train.GradientDescentOptimizer(rate).minimize(loss, global_step=step)
+    assert any(op.type == "SelectV2" for op in import_model(current_model()).graph.operators)
+
+
+def test_loop_of_known_turns_is_unrolled_and_its_turns_share_configurations(model: Any) -> None:
+    y, w = _input()
+    graph = _graph(to.while_loop(lambda i, z: i < 6, lambda i, z: (i + 1, to.tanh(to.matmul(z, w))), [0, y])[1])
+    assert _types(graph)["Tanh"] == 6
+    assert (graph["while/turn_3/Tanh"].source or "").startswith("test_custom_gradients.py:")
+    space = SearchSpace(graph, AnalyticCost(preset("v100", hosts=1)))
+    groups = dict(zip(space.problem.names, repeated_cells(space).tolist(), strict=True))
+    assert len({groups[f"while/turn_{turn}/Tanh"] for turn in range(1, 6)}) == 1
+
+
+def test_turns_of_a_loop_draw_numbers_of_their_own(model: Any) -> None:
+    y, _ = _input()
+    drawn = to.while_loop(
+        lambda i, z: i < 3, lambda i, z: (i + 1, z + to.random.uniform([8, 4], seed=3)), [0, to.zeros_like(y)]
+    )
+    graph = _graph(drawn[1] + y)
+    seeds = [op.attrs["seed2"] for op in graph.operators if op.type == "RandomUniform"]
+    assert len(set(seeds)) == 3 and all(seeds)
+
+
+def test_loop_of_unknown_turns_is_one_operator(model: Any) -> None:
+    y, w = _input()
+    turns = to.while_loop(lambda z: to.reduce_sum(z) < 9.0, lambda z: z + to.square(to.matmul(z, w)), [y])
+    graph = _graph(turns[0] if isinstance(turns, list) else turns)
+    assert _types(graph)["Subgraph"] == 1
+    (loop,) = (op for op in graph.operators if op.type == "Subgraph" and op.name in graph.training)
+    assert rules_of(graph)[loop.name].split == ()
+    assert any(edge.consumer == loop.name for edge in graph.differentiable)
+
+
+def test_loop_of_unknown_turns_that_assigns_is_refused(model: Any) -> None:
+    y, _ = _input()
+    count = to.get_variable("count", [], initializer=to.zeros_initializer(), trainable=False)
+
+    def turn(z: Any) -> Any:
+        with tf.control_dependencies([to.assign_add(count, 1.0)]):
+            return z * 2.0
+
+    with pytest.raises(GraphError, match=r"While 'while': .* depends on data.* Let a loop carry"):
+        _graph(to.while_loop(lambda z: to.reduce_sum(z) < 9.0, turn, [y]))
+
+
+def test_tensors_of_unknown_shapes_are_in_one_operator_with_what_reads_them(model: Any) -> None:
+    y, _ = _input()
+    chosen = to.boolean_mask(y, to.reduce_sum(y, 1) > 0)
+    graph = _graph(to.reduce_sum(chosen) / to.cast(to.shape(chosen)[0], to.float32))
+    assert _types(graph)["Subgraph"] == 1
 
 
 def test_silu_has_tensorflows_values_and_imports(model: Any) -> None:
     values = np.linspace(-3.0, 3.0, 8).astype(np.float32)
-    x = tensoropt.placeholder(tensoropt.float32, [8], name="x")
-    y = tensoropt.nn.silu(x, beta=1.5)
-    import_graph(tensoropt.api.mirror.model.current_model().graph, losses=[y.name])
+    x = to.placeholder(to.float32, [8], name="x")
+    y = to.nn.silu(x, beta=1.5)
     with tf.compat.v1.Session(graph=y.graph) as session:
         found = session.run(y, {x: values})
     np.testing.assert_allclose(found, values / (1 + np.exp(-1.5 * values)), rtol=1e-6)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.layers import layers as layers_of_tensorflow
 
 import tensoropt
+from tensoropt.api.mirror.layers import FUNCTIONS
 from tensoropt.api.mirror.model import Model, leave_graph
 from tensoropt.errors import GraphError
 
@@ -69,6 +72,99 @@ def _windows(x: np.ndarray, size: tuple[int, int], stride: int, rate: int = 1) -
     view = np.lib.stride_tricks.sliding_window_view(x, (height, width), axis=(1, 2))
     view = view[:, ::stride, ::stride, :, ::rate, ::rate]
     return np.moveaxis(view, 3, -1)
+
+
+#: A layer of each kind: its inputs' shape, and its arguments.
+_EACH: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "average_pooling1d": ((2, 8, 3), {"pool_size": 2, "strides": 2}),
+    "average_pooling2d": ((2, 8, 6, 3), {"pool_size": 2, "strides": 2}),
+    "average_pooling3d": ((2, 4, 6, 4, 3), {"pool_size": 2, "strides": 2}),
+    "conv1d": ((2, 8, 3), {"filters": 4, "kernel_size": 3, "padding": "causal"}),
+    "conv2d": ((2, 7, 8, 3), {"filters": 4, "kernel_size": 3, "dilation_rate": 2, "activation": tf.nn.relu}),
+    "conv2d_transpose": ((2, 4, 5, 3), {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}),
+    "conv3d": ((2, 4, 5, 4, 3), {"filters": 4, "kernel_size": 2}),
+    "conv3d_transpose": ((2, 3, 3, 3, 2), {"filters": 4, "kernel_size": 2, "strides": 2}),
+    "dense": ((4, 3), {"units": 5, "kernel_regularizer": tf.nn.l2_loss, "activity_regularizer": tf.nn.l2_loss}),
+    "dropout": ((4, 3), {"rate": 0.4, "training": True}),
+    "flatten": ((2, 3, 4), {}),
+    "max_pooling1d": ((2, 8, 3), {"pool_size": 2, "strides": 2}),
+    "max_pooling2d": ((2, 8, 6, 3), {"pool_size": 2, "strides": 2}),
+    "max_pooling3d": ((2, 4, 6, 4, 3), {"pool_size": 2, "strides": 2}),
+    "separable_conv1d": ((2, 8, 3), {"filters": 4, "kernel_size": 3, "depth_multiplier": 2}),
+    "separable_conv2d": ((2, 7, 8, 3), {"filters": 4, "kernel_size": 3, "strides": 2}),
+}
+
+
+def _built(layers: Any, name: str) -> tuple[list[tuple[str, Any]], list[str], Any]:
+    """What two layers of a kind make: names of variables and ops' collections, and all values."""
+    shape, arguments = _EACH[name]
+    x = tf.constant(_random(*shape))
+    outputs = [getattr(layers, name)(x, **arguments), getattr(layers, name)(x, **arguments)]
+    variables = v1.global_variables()
+    losses = [tensor.name for tensor in v1.losses.get_regularization_losses()]
+    made = [(variable.name, variable.shape) for variable in variables]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        return made, losses, session.run([*variables, *outputs])
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_names_initial_values_and_numbers_are_those_of_tensorflows_own_code(model: Model, name: str) -> None:
+    tensoropt.set_random_seed(3)
+    found = _built(tensoropt.layers, name)
+    with tf.Graph().as_default(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        v1.set_random_seed(3)
+        v1.get_variable_scope().set_use_resource(True)
+        wanted = _built(layers_of_tensorflow, name)
+    assert found[:2] == wanted[:2]
+    for one, other in zip(found[2], wanted[2], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert inspect.signature(getattr(tensoropt.layers, name)) == inspect.signature(getattr(layers_of_tensorflow, name))
+
+
+def test_layers_are_classes_too(model: Model) -> None:
+    dense = tensoropt.layers.Dense(4, activation="relu", name="head")
+    x = tensoropt.placeholder(tensoropt.float32, [2, 3])
+    one, other = dense(x), dense.apply(x)
+    assert one.shape == other.shape == (2, 4)
+    assert [variable.name for variable in dense.trainable_variables] == ["head/kernel:0", "head/bias:0"]
+    assert dense.kernel.shape == (3, 4)
+    assert dense.bias.shape == (4,)
+    assert isinstance(dense, tensoropt.layers.Layer)
+    normalized = tensoropt.layers.BatchNormalization(momentum=0.9)
+    normalized(one, training=True)
+    assert len(normalized.updates) == 2
+    assert _names()[-1] == "batch_normalization/moving_variance"
+
+
+def test_a_layer_of_ones_own(model: Model) -> None:
+    class Scaled(tensoropt.layers.Layer):
+        def build(self, input_shape: Any) -> None:
+            self.scale = self.add_variable("scale", input_shape[-1:], initializer=tensoropt.ones_initializer())
+            self.built = True
+
+        def call(self, inputs: Any) -> Any:
+            return inputs * self.scale
+
+    leave_graph()
+    y = Scaled()(np.ones([2, 3], np.float32))
+    assert y.graph is model.graph
+    assert _names() == ["scaled/scale"]
+
+
+def test_a_constraint_holds_after_each_update(model: Model) -> None:
+    x = tensoropt.ones([2, 3])
+    y = tensoropt.layers.dense(
+        x, 4, use_bias=False, kernel_constraint=lambda kernel: tensoropt.clip_by_value(kernel, 0, 1)
+    )
+    step = tensoropt.train.GradientDescentOptimizer(9.0).minimize(tensoropt.reduce_mean(tensoropt.square(y - 0.5)))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        kernel = session.run(v1.global_variables()[0])
+    assert kernel.min() >= 0
+    assert kernel.max() <= 1
 
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))
@@ -167,12 +263,8 @@ class TestDense:
         assert y.shape.as_list() == [None, 5, 6]
 
     def test_errors(self, model: Model) -> None:
-        with pytest.raises(GraphError, match=r"'dense': its input must have 2 to 23 dimensions. Got .* shape \(3,\)"):
+        with pytest.raises(ValueError, match=r"layer dense\w* is incompatible.*expected min_ndim=2, found ndim=1"):
             tensoropt.layers.dense(tensoropt.ones([3]), 2)
-        with pytest.raises(GraphError, match="the size of dimension -1 of its input must be known"):
-            tensoropt.layers.dense(tensoropt.placeholder(tensoropt.float32, [3, None]), 2)
-        with pytest.raises(GraphError, match=r"tf.nn has no activation 'rellu'"):
-            tensoropt.layers.dense(tensoropt.ones([3, 2]), 2, activation="rellu")
 
 
 class TestConv2d:
@@ -201,23 +293,6 @@ class TestConv2d:
         assert y.shape.as_list() == [2, 4, 6, 6]
         assert (y.op.type, y.op.get_attr("data_format")) == ("BiasAdd", b"NCHW")
         assert v1.global_variables()[0].shape.as_list() == [2, 3, 3, 4]
-
-    @pytest.mark.parametrize(
-        ("arguments", "match"),
-        [
-            ({"kernel_size": (1, 2, 3)}, r"kernel_size must be one or two integers of at least 1. Got \(1, 2, 3\)"),
-            ({"strides": 0}, "strides must be one or two integers of at least 1. Got 0"),
-            ({"padding": "full"}, "padding must be 'valid' or 'same'. Got 'full'"),
-            ({"data_format": "NHWC"}, "data_format must be 'channels_last' or 'channels_first'. Got 'NHWC'"),
-            ({"strides": 2, "dilation_rate": 2}, "strides and dilation_rate cannot both be above 1"),
-            ({"inputs": np.ones([2, 3], np.float32)}, "its input must have 4 dimensions"),
-        ],
-    )
-    def test_errors(self, model: Model, arguments: Any, match: str) -> None:
-        with pytest.raises(GraphError, match=match):
-            tensoropt.layers.conv2d(
-                **{"inputs": np.ones([2, 5, 5, 1], np.float32), "filters": 2, "kernel_size": 2, **arguments}
-            )
 
 
 class TestPooling:
@@ -251,10 +326,6 @@ class TestFlatten:
         np.testing.assert_array_equal(got[0], x.reshape(2, -1))
         np.testing.assert_array_equal(got[1], got[0])
 
-    def test_two_unknown_sizes_are_an_error(self, model: Model) -> None:
-        with pytest.raises(GraphError, match="at most one size of its input may be unknown"):
-            tensoropt.layers.flatten(tensoropt.placeholder(tensoropt.float32, [None, None, 3]))
-
 
 class TestDropout:
     def test_share_and_scale(self, model: Model) -> None:
@@ -283,7 +354,7 @@ class TestDropout:
 
     @pytest.mark.parametrize("rate", [-0.1, 1.0])
     def test_rate_out_of_range(self, model: Model, rate: float) -> None:
-        with pytest.raises(GraphError, match=r"rate must be from 0 up to, but not including, 1. Got"):
+        with pytest.raises(ValueError, match=r"`?rate`?"):
             tensoropt.layers.dropout(np.ones([2, 2], np.float32), rate, training=True)
 
 
@@ -296,7 +367,7 @@ class TestEmbedding:
         assert "ResourceGather" in {op.type for op in model.graph.get_operations()}
 
     def test_ids_must_be_integers(self, model: Model) -> None:
-        with pytest.raises(GraphError, match=r"'embedding': ids must be integers. Got float32"):
+        with pytest.raises(GraphError, match=r"'embedding\w*': ids must be integers. Got float32"):
             tensoropt.layers.embedding(np.ones([2], np.float32), 5, 4)
 
 
@@ -362,7 +433,7 @@ class TestBatchNormalization:
         updates = tensoropt.get_collection(tensoropt.GraphKeys.UPDATE_OPS)
         with tensoropt.control_dependencies(updates):
             step = tensoropt.GradientDescentOptimizer().minimize(loss)
-        assert set(step.control_inputs) == set(updates)
+        assert set(updates) < set(step.control_inputs)
 
     @pytest.mark.parametrize("fused", [None, False])
     def test_without_center_and_scale(self, model: Model, fused: Any) -> None:

@@ -36,7 +36,6 @@ v1 = tf.compat.v1
 EXCEPTIONS = {
     "GradientDescentOptimizer": "learning_rate has a default, so that the paper's Listing 1 runs as printed",
     "train.GradientDescentOptimizer": "the same",
-    "train.Optimizer": "the base class is made only by its subclasses",
 }
 # Names of TensorFlow that the steps of a job take over, tested with those.
 OURS = {name for name, (module, _) in OWN.items() if module.endswith(".runtime")}
@@ -62,7 +61,7 @@ def _walk(path: str = "") -> Iterator[tuple[str, Any]]:
             continue
         value = getattr(module, name)
         if isinstance(value, types.ModuleType):
-            if isinstance(value, MirrorNamespace):
+            if isinstance(value, MirrorNamespace) and dotted != "compat.v1":  # the package itself by another name
                 yield from _walk(dotted)
         else:
             yield dotted, value
@@ -137,9 +136,10 @@ def test_functions_are_wrapped_and_values_are_tensorflows_own(mirrored: dict[str
 @pytest.mark.parametrize("dotted", sorted(OWN))
 def test_own_name_is_the_object_its_module_declares(dotted: str) -> None:
     module, name = OWN[dotted]
-    assert name in importlib.import_module(module).__all__
+    declared = importlib.import_module(module)
+    assert name in declared.__all__ or name not in vars(declared)  # some are made of TensorFlow's when asked for
     value: Any = functools.reduce(getattr, dotted.split("."), tensoropt)
-    assert value is getattr(importlib.import_module(module), name)
+    assert value is getattr(declared, name)
 
 
 def test_every_step_of_a_job_is_a_name_of_the_package() -> None:
@@ -155,7 +155,8 @@ def test_exceptions_table_lists_only_real_differences(dotted: str) -> None:
 
 @pytest.mark.parametrize("table", [PLAIN, CONTEXT_CLASSES, UNSUPPORTED])
 def test_tables_name_what_tensorflow_has(table: Any) -> None:
-    unknown = [dotted for dotted in sorted(table) if _twin(dotted) is None and dotted != "keras"]
+    gone = ("contrib.", "keras")  # TensorFlow 1 had the one, and Keras 3 is another package
+    unknown = [dotted for dotted in sorted(table) if _twin(dotted) is None and not dotted.startswith(gone)]
     assert unknown == []
 
 
@@ -206,7 +207,7 @@ def test_reset_starts_an_empty_model_that_is_the_default_graph(model: Model) -> 
     assert old.graph is not new.graph
     assert new.name == "Const:0"
     assert new.graph is current_model().graph is v1.get_default_graph()
-    assert current_model().train_steps == ()
+    assert current_model().gradient_calls == ()
 
 
 def test_leave_returns_to_eager_mode_and_keeps_the_model(model: Model) -> None:

@@ -87,10 +87,10 @@ def test_mini_parallelism_that_does_not_fit_says_what_every_count_takes() -> Non
 
     build()
     with pytest.raises(tensoropt.errors.InfeasibleError) as failure:
-        find("mini_parallelism", topology=cpu(4), memory_bytes=least(4) - 1)
+        find("mini_parallelism", topology=cpu(4), memory_bytes=least(4) - 8)
     text = str(failure.value)
     assert "on 4 devices of 4 processes of one host: no number of them holds a strategy within" in text
-    assert re.search(r"1 devices: variables and optimizer slots alone take [\d,]+ bytes", text)
+    assert re.search(r"1 devices: variables alone take [\d,]+ bytes", text)
     assert re.search(
         r"4 devices: no strategy takes less than [\d,]+ bytes per device, since [\d,]+ are needed on 2 devices", text
     )
@@ -370,12 +370,12 @@ def test_what_no_number_of_devices_and_no_batch_helps_is_said_with_figures() -> 
     slots = 2 * 2 * 8 * 512 * 4  # two variables, each with its momentum
     needed = least(4)
     assert f"up to 32: there, no strategy takes less than {needed / 8:,.0f} bytes per device, since" in text
-    assert f"No smaller batch helps: variables and optimizer slots alone take {slots / 4:,.0f} bytes" in text
+    assert f"No smaller batch helps: variables alone take {slots / 4:,.0f} bytes" in text
 
 
 def test_more_devices_than_samples_need_a_larger_batch() -> None:
     build(batch=4)
-    text = failure("mini_time", topology=cpu(4), memory_bytes=least(4) - 1)
+    text = failure("mini_time", topology=cpu(4), memory_bytes=least(4) - 8)
     assert "More devices need a larger batch, or feed='global'" in text and "4 % 8 != 0" in text
 
 
@@ -440,17 +440,19 @@ def test_what_fewer_devices_take_bounds_what_more_take() -> None:
     build()
     planner = Planner(import_model(current_model()), "data_parallel", current_model())
     alone = planner.least_possible(8)
-    assert alone[1].startswith("variables and optimizer slots alone take")
+    assert alone[1].startswith("variables alone take")
     for devices in (1, 2, 4, 8):
         bound, _ = planner.least_possible(devices)
         assert bound <= planner.least_bytes(cpu(devices))
     bound, why = planner.least_possible(16)
     assert bound > alone[0] / 2
-    assert re.search(r"no strategy takes less than [\d,]+ bytes per device, since [\d,]+ are needed on 1 device$", why)
+    assert re.search(
+        r"no strategy takes less than [\d,]+ bytes per device, since [\d,]+ are needed on \d+ devices?$", why
+    )
     assert planner.least_possible(16, any_batch=True)[0] == alone[0] / 2
 
 
 def test_a_batch_that_cannot_be_halved_is_said_to_be() -> None:
     build(batch=4)
-    text = failure("mini_time", topology=cpu(4), memory_bytes=least(4) - 1)
+    text = failure("mini_time", topology=cpu(4), memory_bytes=least(4) - 8)
     assert "A batch of 4 cannot be halved for 4 devices." in text

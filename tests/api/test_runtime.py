@@ -3,70 +3,69 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.effort import THOROUGH
 from tests.mpi_support import MpiRunError, run_mpi
 
 pytestmark = pytest.mark.mpi
 
 _SCRIPTS = Path(__file__).parent.parent / "scripts"
 _RANKS = 2
+# The modules of cases by the ranks that run them, all in one job: what takes longest is to start. What has effects is
+# tried on two mesh axes, too, where there is time.
+_JOBS = {
+    _RANKS: (
+        "behaviour",
+        "verification",
+        "effects",
+        "sessions",
+        "pipelines",
+        "training",
+        "second_gradients",
+        "control_flow",
+        "batches",
+    ),
+    **({4: ("effects",)} if THOROUGH else {}),
+}
 Failures = list[dict[str, str]]  # by rank and case; an empty text where there is none
 
 
 def cases_of(script: str) -> list[str]:
     """The cases that a script registers, without running it."""
-    tree = ast.parse((_SCRIPTS / script).read_text(encoding="utf-8"))
+    tree = ast.parse((_SCRIPTS / f"{script}.py").read_text(encoding="utf-8"))
     marked = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
     return [node.name.replace("_", " ") for node in marked if getattr(node.decorator_list[0], "id", "") == "case"]
 
 
-def run_cases(script: str, directory: Path, ranks: int = _RANKS) -> Failures:
-    """Runs all cases of a script in one job."""
-    job = run_mpi(_SCRIPTS / script, ranks, directory, timeout=400)
-    line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
-    return json.loads(line.removeprefix("RESULT "))
+@pytest.fixture(scope="module")
+def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Failures]:
+    """What fails of the cases of the job of so many ranks, which runs once."""
+
+    @functools.cache
+    def run(ranks: int) -> Failures:
+        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, tmp_path_factory.mktemp("cases"), *_JOBS[ranks], timeout=400)
+        line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
+        found: Failures = json.loads(line.removeprefix("RESULT "))
+        assert len(found) == ranks
+        return found
+
+    return run
 
 
-def check(case: str, failures: Failures, ranks: int = _RANKS) -> None:
-    """Fails if the case did on any rank."""
-    assert len(failures) == ranks
-    failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(failures) if found[case]]
+@pytest.mark.parametrize(
+    ("ranks", "case"),
+    [(ranks, case) for ranks, scripts in _JOBS.items() for script in scripts for case in cases_of(script)],
+)
+def test_what_a_job_does_is_what_one_process_does(ranks: int, case: str, run_job: Callable[[int], Failures]) -> None:
+    failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(run_job(ranks)) if found[case]]
     assert not failed, "\n".join(failed)
-
-
-@pytest.fixture(scope="module")
-def behaviour(tmp_path_factory: pytest.TempPathFactory) -> Failures:
-    return run_cases("behaviour.py", tmp_path_factory.mktemp("behaviour"))
-
-
-@pytest.fixture(scope="module")
-def verification(tmp_path_factory: pytest.TempPathFactory) -> Failures:
-    return run_cases("verification.py", tmp_path_factory.mktemp("verification"))
-
-
-@pytest.fixture(scope="module")
-def effects(tmp_path_factory: pytest.TempPathFactory) -> Failures:
-    return run_cases("effects.py", tmp_path_factory.mktemp("effects"), ranks=4)
-
-
-@pytest.mark.parametrize("case", cases_of("effects.py"))
-def test_effects(case: str, effects: Failures) -> None:
-    check(case, effects, ranks=4)
-
-
-@pytest.mark.parametrize("case", cases_of("behaviour.py"))
-def test_run(case: str, behaviour: Failures) -> None:
-    check(case, behaviour)
-
-
-@pytest.mark.parametrize("case", cases_of("verification.py"))
-def test_verify(case: str, verification: Failures) -> None:
-    check(case, verification)
 
 
 _LISTING_1 = """

@@ -218,7 +218,7 @@ def test_chains_end_by_their_options() -> None:
     assert timed.notes["proposals"] > 0
     soap = find(search=tensoropt.Mcmc(whole_space=True, seconds=0.2, chains=2), devices=2)
     assert soap.notes["chains"] == 2
-    assert tensoropt.Mcmc(seconds=12.0, processes=2).run(3).stop.seconds == 6.0
+    assert tensoropt.Mcmc(seconds=12.0, processes=2).stop(3).seconds == 6.0
 
 
 def test_the_whole_space_is_for_planning_only() -> None:

@@ -114,7 +114,8 @@ def test_rows_name_every_operator_of_training_with_its_layouts() -> None:
     assert rows["logits"]["splits"] == ["split m"]
     assert rows["logits"]["inputs"] == [[0, -1], [-1, -1]]
     assert rows["logits"]["outputs"] == [[0, -1]]
-    assert rows["w1"]["memory_bytes"] >= 3 * 8 * 512 * 4  # with its gradient and its momentum
+    assert rows["w1"]["memory_bytes"] == 2 * 8 * 512 * 4  # with its gradient
+    assert rows["w1/Momentum"]["memory_bytes"] == 8 * 512 * 4
     assert all(row["time_s"] >= 0 and row["memory_bytes"] >= 0 for row in rows.values())
 
 
@@ -151,13 +152,13 @@ def test_an_op_without_a_rule_warns_with_its_price(caplog: pytest.LogCaptureFixt
 
     x = tensoropt.placeholder(tensoropt.float32, [4, 4], name="x")
     w = tensoropt.get_variable("w", [4, 4])
-    inverse = tensoropt.linalg.inv(tensoropt.matmul(x, w), name="upside_down")
-    tensoropt.GradientDescentOptimizer().minimize(tensoropt.reduce_mean(inverse))
+    rounded = tensoropt.quantization.quantize_and_dequantize_v2(tensoropt.matmul(x, w), -1.0, 1.0, name="rounded")
+    tensoropt.GradientDescentOptimizer().minimize(tensoropt.reduce_mean(rounded))
     with caplog.at_level(logging.WARNING, logger="tensoropt"):
         plan = tensoropt.find_strategy(topology=cpu(2))
-    assert "MatrixInverse has no rule: 1 operators (first: MatrixInverse 'upside_down'" in caplog.text
+    assert "QuantizeAndDequantizeV4 has no rule: 1 operators (first: QuantizeAndDequantizeV4 'rounded'" in caplog.text
     assert "s per step" in caplog.text
-    assert set(plan.configuration("upside_down").actions) == {None}
+    assert set(plan.configuration("rounded").actions) == {None}
 
 
 def test_every_optimizer_of_a_variable_keeps_slots_of_its_own() -> None:
@@ -171,4 +172,6 @@ def test_every_optimizer_of_a_variable_keeps_slots_of_its_own() -> None:
     adam.minimize(loss)
     adam.minimize(loss * 2.0)
     tensoropt.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
-    assert import_model(current_model()).slots == {"w": 3}
+    graph = import_model(current_model()).graph
+    variables = {op.name for op in graph.variables() if op.outputs[0].shape == (4,)}
+    assert variables == {"w", "w/Adam", "w/Adam_1", "w/Momentum"}

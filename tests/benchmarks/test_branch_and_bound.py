@@ -15,7 +15,7 @@ from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
 from tensoropt.layout import Coarsening
-from tensoropt.mcmc import Moves, search_strategy
+from tensoropt.mcmc import Mcmc, Moves, search_strategy
 from tensoropt.simulate import Network, Simulator, network_of
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import TICKS_PER_S
@@ -52,7 +52,7 @@ def test_chains_find_the_best_of_all_strategies() -> None:
     coarsening = Coarsening(free_up_to_axes=0, blocks=1)
     space = SearchSpace(mlp(), AnalyticCost(scaled(p100(), 4)), coarsening=coarsening)
     network = network_of(space)
-    found = search_strategy(space, iterations=3000, chains=2, network=network)
+    found = search_strategy(space, Mcmc(iterations=3000, chains=2), network=network)
     best = find_optimum(network, [0] * len(space.operators))
     assert found.time_s == best.time_s
     assert best.partial < best.strategies

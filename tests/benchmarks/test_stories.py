@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.paper.setting import without_updates
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
 from tensoropt.mcmc import Simulator, network_of
@@ -24,13 +25,16 @@ from tests.examples.small_models import imported
 pytestmark = pytest.mark.tf
 
 
-def _fastest(model: str, cluster: str, devices: int, batch_size: int, **sizes: Any) -> tuple[SearchSpace, Plan]:
+def _fastest(
+    model: str, cluster: str, devices: int, batch_size: int, *, updates: bool = True, **sizes: Any
+) -> tuple[SearchSpace, Plan]:
     """The fastest strategy of a model whose inputs are fed by data parallelism."""
     found = imported(model, batch_size, **sizes)
+    graph = found.graph if updates else without_updates(found.graph)
     cost = AnalyticCost(preset(cluster, devices=devices))
     fed = (Configuration(("d0",) * len(cost.mesh.axes)),)
     inputs = {op.name: fed for op in found.graph.of_type("Placeholder") if op.outputs[0].shape}
-    space = SearchSpace(found.graph, cost, slots=found.slots, reuse=True, allowed=inputs)
+    space = SearchSpace(graph, cost, reuse=True, allowed=inputs)
     best = fastest_point(with_repeated_cells(space))
     return space, space.plan(best.assignments[0], "pase", alternatives=best.alternatives[0])
 
@@ -79,7 +83,7 @@ def test_nmt_splits_its_softmax_by_words_and_never_synchronises_its_embeddings()
 
     There one device looks words up; here, where operators run on all devices, each looks all of them up.
     """
-    space, plan = _fastest("nmt", "p100", 4, 256, steps=4)
+    space, plan = _fastest("nmt", "p100", 4, 256, updates=False, steps=4)
     assert _pieces(space, plan, "logits/einsum/Einsum") == {"n": 4}
     (loss,) = [op.name for op in space.operators if op.type == "SparseSoftmaxCrossEntropyWithLogits"]
     assert _pieces(space, plan, loss) == {"c": 4}
@@ -130,7 +134,7 @@ def test_side_by_side_branches_of_inception_pay_only_where_they_are_alike_and_fe
 
 def test_nmts_embedding_on_few_devices_is_faster_than_on_all_but_not_than_in_columns() -> None:
     """FlexFlow section 8.4: "a small number of GPUs for embedding layers", since they have little to compute."""
-    space, plan = _fastest("nmt", "p100", 4, 256, steps=4)
+    space, plan = _fastest("nmt", "p100", 4, 256, updates=False, steps=4)
     mover, ratio = _whole(space, plan)
     found = {
         configuration: ratio({"source_embedding/Gather": configuration.actions})

@@ -86,7 +86,7 @@ def test_split_image_pays_the_rims_of_its_neighbours() -> None:
 
 
 def test_nothing_else_costs_anything() -> None:
-    assert COST.iteration_seconds == COST.traffic_seconds(1e9) == COST.update_seconds(1e9) == 0.0
+    assert COST.iteration_seconds == COST.traffic_seconds(1e9) == COST.update_seconds("ResourceApplyAdam", 1e9) == 0.0
     for kind in (StepKind.SLICE, StepKind.TO_PARTIAL, StepKind.DROP, StepKind.FILL):
         assert COST.received_bytes(kind, (0,), np.array([4.0])).tolist() == [0.0]
 

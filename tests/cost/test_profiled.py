@@ -45,7 +45,7 @@ CURVES = {
     "mask": Curve((1000,), (4e-5,)),
     "transpose": Curve((1000,), (6e-5,)),
     "feed": Curve((10, 1000), (1e-6, 1e-4)),
-    "update adam m v": Curve((1000,), (7e-5,)),
+    "update ResourceApplyAdam": Curve((1000,), (7e-5,)),
 }
 
 
@@ -120,7 +120,8 @@ def test_without_measurements_operators_cost_what_the_analytic_model_says() -> N
     size = np.array([4096.0])
     step = (StepKind.ALL_GATHER, (0,), size)
     assert cost.step_seconds(*step) == pytest.approx(AnalyticCost(cpu(2)).step_seconds(*step))
-    assert cost.update_seconds(3000.0) == cost.traffic_seconds(3000.0) == AnalyticCost(cpu(2)).traffic_seconds(3000.0)
+    update = cost.update_seconds("ResourceApplyAdam", 3000.0)
+    assert update == cost.traffic_seconds(3000.0) == AnalyticCost(cpu(2)).traffic_seconds(3000.0)
 
 
 def test_reductions_inside_an_operator_cost_what_the_collectives_do() -> None:
@@ -200,11 +201,10 @@ def test_a_table_prices_packing_by_the_dimension_that_is_cut() -> None:
 
 
 def test_traffic_and_updates_follow_their_curves() -> None:
-    cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({}, CURVES), optimizer="adam m v")
+    cost = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({}, CURVES))
     assert cost.traffic_seconds(600.0) == pytest.approx(2e-6)
-    assert cost.update_seconds(1000.0) == pytest.approx(7e-5)
-    other = ProfiledCost(TOPOLOGY, GRAPH, OpProfile({}, CURVES), optimizer="momentum momentum")
-    assert other.update_seconds(600.0) == pytest.approx(2e-6)
+    assert cost.update_seconds("ResourceApplyAdam", 1000.0) == pytest.approx(7e-5)
+    assert cost.update_seconds("ResourceApplyMomentum", 600.0) == pytest.approx(2e-6)  # it was not measured
 
 
 def test_an_iteration_takes_its_share_of_the_inputs_too() -> None:

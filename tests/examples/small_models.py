@@ -56,4 +56,4 @@ def _small(name: str) -> Any:
 def small_space(name: str, devices: int = 4) -> SearchSpace:
     """All strategies of a small model on some of the devices of FlexFlow's P100 cluster."""
     model = _small(name)
-    return SearchSpace(model.graph, AnalyticCost(preset("p100", devices=devices)), slots=model.slots, reuse=True)
+    return SearchSpace(model.graph, AnalyticCost(preset("p100", devices=devices)), reuse=True)

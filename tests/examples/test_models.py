@@ -102,7 +102,7 @@ def _shape(graph: Any, scope: str) -> tuple[int, ...]:
 def test_parameters_are_the_papers_within_two_percent(model: Any, name: str) -> None:
     loss = MODELS[name](batch_size=256)
     assert loss.shape == ()
-    assert len(model.train_steps) == 1
+    assert len(model.gradient_calls) == 1
     parameters = _parameters(model.graph)
     if name in PAPER_PARAMETER_GIB:
         assert 4 * parameters / 2**30 == pytest.approx(PAPER_PARAMETER_GIB[name], rel=0.02)

@@ -77,13 +77,16 @@ def row_pieces(layout: Layout, shape: tuple[int, ...], mesh: Mesh, seed: int = 0
 
 
 def row_mistake(found: Sequence[Rows], whole: np.ndarray, layout: Layout, mesh: Mesh) -> str | None:
-    """What is wrong if ``found`` are not rows of ``whole`` in ``layout``, else None."""
+    """What is wrong if ``found`` are not rows of ``whole`` in ``layout``, else None.
+
+    Rows of other pieces may be there, by -2 less their indices in the whole.
+    """
     local = layout.local_shape(whole.shape, mesh)
     dense = []
     for rank, (values, indices) in enumerate(found):
         if values.shape[1:] != local[1:]:
             return f"rank {rank} has rows of shape {values.shape[1:]}, the layout says {local[1:]}"
-        if np.any(indices >= local[0]) or np.any(indices < -1):
+        if np.any(indices >= local[0]) or np.any(indices < -1 - whole.shape[0]):
             return f"rank {rank} has indices {indices.min()}..{indices.max()} in a piece of {local[0]} rows"
         piece = np.zeros(local)
         np.add.at(piece, indices[indices >= 0], values[indices >= 0])

@@ -1,6 +1,7 @@
 """Random models under random plans on real ranks, against one process; started by ``test_random_graphs.py``.
 
-Arguments: the first seed and how many. Prints what differs, for each seed that does, and ends with an error then.
+Arguments: the first seed, how many, and ``one_op`` for groups of models of one op each. Prints what differs, for each
+seed that does, and ends with an error then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
 from tensoropt.exec.engines.mpi_engine import MpiEngine
 from tensoropt.exec.program.replicas import copies_apart
+from tests.exec.one_op_models import build_group
+from tests.exec.random_models import build_model
 from tests.exec.random_runs import (
     differences,
     first_difference,
@@ -28,6 +31,7 @@ _REAL = 4
 
 def main() -> None:
     first, count = int(sys.argv[1]), int(sys.argv[2])
+    build = build_group if sys.argv[3:] == ["one_op"] else build_model
     comm = start_mpi()
     install_abort_hook(comm)
     engine = None
@@ -35,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for start in range(first, first + count, comm.size):
             seeds = range(start, min(start + comm.size, first + count))
-            cases = [make_case(seed, comm.size, Path(folder)) for seed in seeds]
+            cases = [make_case(seed, comm.size, Path(folder), build=build) for seed in seeds]
             runs = []
             for case in cases:
                 seed = case.model.seed

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import tensoropt as to
-from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
+from tensoropt.api.mirror.model import leave_graph, reset_default_graph
+from tests.exec.random_training import Turn, random_turns
 
 __all__ = ["RandomModel", "build_model"]
 
@@ -24,18 +25,14 @@ class RandomModel:
     Attributes:
         seed: that it was made from.
         dtype: of its variables.
-        train: the operation of its training step.
-        loss: the loss tensor's name.
-        variables: names of the trained variables.
+        turns: what is run.
         states: names of all variables.
-        feeds: whole arrays by placeholder, for each of three steps.
+        feeds: whole arrays by placeholder, for each turn.
     """
 
     seed: int
     dtype: str
-    train: str
-    loss: str
-    variables: tuple[str, ...]
+    turns: tuple[Turn, ...]
     states: tuple[str, ...]
     feeds: tuple[Mapping[str, np.ndarray], ...]
 
@@ -400,26 +397,7 @@ class _Maker:
             return to.losses.mean_squared_error(self.input((rows, classes)), flat)
         return self.pick([to.reduce_mean, to.reduce_mean, to.reduce_sum])(to.square(x)) * 0.1
 
-    def optimizer(self) -> Any:
-        rate: Any = float(self.pick([0.01, 0.05]))
-        step = None
-        if self.chance(0.2):
-            step = to.train.get_or_create_global_step()
-            rate = to.train.exponential_decay(rate, step, 1, 0.9)
-        train = to.train
-        makers: list[Callable[[], Any]] = [
-            lambda: train.GradientDescentOptimizer(rate),
-            lambda: train.MomentumOptimizer(rate, 0.9, use_nesterov=self.chance(0.5)),
-            lambda: train.AdagradOptimizer(rate),
-        ]
-        if self.dtype == "float64":  # these make steps of full length out of gradients that are rounding errors
-            makers += [
-                lambda: train.AdamOptimizer(rate),
-                lambda: train.RMSPropOptimizer(rate, momentum=0.5, centered=self.chance(0.5), epsilon=1e-3),
-            ]
-        return step, self.pick(makers)()
-
-    def build(self) -> tuple[Any, Any, tuple[str, ...]]:
+    def build(self) -> tuple[Turn, Turn, Turn]:
         start = self.pick(["matrix", "matrix", "sequence", "ids", "images"])
         if start == "matrix":
             self.pool.append(self.input((self.batch, self.size())))
@@ -441,11 +419,7 @@ class _Maker:
             made = layers[int(self.random.choice(len(layers), p=weights / weights.sum()))][0]()
             if made is not None and made.shape.rank and 1 < made.shape.num_elements() <= 4096 and made.shape.rank <= 4:
                 self.pool.append(made)
-        loss = self.loss()
-        step, optimizer = self.optimizer()
-        with to.control_dependencies(to.get_collection(to.GraphKeys.UPDATE_OPS)):
-            train = optimizer.minimize(loss, global_step=step)
-        return loss, train, current_model().train_steps[0].variables
+        return random_turns(self)
 
     def feeds(self) -> dict[str, np.ndarray]:
         return {
@@ -461,8 +435,8 @@ def build_model(seed: int) -> RandomModel:
     reset_default_graph()
     to.set_random_seed(seed + 1)
     maker = _Maker(seed)
-    loss, train, variables = maker.build()
-    feeds = tuple(maker.feeds() for _ in range(3))
+    turns = maker.build()
+    feeds = tuple(maker.feeds() for _ in turns)
     states = tuple(variable.op.name for variable in to.global_variables())
     leave_graph()
-    return RandomModel(seed, maker.dtype, train.name, loss.name, variables, states, feeds)
+    return RandomModel(seed, maker.dtype, turns, states, feeds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,21 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model
-from tensoropt.api.mirror.model import Model, current_model
+from tensoropt.api.mirror.model import GradientOutput, Model, current_model
 from tensoropt.api.session.difference import Expected, difference, expected_gradients, largest, tolerance_of
-from tensoropt.api.session.job import trainings
-from tensoropt.api.session.reference import InitialValues, Reference
+from tensoropt.api.session.reference import InitialValues, Reference, whole_gradients
 from tensoropt.api.session.seeds import resolve_seeds, with_seeds
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.program.executor import Executor
-from tensoropt.exec.program.fetch import Fetch, GradientOf
-from tensoropt.exec.program.stored import Stored
+from tensoropt.exec.program.fetch import Fetch
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout
+from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.reuse import keep_choices
 from tensoropt.space.space import SearchSpace
@@ -35,6 +38,7 @@ __all__ = [
     "Case",
     "Outcome",
     "Wanted",
+    "as_stored",
     "differences",
     "first_difference",
     "make_case",
@@ -57,18 +61,26 @@ class Case:
     plan: Plan
     seeds: Mapping[str, tuple[int, int]]
 
+    def outputs(self, op: str) -> list[GradientOutput]:
+        """The gradients that an operation needs."""
+        names = {needed.name for needed in self.imported.graph.needed_for([op]) if traits(needed).is_gradient}
+        calls = self.recorded.gradient_calls
+        return [output for call in calls for output in call.outputs if output.name in names]
+
 
 @dataclass
 class Outcome:
-    """What training gives: per step the loss and the gradients, and the variables after the last.
+    """What training gives: per turn the losses and the gradients, and the variables after the last.
 
-    ``stored`` is this rank's pieces of variables and slots then, with their parts of the whole.
+    ``given`` is gradients as the turn has them: of each a value, and indices where it is rows. ``stored`` is this
+    rank's pieces of variables then, with their parts of the whole.
     """
 
-    losses: list[float] = field(default_factory=list)
+    losses: list[list[float]] = field(default_factory=list)
+    given: list[list[np.ndarray]] = field(default_factory=list)
     gradients: list[dict[str, np.ndarray]] = field(default_factory=list)
     variables: dict[str, np.ndarray] = field(default_factory=dict)
-    stored: dict[Stored, tuple[np.ndarray, tuple[slice, ...]]] = field(default_factory=dict)
+    stored: dict[str, tuple[np.ndarray, tuple[slice, ...]]] = field(default_factory=dict)
 
 
 def make_case(seed: int, devices: int, folder: Path, *, build: Callable[[int], RandomModel] = build_model) -> Case:
@@ -90,20 +102,57 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
     random = np.random.default_rng(seed)
     topology = cpu(devices)
     cost = OddCost(topology, seed) if random.random() < 0.5 else AnalyticCost(topology)
-    space = SearchSpace(imported.graph, cost, slots=imported.slots)
+    space = SearchSpace(imported.graph, cost)
     problem = space.problem
+    alike = _alike(imported.graph)
     chosen: list[int] = []
+    stored: dict[str, Any] = {}  # how variables lie that lie as others do
     whole = random.random() * 0.4  # so much of the graph is left whole
-    for node in range(len(problem.names)):
+    for node, name in enumerate(problem.names):
         possible = np.isfinite(problem.node_time_s[node])
         for (source, target), time in zip(problem.edges.tolist(), problem.edge_time_s, strict=True):
             if target == node:
                 possible = possible & np.isfinite(time[chosen[source]])
+        if name in alike:
+            shared = [{*_layouts(space, other)} for other in alike[name]]
+            layouts = _layouts(space, name)
+            wanted = {stored[name]} if name in stored else set.intersection(*shared)
+            possible = possible & np.array([layout in wanted for layout in layouts])
         legal = np.flatnonzero(possible)
         chosen.append(int(legal[-1] if random.random() < whole else random.choice(legal)))
+        if name in alike:
+            stored |= dict.fromkeys(alike[name], layouts[chosen[-1]])
     plan = random_keep(space.plan(chosen, "random", {"seed": seed}), space, np.random.default_rng((seed, 1)))
     plan.check(imported.graph)
     return plan
+
+
+def _alike(graph: Graph) -> dict[str, set[str]]:
+    """For each variable that an update takes in place with others, such as its slots, all that it must lie as."""
+    groups: dict[str, set[str]] = {}
+    for op in graph.operators:
+        names = [op.inputs[place].op for place in op.handles]
+        if len(names) > 1:
+            merged = set(names).union(*(groups.get(name, ()) for name in names))
+            groups |= dict.fromkeys(merged, merged)
+    return groups
+
+
+def _layouts(space: SearchSpace, variable: str) -> list[Layout]:
+    """How a variable lies by each of its configurations."""
+    rule = space.rules[variable]
+    return [configuration.output_layouts(rule, 0).value for configuration in space.choices(variable)]
+
+
+def as_stored(space: SearchSpace, op: Operator, chosen: Mapping[str, Configuration]) -> Configuration | None:
+    """How an operator must be split that takes a variable where it is stored; None if it takes none."""
+    rule = space.rules[op.name]
+    if not rule.pinned:
+        return None
+    place = rule.pinned[0]
+    variable = op.inputs[place].op
+    stored = chosen[variable].output_layouts(space.rules[variable], 0).value
+    return next(each for each in space.choices(op.name) if each.input_layouts(rule, place).value == stored)
 
 
 def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> Plan:
@@ -144,7 +193,6 @@ def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], N
         with_seeds(case.imported.graph, case.seeds),
         case.plan,
         engine,
-        trainings(case.recorded, case.imported),
         agree=agree,
         config=config,
     )
@@ -153,13 +201,15 @@ def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], N
     initial.close()
     model = case.model
     outcome = Outcome()
-    fetches: list[Fetch] = [TensorId(model.loss.split(":")[0])]
-    fetches += [GradientOf(model.train, name) for name in model.variables]
-    fetches.append(model.train)
-    for feeds in model.feeds:
-        values = executor.run(fetches, _fed(feeds, engine, model.seed))
-        outcome.losses.append(float(values[0]))
-        outcome.gradients.append(dict(zip(model.variables, values[1:-1], strict=True)))
+    for turn, feeds in zip(model.turns, model.feeds, strict=True):
+        outputs = case.outputs(turn.op)
+        fetches: list[Fetch] = [TensorId(loss.split(":")[0]) for loss in turn.losses]
+        for output in outputs:
+            fetches += [TensorId(output.name, index) for index in range(1 if output.indices is None else 2)]
+        values = executor.run([*fetches, turn.op], _fed(feeds, engine, model.seed))
+        outcome.losses.append([float(value) for value in values[: len(turn.losses)]])
+        outcome.given.append(values[len(turn.losses) : -1])
+        outcome.gradients.append(_whole(case, outputs, outcome.given[-1]))
     names = list(model.states)
     finals = executor.run([TensorId(name) for name in names])
     outcome.variables = dict(zip(names, finals, strict=True))
@@ -168,14 +218,29 @@ def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], N
     return outcome
 
 
+def _whole(case: Case, outputs: Sequence[GradientOutput], values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Gradients by name, rows added up; beside them what a norm of rows sees of them, and which rows there are."""
+    graph = case.imported.graph
+    shapes = {output.name: graph.spec(graph[output.name].inputs[0]).shape for output in outputs}
+    names = [output.name for output in outputs]
+    found = dict(zip(names, whole_gradients(outputs, values, shapes), strict=True))
+    remaining = iter(values)
+    for output in outputs:
+        value = next(remaining)
+        if output.indices is not None:
+            found[f"norm of the rows of {output.name}"] = np.sqrt(np.sum(np.square(value)))
+            found[f"indices of {output.name}"] = np.sort(next(remaining))
+    return found
+
+
 def _fed(feeds: Mapping[str, np.ndarray], engine: CollectiveEngine, seed: int) -> dict[str, np.ndarray]:
     """The feeds of this rank: whole, or for every other seed its share of each batch that ranks divide."""
     if seed % 2:
         return dict(feeds)
     result = {}
     for name, array in feeds.items():
-        rows = array.shape[0] // engine.size
-        shared = array.shape[0] % engine.size == 0
+        batch = array.shape[0] if array.ndim else 1
+        rows, shared = batch // engine.size, batch % engine.size == 0
         result[name] = array[engine.rank * rows : (engine.rank + 1) * rows] if shared else array
     return result
 
@@ -184,10 +249,10 @@ def _fed(feeds: Mapping[str, np.ndarray], engine: CollectiveEngine, seed: int) -
 class Wanted:
     """What one process gives, as :class:`Outcome`; its updates go by another run's gradients."""
 
-    losses: list[Expected] = field(default_factory=list)
+    losses: list[list[Expected]] = field(default_factory=list)
     gradients: list[dict[str, Expected]] = field(default_factory=list)
     variables: dict[str, Expected] = field(default_factory=dict)
-    stored: dict[Stored, Expected] = field(default_factory=dict)
+    stored: dict[str, Expected] = field(default_factory=dict)
 
 
 def reference_outcome(case: Case, found: Outcome) -> Wanted:
@@ -197,29 +262,31 @@ def reference_outcome(case: Case, found: Outcome) -> Wanted:
     tolerance = tolerance_of([model.dtype])
     wanted = Wanted()
     before = reference.stored()
-    sizes: dict[Stored, float] = {}
-    for feeds, gradients in zip(model.feeds, found.gradients, strict=True):
-        given = [gradients[name] for name in model.variables]
-        loss, own, made_of = reference.follow_step(model.train, model.loss, model.variables, feeds, given)
-        sizes = {key: max(sizes.get(key, 0.0), float(size)) for key, size in made_of.items()}
-        wanted.losses.append(loss)
-        wanted.gradients.append(dict(zip(model.variables, expected_gradients(own, tolerance), strict=True)))
+    sizes: dict[str, float] = {}
+    for turn, feeds, given in zip(model.turns, model.feeds, found.given, strict=True):
+        outputs = case.outputs(turn.op)
+        losses, own, made_of = reference.follow_step(turn.op, turn.losses, outputs, feeds, given)
+        for name, size in made_of.items():
+            sizes[name] = max(sizes.get(name, 0.0), float(size))
+        wanted.losses.append(losses)
+        gradients = _whole(case, outputs, own)
+        wanted.gradients.append(dict(zip(gradients, expected_gradients([*gradients.values()], tolerance), strict=True)))
     after = reference.stored()
     wanted.stored = {key: Expected.changed(before[key], after[key], tolerance, sizes.get(key, 0.0)) for key in after}
-    wanted.variables = {name: wanted.stored[Stored(name)] for name in model.states}
+    wanted.variables = {name: wanted.stored[name] for name in model.states}
     reference.close()
-    losses = [float(loss.value) for loss in wanted.losses]
-    if not np.all(np.isfinite(losses)):
-        raise AssertionError(f"seed {model.seed}: the model is no good, its losses are {losses}")
+    values = [float(loss.value) for losses in wanted.losses for loss in losses]
+    if not np.all(np.isfinite(values)):
+        raise AssertionError(f"seed {model.seed}: the model is no good, its losses are {values}")
     return wanted
 
 
 def differences(case: Case, found: Outcome, wanted: Wanted) -> list[str]:
     """What is not equal, in order of appearance."""
     pairs: list[tuple[str, Any, Expected]] = []
-    for step, (loss, gradients) in enumerate(zip(wanted.losses, wanted.gradients, strict=True)):
-        pairs.append((f"loss of step {step}", found.losses[step], loss))
-        pairs += [(f"gradient of {n} in step {step}", found.gradients[step][n], g) for n, g in gradients.items()]
+    for turn, (losses, gradients) in enumerate(zip(wanted.losses, wanted.gradients, strict=True)):
+        pairs += [(f"loss of turn {turn}", *each) for each in zip(found.losses[turn], losses, strict=True)]
+        pairs += [(f"{n} in turn {turn}", found.gradients[turn][n], g) for n, g in gradients.items()]
     pairs += [(f"variable {name}", found.variables[name], value) for name, value in wanted.variables.items()]
     pairs += [(str(key), piece, wanted.stored[key].part(part)) for key, (piece, part) in found.stored.items()]
     tolerance = tolerance_of([case.model.dtype])
@@ -228,17 +295,15 @@ def differences(case: Case, found: Outcome, wanted: Wanted) -> list[str]:
 
 
 def first_difference(case: Case, engine: CollectiveEngine, config: Any) -> str:
-    """The first operator of the training step whose value differs from TensorFlow's, with its entry in the plan."""
+    """The first operator of the forward pass whose value differs from TensorFlow's, with its entry in the plan."""
     graph = case.imported.graph
     names = [
         op.name
-        for op in graph.operators
-        if op.name in graph.training and op.outputs and op.type not in ("Sink", "Fanout", "Variable", "Const")
+        for op in graph.needed_for(loss.split(":")[0] for turn in case.model.turns for loss in turn.losses)
+        if op.outputs and op.type not in ("Sink", "Fanout", "Variable", "Const")
     ]
     tensors = [TensorId(name) for name in names]
-    executor = Executor(
-        with_seeds(graph, case.seeds), case.plan, engine, trainings(case.recorded, case.imported), config=config
-    )
+    executor = Executor(with_seeds(graph, case.seeds), case.plan, engine, config=config)
     initial = InitialValues(case.recorded.graph, case.seeds)
     executor.set_variables(initial)
     initial.close()

@@ -12,7 +12,6 @@ import pytest
 import tensoropt as to
 from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.mirror.model import current_model, leave_graph
-from tensoropt.api.session.job import trainings
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import OpError
@@ -40,13 +39,12 @@ def _outcomes(mesh: tuple[int, ...], axes: Mapping[str, str], feeds: list[tuple[
     leave_graph()
     imported = import_model(current_model())
     ranks = math.prod(mesh)
-    space = SearchSpace(imported.graph, AnalyticCost(cpu(ranks)), slots=imported.slots)
+    space = SearchSpace(imported.graph, AnalyticCost(cpu(ranks)))
     chosen = {op.name: Configuration((axes.get(op.type),) * len(mesh)) for op in space.operators}
     plan = space.plan(space.assignment(chosen), "split")
-    steps = trainings(current_model(), imported)
 
     def run(engine: Any) -> list[str]:
-        executor = Executor(imported.graph, plan, engine, steps, config=session_config())
+        executor = Executor(imported.graph, plan, engine, config=session_config())
         executor.set_variables(lambda name: np.ones((VOCABULARY, CLASSES), np.float32))
         said = []
         for ids, labels in feeds:
@@ -61,7 +59,13 @@ def _outcomes(mesh: tuple[int, ...], axes: Mapping[str, str], feeds: list[tuple[
     return run_threads(ranks, mesh, run)
 
 
-SPLIT = {"Variable": "d0", "ResourceGather": "v", "SparseSoftmaxCrossEntropyWithLogits": "c"}
+SPLIT = {
+    "Variable": "d0",
+    "ResourceGather": "v",
+    "SparseSoftmaxCrossEntropyWithLogits": "c",
+    "Gradient": "d0",
+    "ResourceScatterAdd": "d0",
+}
 GOOD = np.arange(BATCH)
 
 

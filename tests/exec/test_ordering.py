@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.schedule.ordering import Backward, after_readers
+from tensoropt.exec.schedule.ordering import Backward, ancestors, readers
 
 pytestmark = pytest.mark.tf
 
@@ -33,6 +33,20 @@ class _Chain:
             self.built = len(self.graph.get_operations())
             self.gradients = tf.gradients(self.loss, self.reads)
 
+    def updates(self) -> list[Any]:
+        """Adds the ops that update the variables, as the executor does."""
+        live = ancestors([*self.gradients, self.loss])
+        made = []
+        with self.graph.as_default():
+            rate = tf.constant(0.5)
+        with self.graph.as_default():
+            for variable, read, gradient in zip(self.variables, self.reads, self.gradients, strict=True):
+                with tf.control_dependencies(readers(read, live)):
+                    made.append(
+                        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+                    )
+        return made
+
     def of_weight(self, layer: int) -> Any:
         """The op that makes the gradient of a layer's weight."""
         return self.gradients[layer].op
@@ -45,21 +59,16 @@ class _Chain:
 
 def test_an_update_waits_for_all_that_read_the_variable_and_are_needed() -> None:
     chain = _Chain()
-    with chain.graph.as_default():
-        late = after_readers(chain.gradients, chain.reads, chain.loss)
-    for layer, tensor in enumerate(late):
+    for layer, update in enumerate(chain.updates()):
         expected = {chain.products[layer].op} | ({chain.of_input(layer)} if layer else set())
-        assert set(tensor.op.control_inputs) == expected
-    # Nobody needs the gradient of the input: waiting would compute it.
-    assert all(chain.of_input(0) not in tensor.op.control_inputs for tensor in late)
+        # Nobody needs the gradient of the first layer's input: waiting would compute it.
+        assert set(update.control_inputs) == expected
 
 
 def test_variables_are_updated_in_place() -> None:
     chain = _Chain()
     with chain.graph.as_default():
-        gradients = after_readers(chain.gradients, chain.reads, chain.loss)
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
-        update = optimizer.apply_gradients(zip(gradients, chain.variables, strict=True))
+        update = tf.group(*chain.updates())
         with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
             options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
@@ -91,41 +100,38 @@ def test_an_order_changes_no_number() -> None:
         with chain.graph.as_default():
             if ordered:
                 Backward(chain.gradients, chain.built).wait_for_gradients()
-            made = after_readers(chain.gradients, chain.reads, chain.loss) if ordered else chain.gradients
             with tf.compat.v1.Session() as session:
                 session.run(tf.compat.v1.global_variables_initializer())
                 x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32) / 100
-                found.append(session.run(made, {chain.x: x}))
+                found.append(session.run(chain.gradients, {chain.x: x}))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_rows_of_a_table_wait_too_and_stay_rows() -> None:
+def test_readers_of_a_table_are_found_and_rows_stay_rows() -> None:
     with tf.Graph().as_default() as graph:
         table = tf.compat.v1.Variable(tf.ones([16, 4]), use_resource=True).read_value()
-        rows = tf.gather(table, tf.constant([3, 5, 3]))
+        rows = tf.gather(tf.identity(table), tf.constant([3, 5, 3]))
+        unused = tf.reduce_max(table)
         loss = tf.reduce_sum(tf.square(rows))
         built = len(graph.get_operations())
         gradients = tf.gradients(loss, [table])
         Backward(gradients, built).wait_for_gradients()
-        (late,) = after_readers(gradients, [table], loss)
-        assert isinstance(late, tf.IndexedSlices) and late.values.op.control_inputs == [rows.op]
+        found = readers(table, ancestors([loss, *gradients]))
+        assert rows.op in found and unused.op not in found
+        assert isinstance(gradients[0], tf.IndexedSlices)
         with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
-            np.testing.assert_array_equal(session.run(late.indices), [3, 5, 3])
-            np.testing.assert_array_equal(session.run(late.values), 2 * np.ones((3, 4)))
+            np.testing.assert_array_equal(session.run(gradients[0].indices), [3, 5, 3])
+            np.testing.assert_array_equal(session.run(gradients[0].values), 2 * np.ones((3, 4)))
 
 
 def _with_updates(collectives: frozenset[str]) -> tuple[_Chain, list[Any], int]:
     """A chain with its updates: the ops that update, and how many ops wait for them."""
     chain = _Chain()
-    with chain.graph.as_default():
-        backward = Backward(chain.gradients, chain.built)
-        late = after_readers(chain.gradients, chain.reads, chain.loss)
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.5)
-        optimizer.apply_gradients(zip(late, chain.variables, strict=True))
-        added = backward.wait_for_updates(late, collectives, [chain.loss.op])
-    return chain, [tensor.consumers()[0] for tensor in late], added
+    backward = Backward(chain.gradients, chain.built)
+    updates = chain.updates()
+    return chain, updates, backward.wait_for_updates([[update] for update in updates], collectives)
 
 
 def test_the_backward_pass_goes_on_after_the_update() -> None:
@@ -142,9 +148,9 @@ def test_nothing_waits_for_an_update_that_waits_for_a_collective() -> None:
     assert added == 1
 
 
-def test_updates_that_need_the_backward_pass_are_not_waited_for() -> None:
+def test_an_update_that_needs_all_gradients_is_not_waited_for() -> None:
     chain = _Chain()
+    backward = Backward(chain.gradients, chain.built)
     with chain.graph.as_default():
-        backward = Backward(chain.gradients, chain.built)
-        late = after_readers(chain.gradients, chain.reads, chain.loss)
-        assert backward.wait_for_updates(late, (), [chain.of_weight(2)]) == 0
+        chain.gradients, _ = tf.clip_by_global_norm(chain.gradients, 1.0)
+    assert backward.wait_for_updates([[update] for update in chain.updates()], ()) == 0

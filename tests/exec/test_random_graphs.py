@@ -25,6 +25,7 @@ from tests.exec.random_runs import (
     small_session,
     train,
 )
+from tests.exec.random_training import Turn
 from tests.mpi_support import run_mpi
 from tests.thread_world import run_threads
 
@@ -63,10 +64,10 @@ def _problems(seed: int, mesh: tuple[int, ...], folder: Path) -> list[str]:
     ranks = math.prod(mesh)
     case = make_case(seed, ranks, folder)
     assert case.plan.mesh.shape == mesh
-    return _problems_of(case, mesh)
+    return problems_of(case, mesh)
 
 
-def _problems_of(case: Case, mesh: tuple[int, ...]) -> list[str]:
+def problems_of(case: Case, mesh: tuple[int, ...]) -> list[str]:
     ranks = math.prod(mesh)
     found = run_threads(ranks, mesh, lambda engine: train(case, engine, agree=None, config=small_session()))
     expected = reference_outcome(case, found[0])
@@ -84,7 +85,7 @@ def test_two_lookups_in_one_table_train_like_one_process_under_random_plans(tmp_
     for seed in range(6):
         case = make_case(seed, 4, tmp_path, build=_two_lookups)
         assert any(edge.consumer == "table/fanout0" for edge in row_edges(case.imported.graph, _rules(case)))
-        failures += _problems_of(case, (2, 2))
+        failures += problems_of(case, (2, 2))
     assert not failures, "\n".join(failures)
 
 
@@ -117,4 +118,4 @@ def _two_lookups(seed: int) -> RandomModel:
     train = optimizers[seed % 3].minimize(loss)
     leave_graph()
     feeds = tuple({name: random.integers(0, 12, 8).astype(np.int32) for name in ("ids", "more")} for _ in range(3))
-    return RandomModel(seed, "float64", train.name, loss.name, ("table",), ("table",), feeds)
+    return RandomModel(seed, "float64", (Turn(train.name, (loss.name,)),) * 3, ("table",), feeds)

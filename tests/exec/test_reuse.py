@@ -13,11 +13,9 @@ import tensorflow as tf
 import tensoropt as to
 from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.mirror.model import current_model, leave_graph
-from tensoropt.api.session.job import trainings
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.exec.program.executor import Executor
-from tensoropt.exec.program.fetch import GradientOf
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.reuse import with_inputs_again, with_output_again
 from tensoropt.graph.graph import Graph
@@ -29,6 +27,7 @@ from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.plan.reuse import keep_choices
 from tensoropt.space.space import SearchSpace
 from tests import op_harness
+from tests.exec.random_runs import as_stored
 from tests.thread_world import run_threads, session_config
 
 pytestmark = pytest.mark.tf
@@ -137,15 +136,19 @@ def _three_layers() -> tuple[Graph, Plan]:
 
 
 def _planned(splits: Mapping[str, Any], ranks: int = 2) -> tuple[Graph, Plan]:
-    """The current model, planned for some ranks: what each operator splits, by name or by type, or else nothing."""
+    """The current model, planned for some ranks: what each operator splits, by name or by type, or else nothing.
+
+    What takes a variable where it is stored is split as that is.
+    """
     imported = import_model(current_model())
-    space = SearchSpace(imported.graph, AnalyticCost(cpu(ranks)), slots=imported.slots)
-    chosen = {}
+    space = SearchSpace(imported.graph, AnalyticCost(cpu(ranks)))
+    chosen: dict[str, Configuration] = {}
     for op in space.operators:
         wanted = splits.get(op.name, splits.get(op.type))
         wanted = Configuration(wanted if isinstance(wanted, tuple) else (wanted,))
         choices = space.choices(op.name)
-        chosen[op.name] = wanted if wanted in choices else choices[-1]
+        stored = as_stored(space, op, chosen)
+        chosen[op.name] = stored or (wanted if wanted in choices else choices[-1])
     return imported.graph, space.plan(space.assignment(chosen), "hand")
 
 
@@ -163,13 +166,12 @@ def _keeping(plan: Plan, graph: Graph, keep: str) -> Plan:
 
 def _train(plan: Plan, check: Callable[[Executor, dict[str, np.ndarray]], Any]) -> list[Any]:
     imported = import_model(current_model())
-    steps = trainings(current_model(), imported)
     random = np.random.default_rng(0)
     values = {op.name: random.normal(size=op.outputs[0].shape) for op in imported.graph.of_type("Variable")}
     x = random.normal(size=(8, 16)).astype(np.float32)
 
     def run(engine: Any) -> Any:
-        executor = Executor(imported.graph, plan, engine, steps, config=session_config())
+        executor = Executor(imported.graph, plan, engine, config=session_config())
         try:
             executor.set_variables(lambda name: values[name])
             return check(executor, {"x": np.split(x, engine.size)[engine.rank]})
@@ -248,12 +250,13 @@ def test_an_operator_that_reads_what_is_made_again_twice_gets_the_gradient_of_ea
     loss = to.reduce_mean(h * h, name="loss")
     to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
     graph, plan = _planned({"MatMul": "m", "Placeholder": "d0", "Fanout": None, "Mul": None})
+    (gradient,) = [op.name for op in graph.of_type("Gradient")]
     fanout = next(edge for edge in plan.edges if edge.tensor == TensorId("h"))
     edges = dict(plan.edges) | {fanout: dataclasses.replace(plan.edge(fanout), keep="before")}
     assert graph[fanout.consumer].type == "Fanout"
 
     def check(executor: Executor, feeds: dict[str, np.ndarray]) -> Any:
-        return executor.run([GradientOf("train", "w")], feeds)[0]
+        return executor.run([TensorId(gradient)], feeds)[0]
 
     for found, wanted in zip(_train(dataclasses.replace(plan, edges=edges), check), _train(plan, check), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -15,10 +15,12 @@ from tensoropt.api.session.reference import Reference
 from tensoropt.api.session.seeds import resolve_seeds
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.space.space import SearchSpace
 from tests.exec.random_models import RandomModel
-from tests.exec.random_runs import Case, Outcome, random_keep, small_session, train
+from tests.exec.random_runs import Case, Outcome, as_stored, random_keep, small_session, train
+from tests.exec.random_training import Turn
 from tests.thread_world import run_threads
 
 pytestmark = pytest.mark.tf
@@ -62,7 +64,7 @@ def _trained(y: Any, names: list[str], feeds: list[dict[str, np.ndarray]]) -> Ra
     loss = to.reduce_mean(to.square(y), name="loss")
     step = to.train.GradientDescentOptimizer(0.5).minimize(loss)
     leave_graph()
-    return RandomModel(0, loss.dtype.name, step.name, loss.name, tuple(names), tuple(names), tuple(feeds))
+    return RandomModel(0, loss.dtype.name, (Turn(step.name, (loss.name,)),), tuple(names), tuple(feeds))
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
@@ -76,28 +78,34 @@ def _imported(build: Callable[[Any], RandomModel], dtype: Any) -> tuple[RandomMo
 
 def _plan(imported: ImportedModel, devices: int, which: str, seed: int = 0) -> Plan:
     """A plan that splits what is summed over, or samples, or anything."""
-    space = SearchSpace(imported.graph, AnalyticCost(cpu(devices)), slots=imported.slots)
+    space = SearchSpace(imported.graph, AnalyticCost(cpu(devices)))
     random = np.random.default_rng(seed)
-    chosen = []
+    chosen: dict[str, Configuration] = {}
     for op in space.operators:
+        stored = as_stored(space, op, chosen)
         rule, choices = space.rules[op.name], space.choices(op.name)
         summed = [any(action in rule.reduced for action in choice.actions) for choice in choices]
         wanted = np.flatnonzero(summed) if which == "sums" else np.arange(len(choices))
-        chosen.append(int(random.choice(wanted if len(wanted) else np.arange(len(choices)))))
-    return random_keep(space.plan(chosen, "random", {}), space, random) if which == "any" else space.plan(chosen, which)
+        drawn = choices[int(random.choice(wanted if len(wanted) else np.arange(len(choices))))]
+        chosen[op.name] = stored or drawn
+    plan = space.plan(space.assignment(chosen), "random", {})
+    return random_keep(plan, space, random) if which == "any" else plan
 
 
 def _alone(case: Case) -> Outcome:
     """The first step by one process."""
     model = case.model
     reference = Reference(case.recorded, case.seeds)
-    loss, gradients = reference.run_step(model.train, model.loss, model.variables, model.feeds[0])
+    (turn,) = model.turns
+    outputs = case.outputs(turn.op)
+    loss, gradients = reference.run_step(turn.op, turn.losses[0], outputs, model.feeds[0])
     reference.close()
-    return Outcome([float(loss)], [dict(zip(model.variables, gradients, strict=True))])
+    names = [output.name for output in outputs]
+    return Outcome([[float(loss)]], gradients=[dict(zip(names, gradients, strict=True))])
 
 
 def _errors(found: Outcome, truth: Outcome) -> dict[str, float]:
-    pairs: dict[str, tuple[Any, Any]] = {"loss": (found.losses[0], truth.losses[0])}
+    pairs: dict[str, tuple[Any, Any]] = {"loss": (found.losses[0][0], truth.losses[0][0])}
     pairs |= {name: (found.gradients[0][name], value) for name, value in truth.gradients[0].items()}
     return {
         name: float(np.linalg.norm(np.asarray(one, np.float64) - other) / np.linalg.norm(other))

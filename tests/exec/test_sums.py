@@ -12,7 +12,6 @@ import tensorflow as tf
 import tensoropt
 from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
-from tensoropt.api.session.job import trainings
 from tensoropt.cluster.presets import cpu
 from tensoropt.exec.program import executor as executors
 from tests.thread_world import run_threads, session_config
@@ -49,7 +48,6 @@ def test_no_sum_of_a_program_has_more_than_two_terms(monkeypatch: pytest.MonkeyP
     tensoropt.train.AdamOptimizer(0.1).minimize(loss, name="train")
     plan = tensoropt.find_strategy("data_parallel", topology=cpu(1))
     imported = import_model(current_model())
-    steps = trainings(current_model(), imported)
     built: list[tuple[Any, Sequence[Any], Sequence[Any]]] = []
     right = executors.callable_of
 
@@ -60,8 +58,8 @@ def test_no_sum_of_a_program_has_more_than_two_terms(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(executors, "callable_of", watched)
 
     def run(engine: Any) -> list[int]:
-        executor = executors.Executor(imported.graph, plan, engine, steps, config=session_config())
-        executor.set_variables(lambda name: np.ones((3, 3)))
+        executor = executors.Executor(imported.graph, plan, engine, config=session_config())
+        executor.set_variables(lambda name: np.ones(imported.graph[name].outputs[0].shape))
         executor.run(["train"], {"x": np.ones((4, 3))})
         session, values, feeds = built[0]
         seen = tf.compat.v1.RunMetadata()

@@ -27,7 +27,6 @@ def _on_ranks(ranks: int, check: Callable[[Any], Any], seeds: Mapping[str, tuple
     import tensoropt
     from tensoropt.api.frontend.imported_model import import_model
     from tensoropt.api.mirror.model import current_model
-    from tensoropt.api.session.job import trainings
     from tensoropt.api.session.seeds import with_seeds
     from tensoropt.cluster.presets import cpu
     from tensoropt.exec.program.executor import Executor
@@ -35,10 +34,9 @@ def _on_ranks(ranks: int, check: Callable[[Any], Any], seeds: Mapping[str, tuple
 
     plan = tensoropt.find_strategy("data_parallel", topology=cpu(ranks))
     imported = import_model(current_model())
-    steps = trainings(current_model(), imported)
 
     def run(engine: Any) -> Any:
-        executor = Executor(with_seeds(imported.graph, seeds or {}), plan, engine, steps, config=session_config())
+        executor = Executor(with_seeds(imported.graph, seeds or {}), plan, engine, config=session_config())
         try:
             return check(executor)
         finally:

@@ -15,6 +15,7 @@ from tensoropt.search import Finder
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import register
+from tensoropt.space.followers import contracted
 from tensoropt.space.space import SearchSpace
 
 
@@ -32,13 +33,18 @@ class Sampling:
 
 
 def find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Sampling) -> Found:
-    """The best of random strategies, and of those that are known."""
+    """The best of what operators that decide take at random, and of strategies that are known."""
     began = time.perf_counter()
-    choices = [len(space.choices(op.name)) for op in space.operators]
-    drawn = np.random.default_rng(options.seed).integers(choices, size=(options.count, len(choices)))
-    known = [one.assignment for one in start if one.space is space]
+    contraction = space.kept(contracted)
+    problem = contraction.problem
+    choices = [problem.configurations(node) for node in range(problem.nodes)]
+    drawn = np.random.default_rng(options.seed).integers(choices, size=(options.count, problem.nodes))
+    if problem.groups is not None:  # a group has one configuration
+        _, first, group = np.unique(problem.groups, return_index=True, return_inverse=True)
+        drawn = drawn[:, first[group]]
+    known = [contraction.deciding(one.assignment) for one in start if one.space is space]
     seconds = time.perf_counter() - began
-    frontier = frontier_of(space.problem, [*known, *drawn], exact=False, eliminations=(), seconds=seconds)
+    frontier = contraction.expand(frontier_of(problem, [*known, *drawn], exact=False, eliminations=(), seconds=seconds))
     return Found(space, frontier, notes={"drawn": options.count, "seed": options.seed})
 
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from tensoropt.mcmc import Chain, Moves, Stop
+from tensoropt.mcmc import RANDOM, Chain, Mcmc, Moves, Stop
 from tensoropt.mcmc.additive import AdditiveProblem
 from tensoropt.mcmc.chain import AdditiveChain, MarkovChain
-from tensoropt.mcmc.search import RANDOM, Run, search_problem
+from tensoropt.mcmc.search import search_problem
 from tensoropt.problem import Problem
 from tensoropt.simulate import Network
 from tensoropt.space.work import TICKS_PER_S, Route, Signature, Tables, Way, Work
@@ -112,15 +112,15 @@ def test_what_is_equal_is_always_taken_and_the_first_of_equal_ones_stays_the_bes
 def test_of_chains_that_find_equal_strategies_the_first_counts() -> None:
     problem = Problem(["a"], [[1.0, 1.0, 2.0]], [[0.0] * 3])
     for initial in ([0], [1]), ([1], [0]):
-        result, _ = search_problem(problem, Run(Stop(50)), initial, None)
+        result, _ = search_problem(problem, Mcmc(iterations=50), initial, None)
         assert (result.best_chain, result.assignment) == (0, tuple(initial[0]))
-    result, _ = search_problem(problem, Run(Stop(1), beta=1e-9, seed=1), ([2], [1]), None)
+    result, _ = search_problem(problem, Mcmc(iterations=1, beta=1e-9, seed=1), ([2], [1]), None)
     assert result.best_chain == min(range(2), key=lambda number: result.chains[number].cost_ticks)
 
 
 def test_of_equally_fast_alternatives_the_first_counts() -> None:
     problem = Problem(["a"], [[[2.0, 1.0, 1.0]]], [[[0.0, 7.0, 3.0]]])
-    result, alternatives = search_problem(problem, Run(Stop(5)), (RANDOM,), None)
+    result, alternatives = search_problem(problem, Mcmc(iterations=5), (RANDOM,), None)
     assert alternatives.tolist() == [1]
     assert (result.time_s, result.memory_bytes) == (1.0, 7.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def imported(model: str) -> Any:
 
 
 def problem_of(model: Any, cost: Any, reuse: bool) -> Problem:
-    return with_repeated_cells(SearchSpace(model.graph, cost, slots=model.slots, reuse=reuse))
+    return with_repeated_cells(SearchSpace(model.graph, cost, reuse=reuse))
 
 
 def without_memory(problem: Problem) -> Problem:
@@ -70,6 +70,11 @@ def test_inception_modules_need_generate_seq() -> None:
     tables, _ = TimeTables.of(problem)
     near, sizes = tables.neighbours(), tables.sizes
     generated, breadth = generate_seq(near, sizes), breadth_first(near)
-    assert max(map(len, generated.dependent_sets)) == 2
-    assert max(map(len, breadth.dependent_sets)) > 5
+
+    def largest(sets: Sequence[tuple[int, ...]]) -> int:
+        """Of those with a choice: that all updates read one learning rate ties nothing."""
+        return max(sum(sizes[vertex] > 1 for vertex in vertices) for vertices in sets)
+
+    assert largest(generated.dependent_sets) == 2
+    assert largest(breadth.dependent_sets) > 5
     assert max(generated.table_entries(sizes)) * 1000 < max(breadth.table_entries(sizes))

@@ -11,7 +11,19 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["assigning", "convolutions", "deep", "embedding", "mlp", "operator", "remembering", "tied", "two_lookups"]
+__all__ = [
+    "assigning",
+    "convolutions",
+    "deep",
+    "embedding",
+    "mlp",
+    "operator",
+    "remembering",
+    "tied",
+    "trained",
+    "trained_mlp",
+    "two_lookups",
+]
 
 
 def operator(
@@ -68,6 +80,68 @@ def mlp(batch: int = 8, width: int = 12, classes: int = 4, dtype: str = "float32
         ],
         ("x",),
     )
+
+
+def trained_mlp() -> Graph:
+    """:func:`mlp` whose first weight is updated by its gradient, with a slot."""
+    graph = mlp()
+    loss, weight, size = "loss:0/sink", TensorId("w1"), graph["w1"].outputs
+    more = (
+        operator("w1/m", "Variable", (), (6, 12)),
+        operator("rate", "Const", (), (), {"value": 0.1}),
+        operator("momentum", "Const", (), (), {"value": 0.9}),
+        Operator(
+            "gradients/w1",
+            "Gradient",
+            (weight,),
+            size,
+            MappingProxyType({"call": 0, "losses": (loss,), "stopped": ()}),
+            control_inputs=(loss,),
+            handles=(0,),
+        ),
+        Operator(
+            "update",
+            "ResourceApplyMomentum",
+            tuple(TensorId(name) for name in ("w1", "w1/m", "rate", "gradients/w1", "momentum")),
+            (),
+            handles=(0, 1),
+        ),
+    )
+    return Graph((*graph.operators, *more), graph.training | {op.name for op in more}, graph.differentiable)
+
+
+# By how many slots they have; and how many numbers they take beside these.
+_UPDATES = {0: ("ResourceApplyGradientDescent", 1), 1: ("ResourceApplyMomentum", 2), 2: ("ResourceApplyAdam", 6)}
+
+
+def trained(graph: Graph, variable: str, slots: int = 0) -> Graph:
+    """A graph with one more update: of a variable, by an optimizer with so many slots of its shape."""
+    spec = graph.spec(TensorId(variable))
+    op_type, numbers = _UPDATES[slots]
+    kept = [operator(f"{variable}/slot{i}", "Variable", (), spec.shape) for i in range(slots)]
+    given = [operator(f"{variable}/number{i}", "Const", (), (), {"value": 0.5}) for i in range(numbers)]
+    (loss,) = (op.name for op in graph.of_type("Sink"))
+    gradient = operator(
+        f"gradients/{variable}",
+        "Gradient",
+        (variable,),
+        spec.shape,
+        {"call": 0, "losses": (loss,), "stopped": ()},
+        control_inputs=(loss,),
+        handles=(0,),
+    )
+    # A rate comes before the gradient, and momentum after it; which of them are where makes no difference here.
+    inputs = (variable, *(op.name for op in (*kept, *given, gradient)))
+    update = Operator(
+        f"{variable}/update",
+        op_type,
+        tuple(TensorId(name) for name in inputs),
+        (),
+        handles=tuple(range(1 + slots)),
+    )
+    added = (*kept, *given, gradient, update)
+    training = graph.training | {op.name for op in added}
+    return Graph((*graph.operators, *added), training, graph.differentiable)
 
 
 def deep(layers: int, batch: int = 8, width: int = 8) -> Graph:

@@ -21,7 +21,6 @@ from tests.scripts.cases import (
     classifier,
     close,
     compare,
-    main,
     normal,
     sgd_classifier,
     share,
@@ -397,7 +396,3 @@ def models_without_seeds_are_equal_on_all_ranks() -> None:
     close(losses, tensoropt.reference_losses(loss, train, feeds), "losses")
     tensoropt.build_execution_graph(plan=plan)
     assert not np.array_equal(tensoropt.run(w), ranks[0])  # without a seed, each job draws anew
-
-
-if __name__ == "__main__":
-    main()

@@ -6,8 +6,8 @@ A model is a function of a module of TensorFlow's names: given ``tensoropt`` it 
 
 from __future__ import annotations
 
+import importlib
 import json
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +21,7 @@ from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.difference import Expected, difference, tolerance_of
 from tensoropt.api.session.job import current_job
 from tensoropt.cost import AnalyticCost
+from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.space.space import SearchSpace
@@ -32,33 +33,43 @@ Model = Mapping[str, Any]  # what to run and to feed, by name
 
 def case(function: Callable[[], None]) -> Callable[[], None]:
     """Registers a case under its function's name, with spaces."""
-    CASES[function.__name__.replace("_", " ")] = function
+    name = function.__name__.replace("_", " ")
+    if name in CASES:
+        raise ValueError(f"two cases are called {name!r}")
+    CASES[name] = function
     return function
 
 
 # ----------------------------------------------------------------------------------------------------- comparison
 
 
-def random_plan(seed: int) -> Plan:
+def random_plan(seed: int, batch_size: int | None = None) -> Plan:
     """A random legal plan for the current model, the same on every rank."""
-    return next(random_plans([seed]))
+    return next(random_plans([seed], batch_size))
 
 
-def random_plans(seeds: Iterable[int]) -> Iterator[Plan]:
+def random_plans(seeds: Iterable[int], batch_size: int | None = None) -> Iterator[Plan]:
     """Random legal plans for the current model."""
-    imported = current_job().imported[current_model()] = import_model(current_model())
+    imported = current_job().imported[current_model()] = import_model(current_model(), batch_size)
     topology = current_job().topology
     assert topology is not None
-    space = SearchSpace(imported.graph, AnalyticCost(topology), slots=imported.slots)
+    space = SearchSpace(imported.graph, AnalyticCost(topology))
+    # An update takes a variable and its slots in place, so these lie alike.
+    slots = {
+        op.inputs[place].op: op.inputs[op.handles[0]] for op in imported.graph.operators for place in op.handles[1:]
+    }
     for seed in seeds:
         random = np.random.default_rng(seed)
         chosen: dict[str, Configuration] = {}
         for op in imported.graph.operators:
             choices = space.choices(op.name)
-            pinned = space.rules[op.name].pinned_input
-            if pinned is not None:  # written or read where the variable is stored
+            if op.name in slots:
+                stored = chosen[slots[op.name].op].output_layouts(space.rules[slots[op.name].op], 0).value
+                choices = tuple(c for c in choices if c.output_layouts(space.rules[op.name], 0).value == stored)
+            for pinned in space.rules[op.name].pinned:  # written or read where the variable is stored
                 source = op.inputs[pinned]
-                stored = chosen[source.op].output_layouts(space.rules[source.op], source.index).value
+                given = chosen[source.op].output_layouts(space.rules[source.op], source.index)
+                stored = given.gradient if traits(op).is_gradient else given.value
                 choices = tuple(c for c in choices if c.input_layouts(space.rules[op.name], pinned).value == stored)
             chosen[op.name] = choices[int(random.integers(len(choices)))]
         yield space.plan(space.assignment(chosen), f"random {seed}", {})
@@ -181,16 +192,24 @@ def share(array: np.ndarray) -> np.ndarray:
     return array[tensoropt.world_rank() * count :][:count]
 
 
-def main() -> None:
-    """Runs all cases, or those named after the first argument, a directory for files.
+def main(*scripts: str) -> None:
+    """Runs all cases of some modules beside this one, in one job; of one that is named ``module:case`` that case.
 
     Prints, as a line of JSON, the failures of each rank by case; an empty text where there is none.
     """
+    chosen: set[str] = set()
+    for script in scripts:
+        module, _, name = script.partition(":")
+        before = set(CASES)
+        importlib.import_module(f"tests.scripts.{module}")
+        chosen |= {name} if name else CASES.keys() - before
     tensoropt.init()
     failures = {}
-    for name in sys.argv[2:] or CASES:
+    for name, run in CASES.items():
+        if name not in chosen:
+            continue
         try:
-            CASES[name]()
+            run()
         except Exception:
             failures[name] = traceback.format_exc()
         else:

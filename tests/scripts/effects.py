@@ -19,7 +19,6 @@ from tests.scripts.cases import (
     classifier,
     close,
     compare,
-    main,
     normal,
     sgd_classifier,
 )
@@ -221,7 +220,3 @@ def all_dimensions_of_the_indices_may_be_shared() -> None:
         return {**made, "picked": picked, "loss": loss, "train": m.train.GradientDescentOptimizer(0.1).minimize(loss)}
 
     compare(make, ["picked", "loss", "w1", "w2"], "train", batch, options=_OPTIONS)
-
-
-if __name__ == "__main__":
-    main()

@@ -226,7 +226,7 @@ def main(each: int, models: Sequence[str]) -> None:
                     fault.change = None
                     planted += 1
                     seen.add((kind, rank))
-                    if not re.match(r"^\w+ '[^']+'( \(.*\))?: its (value|gradient|slot)", message):
+                    if not re.match(r"^\w+ '[^']+'( \(.*\))?: its (value|gradient)", message):
                         missed.append(f"{name} {kind} {rank} {change.__name__}")
                     if mine == rank:
                         print(

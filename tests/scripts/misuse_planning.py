@@ -18,8 +18,7 @@ def run_before_the_graph_is_built() -> None:
 
 @case
 def session_before_the_graph_is_built() -> None:
-    Classifier()
-    tensoropt.Session()
+    tensoropt.Session().run(Classifier().loss)
 
 
 @case
@@ -88,7 +87,7 @@ def batch_that_the_ranks_do_not_divide() -> None:
 @case
 def open_shape_without_a_batch_size() -> None:
     Classifier(batch=None)
-    tensoropt.find_strategy()
+    tensoropt.find_frontier()
 
 
 @case

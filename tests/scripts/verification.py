@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.api.session import job
 from tensoropt.errors import VerificationError
 from tensoropt.exec.program import building
 from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.lowering import OpLowering
+from tensoropt.graph.registry import traits
 from tensoropt.plan.plan import Plan
-from tests.scripts.cases import BATCH, batch, case, classifier, close, main, normal, random_plan, sgd_classifier
+from tests.scripts.cases import BATCH, batch, case, classifier, close, normal, random_plan, sgd_classifier
 
 
 def model() -> dict[str, Any]:
@@ -152,59 +151,53 @@ def a_wrong_gradient_of_tiny_numbers_is_found() -> None:
         fails(plan, r"^Variable 'w2' .*: its gradient differs from one process's by 0\.0\d+ on rank \d ")
 
 
+@contextmanager
+def updated(change: Callable[[OpLowering, Any, Any], tuple[Any, Any]]) -> Iterator[None]:
+    """Plants an error: the learning rate or the gradient of updates by gradient descent is changed."""
+    right = OpLowering.emit
+
+    def wrong(context: OpLowering, inputs: Sequence[Any], **changed: Any) -> Any:
+        if traits(context.op).updates:
+            variable, rate, gradient = inputs
+            inputs = [variable, *change(context, rate, gradient)]
+        return right(context, inputs, **changed)
+
+    OpLowering.emit = wrong  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        OpLowering.emit = right  # type: ignore[method-assign]
+
+
 @case
 def a_wrong_update_is_found() -> None:
-    right = job.trainings
-
-    def wrong(model: Any, imported: Any) -> list[Any]:
-        return [
-            replace(training, make_optimizer=lambda tensors: tf.compat.v1.train.GradientDescentOptimizer(0.6))
-            for training in right(model, imported)
-        ]
-
     model()
     plan = tensoropt.find_strategy("data_parallel")
-    job.trainings = wrong
-    try:
+    with updated(lambda context, rate, gradient: (rate * 1.2, gradient)):
         fails(plan, r"^Variable '\w+' .*: its value after the update differs from one process's by ", steps=1)
-    finally:
-        job.trainings = right
-
-
-class _OneElementOff(tf.compat.v1.train.GradientDescentOptimizer):
-    """On the last rank, one element of the last variable's gradient is off by a hundredth of the largest."""
-
-    def apply_gradients(self, pairs: Sequence[tuple[Any, Any]], **options: Any) -> Any:
-        *others, (gradient, variable) = pairs
-        if tensoropt.world_rank() == tensoropt.world_size() - 1:
-            flat = tf.reshape(gradient, [-1])
-            smallest = tf.one_hot(tf.argmin(tf.abs(flat)), tf.size(flat), dtype=flat.dtype)
-            gradient = tf.reshape(flat + 0.01 * tf.reduce_max(tf.abs(flat)) * smallest, tf.shape(gradient))
-        return super().apply_gradients([*others, (gradient, variable)], **options)
 
 
 @case
 def one_wrong_element_of_one_variable_on_one_rank_is_found() -> None:
-    right = job.trainings
-
-    def wrong(model: Any, imported: Any) -> list[Any]:
-        return [
-            replace(training, make_optimizer=lambda tensors: _OneElementOff(0.5)) for training in right(model, imported)
-        ]
-
     made = model()
     last = tensoropt.world_size() - 1
+
+    def one_element_off(context: OpLowering, rate: Any, gradient: Any) -> tuple[Any, Any]:
+        """On the last rank, one element of a gradient is off by a hundredth of the largest."""
+        if tensoropt.world_rank() == last and context.op.inputs[0].op == made["w2"].op.name:
+            flat = tf.reshape(gradient, [-1])
+            smallest = tf.one_hot(tf.argmin(tf.abs(flat)), tf.size(flat), dtype=flat.dtype)
+            gradient = tf.reshape(flat + 0.01 * tf.reduce_max(tf.abs(flat)) * smallest, tf.shape(gradient))
+        return rate, gradient
+
     plan = tensoropt.find_strategy("data_parallel")
-    job.trainings = wrong
-    try:
+    with updated(one_element_off):
         fails(
             plan,
             rf"^Variable '{made['w2'].op.name}' .*: its value after the update differs from one process's by "
             rf"0\.0\d+ on rank {last} ",
             steps=1,
         )
-    finally:
-        job.trainings = right
 
 
 @case
@@ -238,7 +231,3 @@ def the_reference_is_tensorflow_itself() -> None:
     theirs = [plain.run(["loss", "train"], batch(number))[0] for number in range(3)]
     close(tensoropt.reference_losses(made["loss"], made["train"], feeds), theirs, "losses")
     assert normal(tensoropt, 1) is not None
-
-
-if __name__ == "__main__":
-    main()

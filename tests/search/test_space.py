@@ -19,7 +19,7 @@ from tensoropt.plan.configuration import DEFER, Configuration
 from tensoropt.plan.plan import Plan, row_edges
 from tensoropt.plan.reuse import reverse_steps
 from tensoropt.space.space import SearchSpace, feed_layout
-from tests.plan.small_graphs import assigning, embedding, mlp, operator, tied, two_lookups
+from tests.plan.small_graphs import assigning, embedding, mlp, operator, tied, trained_mlp, two_lookups
 
 pytestmark = pytest.mark.pure
 
@@ -134,16 +134,33 @@ def test_a_variable_is_assigned_only_as_it_is_stored() -> None:
             assert np.isfinite(problem.edge_time_s[edge][i, j]) == (one == other)
 
 
-def test_optimizer_slots_count_for_trained_variables_only() -> None:
-    def memory(name: str, **more: object) -> float:
-        space = _space(mlp(), 1, **more)
+def test_a_gradient_counts_for_trained_variables_only() -> None:
+    def memory(graph: Graph, name: str) -> float:
+        space = _space(graph, 1)
         return float(space.problem.node_memory_bytes[space.problem.names.index(name)][0])
 
-    # 6x12 floats: the variable, its gradient, and what the optimizer keeps.
-    assert memory("w1") == 2 * 6 * 12 * 4
-    assert memory("w1", slots={"w1": 2}) == 4 * 6 * 12 * 4
-    space = _space(assigning(), 1, slots={"v": 2})
-    assert space.problem.node_memory_bytes[space.problem.names.index("v")][0] == 8 * 4 * 4
+    assert memory(mlp(), "w1") == 2 * 6 * 12 * 4
+    assert memory(assigning(), "v") == 8 * 4 * 4
+
+
+def test_an_update_lies_as_what_it_takes_in_place_and_costs_what_it_reads_there() -> None:
+    graph = trained_mlp()
+    space = _space(graph, 2)
+    problem = space.problem
+    place = problem.names.index
+    update, gradient = space.choices("update"), space.choices("gradients/w1")
+    for name in ("w1", "w1/m"):
+        edge = [tuple(pair) for pair in problem.edges.tolist()].index((place(name), place("update")))
+        for i, one in enumerate(space.choices(name)):
+            for j, other in enumerate(update):
+                assert np.isfinite(problem.edge_time_s[edge][i, j]) == (one == other)
+    # 6x12 floats each: the variable, its slot and its gradient.
+    whole = 3 * 6 * 12 * 4
+    for j, one in enumerate(update):
+        pieces = 2 ** sum(action is not None for action in one.actions)
+        wanted = space.cost.update_seconds("ResourceApplyMomentum", whole / pieces)
+        assert problem.node_time_s[place("update")][j] == pytest.approx(wanted)
+    assert len(gradient) == len(update) and not np.any(problem.node_time_s[place("gradients/w1")])
 
 
 def test_activations_count_where_the_backward_pass_needs_them() -> None:

@@ -21,7 +21,6 @@ from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule
 from tensoropt.layout import Mesh
-from tensoropt.measure.curves import optimizer_key
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
@@ -80,7 +79,7 @@ class Planner:
     def suits(self, imported: ImportedModel, feed: str) -> bool:
         """Whether this planner's results are those of another import of the model."""
         mine = self.imported
-        return (mine.graph.fingerprint(), mine.slots, self.feed) == (imported.graph.fingerprint(), imported.slots, feed)
+        return (mine.graph.fingerprint(), self.feed) == (imported.graph.fingerprint(), feed)
 
     def calibrate(self, profile: OpProfile | None) -> None:
         """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
@@ -90,9 +89,7 @@ class Planner:
     def _cost(self, topology: Topology) -> CostModel:
         if self._profile is None:
             return AnalyticCost(topology)
-        steps = self.model.train_steps
-        optimizer = optimizer_key(steps[0].optimizer) if steps else ""
-        return ProfiledCost(topology, self.imported.graph, self._profile, optimizer=optimizer)
+        return ProfiledCost(topology, self.imported.graph, self._profile)
 
     # ---------------------------------------------------------------------------------------------------- the model
 
@@ -119,22 +116,18 @@ class Planner:
     def least_possible(self, devices: int, *, any_batch: bool = False) -> tuple[float, str]:
         """A bound on bytes per device that needs no search, and its reason as a clause.
 
-        Variables and optimizer slots take their equal shares. And where the least on fewer devices is known, *k* times
-        as many do not take less than a *k*-th of it: leaving out the mesh axes that they have more makes no piece more
-        than *k* times as large.
+        Variables, those of optimizers too, take their equal shares. And where the least on fewer devices is known, *k*
+        times as many do not take less than a *k*-th of it: leaving out the mesh axes that they have more makes no piece
+        more than *k* times as large.
 
         Args:
             devices: how many.
             any_batch: whether it must be a bound for every size of the batch.
         """
         graph = self.imported.graph
-        total = sum(
-            op.outputs[0].size_bytes * (1 + self.imported.slots.get(op.name, 0))
-            for op in graph.variables()
-            if op.name in graph.training
-        )
+        total = sum(op.outputs[0].size_bytes for op in graph.variables() if op.name in graph.training)
         shares = total / devices
-        bounds = [(shares, f"variables and optimizer slots alone take {shares:,.0f} bytes per device")]
+        bounds = [(shares, f"variables alone take {shares:,.0f} bytes per device")]
         for fewer, least in sorted(self._least.items()):
             if not any_batch and devices % fewer == 0 and devices != fewer:
                 bound = least * fewer / devices
@@ -165,7 +158,7 @@ class Planner:
                 self._warned = True
             allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
             doing(f"pricing strategies on {topology.device_count} devices")
-            space = SearchSpace(self.imported.graph, cost, slots=self.imported.slots, allowed=allowed, reuse=True)
+            space = SearchSpace(self.imported.graph, cost, allowed=allowed, reuse=True)
             self._space = key, space
         return self._space[1]
 
@@ -217,7 +210,7 @@ class Planner:
 
     def alone_seconds(self, topology: Topology, limit_bytes: float) -> float | None:
         """What a step takes on one device of a cluster; None if it does not fit."""
-        space = SearchSpace(self.imported.graph, self._cost(scaled(topology, 1)), slots=self.imported.slots)
+        space = SearchSpace(self.imported.graph, self._cost(scaled(topology, 1)))
         only = apply_baseline("data_parallel", space)  # by which one device has the whole batch
         return float(only.time_s[0]) if only.memory_bytes[0] <= limit_bytes else None
 

@@ -10,8 +10,12 @@ from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 from tensoropt.graph.registry import traits
 
 __all__ = [
+    "PASSED_ON",
+    "PLACEHOLDER",
+    "WITH_DEFAULT",
     "called_functions",
     "has_effect",
+    "is_pipeline",
     "is_plain_read",
     "is_significant",
     "makes_handle",
@@ -24,6 +28,9 @@ __all__ = [
 # A loop of TensorFlow 1 leads back to these.
 _LOOPS = ("Merge", "RefMerge")
 _HANDLE = "VarHandleOp"
+PLACEHOLDER, WITH_DEFAULT, PASSED_ON = "Placeholder", "PlaceholderWithDefault", "Identity"
+"""What nodes of graphs are made to be that are fed, or that stand for another."""
+
 _IS_INITIALIZED = "VarIsInitializedOp"
 _CHECKPOINTS = ("SaveV2", "MergeV2Checkpoints")
 
@@ -41,6 +48,11 @@ def has_effect(op: Any) -> bool:
 def makes_handle(op: Any) -> bool:
     """Whether an operation makes the handle of a variable."""
     return op.type == _HANDLE
+
+
+def is_pipeline(op: Any) -> bool:
+    """Whether an operation makes, changes or reads a dataset or its iterator, as all do that are called after these."""
+    return "Dataset" in op.type or "Iterator" in op.type
 
 
 def saves(op: Any) -> bool:

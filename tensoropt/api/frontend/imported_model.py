@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.frontend.device_graph import device_graph, indices_of, part_of, without_pipelines
 from tensoropt.api.frontend.effects import makes_handle, saves, takes_handle
-from tensoropt.api.frontend.importer import import_graph, static_shapes
+from tensoropt.api.frontend.importer import import_graph
+from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.frontend.pipelines import pipelines_of
+from tensoropt.api.frontend.placeholders import filled_shapes
+from tensoropt.api.frontend.reader import Reader, noted_tensors
+from tensoropt.api.frontend.rewriting.rewrite import is_rewritten, needs_rewriting, rewritten
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.graph import Graph
@@ -18,30 +24,42 @@ from tensoropt.graph.registry import has_rule, traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 
-__all__ = ["MINI_PARALLELISM", "ImportedModel", "check_device_count", "import_model", "load_plan", "sink_of"]
+__all__ = [
+    "MINI_PARALLELISM",
+    "ImportedModel",
+    "check_device_count",
+    "fetchable_operations",
+    "import_model",
+    "load_plan",
+    "storable_variables",
+]
 
 MINI_PARALLELISM = "mini_parallelism"
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """The logical graph of a model with its training steps' tensors.
+    """The logical graph of a model.
 
     Attributes:
         graph: ours.
         tf_graph: TensorFlow's, in which every shape is known.
-        slots: for each trained variable, how many tensors of its shape the optimizers keep.
-        steps: the operations of the training steps that there were.
+        steps: the operations that optimizers made to apply gradients.
+        noted: what operators of ours give in the place of TensorFlow's tensors, by the names of these.
     """
 
     graph: Graph
     tf_graph: Any
-    slots: Mapping[str, int]
     steps: tuple[str, ...]
+    noted: Mapping[str, TensorId] = field(default_factory=dict)
 
 
 def import_model(
-    model: Model, batch_size: int | None = None, *, shapes: Mapping[str, Sequence[int]] | None = None
+    model: Model,
+    batch_size: int | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    only: Collection[str] | None = None,
 ) -> ImportedModel:
     """Imports the model under construction.
 
@@ -49,52 +67,74 @@ def import_model(
         model: the model.
         batch_size: size of the first dimension of placeholders that leave it open.
         shapes: of placeholders, by name, instead of their own.
+        only: names of operations, or of operators that are gradients; nothing but these and what they need is imported.
+            By default all that trains and all that can be fetched.
 
     Raises:
-        GraphError: if nothing was built, or a size is unknown or 0.
+        GraphError: if nothing was built, a size is unknown or 0, or TensorFlow cannot infer the other shapes from those
+            that were given; for ``only`` also if one of them cannot be planned.
     """
-    tf_graph = model.graph
-    if not tf_graph.get_operations():
+    if not model.graph.get_operations():
         raise GraphError("The model is empty: build it with tensoropt's calls before find_strategy.")
-    open_shapes = {name: list(shape) for name, shape in (shapes or {}).items()}
-    for op in tf_graph.get_operations():
-        if op.name not in open_shapes and traits(op).must_be_fed and not op.outputs[0].shape.is_fully_defined():
-            shape = op.outputs[0].shape
-            if batch_size is None or shape.rank is None or any(size is None for size in shape.as_list()[1:]):
-                raise GraphError(
-                    f"Placeholder '{op.name}': its shape is {shape}, but planning needs every size. Give it a full "
-                    "shape, or find_strategy(batch_size=…) if only the first dimension is open."
-                )
-            open_shapes[op.name] = [batch_size, *shape.as_list()[1:]]
-        if traits(op).must_be_fed and 0 in (op.outputs[0].shape.as_list() if op.outputs[0].shape.rank else ()):
-            raise GraphError(
-                f"Placeholder '{op.name}': every size must be at least 1, got the shape {op.outputs[0].shape}. Give it "
-                "a batch that has samples."
-            )
-    if open_shapes:
-        tf_graph = static_shapes(tf_graph, open_shapes)
-    steps = model.train_steps
-    with tf_graph.as_default():
-        variables = tf.compat.v1.global_variables()
-    initializers = {variable.initializer.name for variable in variables}
-    trained = [name for step in steps for name in step.variables]
-    updates = [op for step in steps for op in _control_inputs(tf_graph, step.op)]
-    updates += [step.global_step for step in steps if step.global_step is not None]
+    sources: Mapping[str, Any] = {op.name: op for op in model.graph.get_operations()}
+    own = sources.keys()
+    sources = {**sources, **{place: tensor.op for place, tensor in pipelines_of(model.graph).elements.items()}}
+    model = without_pipelines(model)
+    part = None if only is None else part_of(model, only)
+    full = filled_shapes(model, batch_size, shapes, None if part is None else part.operations)
+    try:
+        if needs_rewriting(model):
+            made = rewritten(model, full)
+            tf_graph, sources = made.graph, {**sources, **made.origins}
+        else:
+            tf_graph = device_graph(model, full, part)
+    except ValueError as error:
+        sizes = ", ".join(f"'{name}' {tuple(shape)}" for name, shape in full.items())
+        raise GraphError(
+            f"The model: its shapes do not go together with placeholders {sizes}: {error}. Feed batches that fit, and "
+            "write no batch size into the model (a reshape to [-1, …] takes any)."
+        ) from error
+    calls, merged = (model.gradient_calls, model.merged_rows) if part is None else (part.gradients, part.merged)
+    initial = {initializer.name for initializer in initializers(model.graph).values()}
+    fetched = (name for name in _fetchable(tf_graph, initial, _given(model)) if name in own)
     graph = import_graph(
         tf_graph,
-        losses=[step.loss for step in steps],
-        parameters=[name for step in steps for name in step.optimizer.tensors.values()],
-        trainable=trained,
-        updates=updates,
-        others=_fetchable(tf_graph, initializers),
-        sources=model.graph,
+        gradients=calls,
+        merged=merged,
+        others=fetched if only is None else sorted(only),
+        only=None if part is None else part.operations,
+        initializers=initial,
+        sources=sources,
     )
-    # Steps of one optimizer share its slots; every optimizer has its own.
-    counts = {(name, step.optimizer_index): step.optimizer.slot_count for step in steps for name in step.variables}
-    slots: dict[str, int] = {}
-    for (name, _), count in counts.items():
-        slots[name] = slots.get(name, 0) + count
-    return ImportedModel(graph, tf_graph, slots, tuple(step.op for step in steps))
+    for name in sorted(set(only or ()) - {op.name for op in graph.operators}):  # says why not
+        Reader(tf_graph, calls, merged, sources).operators([tf_graph.get_operation_by_name(name)])
+    names = [op.name for op in model.graph.get_collection("train_op")]
+    steps = tuple(dict.fromkeys(name for name in names if name in graph))
+    return ImportedModel(graph, tf_graph, steps, noted_tensors(calls, merged))
+
+
+def fetchable_operations(model: Model) -> frozenset[str]:
+    """Names of the operations that a user may fetch, and of the operators that are gradients."""
+    model = without_pipelines(model)
+    initial = {initializer.name for initializer in initializers(model.graph).values()}
+    inside = frozenset().union(*(call.inside for call in model.gradient_calls))
+    inside = inside.union(*(rows.inside for rows in model.merged_rows))
+    placeholders = (op.name for op in model.graph.get_operations() if traits(op).must_be_fed)
+    return frozenset((*_fetchable(model.graph, initial, inside), *_given(model), *placeholders))
+
+
+def storable_variables(model: Model) -> frozenset[str]:
+    """Names of the variables whose shapes are known."""
+    handles = [op for op in model.graph.get_operations() if makes_handle(op)]
+    return frozenset(op.name for op in handles if tf.TensorShape(op.get_attr("shape")).is_fully_defined())
+
+
+def _given(model: Model) -> set[str]:
+    """Names of what devices have in a way of their own."""
+    given = {name for call in model.gradient_calls for one in call.outputs for name in (one.name, indices_of(one))}
+    return given | {
+        name for rows in model.merged_rows for name in (rows.merged_values, rows.merged_indices, *rows.inside)
+    }
 
 
 def load_plan(source: Plan | str | os.PathLike[str], graph: Graph, devices: int, *, runs: bool = True) -> Plan:
@@ -141,39 +181,35 @@ def _read_plan(path: str | os.PathLike[str]) -> Plan:
         raise PlanError(f"find_strategy(option='{os.fspath(path)}'): {error}") from error
 
 
-def _control_inputs(tf_graph: Any, name: str) -> list[str]:
-    return [op.name for op in tf_graph.get_operation_by_name(name).control_inputs]
+def _fetchable(tf_graph: Any, initial: set[str], given: Collection[str]) -> list[str]:
+    """Operations that a user may fetch beside training: all but what initialises, saves, or asks for that.
 
-
-def _fetchable(tf_graph: Any, initializers: set[str]) -> list[str]:
-    """Operations that a user may fetch beside training: all but what initialises, saves, or asks for that."""
+    Nor what is ``given`` in the graph of devices.
+    """
     barred: set[str] = set()
     result = []
     for op in tf_graph.get_operations():
+        if op.name in given:
+            continue
         if (
-            op.name in initializers
+            op.name in initial
             or saves(op)
-            or (op.outputs and takes_handle(op) and not has_rule(op.type))
+            or (op.outputs and takes_handle(op) and not has_rule(op.type) and not is_rewritten(op))
             or any(tensor.op.name in barred for tensor in op.inputs)
             or any(control.name in barred for control in op.control_inputs)
         ):
             barred.add(op.name)
         elif not traits(op).must_be_fed:
             result.append(op.name)
-    only_initial = _feeds_only(tf_graph, initializers)
+    only_initial = _feeds_only(tf_graph, initial)
     return [name for name in result if name not in only_initial]
 
 
-def _feeds_only(tf_graph: Any, initializers: set[str]) -> set[str]:
+def _feeds_only(tf_graph: Any, initial: set[str]) -> set[str]:
     """Operations that nothing but initializers read."""
-    only = set(initializers)
+    only = set(initial)
     for op in reversed(tf_graph.get_operations()):
         consumers = [consumer for tensor in op.outputs for consumer in tensor.consumers()]
         if consumers and not makes_handle(op) and all(consumer.name in only for consumer in consumers):
             only.add(op.name)
     return only
-
-
-def sink_of(tensor_name: str) -> TensorId:
-    """The operator that holds a whole loss or optimizer parameter on every device."""
-    return TensorId(f"{tensor_name}/sink")

@@ -7,18 +7,142 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.mirror.layer import (
-    ONES,
-    ZEROS,
-    checked_rank,
-    known_size,
-    layer_scope,
-    layer_variable,
-    static_bool,
-)
+from tensoropt.api.mirror.layer import Layer, chosen, static_bool
 from tensoropt.errors import GraphError
 
-__all__ = ["batch_normalization"]
+__all__ = ["BatchNormalization", "batch_normalization"]
+
+# The default initializers that TensorFlow's signatures show. They have no state.
+ZEROS = tf.compat.v1.zeros_initializer()
+ONES = tf.compat.v1.ones_initializer()
+
+
+class BatchNormalization(Layer):
+    """``tf.layers.BatchNormalization``; see :func:`batch_normalization`."""
+
+    def __init__(
+        self,
+        axis: Any = -1,
+        momentum: Any = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = ZEROS,
+        gamma_initializer: Any = ONES,
+        moving_mean_initializer: Any = ZEROS,
+        moving_variance_initializer: Any = ONES,
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        renorm: bool = False,
+        renorm_clipping: Any = None,
+        renorm_momentum: float = 0.99,
+        fused: bool | None = None,
+        trainable: bool = True,
+        virtual_batch_size: int | None = None,
+        adjustment: Callable[..., Any] | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """The arguments are those of :func:`batch_normalization`.
+
+        Raises:
+            GraphError: If one is not supported.
+        """
+        del renorm_clipping, renorm_momentum
+        super().__init__(trainable=trainable, name=name, **kwargs)
+        if renorm or virtual_batch_size is not None or adjustment is not None:
+            raise GraphError(
+                f"Layer {self.name!r}: renorm, virtual_batch_size and adjustment are not supported. Leave them out: "
+                "statistics are those of the whole batch."
+            )
+        self.axis = axis
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.center = center
+        self.scale = scale
+        self.beta_initializer = beta_initializer
+        self.gamma_initializer = gamma_initializer
+        self.moving_mean_initializer = moving_mean_initializer
+        self.moving_variance_initializer = moving_variance_initializer
+        self.beta_regularizer = beta_regularizer
+        self.gamma_regularizer = gamma_regularizer
+        self.beta_constraint = beta_constraint
+        self.gamma_constraint = gamma_constraint
+        self.fused = fused
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the variables.
+
+        Raises:
+            GraphError: If an axis does not fit the inputs, or their number of channels is unknown.
+        """
+        shape = tf.TensorShape(input_shape)
+        if shape.rank is None or shape.rank < 2:
+            raise GraphError(f"Layer {self.name!r}: its input must have 2 dimensions or more. Got shape {shape}.")
+        self._channel = _channel_axis(self.axis, shape.rank, self.name)
+        channels = shape.as_list()[self._channel]
+        if channels is None:
+            raise GraphError(
+                f"Layer {self.name!r}: the size of dimension {self._channel} of its input must be known. Got shape "
+                f"{shape}. Give the placeholder a fuller shape."
+            )
+        given = tf.as_dtype(self.dtype or tf.float32)
+        dtype = tf.float32 if given in (tf.float16, tf.bfloat16) else given
+
+        def weight(name: str, initializer: Any, regularizer: Any = None, constraint: Any = None, **kind: Any) -> Any:
+            return self.add_weight(
+                name,
+                (channels,),
+                dtype=dtype,
+                initializer=initializer,
+                regularizer=regularizer,
+                constraint=constraint,
+                **kind,
+            )
+
+        self.gamma = self.beta = None
+        if self.scale:
+            self.gamma = weight("gamma", self.gamma_initializer, self.gamma_regularizer, self.gamma_constraint)
+        if self.center:
+            self.beta = weight("beta", self.beta_initializer, self.beta_regularizer, self.beta_constraint)
+        self.moving_mean = weight("moving_mean", self.moving_mean_initializer, trainable=False)
+        self.moving_variance = weight("moving_variance", self.moving_variance_initializer, trainable=False)
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = False) -> Any:
+        """The normalized inputs; updates of the moving averages join the layer's updates.
+
+        Raises:
+            GraphError: If the fused op is wanted and cannot be used.
+        """
+        channel, dtype = self._channel, self.moving_mean.dtype.base_dtype
+        known = static_bool(training)
+        fusible = inputs.shape.rank == 4 and channel in (1, 3) and dtype == tf.float32
+        if self.fused and not fusible:
+            raise GraphError(
+                f"Layer {self.name!r}: the fused op needs 4 dimensions, channels in dimension 1 or 3, and float32 or "
+                f"16-bit inputs. Got {inputs.dtype.name}{inputs.shape}, axis {self.axis}. Leave fused out."
+            )
+        means, variances = self.moving_mean, self.moving_variance
+        if fusible and known is not None and self.fused is not False:
+            layout = "NHWC" if channel == 3 else "NCHW"
+            outputs, mean, variance = _fused_normalization(
+                inputs, self.beta, self.gamma, means, variances, self.epsilon, layout, known
+            )
+        else:
+            # TensorFlow 1 would fuse inputs of 4 dimensions, and the fused op's variance is the unbiased one.
+            unbiased = fusible and self.fused is not False
+            outputs, mean, variance = _plain_normalization(
+                inputs, self.beta, self.gamma, means, variances, self.epsilon, channel, training, known, unbiased
+            )
+        if known is not False:
+            share = tf.cast(1.0 - self.momentum, dtype)
+            share = chosen(training, share, tf.zeros([], dtype))
+            self.add_update(_update(means, mean, share))
+            self.add_update(_update(variances, variance, share))
+        return outputs
 
 
 def batch_normalization(
@@ -60,11 +184,17 @@ def batch_normalization(
         center: Whether there is an offset ``beta``.
         scale: Whether there is a factor ``gamma``.
         beta_initializer: For ``beta``; the next three for ``gamma`` and the moving averages.
-        beta_regularizer: See :func:`dense`, as the next three and ``trainable``, ``name`` and ``reuse``.
+        beta_regularizer: Function of the variable whose value joins ``REGULARIZATION_LOSSES``.
+        gamma_regularizer: The same.
+        beta_constraint: Function whose value the variable takes after each update.
+        gamma_constraint: The same.
         training: A bool, or a boolean scalar tensor.
+        trainable: Whether optimizers train ``beta`` and ``gamma`` by default, and the moving averages are updated.
+        name: Name of the scope; default ``batch_normalization``, numbered.
+        reuse: Whether to use the variables of an earlier layer of this name; ``AUTO_REUSE`` if there is one.
         renorm: Not supported, with ``renorm_clipping`` and ``renorm_momentum``.
-        fused: Whether to use TensorFlow's fused op, which needs 4 dimensions and a ``training`` known now;
-            default wherever it can be used. Its moving variance is the unbiased one, as in TensorFlow 1.
+        fused: Whether to use TensorFlow's fused op, which needs 4 dimensions; default wherever it can be used. Where
+            only a run knows ``training``, other ops compute the same. Its moving variance is the unbiased one.
         virtual_batch_size: Not supported.
         adjustment: Not supported.
 
@@ -74,58 +204,32 @@ def batch_normalization(
     Raises:
         GraphError: If an argument is not supported or does not fit the inputs.
     """
-    del renorm_clipping, renorm_momentum
-    with layer_scope("batch_normalization", name, reuse) as scope:
-        if renorm or virtual_batch_size is not None or adjustment is not None:
-            raise GraphError(
-                f"Layer {scope!r}: renorm, virtual_batch_size and adjustment are not supported. Leave them "
-                "out: "
-                "statistics are those of the whole batch."
-            )
-        inputs = tf.convert_to_tensor(inputs)
-        rank = checked_rank(inputs, scope, range(2, 9))
-        channel = _channel_axis(axis, rank, scope)
-        dtype = tf.float32 if inputs.dtype in (tf.float16, tf.bfloat16) else inputs.dtype
-        shape = (known_size(inputs, channel, scope),)
-        beta = gamma = None
-        if scale:
-            gamma = layer_variable(
-                "gamma", shape, dtype, gamma_initializer, gamma_regularizer, gamma_constraint, trainable
-            )
-        if center:
-            beta = layer_variable("beta", shape, dtype, beta_initializer, beta_regularizer, beta_constraint, trainable)
-        moving_mean = layer_variable("moving_mean", shape, dtype, moving_mean_initializer, None, None, False)
-        moving_variance = layer_variable(
-            "moving_variance", shape, dtype, moving_variance_initializer, None, None, False
-        )
-        fixed = static_bool(training)
-        fusible = rank == 4 and channel in (1, 3) and dtype == tf.float32
-        if fused and not (fusible and fixed is not None):
-            raise GraphError(
-                f"Layer {scope!r}: the fused op needs 4 dimensions, channels in dimension 1 or 3, float32 "
-                "or 16-bit "
-                f"inputs and a training flag known now. Got {inputs.dtype.name}{inputs.shape}, axis {axis}, "
-                "training "
-                f"{training!r}. Leave fused out."
-            )
-        if fusible and fixed is not None and fused is not False:
-            layout = "NHWC" if channel == 3 else "NCHW"
-            outputs, mean, variance = _fused_normalization(
-                inputs, beta, gamma, moving_mean, moving_variance, epsilon, layout, fixed
-            )
-        else:
-            # TensorFlow 1 would fuse inputs of 4 dimensions, and the fused op's variance is the unbiased one.
-            unbiased = fusible and fused is not False
-            outputs, mean, variance = _plain_normalization(
-                inputs, beta, gamma, moving_mean, moving_variance, epsilon, channel, training, fixed, unbiased
-            )
-        if fixed is not False:
-            share = tf.cast(1.0 - momentum, dtype)
-            if fixed is None:
-                share = tf.where(training, share, tf.zeros([], dtype))
-            _add_update(moving_mean, mean, share)
-            _add_update(moving_variance, variance, share)
-        return outputs
+    layer = BatchNormalization(
+        axis=axis,
+        momentum=momentum,
+        epsilon=epsilon,
+        center=center,
+        scale=scale,
+        beta_initializer=beta_initializer,
+        gamma_initializer=gamma_initializer,
+        moving_mean_initializer=moving_mean_initializer,
+        moving_variance_initializer=moving_variance_initializer,
+        beta_regularizer=beta_regularizer,
+        gamma_regularizer=gamma_regularizer,
+        beta_constraint=beta_constraint,
+        gamma_constraint=gamma_constraint,
+        renorm=renorm,
+        renorm_clipping=renorm_clipping,
+        renorm_momentum=renorm_momentum,
+        fused=fused,
+        trainable=trainable,
+        virtual_batch_size=virtual_batch_size,
+        adjustment=adjustment,
+        name=name,
+        _reuse=reuse,
+        _scope=name,
+    )
+    return layer(inputs, training=training)
 
 
 def _fused_normalization(
@@ -154,7 +258,7 @@ def _plain_normalization(
     epsilon: float,
     channel: int,
     training: Any,
-    fixed: bool | None,
+    known: bool | None,
     unbiased: bool,
 ) -> tuple[Any, Any, Any]:
     """The normalized inputs with the statistics of the batch, by ops of their own."""
@@ -162,16 +266,12 @@ def _plain_normalization(
     wide = tf.cast(inputs, moving_mean.dtype)
     mean, variance = tf.convert_to_tensor(moving_mean), tf.convert_to_tensor(moving_variance)
     batch_mean, batch_variance = mean, variance
-    if fixed is not False:
+    if known is not False:
         axes = [axis for axis in range(rank) if axis != channel]
         batch_mean, batch_variance = tf.nn.moments(wide, axes)
-        if fixed is None:
-            mean = tf.where(training, batch_mean, mean)
-            variance = tf.where(training, batch_variance, variance)
-        else:
-            mean, variance = batch_mean, batch_variance
+        mean, variance = chosen(training, batch_mean, mean), chosen(training, batch_variance, variance)
         if unbiased:
-            count = tf.cast(tf.size(wide) // wide.shape[channel], wide.dtype)
+            count = tf.cast(tf.size(wide) // wide.shape.as_list()[channel], wide.dtype)
             batch_variance = batch_variance * (count / tf.maximum(count - 1, 1))
 
     def along_channel(vector: Any) -> Any:
@@ -185,11 +285,10 @@ def _plain_normalization(
     return tf.cast(outputs, inputs.dtype), batch_mean, batch_variance
 
 
-def _add_update(average: Any, value: Any, share: Any) -> None:
-    """Add ``average -= (average - value) * share`` to the updates that go with a step."""
+def _update(average: Any, value: Any, share: Any) -> Any:
+    """``average -= (average - value) * share``."""
     with tf.name_scope("AssignMovingAvg"):
-        update = average.assign_sub((tf.convert_to_tensor(average) - value) * share, read_value=False)
-    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, update)
+        return average.assign_sub((tf.convert_to_tensor(average) - value) * share, read_value=False)
 
 
 def _channel_axis(axis: Any, rank: int, scope: str) -> int:

@@ -1,132 +1,108 @@
-"""What every layer is made of: its scope, its variables, and the checks of its arguments."""
+"""TensorFlow 1's layers and cells as classes of the mirror: TensorFlow's own, constructed and called in the model.
+
+TensorFlow still brings the code of ``tf.layers`` and ``tf.nn.rnn_cell``, though Keras 3 took away their public names.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+import inspect
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.keras.legacy_tf_layers import base
 
-from tensoropt.api.mirror.lookup import lookup
 from tensoropt.api.mirror.model import current_model
-from tensoropt.errors import GraphError
 
-__all__ = [
-    "ONES",
-    "ZEROS",
-    "checked_rank",
-    "finish",
-    "known_size",
-    "layer_scope",
-    "layer_variable",
-    "pair",
-    "static_bool",
-    "tensorflow_layout",
-    "tensorflow_padding",
-]
-
-#: The default initializers that TensorFlow's signatures show. They have no state.
-ZEROS = tf.compat.v1.zeros_initializer()
-ONES = tf.compat.v1.ones_initializer()
-
-_get_variable = lookup("", "get_variable")
+__all__ = ["Layer", "chosen", "layer_class", "layer_function", "static_bool"]
 
 
-@contextlib.contextmanager
-def layer_scope(kind: str, name: str | None, reuse: Any) -> Iterator[str]:
-    """Enter the layer's variable scope, which is also its ops' name scope; yields the scope's name."""
-    with (
-        current_model().enter(),
-        # Variables to reuse are those of a name: without one, of the first layer of the kind, as in
-        # TensorFlow 1.
-        tf.compat.v1.variable_scope(kind if name is None and reuse else name, default_name=kind, reuse=reuse) as scope,
-    ):
-        yield scope.name
+class _InModel(type):
+    """The type of a mirrored class: constructing it works in the private graph."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        # TensorFlow would advise Keras.
+        with current_model().enter(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return super().__call__(*args, **kwargs)
 
 
-def layer_variable(
-    name: str,
-    shape: Sequence[int],
-    dtype: Any,
-    initializer: Any,
-    regularizer: Any,
-    constraint: Any,
-    trainable: bool,
+class Layer(base.Layer, metaclass=_InModel):
+    """``tf.layers.Layer`` in the model's graph; layers of one's own are made of it as there."""
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in TensorFlow: makes the variables in the first call, and what is computed of the inputs."""
+        with current_model().enter():
+            return super().__call__(inputs, *args, **kwargs)
+
+    def apply(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As a call."""
+        return self(inputs, *args, **kwargs)
+
+    def add_variable(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``add_weight``."""
+        return self.add_weight(*args, **kwargs)
+
+
+def layer_class(
+    twin: Any, parent: type = Layer, *, module: str = "tensoropt.layers", call: Callable[..., Any] | None = None
 ) -> Any:
-    return _get_variable(
-        name,
-        shape=shape,
-        dtype=dtype,
-        initializer=initializer,
-        regularizer=regularizer,
-        constraint=constraint,
-        trainable=trainable,
-    )
+    """TensorFlow's class of layers or cells, as one of ours.
+
+    Args:
+        twin: TensorFlow's.
+        parent: the mirrored class that it descends from.
+        module: where it is public.
+        call: what it computes, in the place of TensorFlow's ``call``.
+    """
+    # Its name is where names of variables come from.
+    own = {"__doc__": twin.__doc__, "__module__": module, **({} if call is None else {"call": call})}
+    made: Any = _InModel(twin.__name__, (parent, twin), own)
+    made.__signature__ = inspect.signature(twin.__init__)
+    return made
 
 
-def finish(outputs: Any, activation: Any, activity_regularizer: Any, scope: str) -> Any:
-    """The activated outputs; their regularization joins the collection of losses."""
-    if isinstance(activation, str):
-        known = getattr(tf.nn, activation, None)
-        if known is None:
-            raise GraphError(f"Layer {scope!r}: tf.nn has no activation {activation!r}. Pass a function.")
-        activation = known
-    if activation is not None:
-        outputs = activation(outputs)
-    if activity_regularizer is not None:
-        loss = activity_regularizer(outputs)
-        loss = loss / tf.cast(tf.shape(outputs)[0], loss.dtype)
-        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.REGULARIZATION_LOSSES, loss)
-    return outputs
+def layer_function(layer: Callable[..., Any], twin: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a layer and calls it: ``tf.layers.dense`` for ``tf.layers.Dense``.
+
+    Args:
+        layer: the class.
+        twin: TensorFlow's function, whose signature counts.
+    """
+    signature = inspect.signature(twin)
+    has_variables = "reuse" in signature.parameters
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        inputs = arguments.pop("inputs")
+        at_call = {"training": arguments.pop("training")} if "training" in arguments else {}
+        if has_variables:
+            arguments["_reuse"] = arguments.pop("reuse", None)
+            arguments["_scope"] = arguments.get("name")
+        return layer(**arguments)(inputs, **at_call)
+
+    call.__name__ = call.__qualname__ = twin.__name__
+    call.__module__, call.__doc__ = "tensoropt.layers", twin.__doc__
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
 
 
-def checked_rank(inputs: Any, scope: str, allowed: Sequence[int]) -> int:
-    rank = inputs.shape.rank
-    if rank not in allowed:
-        wanted = f"{allowed[0]}" if len(allowed) == 1 else f"{allowed[0]} to {allowed[-1]}"
-        raise GraphError(
-            f"Layer {scope!r}: its input must have {wanted} dimensions. Got {inputs.name!r} of shape {inputs.shape}."
-        )
-    return int(rank)
-
-
-def known_size(inputs: Any, axis: int, scope: str) -> int:
-    size = inputs.shape[axis]
-    if size is None:
-        raise GraphError(
-            f"Layer {scope!r}: the size of dimension {axis} of its input must be known. Got shape "
-            f"{inputs.shape}. "
-            "Give the placeholder a fuller shape."
-        )
-    return int(size)
-
-
-def pair(value: Any, what: str, scope: str) -> list[int]:
-    values = [value, value] if isinstance(value, int) else list(value)
-    if len(values) != 2 or any(int(each) != each or each < 1 for each in values):
-        raise GraphError(f"Layer {scope!r}: {what} must be one or two integers of at least 1. Got {value!r}.")
-    return [int(each) for each in values]
-
-
-def tensorflow_padding(padding: str, scope: str) -> str:
-    if padding.upper() not in ("VALID", "SAME"):
-        raise GraphError(f"Layer {scope!r}: padding must be 'valid' or 'same'. Got {padding!r}.")
-    return padding.upper()
-
-
-def tensorflow_layout(data_format: str, scope: str) -> str:
-    layouts = {"channels_last": "NHWC", "channels_first": "NCHW"}
-    if data_format not in layouts:
-        raise GraphError(
-            f"Layer {scope!r}: data_format must be 'channels_last' or 'channels_first'. Got {data_format!r}."
-        )
-    return layouts[data_format]
-
-
-def static_bool(training: Any) -> bool | None:
+def static_bool(flag: Any) -> bool | None:
     """The flag's value, or None if only the run knows it."""
-    if isinstance(training, tf.Tensor | tf.Variable):
-        value = tf.get_static_value(training)
+    if isinstance(flag, tf.Tensor | tf.Variable):
+        value = tf.get_static_value(flag)
         return None if value is None else bool(value)
-    return bool(training)
+    return bool(flag)
+
+
+def chosen(flag: Any, one: Any, other: Any) -> Any:
+    """``one`` where the flag is true, ``other`` where it is not, whether or not it is known before a run.
+
+    TensorFlow 1 takes a branch of the graph for a flag that only a run knows. Selecting one of two tensors gives the
+    same value, and devices can split both.
+    """
+    known = static_bool(flag)
+    if known is None:
+        return tf.where(flag, one, other)
+    return one if known else other

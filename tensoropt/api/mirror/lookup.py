@@ -20,6 +20,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from tensoropt import errors
 from tensoropt.api.mirror.loading import load_tensorflow
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.mirror.namespaces import (
@@ -46,8 +47,8 @@ class MirrorNamespace(types.ModuleType):
     Invariants: a name gives the same object every time.
     """
 
-    def __init__(self, path: str) -> None:
-        name = f"tensoropt.{path}"
+    def __init__(self, path: str, *, name: str | None = None) -> None:
+        name = name or f"tensoropt.{path}"
         super().__init__(name, f"The mirror of ``tf.{path}``; every call builds in tensoropt's private graph.")
         self.__spec__ = ModuleSpec(name, loader=None)
         self.__package__ = "tensoropt"
@@ -73,7 +74,14 @@ def register_namespaces(package: dict[str, Any]) -> None:
         package: The globals of the ``tensoropt`` package.
     """
     for path in NAMESPACES:
-        package[path] = sys.modules[f"tensoropt.{path}"] = _namespace(path)
+        sys.modules[f"tensoropt.{path}"] = _namespace(path)
+        if "." not in path:
+            package[path] = _namespace(path)
+    # What scripts import as tf, ``tensorflow.compat.v1``, has the names of the package itself.
+    version_1 = MirrorNamespace("", name="tensoropt.compat.v1")
+    # Scripts catch TensorFlow's errors (OutOfRangeError) by the module that has the package's own.
+    errors.__dict__["__getattr__"] = functools.partial(lookup, "errors")
+    package["compat"].v1 = sys.modules["tensoropt.compat.v1"] = version_1
 
 
 def _namespace(path: str) -> MirrorNamespace:
@@ -112,6 +120,8 @@ def _find(path: str, dotted: str, name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     if not path and importlib.util.find_spec(f"tensoropt.{name}") is not None:
         return importlib.import_module(f"tensoropt.{name}")
+    if dotted in NAMESPACES:
+        return _namespace(dotted)
     if dotted in UNSUPPORTED:
         raise UnsupportedError(f"tensoropt.{dotted}: tf.{dotted} is not supported by tensoropt. {UNSUPPORTED[dotted]}")
     twin = tensorflow_twin(dotted)
@@ -151,7 +161,7 @@ def _twin_modules(path: str) -> list[Any]:
     load_tensorflow()
     import tensorflow as tf
 
-    if path == "layers":  # Keras 3 took them away; ours stand alone.
+    if path in ("layers", "nn.rnn_cell"):  # Keras 3 took them away; ours stand alone.
         return []
     roots = [tf.compat.v1] if path.partition(".")[0] in VERSION_1_ONLY else [tf.compat.v1, tf]
     modules = []
@@ -172,9 +182,9 @@ def names(path: str) -> list[str]:
     found = {own.rpartition(".")[2] for own in OWN if own.rpartition(".")[0] == path}
     for module in _twin_modules(path):
         found.update(name for name in dir(module) if not name.startswith("_"))
-    if not path:
-        found.update(NAMESPACES)
     prefix = f"{path}." if path else ""
+    below = [name.removeprefix(prefix) for name in NAMESPACES if name.startswith(prefix)]
+    found.update(name for name in below if "." not in name)
     return sorted(name for name in found if prefix + name in OWN or prefix + name not in UNSUPPORTED)
 
 
@@ -217,7 +227,9 @@ class _ContextClass(type):
 
     def __getattr__(cls, name: str) -> Any:
         value = getattr(cls._twin, name)
-        return _wrap(value, name, cls.__module__) if inspect.ismethod(value) and not name.startswith("_") else value
+        static = isinstance(inspect.getattr_static(cls._twin, name), staticmethod)
+        builds = (static or inspect.ismethod(value)) and not name.startswith("_")
+        return _wrap(value, name, cls.__module__) if builds else value
 
     def __dir__(cls) -> list[str]:
         return sorted({*super().__dir__(), *dir(cls._twin)})

@@ -35,7 +35,7 @@ def softmax_cross_entropy(labels: Any, logits: Any, name: str | None = None) -> 
         _check(labels, logits, scope)
         dtype = logits.dtype
         precise = tf.cast(logits, tf.float32) if dtype in (tf.float16, tf.bfloat16) else logits
-        classes = logits.shape[-1]
+        classes = logits.shape.as_list()[-1]
         flat = precise if precise.shape.rank == 2 else tf.reshape(precise, [-1, classes])
         if labels.shape.rank == logits.shape.rank:
             targets = tf.cast(tf.stop_gradient(labels), flat.dtype)
@@ -54,7 +54,7 @@ def _check(labels: Any, logits: Any, scope: str) -> None:
     rank = logits.shape.rank
     if not logits.dtype.is_floating:
         raise GraphError(f"{subject}: logits must be floating point. {got} Cast them.")
-    if rank is None or rank < 2 or logits.shape[-1] is None:
+    if rank is None or rank < 2 or logits.shape.as_list()[-1] is None:
         raise GraphError(
             f"{subject}: logits need 2 or more dimensions and a known number of classes. {got} "
             "Give the placeholder or variable behind them a shape."

@@ -1,166 +1,111 @@
-"""The model under construction: a private TensorFlow graph and the training steps recorded on it.
+"""The model under construction: a private TensorFlow graph and the differentiations recorded on it.
 
 The private graph is only ever *described*: no session runs it as a whole and no variable of it is allocated,
 so it may hold more than any machine's memory. It is created on the first mirrored call and then becomes the
 calling thread's default graph (TensorFlow's graph mode) until :func:`reset_default_graph` replaces it or
 :func:`leave_graph` returns the thread to what it was. That is why operators (``a + b``) and plain ``tf.``
 calls on its tensors work outside any ``with`` block. Each thread enters it on its own first mirrored call.
+
+A graph that a script makes itself (``tensoropt.Graph()``) is a model of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+import weakref
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from tensoropt.errors import GraphError, SessionError
+from tensoropt.api.mirror.shapes import give_sizes_values
+from tensoropt.errors import SessionError
 
-__all__ = ["Model", "OptimizerSpec", "TrainStep", "current_model", "leave_graph", "reset_default_graph"]
-
-#: Per kind: the name of TensorFlow's class in ``tf.compat.v1.train`` and the slots it keeps for each
-#: variable.
-_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "gradient_descent": ("GradientDescentOptimizer", ()),
-    "momentum": ("MomentumOptimizer", ("momentum",)),
-    "adam": ("AdamOptimizer", ("m", "v")),
-    "adagrad": ("AdagradOptimizer", ("accumulator",)),
-    "rmsprop": ("RMSPropOptimizer", ("rms", "momentum")),
-}
+__all__ = [
+    "GradientCall",
+    "GradientOutput",
+    "MergedRows",
+    "Model",
+    "begin_model",
+    "current_model",
+    "leave_graph",
+    "model_to_plan",
+    "reset_default_graph",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizerSpec:
-    """An optimizer as data.
+class GradientOutput:
+    """One gradient of a :class:`GradientCall`.
 
     Attributes:
-        kind: ``gradient_descent``, ``momentum``, ``adam``, ``adagrad`` or ``rmsprop``.
-        hyperparameters: Pairs of the constructor's argument and its value, in the constructor's order. A
-            value is a number, a bool, or, for one that the graph computes, the name of its tensor
-            (``decay/Mul:0``).
-        name: The optimizer's name, which TensorFlow also gives to its slots.
-
-    Invariants: ``kind`` is known and no hyperparameter is given twice.
+        name: of the operator that it becomes (``gradients/dense/kernel``).
+        source: name of the tensor that it is the gradient of, or of the operation that makes a variable's handle.
+        values: name of the gradient's tensor; of its rows, if it is given as rows (``tf.IndexedSlices``).
+        indices: name of the tensor that says which rows these are; None for a whole gradient.
     """
 
-    kind: str
-    hyperparameters: tuple[tuple[str, float | bool | str], ...]
     name: str
-
-    def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise GraphError(
-                f"Optimizer {self.name!r}: kind {self.kind!r} is unknown. Use one of {', '.join(sorted(_KINDS))}."
-            )
-        keys = [key for key, _ in self.hyperparameters]
-        if len(keys) != len(set(keys)):
-            raise GraphError(f"Optimizer {self.name!r}: a hyperparameter is given twice. Got {keys}. Give each once.")
-
-    @property
-    def slot_names(self) -> tuple[str, ...]:
-        """The tensors of a variable's own shape that the optimizer keeps for each variable."""
-        slots = _KINDS[self.kind][1]
-        return (*slots, "mg") if dict(self.hyperparameters).get("centered") else slots
-
-    @property
-    def slot_count(self) -> int:
-        """How many tensors of a variable's own shape the optimizer keeps for each variable."""
-        return len(self.slot_names)
-
-    @property
-    def tensors(self) -> dict[str, str]:
-        """The hyperparameters that the graph computes: argument to tensor name."""
-        return {key: value for key, value in self.hyperparameters if isinstance(value, str)}
-
-    def build(self, tf: Any, hyperparameters: Mapping[str, Any] | None = None) -> Any:
-        """Make TensorFlow's own optimizer, to be used in a local graph.
-
-        Args:
-            tf: The ``tensorflow`` module.
-            hyperparameters: Values that replace the recorded ones; needed for each of :attr:`tensors`, where
-                it is the local graph's tensor.
-
-        Returns:
-            A ``tf.compat.v1.train.Optimizer``.
-
-        Raises:
-            GraphError: If a computed hyperparameter has no local tensor, or one is given that is not in the
-                spec.
-        """
-        given = dict(hyperparameters or {})
-        arguments: dict[str, Any] = dict(self.hyperparameters)
-        unknown = sorted(given.keys() - arguments.keys())
-        if unknown:
-            raise GraphError(
-                f"Optimizer {self.name!r}: it has no hyperparameter {', '.join(unknown)}. "
-                f"Give only {', '.join(arguments)}."
-            )
-        missing = sorted(self.tensors.keys() - given.keys())
-        if missing:
-            raise GraphError(
-                f"Optimizer {self.name!r}: {', '.join(missing)} is computed by the graph (tensor "
-                f"{', '.join(self.tensors[key] for key in missing)}), so build needs the local graph's "
-                "tensor for it. "
-                f"Got {sorted(given)}."
-            )
-        return getattr(tf.compat.v1.train, _KINDS[self.kind][0])(**{**arguments, **given}, name=self.name)
+    source: str
+    values: str
+    indices: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TrainStep:
-    """One call of ``minimize``: what a run of its operation trains.
+class GradientCall:
+    """One differentiation: losses, what they are differentiated by, and the tensors that TensorFlow made for it.
 
     Attributes:
-        op: Name of the operation that ``minimize`` returned. It does nothing in the private graph; its
-            control inputs are the operations that must run before the step.
-        loss: Name of the loss tensor (``loss:0``).
-        variables: Names of the variables trained (``dense/kernel``), each reachable from the loss, in the
-            order of ``var_list``.
-        gradients: Names of the gradients' handles, one for each variable.
-        optimizer: The optimizer as data.
-        optimizer_index: Equal for steps of one optimizer object, which share its slots.
-        global_step: Name of the variable that a step adds 1 to, if any.
-
-    Invariants: at least one variable, none twice, and as many gradients as variables.
+        losses: names of the scalars whose sum is differentiated.
+        outputs: the gradients that there are.
+        stopped: names of tensors that count as constants.
+        inside: names of the operations that TensorFlow made. Devices have their own in the place of them.
     """
 
-    op: str
-    loss: str
-    variables: tuple[str, ...]
-    gradients: tuple[str, ...]
-    optimizer: OptimizerSpec
-    optimizer_index: int = 0
-    global_step: str | None = None
+    losses: tuple[str, ...]
+    outputs: tuple[GradientOutput, ...]
+    stopped: tuple[str, ...]
+    inside: frozenset[str]
 
-    def __post_init__(self) -> None:
-        if not self.variables or len(set(self.variables)) != len(self.variables):
-            raise GraphError(
-                f"Train step {self.op!r}: a step trains at least one variable and each once. Got "
-                f"{self.variables}. "
-                "Give var_list distinct variables that the loss depends on."
-            )
-        if len(self.gradients) != len(self.variables):
-            raise GraphError(
-                f"Train step {self.op!r}: there must be one gradient for each of the {len(self.variables)} "
-                "variables. "
-                f"Got {len(self.gradients)}. Pass what compute_gradients returned."
-            )
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """Rows of a gradient of which those with equal indices were added up.
+
+    Attributes:
+        values: name of the tensor of the rows before.
+        indices: name of the tensor of their indices.
+        merged_values: name of the operation that gives the rows after.
+        merged_indices: name of the operation that gives their indices.
+        inside: names of the operations that TensorFlow made for it.
+    """
+
+    values: str
+    indices: str
+    merged_values: str
+    merged_indices: str
+    inside: frozenset[str]
 
 
 class Model:
-    """The private graph with the training steps recorded on it.
+    """The private graph with the differentiations recorded on it.
 
-    Invariants: a step's names are names of this model's graph; the graph's root variable scope makes resource
+    Invariants: a call's names are names of this model's graph; the graph's root variable scope makes resource
     variables, whatever TensorFlow's global setting is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Any = None) -> None:
+        """Begins a model.
+
+        Args:
+            graph: an empty ``tf.Graph`` to build in; by default one that is made on first use.
+        """
         self._graph: Any = None
-        self._train_steps: dict[str, TrainStep] = {}
+        if graph is not None:
+            self._take(graph)
+        self._gradient_calls: list[GradientCall] = []
+        self._merged_rows: list[MergedRows] = []
         self._lock = threading.Lock()
-        self._optimizers = 0
 
     @property
     def graph(self) -> Any:
@@ -170,11 +115,21 @@ class Model:
 
             with self._lock:
                 if self._graph is None:
-                    graph = tf.Graph()
-                    with graph.as_default():
-                        tf.compat.v1.get_variable_scope().set_use_resource(True)
-                    self._graph = graph
+                    self._take(tf.Graph())
         return self._graph
+
+    def _take(self, graph: Any) -> None:
+        import tensorflow as tf
+
+        give_sizes_values()
+        with graph.as_default():
+            tf.compat.v1.get_variable_scope().set_use_resource(True)
+        self._graph = graph
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was built."""
+        return self._graph is None or not self._graph.get_operations()
 
     @property
     def seed(self) -> int | None:
@@ -186,30 +141,24 @@ class Model:
         self.graph.seed = seed
 
     @property
-    def train_steps(self) -> tuple[TrainStep, ...]:
-        """Every recorded step, in the order of the calls."""
-        return tuple(self._train_steps.values())
+    def gradient_calls(self) -> tuple[GradientCall, ...]:
+        """Every differentiation, in the order of the calls."""
+        return tuple(self._gradient_calls)
 
-    def train_step(self, op: str) -> TrainStep | None:
-        """The step whose operation is called ``op``, if there is one."""
-        return self._train_steps.get(op)
-
-    def add_train_step(self, step: TrainStep) -> None:
-        """Record a step.
-
-        Raises:
-            GraphError: If a step of this operation is already recorded.
-        """
+    def add_gradient_call(self, call: GradientCall) -> None:
+        """Records a differentiation."""
         with self._lock:
-            if step.op in self._train_steps:
-                raise GraphError(f"Train step {step.op!r}: an operation can be recorded once. Give it another name.")
-            self._train_steps[step.op] = step
+            self._gradient_calls.append(call)
 
-    def next_optimizer_index(self) -> int:
-        """A number that no other optimizer of this model has."""
+    @property
+    def merged_rows(self) -> tuple[MergedRows, ...]:
+        """All rows that were merged, in the order of the calls."""
+        return tuple(self._merged_rows)
+
+    def add_merged_rows(self, rows: MergedRows) -> None:
+        """Records that rows were merged."""
         with self._lock:
-            self._optimizers += 1
-            return self._optimizers - 1
+            self._merged_rows.append(rows)
 
     def enter(self) -> AbstractContextManager[Any]:
         """Make the private graph the default for a mirrored call.
@@ -243,6 +192,7 @@ class Model:
 
 _thread = threading.local()
 _model = Model()
+_begun: list[weakref.ref[Model]] = []  # those of graphs that the script makes itself, in order
 
 
 def _entered_graph() -> Any:
@@ -252,8 +202,35 @@ def _entered_graph() -> Any:
 
 
 def current_model() -> Model:
-    """The model that mirrored calls build."""
+    """The model that mirrored calls build: that of the script's own graph where one is the default."""
+    if _begun:
+        from tensorflow.python.framework import ops
+
+        stack = ops._default_graph_stack.stack
+        graph: Any = stack[-1] if stack else None
+        while getattr(graph, "building_function", False):
+            graph = graph.outer_graph
+        own: Model | None = getattr(graph, "tensoropt_model", None)
+        if own is not None:
+            return own
     return _model
+
+
+def begin_model(graph: Any) -> Model:
+    """The model of a graph that the script makes itself, which is to keep it."""
+    model = Model(graph)
+    _begun[:] = [ref for ref in _begun if ref() is not None]
+    _begun.append(weakref.ref(model))
+    return model
+
+
+def model_to_plan() -> Model:
+    """The model that a step of the job is for: the current one or, if it is empty, the last that is not."""
+    current = current_model()
+    if not current.is_empty:
+        return current
+    own = [model for ref in reversed(_begun) if (model := ref()) is not None]
+    return next((model for model in own if not model.is_empty), current)
 
 
 def leave_graph() -> None:
@@ -290,4 +267,5 @@ def reset_default_graph() -> None:
     global _model
     leave_graph()
     _model = Model()
+    _begun.clear()
     _model.enter()

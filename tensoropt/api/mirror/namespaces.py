@@ -17,9 +17,10 @@ __all__ = [
 
 #: Namespaces whose callables are wrapped. Namespaces inside them (``math.special``) are too.
 NAMESPACES = (
-    "audio", "bitwise", "debugging", "dtypes", "graph_util", "image", "initializers", "io", "layers",
-    "linalg", "losses", "manip", "math", "metrics", "nest", "nn", "quantization", "ragged", "random",
-    "raw_ops", "sets", "signal", "sparse", "spectral", "strings", "summary", "train",
+    "audio", "bitwise", "compat", "contrib", "contrib.layers", "contrib.rnn", "data", "debugging",
+    "dtypes", "graph_util", "image", "initializers", "io", "layers", "linalg", "losses", "manip", "math", "metrics",
+    "nest", "nn", "nn.rnn_cell", "quantization", "ragged", "random", "raw_ops", "sets", "signal", "sparse",
+    "spectral", "strings", "summary", "train",
 )  # fmt: skip
 
 #: Namespaces where ``tf.X`` is Keras or needs eager mode, so that only ``tf.compat.v1.X`` is looked at.
@@ -27,15 +28,21 @@ VERSION_1_ONLY = frozenset({"initializers", "layers", "losses", "metrics", "summ
 
 #: Namespaces that build no ops: TensorFlow's own module is handed out.
 PLAIN_NAMESPACES = frozenset(
-    {"compat", "gfile", "io.gfile", "logging", "resource_loader", "sysconfig", "test", "types", "version"}
-)
+    {
+        "app", "compat.v2", "distributions", "flags", "gfile", "io.gfile", "logging", "profiler", "python_io",
+        "resource_loader", "sysconfig", "test", "types", "user_ops", "version",
+    }
+)  # fmt: skip
 
 #: Callables that read or convert Python values; they are handed out unwrapped, so that asking about a value
 #: does not switch the thread to graph mode.
 PLAIN = frozenset(
     {
-        "NoGradient", "NotDifferentiable", "as_dtype", "dimension_at_index", "dimension_value",
-        "dtypes.as_dtype", "get_logger", "get_static_value", "is_symbolic_tensor", "is_tensor",
+        "NoGradient", "NotDifferentiable", "RegisterGradient", "as_dtype", "compat.as_bytes", "compat.as_str",
+        "compat.as_str_any",
+        "compat.as_text", "compat.dimension_at_index", "compat.dimension_value", "compat.forward_compatible",
+        "compat.path_to_str", "dimension_at_index", "dimension_value",
+        "dtypes.as_dtype", "get_default_session", "get_logger", "get_static_value", "is_symbolic_tensor", "is_tensor",
         "load_file_system_library", "load_library", "load_op_library", "make_ndarray", "make_tensor_proto",
         "no_gradient", "register_tensor_conversion_function", "type_spec_from_value",
     }
@@ -46,7 +53,8 @@ PLAIN = frozenset(
 #: default.
 CONTEXT_CLASSES = frozenset(
     {
-        "CriticalSection", "RaggedTensor", "SparseTensor", "TensorArray", "Variable", "name_scope",
+        "CriticalSection", "data.Dataset", "data.FixedLengthRecordDataset", "data.Iterator", "data.TFRecordDataset",
+        "data.TextLineDataset", "RaggedTensor", "SparseTensor", "TensorArray", "Variable", "name_scope",
         "sparse.SparseTensor", "train.ExponentialMovingAverage", "variable_scope",
         *(
             f"linalg.LinearOperator{kind}"
@@ -60,13 +68,19 @@ CONTEXT_CLASSES = frozenset(
     }
 )  # fmt: skip
 
+_GRAPHS = "tensoropt.api.mirror.graphs"
+_MODES = "tensoropt.api.mirror.modes"
+_SUMMARY = "tensoropt.api.session.summary"
+_SESSIONS = "tensoropt.api.session.sessions"
 _TRAIN = "tensoropt.api.mirror.train"
 _RANDOM = "tensoropt.api.mirror.random"
 _LAYERS = "tensoropt.api.mirror.layers"
 _RUNTIME = "tensoropt.api.session.runtime"
 _STRATEGIES = "tensoropt.api.session.finding"
 _OPTIMIZERS = (
-    "AdagradOptimizer", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer", "RMSPropOptimizer",
+    "AdadeltaOptimizer", "AdagradDAOptimizer", "AdagradOptimizer", "AdamOptimizer", "FtrlOptimizer",
+    "GradientDescentOptimizer", "MomentumOptimizer", "ProximalAdagradOptimizer",
+    "ProximalGradientDescentOptimizer", "RMSPropOptimizer",
 )  # fmt: skip
 
 #: Names that are ours: dotted public name to (module, attribute). They win over TensorFlow's.
@@ -76,22 +90,67 @@ OWN: dict[str, tuple[str, str]] = {
     **{
         f"layers.{name}": (_LAYERS, name)
         for name in (
-            "average_pooling2d", "batch_normalization", "conv2d", "dense", "dropout", "embedding", "flatten",
-            "max_pooling2d",
+            "AveragePooling1D", "AveragePooling2D", "AveragePooling3D", "BatchNormalization", "Conv1D", "Conv2D",
+            "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "Dense", "Dropout", "Flatten", "InputSpec", "Layer",
+            "MaxPooling1D", "MaxPooling2D", "MaxPooling3D", "SeparableConv1D", "SeparableConv2D", "average_pooling1d",
+            "average_pooling2d", "average_pooling3d", "batch_normalization", "conv1d", "conv2d", "conv2d_transpose",
+            "conv3d", "conv3d_transpose", "dense", "dropout", "embedding", "flatten", "max_pooling1d",
+            "max_pooling2d", "max_pooling3d", "separable_conv1d", "separable_conv2d",
+        )
+    },
+    **{
+        f"{path}.{name}": ("tensoropt.api.mirror.cells", name)
+        for path in ("nn.rnn_cell", "contrib.rnn")
+        for name in (
+            "BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "GRUCell", "LSTMCell",
+            "LSTMStateTuple", "MultiRNNCell", "RNNCell", "ResidualWrapper",
+        )
+    },
+    **{
+        f"contrib.rnn.{name}": ("tensoropt.api.mirror.recurrent", name)
+        for name in ("static_bidirectional_rnn", "static_rnn")
+    },
+    **{
+        f"contrib.layers.{name}": ("tensoropt.api.mirror.contrib", name)
+        for name in (
+            "avg_pool2d", "batch_norm", "conv2d", "convolution2d", "dropout", "embed_sequence", "flatten",
+            "fully_connected", "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "linear", "max_pool2d",
+            "relu", "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
+        )
+    },
+    **{
+        f"nn.{name}": ("tensoropt.api.mirror.recurrent", name)
+        for name in (
+            "bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn", "static_bidirectional_rnn", "static_rnn",
         )
     },
     **{f"nn.{name}": ("tensoropt.api.mirror.activations", name) for name in ("silu", "swish")},
+    **{f"nn.{name}": ("tensoropt.api.mirror.sampling", name) for name in ("nce_loss", "sampled_softmax_loss")},
+    "nn.embedding_lookup_sparse": ("tensoropt.api.mirror.lookups", "embedding_lookup_sparse"),
     **{
         f"train.{name}": ("tensoropt.api.mirror.schedules", name)
         for name in ("piecewise_constant", "piecewise_constant_decay")
     },
+    "gradients": ("tensoropt.api.mirror.gradients", "gradients"),
+    "report_uninitialized_variables": ("tensoropt.api.mirror.initialization", "report_uninitialized_variables"),
+    **{f"summary.{name}": (_SUMMARY, name) for name in ("FileWriter", "FileWriterCache")},
     "softmax_cross_entropy": ("tensoropt.api.mirror.losses", "softmax_cross_entropy"),
     "set_random_seed": (_RANDOM, "set_random_seed"),
     "random.set_random_seed": (_RANDOM, "set_random_seed"),
     "random.set_seed": (_RANDOM, "set_seed"),
+    "Graph": (_GRAPHS, "Graph"),
+    **{name: (_SESSIONS, name) for name in ("InteractiveSession", "Session")},
+    **{
+        name: (_MODES, name)
+        for name in (
+            "disable_control_flow_v2", "disable_eager_execution", "disable_tensor_equality", "disable_v2_behavior",
+            "disable_v2_tensorshape", "enable_control_flow_v2", "enable_resource_variables", "enable_v2_tensorshape",
+        )
+    },
     "reset_default_graph": ("tensoropt.api.mirror.model", "reset_default_graph"),
     **{name: ("tensoropt.api.session.verify", name) for name in ("reference_losses", "verify")},
     **{name: ("tensoropt.api.session.report", name) for name in ("show_strategy", "strategy_rows")},
+    "train.Saver": ("tensoropt.api.session.saver", "Saver"),
     "compare": ("tensoropt.api.session.compare", "compare"),
     "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
@@ -99,18 +158,18 @@ OWN: dict[str, tuple[str, str]] = {
         name: (_RUNTIME, name)
         for name in (
             # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
-            "Session", "build_execution_graph", "init", "run", "world_rank", "world_size",
+            "build_execution_graph", "init", "run", "world_rank", "world_size",
         )
     },
 }  # fmt: skip
 
 _FEED = "Read and batch the data in Python and pass it through feed_dict."
-_MINIMIZE = "Use tensoropt.train's optimizers: minimize(loss), or compute_gradients and apply_gradients."
+_MINIMIZE = "Use tensoropt.gradients, or the optimizers of tensoropt.train."
 _MODE = "tensoropt always builds a graph of resource variables; leave the call out."
 _SPLIT = "Leave variables whole: find_strategy decides how each one is split."
 _STRATEGY = "Use tensoropt.find_strategy and tensoropt.build_execution_graph, under mpirun."
 _SESSION = "Use tensoropt.Session or tensoropt.run."
-_CHECKPOINT = "Fetch the variables with tensoropt.run and save them with numpy.savez."
+_CHECKPOINT = "Use tensoropt.train.Saver, whose checkpoints plain TensorFlow reads."
 _OPTIMIZER = "Use one of " + ", ".join(f"tensoropt.train.{name}" for name in _OPTIMIZERS) + "."
 _GRADIENT = "Write the function from differentiable ops, or use tensoropt.stop_gradient."
 _LAYER = "Use the layers of tensoropt.layers, or tensoropt.get_variable and ops."
@@ -128,23 +187,20 @@ UNSUPPORTED: dict[str, str] = {
         "Call the Python function directly: mirrored calls build one graph.",
         "function wrap_function autograph",
     ),
-    **_rows(_MINIMIZE, "GradientTape autodiff gradients hessians"),
+    **_rows(_MINIMIZE, "GradientTape autodiff hessians"),
     **_rows(
         _GRADIENT,
-        "custom_gradient grad_pass_through recompute_grad nondifferentiable_batch_function RegisterGradient",
+        "recompute_grad nondifferentiable_batch_function",
     ),
     **_rows(
         _MODE,
-        "disable_control_flow_v2 disable_eager_execution disable_resource_variables disable_tensor_equality "
-        "disable_v2_behavior disable_v2_tensorshape enable_control_flow_v2 enable_eager_execution "
-        "enable_resource_variables enable_tensor_equality enable_v2_behavior enable_v2_tensorshape",
+        "disable_resource_variables enable_eager_execution enable_tensor_equality enable_v2_behavior",
     ),
     **_rows(
-        "There is one private graph; start a new model with tensoropt.reset_default_graph().",
-        "Graph import_graph_def train.import_meta_graph train.export_meta_graph",
+        "Build the model with tensoropt's calls; start a new one with tensoropt.reset_default_graph().",
+        "import_graph_def train.import_meta_graph train.export_meta_graph",
     ),
-    **_rows(_SESSION, "InteractiveSession get_default_session get_session_handle get_session_tensor"),
-    **_rows(_SESSION, "delete_session_tensor"),
+    **_rows(_SESSION, "get_session_handle get_session_tensor delete_session_tensor"),
     **_rows(
         _SPLIT,
         "create_partitioned_variables fixed_size_partitioner min_max_variable_partitioner "
@@ -154,7 +210,7 @@ UNSUPPORTED: dict[str, str] = {
         _FEED,
         "ConditionalAccumulator ConditionalAccumulatorBase FIFOQueue FixedLengthRecordReader IdentityReader "
         "LMDBReader PaddingFIFOQueue PriorityQueue QueueBase RandomShuffleQueue ReaderBase "
-        "SparseConditionalAccumulator TFRecordReader TextLineReader WholeFileReader data lookup python_io "
+        "SparseConditionalAccumulator TFRecordReader TextLineReader WholeFileReader lookup "
         "queue "
         "feature_column sparse.SparseConditionalAccumulator io.PaddingFIFOQueue io.PriorityQueue "
         "io.QueueBase "
@@ -171,22 +227,20 @@ UNSUPPORTED: dict[str, str] = {
         _STRATEGY,
         "distribute dtensor tpu train.SyncReplicasOptimizer train.Server train.replica_device_setter",
     ),
-    **_rows(_LAYER, "keras nn.rnn_cell"),
+    **_rows(_LAYER, "keras"),
+    **_rows(_LAYER, "framework learn legacy_seq2seq seq2seq slim tpu", "contrib."),
+    **_rows(_FEED, "data", "contrib."),
+    **_rows("Use an optimizer of tensoropt.train.", "layers.optimize_loss opt", "contrib."),
     **_rows(
         "Use tensoropt's random ops; their seeds follow tensoropt.set_random_seed.",
         "Generator get_global_generator set_global_generator",
         "random.",
     ),
-    **_rows(
-        _OPTIMIZER,
-        "experimental AdadeltaOptimizer AdagradDAOptimizer FtrlOptimizer ProximalAdagradOptimizer "
-        "ProximalGradientDescentOptimizer sdca_fprint sdca_optimizer sdca_shrink_l1",
-        "train.",
-    ),
+    **_rows(_OPTIMIZER, "experimental sdca_fprint sdca_optimizer sdca_shrink_l1", "train."),
     **_rows(_OPTIMIZER, "optimizers"),
     **_rows(
         _CHECKPOINT,
-        "Checkpoint CheckpointManager CheckpointOptions Saver init_from_checkpoint warm_start",
+        "Checkpoint CheckpointManager CheckpointOptions warm_start",
         "train.",
     ),
     **_rows(_CHECKPOINT, "saved_model"),
@@ -203,6 +257,6 @@ UNSUPPORTED: dict[str, str] = {
     ),
     **_rows(
         _OUTSIDE,
-        "app config distributions experimental flags lite mixed_precision mlir profiler security tools user_ops xla",
+        "config experimental lite mixed_precision mlir security tools xla",
     ),
 }

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.imported_model import ImportedModel
+from tensoropt.api.frontend.initializers import initializers
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.graph.graph import Graph
@@ -37,8 +38,8 @@ def agree_on_nodes(comm: Any, imported: ImportedModel) -> None:
         CollectiveError: on all ranks, naming the variable or the operator, and the ranks.
     """
     nodes = {node.name: node for node in imported.tf_graph.as_graph_def().node}
-    initializers = _initializers(imported.tf_graph)
-    of_variable = {name: _needed(nodes, [initial]) for name, initial in initializers.items() if name in imported.graph}
+    initial = {name: op.inputs[1].op.name for name, op in initializers(imported.tf_graph).items()}
+    of_variable = {name: _needed(nodes, [value]) for name, value in initial.items() if name in imported.graph}
     needed = _needed(nodes, (op.name for op in imported.graph.operators)).union(*of_variable.values())
     differing = _differing(comm, {name: _digest(_numbers(nodes[name])) for name in sorted(needed)})
     if not differing:
@@ -125,12 +126,6 @@ def _numbers(node: Any) -> bytes:
 
 def _digest(data: Any) -> bytes:
     return hashlib.blake2b(data, digest_size=8).digest()
-
-
-def _initializers(graph: Any) -> dict[str, str]:
-    """For each variable the operation that gives its initial value."""
-    with graph.as_default():
-        return {v.op.name: v.initializer.inputs[1].op.name for v in tf.compat.v1.global_variables()}
 
 
 def _needed(nodes: Mapping[str, Any], names: Iterable[str]) -> set[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from tensoropt.api.arguments import check_sizes, listed, where_to_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import ImportedModel
-from tensoropt.api.mirror.model import Model, current_model
+from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.costs import settle_costs
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster import Topology
@@ -42,7 +42,6 @@ def compare(
     batch_size: int | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
-    slots: Mapping[str, int] | None = None,
     overlap: bool = False,
 ) -> Comparison:
     """Which strategy every search and every baseline chooses, and what it is predicted to cost.
@@ -73,7 +72,6 @@ def compare(
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
         costs: see :func:`find_strategy`; a ``Graph`` has analytic ones.
-        slots: of a ``Graph``: for each trained variable, how many tensors of its shape its optimizer keeps.
         overlap: whether simulated times have communication beside computation, and methods by Markov chains that are
             given by name search so; ``tensoropt.Mcmc(…)`` has its own.
 
@@ -101,10 +99,10 @@ def compare(
     with job.step(what):
         chosen = _checked(asked, memory_bytes, batch_size, overlap)
         if isinstance(model, Graph):
-            _check_graph(model, slots, batch_size)
-            planner = Planner(ImportedModel(model, None, dict(slots or {}), ()), feed, Model())
+            _check_graph(batch_size)
+            planner = Planner(ImportedModel(model, None, ()), feed, Model())
         else:
-            _check_loss(model, slots)
+            _check_loss(model)
             job.import_model(batch_size)
             planner = job.planner(feed)
     job.agree_on_model(planner.imported)
@@ -224,40 +222,28 @@ def _finder(method: Any, overlap: Any) -> Finder:
     return finder
 
 
-def _check_graph(graph: Graph, slots: Any, batch_size: int | None) -> None:
+def _check_graph(batch_size: int | None) -> None:
     """Lets arguments through that go with a logical graph."""
     if batch_size is not None:
         raise PlanError(
             f"compare: batch_size is of a model's open placeholders; a Graph has all sizes, got {batch_size}. Leave it "
             "out."
         )
-    variables = [op.name for op in graph.variables()]
-    counts = {} if slots is None else slots
-    right = isinstance(counts, Mapping) and all(
-        name in variables and isinstance(count, int | np.integer) and count >= 0 for name, count in counts.items()
-    )
-    if not right:
-        raise PlanError(
-            f"compare: slots must say of some variables how many tensors an optimizer keeps of each, got {slots!r}. "
-            f"Variables are {', '.join(map(repr, variables)) or 'none'}; give for example {{name: 1}}."
-        )
 
 
-def _check_loss(loss: Any, slots: Mapping[str, int] | None) -> None:
+def _check_loss(loss: Any) -> None:
     """Lets a loss of the model under construction through, or None for the model as it is."""
-    if slots is not None:
-        raise PlanError("compare: slots are of a Graph; a model's optimizers say how many they keep. Leave slots out.")
     if loss is None:
         return
-    built = current_model()
+    built = model_to_plan()
     if getattr(loss, "graph", None) is not built.graph:
         raise GraphError(
             f"compare: model must be a loss of the model under construction, or a logical Graph, got {loss!r}. "
             "Compare before the next reset_default_graph, or leave model out."
         )
-    names = [step.loss for step in built.train_steps]
+    names = [name for call in built.gradient_calls for name in call.losses]
     if getattr(loss, "name", None) not in names:
         raise GraphError(
-            f"compare: nothing minimizes {loss.name!r}; training steps have the losses {names}. Call "
+            f"compare: nothing minimizes {loss.name!r}; there are gradients of {names}. Call "
             "optimizer.minimize(loss) first."
         )

@@ -60,8 +60,7 @@ def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | No
         return  # the search will say so
     with stage("profiling", MEASURING_OPERATORS):
         space = planner.space(topology)
-        optimizers = [step.optimizer for step in planner.model.train_steps]
-        profile = measure_operators(job.comm, guard, topology, space, optimizers, refresh=job.remeasure)
+        profile = measure_operators(job.comm, guard, topology, space, refresh=job.remeasure)
     planner.calibrate(profile)
     job.remeasure = False
 

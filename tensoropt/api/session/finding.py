@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
-from collections.abc import Sequence
-from typing import Any, Literal, overload
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, overload
 
 from tensoropt.api.arguments import NUMBERS, check_sizes, listed, where_to_plan
 from tensoropt.api.find.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
+from tensoropt.api.find.deferred import DeferredPlan, as_plan
 from tensoropt.api.find.device_counts import check_counts, profile
 from tensoropt.api.find.outcome import describe_outcome
-from tensoropt.api.frontend.imported_model import load_plan
+from tensoropt.api.frontend.imported_model import MINI_PARALLELISM, ImportedModel, load_plan
+from tensoropt.api.frontend.placeholders import example_shapes, training_placeholders
+from tensoropt.api.mirror.model import model_to_plan
 from tensoropt.api.session.costs import settle_costs
-from tensoropt.api.session.job import current_job
+from tensoropt.api.session.job import Job, current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
 from tensoropt.search.parallelism import ParallelismProfile
-from tensoropt.search.registry import Options
+from tensoropt.search.registry import Finder, Options
 from tensoropt.stages import announce, came_to, stage
 
 __all__ = ["find_frontier", "find_strategy", "profile_strategies"]
+
+# These end before a run, or change how many ranks feed one.
+_NOT_DEFERRED = (PROFILING, MINI_PARALLELISM)
 
 
 @overload
@@ -31,6 +40,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     memory_bytes: float | None = None,
     topology: Topology | str | None = None,
     batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
@@ -44,6 +54,7 @@ def find_strategy(
     memory_bytes: float | None = None,
     topology: Topology | str | None = None,
     batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
@@ -56,6 +67,7 @@ def find_strategy(
     memory_bytes: float | None = None,
     topology: Topology | str | None = None,
     batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
@@ -63,6 +75,10 @@ def find_strategy(
     """Searches a parallelization strategy for the model built so far.
 
     Rank 0 searches, all ranks get its plan. With ``topology`` it needs neither MPI nor devices.
+
+    Where placeholders leave sizes open, and neither ``batch_size`` nor ``example`` gives them, the search waits for the
+    first training run, which feeds them. What is returned until then goes to ``build_execution_graph``, and has figures
+    only afterwards.
 
     Args:
         option: one of
@@ -83,6 +99,8 @@ def find_strategy(
             hold a plan of 14.5).
         topology: plan for this cluster, or for the preset of this name; by default for the one that ``init`` collected.
         batch_size: size of the first dimension of placeholders that leave it open.
+        example: a whole batch: for placeholders that leave sizes open an array of the shape that will be fed. A
+            placeholder of unknown shape that is not in it, such as a learning rate, is a single number.
         feed: ``data_parallel``: each rank feeds its share of the batch, and the plan counts what it takes to
             bring it where it is needed; ``global``: every rank has the whole batch.
         costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
@@ -110,7 +128,7 @@ def find_strategy(
         InfeasibleError: nothing fits in the memory; the message says what would.
         SessionError: before ``init``, if no topology is given.
     """
-    job = current_job()
+    job, option = current_job(), as_plan(option)
     if isinstance(option, FrontierPoint) and topology is None and option.provenance is not None:
         topology = option.provenance.topology
     where = where_to_plan("find_strategy", topology, job.topology)
@@ -118,17 +136,65 @@ def find_strategy(
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
     what += f"search={getattr(search, 'name', None) or repr(search)})"
+    request = _Request(option, given, named, memory_bytes, topology is None, where, feed, costs, search, what)
     with job.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
         finder = check_search(search, None if given else option, runs=topology is None)
-        imported = job.import_model(batch_size)
-        if given:
-            runs = topology is None
-            return load_plan(option, imported.graph, where.device_count, runs=runs)  # type: ignore[arg-type]
+        if not given and not isinstance(option, FrontierPoint):
+            check_option(str(option))
+        shapes = example_shapes("find_strategy", model_to_plan(), example)
+        opened = training_placeholders(model_to_plan()) if batch_size is None and shapes is None else {}
+        if opened and request.may_wait:
+            deferred = DeferredPlan(named, opened, feed, functools.partial(_find_for_feeds, job, request, finder))
+            announce(f"find_strategy: waits {deferred.waits()}")
+            return cast(Plan, deferred)
+    return _find(job, request, finder, batch_size, shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What ``find_strategy`` was asked for, but for the sizes of what is fed."""
+
+    option: str | os.PathLike[str] | Plan | FrontierPoint
+    given: bool  # whether the option is a plan
+    named: str
+    memory_bytes: float | None
+    runs: bool
+    where: Topology
+    feed: str
+    costs: str | None
+    search: str | Options
+    what: str
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a run will follow, on as many ranks as there are now."""
+        return self.runs and not isinstance(self.option, FrontierPoint) and self.option not in _NOT_DEFERRED
+
+
+def _find_for_feeds(
+    job: Job, request: _Request, finder: Finder, shapes: Mapping[str, Sequence[int]], feed: str
+) -> tuple[Plan, ImportedModel]:
+    """The plan for what is fed."""
+    plan = _find(job, dataclasses.replace(request, feed=feed), finder, None, shapes)
+    return cast(Plan, plan), job.imported_model()
+
+
+def _find(
+    job: Job,
+    request: _Request,
+    finder: Finder,
+    batch_size: int | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+) -> Plan | ParallelismProfile:
+    option, where, what = request.option, request.where, request.what
+    feed, costs, memory_bytes = request.feed, request.costs, request.memory_bytes
+    with job.step(what):
+        imported = job.import_model(batch_size, shapes)
+        if request.given:
+            return load_plan(option, imported.graph, where.device_count, runs=request.runs)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
             feed, costs = _check_point(option, where, feed, costs)
-        else:
-            check_option(str(option))
         planner = job.planner(feed)
     job.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
@@ -160,6 +226,7 @@ def find_frontier(
     topology: Topology | str | None = None,
     *,
     batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
 ) -> Frontier:
@@ -171,6 +238,7 @@ def find_frontier(
     Args:
         topology: search for this cluster, or the preset of this name; by default for the one that ``init`` collected.
         batch_size: size of the first dimension of placeholders that leave it open.
+        example: see :func:`find_strategy`.
         feed: see :func:`find_strategy`.
         costs: see :func:`find_strategy`.
 
@@ -184,7 +252,7 @@ def find_frontier(
     what = f"find_frontier(feed={feed!r})"
     with job.step(what):
         check_sizes("find_frontier", batch_size, None)
-        imported = job.import_model(batch_size)
+        imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
         planner = job.planner(feed)
     job.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
@@ -201,6 +269,7 @@ def profile_strategies(
     price_per_device_hour: float | None = None,
     memory_bytes: float | None = None,
     batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
 ) -> ParallelismProfile:
     """What the model built so far takes on different numbers of devices, without running it.
@@ -215,6 +284,7 @@ def profile_strategies(
         price_per_device_hour: in any unit, for the columns of cost.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
+        example: see :func:`find_strategy`.
         feed: see :func:`find_strategy`.
 
     Raises:
@@ -235,7 +305,7 @@ def profile_strategies(
                 f"profile_strategies: price_per_device_hour must be a number of at least 0, got {price!r}. "
                 "Leave it out to get no costs."
             )
-        imported = job.import_model(batch_size)
+        imported = job.import_model(batch_size, example_shapes("profile_strategies", model_to_plan(), example))
         planner = job.planner(feed)
     job.agree_on_model(imported)
     settle_costs(job, planner, where, None)

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
+from tensoropt.api.find.deferred import DeferredPlan
 from tensoropt.api.find.planner import Planner
-from tensoropt.api.frontend.effects import is_plain_read
 from tensoropt.api.frontend.imported_model import (
     MINI_PARALLELISM,
     ImportedModel,
     check_device_count,
     import_model,
-    sink_of,
+    storable_variables,
 )
-from tensoropt.api.mirror.model import Model, current_model
+from tensoropt.api.frontend.pipelines import Pipelines
+from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.agreement import ValueDigests, agree_on_nodes
+from tensoropt.api.session.deferring import Deferral
+from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_name
+from tensoropt.api.session.pipelines import Piped, PipelineSession
 from tensoropt.api.session.reference import InitialValues
 from tensoropt.api.session.seeds import Seeds, resolve_seeds, with_seeds
+from tensoropt.api.session.session_config import merged_config
+from tensoropt.api.session.variants import Variants
 from tensoropt.cluster import Topology
-from tensoropt.errors import ClusterError, CollectiveError, FeedError, PlanError, SessionError, TensorOptError
-from tensoropt.exec.engines.guard import Guard
+from tensoropt.errors import ClusterError, CollectiveError, PlanError, SessionError, TensorOptError
+from tensoropt.exec.engines.guard import EndedError, Guard
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.engines.watch import current_watch
+from tensoropt.exec.program.checkpoint import set_state, state_of
 from tensoropt.exec.program.executor import Executor
-from tensoropt.exec.program.training import Training
-from tensoropt.graph.registry import traits
+from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.spec import TensorId
 from tensoropt.logs import set_up_logging
 from tensoropt.measure.hardware import collect
@@ -46,6 +52,10 @@ __all__ = ["Job", "current_job"]
 
 _log = logging.getLogger("tensoropt")
 _Value = TypeVar("_Value")
+_NOT_BUILT = (
+    "there is no execution graph yet. Call plan = tensoropt.find_strategy(…) and "
+    "tensoropt.build_execution_graph(plan=plan) first."
+)
 
 
 @dataclass
@@ -64,10 +74,15 @@ class Job:
     seeds: Seeds = field(default_factory=dict)
     left: bool = False
     remeasure: bool = False  # operators too, since init(refresh=True)
+    config: Any = None  # of build_execution_graph
+    session_config: Any = None  # of the script's last session that has one
     _known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     _planner: Planner | None = None
     _running: threading.Lock = field(default_factory=threading.Lock)
-    _initial: InitialValues | None = None  # of what the script has initialized since build_execution_graph
+    deferral: Deferral | None = None  # of the plan, until the first training run
+    variants: Variants | None = None
+    _pipelines: PipelineSession | None = None
+    _initial: list[InitialValues] = field(default_factory=list)  # of what the script has initialized since the build
 
     @property
     def rank(self) -> int:
@@ -149,17 +164,19 @@ class Job:
                 agree_on_nodes(self.comm, imported)
         self.agree("model", imported.graph.fingerprint())
 
-    def import_model(self, batch_size: int | None = None) -> ImportedModel:
+    def import_model(
+        self, batch_size: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> ImportedModel:
         """The current model as it is now, which becomes the one that is planned and built."""
         with stage("import"):
-            imported = self.imported[current_model()] = import_model(current_model(), batch_size)
+            imported = self.imported[model_to_plan()] = import_model(model_to_plan(), batch_size, shapes=shapes)
             graph = imported.graph
             came_to(f"{len(graph.operators)} operators, {len(graph.variables())} of them variables")
         return imported
 
     def imported_model(self) -> ImportedModel:
         """The current model as it was when it was planned last; as it is now if it never was."""
-        return self.imported.get(current_model()) or import_model(current_model())
+        return self.imported.get(model_to_plan()) or import_model(model_to_plan())
 
     def planner(self, feed: str) -> Planner:
         """The planner of the model that was imported last; the one before, with what it found, if nothing changed.
@@ -170,8 +187,8 @@ class Job:
         """
         imported = self.imported_model()
         if self._planner is None or not self._planner.suits(imported, feed):
-            self._planner = Planner(imported, feed, current_model())
-            if not imported.steps and self.rank == 0:
+            self._planner = Planner(imported, feed, model_to_plan())
+            if self.rank == 0 and not imported.graph.after_gradients() & imported.graph.training:
                 _log.warning(
                     "nothing minimizes a loss of the model: what is planned is a step that computes all that can be "
                     "fetched, without gradients. Call optimizer.minimize(loss) first to plan training"
@@ -216,25 +233,73 @@ class Job:
         """
         if self.comm is None:
             self.start(None, False)
+        self.deferral = None
         with stage("build", "build_execution_graph"):
             self._build(plan, imported, collectives, config)
             came_to(f"collectives through '{self.require_executor('build').engine.name}'")
 
-    def _build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
-        model = current_model()
-        if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
-            self._end_surplus_ranks(plan, imported, collectives)
-        executor, seeds = self.make_executor(plan, imported, model, collectives, config)
+    def build_later(self, plan: DeferredPlan, collectives: str) -> None:
+        """Takes a plan that is made at the first training run; until then nothing is built that is not needed.
+
+        Raises:
+            EngineError: collectives that cannot be used here.
+        """
+        if self.comm is None:
+            self.start(None, False)
+        with self.step("build_execution_graph"):
+            check_collectives(collectives)
+        self._close_executor()
+        self.model = model_to_plan()
+        self._known.clear()
+        self._forget_initial()
+        self._begin_pipelines(self.model.graph)
+        self.deferral = Deferral(self, self.model, plan, collectives)
+
+    def _close_executor(self) -> None:
         if self.executor is not None:
             self.executor.close()
             self.executor.engine.close()
-        self.executor, self.model, self.seeds = executor, model, seeds
-        self._known.clear()
-        self._planner = None  # its tables are large, and training needs the memory
+        self.executor = self.variants = None
+
+    def _build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
+        model = model_to_plan()
+        if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
+            self._end_surplus_ranks(plan, imported, collectives)
+        executor, seeds = self.make_executor(plan, imported, model, collectives, config)
+        self._close_executor()
+        self._use(executor, model, imported, seeds)
         self._forget_initial()
         self.initialize()
         # The script's own first initializer gives what TensorFlow's gives: the first random numbers.
         self._forget_initial()
+
+    def _use(self, executor: Executor, model: Model, imported: ImportedModel, seeds: Seeds) -> None:
+        self.executor, self.model, self.seeds = executor, model, seeds
+        self.variants = Variants(self, model, imported, executor)
+        self._known.clear()
+        self._begin_pipelines(model.graph)
+        self._planner = None  # its tables are large, and training needs the memory
+
+    def build_for_now(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
+        """As :meth:`build`, of a plan that the one that is waited for will replace."""
+        with stage("build", "build_execution_graph"):
+            self._build(plan, imported, collectives, self.local_config())
+            came_to("variables alone, until the first training run")
+
+    def rebuild(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
+        """Goes on with another plan of the same model, whose variables get the values that they have now."""
+        old, model = self.require_executor("run"), self.model or model_to_plan()
+        with stage("build", "build_execution_graph"):
+            executor, _ = self.make_executor(plan, imported, model, collectives, self.local_config(), self.more_seeds())
+            initialized = old.initialized
+            kept = [name for name in executor.variables if name in initialized]
+            executor.set_variables(lambda name: old.run([TensorId(name)])[0], kept)
+            set_state(executor, state_of(old))
+            made_since = [name for name in executor.variables if name not in old.variables]
+            self._close_executor()
+            self._use(executor, model, imported, self.seeds)
+            self.initialize(made_since)
+            came_to(f"collectives through '{executor.engine.name}'")
 
     def _end_surplus_ranks(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
         """Goes on with as many ranks as the plan has devices, which are the cluster's first as the ranks are the job's.
@@ -248,10 +313,7 @@ class Job:
             check_collectives(collectives)
             plan.check(imported.graph)
         self._agree_on(plan, imported)
-        if self.executor is not None:  # its collectives are those of all ranks
-            self.executor.close()
-            self.executor.engine.close()
-            self.executor = None
+        self._close_executor()  # its collectives are those of all ranks
         if self.guard is not None:
             self.guard.close()
             self.guard = None
@@ -297,193 +359,283 @@ class Job:
         self._agree_on(plan, imported)
         engine = make_engine(collectives, plan.mesh.shape)
         if seeds is None:
-            drawn = int.from_bytes(os.urandom(3), "big") + 1 if self.rank == 0 else None
-            seeds = resolve_seeds(imported.tf_graph, int(self.comm.bcast(drawn, root=0)))
+            seeds = resolve_seeds(model.graph, self._draw_seed())
         executor = Executor(
             with_seeds(imported.graph, seeds),
             plan,
             engine,
-            trainings(model, imported),
             agree=self.agree,
             guard=self.guard,
             config=config,
         )
         return executor, seeds
 
-    def initialize(self, names: Collection[str] | None = None) -> None:
-        """Gives variables their initial values; to all of them, by default, and then optimizers empty slots."""
+    def initialize(self, names: Collection[str] | None = None, feeds: Mapping[str, Any] | None = None) -> None:
+        """Gives variables their initial values.
+
+        Args:
+            names: of the variables; by default all but those whose initial value the script has yet to feed.
+            feeds: what is fed to their initializers, by the tensor's name.
+        """
         executor, model = self.require_executor("global_variables_initializer"), self.model
         if model is None:
             raise SessionError("The job has no model; call build_execution_graph first.")
-        chosen = [name for name in executor.variables if names is None or name in names]
+        missing = {*(names or ())} - executor.variables.keys()
+        made_since = missing & storable_variables(model) if missing else missing
+        if made_since and self.variants is not None:
+            self.variants.add_variables(made_since)
         digests: ValueDigests | None = None
         with self.step("giving variables their initial values"):
-            if self._initial is None:
-                self._initial = InitialValues(model.graph, self.seeds)
-            self._initial.begin(chosen)
-            digests = ValueDigests(self._initial) if self.size > 1 else None
-            executor.set_variables(digests or self._initial, chosen)
-            if len(chosen) == len(executor.variables):
-                executor.reset_optimizers()
+            sources = self._initial_sources(model, executor.variables if names is None else names)
+            if names is None:
+                names = [name for name in executor.variables if not sources[name].waits_for_feeds(name)]
+            chosen = [name for name in executor.variables if name in names]
+            for source in self._initial:
+                source.begin([name for name in chosen if sources[name] is source], feeds)
+
+            def initial(name: str) -> np.ndarray:
+                return sources[name](name)
+
+            digests = ValueDigests(initial) if self.size > 1 else None
+            executor.set_variables(digests or initial, chosen)
         if digests is not None:
             with working("comparing initial values"):
                 digests.agree(self.comm, executor.graph)
 
+    def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues]:
+        """What gives variables their initial values: whichever copy of the model they were in first."""
+        if not self._initial or not all(any(source.has(name) for source in self._initial) for name in names):
+            self._initial.append(InitialValues(model.graph, self.seeds))
+        last = self._initial[-1]
+        return {name: next((source for source in self._initial if source.has(name)), last) for name in names}
+
+    def _begin_pipelines(self, graph: Any) -> None:
+        """Makes the session of a graph's pipelines, if there is none; before the execution graph they run, too."""
+        if self._pipelines is not None and self._pipelines.graph is graph:
+            return
+        if self.comm is None:
+            self.start(None, False)
+        if self._pipelines is not None:
+            self._pipelines.close()
+        drawn = self.on_rank_0("drawing a seed", lambda: int.from_bytes(os.urandom(3), "big") + 1)
+        self._pipelines = PipelineSession(graph, drawn)
+
     def _forget_initial(self) -> None:
-        if self._initial is not None:
-            self._initial.close()
-            self._initial = None
+        for source in self._initial:
+            source.close()
+        self._initial.clear()
+
+    def _draw_seed(self) -> int:
+        drawn = int.from_bytes(os.urandom(3), "big") + 1 if self.rank == 0 else None
+        return int(self.comm.bcast(drawn, root=0))
+
+    def more_seeds(self) -> Seeds:
+        """The job's seeds, with those of random operators that the script has made since; collective."""
+        base = next((seed for seed, _ in self.seeds.values()), None)
+        graph = (self.model or model_to_plan()).graph
+        found = resolve_seeds(graph, self._draw_seed() if base is None else base)
+        self.seeds = {**found, **self.seeds}
+        return self.seeds
 
     def require_executor(self, what: str) -> Executor:
         """The executor.
 
+        Where the plan waits for the first training run, there is one until then that stores variables.
+
         Raises:
             SessionError: before ``build_execution_graph``.
         """
-        self._require_member(what)
+        self.require_built(what)
+        if self.executor is None and self.deferral is not None:
+            self.deferral.store()
         if self.executor is None:
-            raise SessionError(
-                f"{what}: there is no execution graph yet. Call plan = tensoropt.find_strategy(…) and "
-                "tensoropt.build_execution_graph(plan=plan) first."
-            )
+            raise SessionError(f"{what}: {_NOT_BUILT}")
         return self.executor
 
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
-        """Runs nested fetches; see :func:`tensoropt.run`.
+    def require_built(self, what: str) -> None:
+        """Lets pass what comes after ``build_execution_graph``.
+
+        Raises:
+            SessionError: before it.
+        """
+        self._require_member(what)
+        if self.executor is None and self.deferral is None:
+            raise SessionError(f"{what}: {_NOT_BUILT}")
+
+    def require_topology(self, what: str) -> Topology:
+        """The job's devices.
+
+        Raises:
+            SessionError: before ``init``.
+        """
+        if self.topology is None:
+            raise SessionError(f"{what}: the devices are unknown. Call tensoropt.init() first.")
+        return self.topology
+
+    def local_config(self) -> Any:
+        """What the local session is made by, by now.
+
+        Raises:
+            SessionError: ``build_execution_graph`` and a session say different things.
+        """
+        return merged_config(self.config, self.session_config)
+
+    def configured(self, config: Any) -> Any:
+        """What the local session is made by: the config of ``build_execution_graph``, and that of a session before.
+
+        Raises:
+            SessionError: if they say different things.
+        """
+        merged = merged_config(config, self.session_config)
+        self.config = config
+        return merged
+
+    def configure(self, config: Any) -> None:
+        """Takes the config of a session: for the execution graph that is to be built, or that has not run yet.
+
+        Raises:
+            SessionError: if ``build_execution_graph`` was given one that says something else.
+        """
+        merged = merged_config(self.config, config)
+        if self.executor is not None and config not in (self.session_config, self.config):
+            if not self.executor.configure(merged) and self.rank == 0:
+                _log.warning("Session(config=…) has no effect: the execution graph has run before, by another config")
+        self.session_config = config
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        *,
+        graph: Any = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Runs nested fetches; see :func:`tensoropt.run`, and for the options ``tensoropt.Session.run``.
 
         Threads of the only rank take turns. Those of several ranks would take them in another order on each.
 
         Raises:
             SessionError: with several ranks, if another thread is in a run.
         """
+        with self.turn("run"):
+            return self._run(fetches, feed_dict, graph, options, run_metadata)
+
+    @contextlib.contextmanager
+    def turn(self, what: str) -> Iterator[None]:
+        """What one thread does alone.
+
+        Raises:
+            SessionError: with several ranks, if another thread is in a run.
+        """
         if not self._running.acquire(blocking=self.size == 1):
             error = SessionError(
-                f"run: another thread of rank {self.rank} is in a run. With {self.size} ranks all must take the same "
-                "steps in the same order, which threads do not. Call run from one thread, and let others fill a "
+                f"{what}: another thread of rank {self.rank} is in a run. With {self.size} ranks all must take the "
+                "same steps in the same order, which threads do not. Call run from one thread, and let others fill a "
                 "queue for it."
             )
             with self._running:  # the other ranks hear of it instead of this thread's step
                 if self.guard is not None:
-                    self.guard.meet("run", error)
+                    self.guard.meet(what, error)
             raise error
         try:
-            return self._run(fetches, feed_dict)
+            yield
         finally:
             self._running.release()
 
-    def _run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+    def _run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, graph: Any, options: Any, run_metadata: Any
+    ) -> Any:
         try:
-            executor = self.require_executor("run")
+            self._require_member("run")
+            if self.executor is None and self.deferral is None:
+                self._begin_pipelines(model_to_plan().graph)
+            if graph is not None and self.model is not None and graph is not self.model.graph:
+                raise SessionError(
+                    "Session.run: the session is of another graph than the one that build_execution_graph built. Open "
+                    "it with that graph, Session(graph=…), or build the execution graph of the session's model."
+                )
             resolved = [self._resolved(item) for item in tf.nest.flatten(fetches)]
-            feeds = {self._feed_name(key): value for key, value in (feed_dict or {}).items()}
+            model = self.model or model_to_plan()
+            pipelines = self._piped()
+            feeds = {feed_of(model, key, pipelines): value for key, value in (feed_dict or {}).items()}
+            feeds = {key: value for key, value in feeds.items() if key not in pipelines.inside}
+            given = {tensor_name(key): value for key, value in (feed_dict or {}).items()}
+            wanted = [
+                other for item in resolved for other in (item.others if isinstance(item, Initialize) else (item,))
+            ]
+            unique = list(dict.fromkeys(wanted))
+            piped = [item for item in unique if isinstance(item, Piped)]
+            steps = [item for item in unique if not isinstance(item, Piped)]
+            initialized = {name for item in resolved if isinstance(item, Initialize) for name in item.variables}
+            if steps or initialized:
+                self.require_built("run")
         except Exception as error:
             if self.guard is not None:
                 self.guard.meet("run", error)
             raise
-        initialized = {name for item in resolved if isinstance(item, _Initialize) for name in item.variables}
-        if initialized:
-            self.initialize(initialized)
-        wanted = [item for item in resolved if not isinstance(item, _Initialize)]
-        unique = list(dict.fromkeys(wanted))
-        values = dict(zip(unique, executor.run(unique, feeds), strict=True)) if unique else {}
-        results = [None if isinstance(item, _Initialize) else values[item] for item in resolved]
+        if initialized and not feeds and self.executor is None and self.deferral is not None:
+            self.deferral.initialized.append(initialized)
+        elif initialized:
+            self.initialize(initialized, given)
+            known = self.require_executor("run").graph
+            feeds = {key: value for key, value in feeds.items() if isinstance(key, str) or key.op in known}
+        try:
+            values, elements = self._read(steps, piped, feeds, given)
+            if steps:
+                made = self._values(steps, {**feeds, **elements}, options, run_metadata)
+                values |= dict(zip(steps, made, strict=True))
+        except EndedError as error:
+            raise tf.errors.OutOfRangeError(None, None, str(error)) from error
+        results = [None if isinstance(item, Initialize) else values[item] for item in resolved]
         return tf.nest.pack_sequence_as(fetches, results)
+
+    def _piped(self) -> Pipelines:
+        return Pipelines() if self._pipelines is None else self._pipelines.pipelines
+
+    def _read(
+        self, steps: list[Fetch], piped: list[Piped], feeds: Mapping[Any, Any], given: Mapping[str, Any]
+    ) -> tuple[dict[Any, Any], dict[str, Any]]:
+        """What pipelines give for fetches, and the elements that steps need, by placeholder.
+
+        Raises:
+            tf.errors.OutOfRangeError: at the end of this rank's data, which is that of all ranks.
+            EndedError: nothing but pipelines runs, and the data of another rank have ended.
+        """
+        if self._pipelines is None:
+            return {}, {}
+        elements = self._piped().elements
+        try:
+            runs = self.deferral or self.variants
+            read = runs.read_by(steps, feeds) if runs is not None and elements and steps else ()
+            places = [place for place in elements if place in read]
+            names = [*(item.name for item in piped), *(elements[place].name for place in places)]
+            if not names:
+                return {}, {}
+            with working("reading the input pipeline"):
+                found = self._pipelines.run(names, given)
+        except Exception as error:
+            if self.guard is not None:
+                self.guard.meet("run", error, ended=isinstance(error, tf.errors.OutOfRangeError))
+            raise
+        if not steps and self.guard is not None:
+            self.guard.meet(f"run [{', '.join(names)}] of an input pipeline")
+        return dict(zip(piped, found, strict=False)), dict(zip(places, found[len(piped) :], strict=True))
+
+    def _values(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any], options: Any, run_metadata: Any) -> list[Any]:
+        if self.deferral is not None:
+            self.deferral.prepare(fetches, feeds)
+        if self.variants is None:
+            raise SessionError(f"run: {_NOT_BUILT}")
+        return self.variants.run(fetches, feeds, options, run_metadata)
 
     def _resolved(self, item: Any) -> Any:
         """What the executor calls a fetch; looked up once per object."""
         key = item if isinstance(item, str) else id(item)
         known = self._known.get(key)
         if known is None or known[0] is not item:
-            self._known[key] = known = (item, self._fetch(item))
+            self._known[key] = known = (item, fetch_of(self.model or model_to_plan(), item, self._piped()))
         return known[1]
-
-    def _fetch(self, item: Any) -> Any:
-        model = self.model or current_model()
-        name = item if isinstance(item, str) else getattr(item, "name", None)
-        if name is None:
-            raise SessionError(
-                f"Fetch {item!r}: must be a tensor, a variable or an operation of the model, or the name of one."
-            )
-        graph = None if isinstance(item, str) else getattr(item, "graph", model.graph)
-        if graph not in (None, model.graph):
-            raise SessionError(
-                f"Fetch {item!r}: is of another model than the one that build_execution_graph built. "
-                "Fetch what was made after the last reset_default_graph, or build the other model's graph."
-            )
-        try:
-            # A variable is its read, and what an assignment returns is a read that comes after it.
-            element = model.graph.as_graph_element(item if isinstance(item, tf.Variable) else name)
-        except (KeyError, TypeError, ValueError) as error:
-            raise SessionError(
-                f"Fetch {item!r}: the model has no such tensor, variable or operation. Use 'name:0' for an output of "
-                "an operation and 'name' for the operation."
-            ) from error
-        if isinstance(element, tf.Operation):
-            variables = _initializes(element) if traits(element).is_group else frozenset()
-            return _Initialize(variables) if variables else element.name
-        if is_plain_read(element.op, {}):
-            return TensorId(element.op.inputs[0].op.name)
-        return TensorId(element.op.name, element.value_index)
-
-    def _feed_name(self, key: Any) -> str:
-        if isinstance(key, str):
-            return key.split(":")[0]
-        if not isinstance(key, tf.Tensor) or not traits(key.op).is_input:
-            raise FeedError(f"Feed {key!r}: only placeholders can be fed. Make one with tensoropt.placeholder.")
-        if self.model is not None and key.graph is not self.model.graph:
-            raise FeedError(
-                f"Feed {key!r}: is of another model than the one that build_execution_graph built. "
-                "Feed what was made after the last reset_default_graph, or build the other model's graph."
-            )
-        return str(key.op.name)
-
-
-@dataclass(frozen=True)
-class _Initialize:
-    """A fetch that gives variables their initial values."""
-
-    variables: frozenset[str]
-
-
-def trainings(model: Model, imported: ImportedModel) -> list[Training]:
-    """The model's training steps as the executor takes them."""
-    result = []
-    for step in model.train_steps:
-        if step.op not in imported.steps:  # made after planning
-            continue
-        marker = imported.tf_graph.get_operation_by_name(step.op)
-        result.append(
-            Training(
-                step.op,
-                sink_of(step.loss).op,
-                step.variables,
-                functools.partial(step.optimizer.build, tf),
-                {argument: sink_of(name) for argument, name in step.optimizer.tensors.items()},
-                step.optimizer_index,
-                step.global_step,
-                tuple(op.name for op in marker.control_inputs),
-            )
-        )
-    return result
-
-
-def _initializes(operation: Any) -> frozenset[str]:
-    """The variables whose initializers a NoOp groups, as ``global_variables_initializer`` does; none if it does not."""
-    with operation.graph.as_default():
-        names = {variable.initializer.name: variable.op.name for variable in tf.compat.v1.global_variables()}
-    found: set[str] = set()
-    pending, seen = [operation], {operation}
-    while pending:
-        # Where variables have devices, TensorFlow groups the groups of each of them.
-        for control in pending.pop().control_inputs:
-            if control.name in names:
-                found.add(names[control.name])
-            elif not traits(control).is_group:
-                return frozenset()
-            elif control not in seen:
-                seen.add(control)
-                pending.append(control)
-    return frozenset(found)
 
 
 _job = Job()

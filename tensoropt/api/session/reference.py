@@ -11,25 +11,54 @@ import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.framework import meta_graph
 
-from tensoropt.api.frontend.effects import only_reads, varies
-from tensoropt.api.mirror.model import Model, TrainStep
+from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
+from tensoropt.api.frontend.initializers import initializers, variables_of
+from tensoropt.api.frontend.pipelines import pipelines_of
+from tensoropt.api.mirror.model import GradientCall, GradientOutput, Model
 from tensoropt.api.session.difference import Expected, largest, tolerance_of
 from tensoropt.api.session.seeds import Seeds, with_seeds_in_meta_graph
 from tensoropt.errors import SessionError
-from tensoropt.exec.program.building import share_slots
-from tensoropt.exec.program.stored import Stored, stored_variables
+from tensoropt.graph.registry import traits
 
-__all__ = ["InitialValues", "Observed", "Reference"]
+__all__ = ["InitialValues", "Observed", "Reference", "whole_gradients"]
 
 
-def _copy(graph: Any, seeds: Seeds) -> Any:
-    """A copy of a ``tf.Graph`` with seeds, whose variables are in its collections."""
+def _copy(graph: Any, seeds: Seeds, calls: Sequence[GradientCall] = ()) -> Any:
+    """A copy of a ``tf.Graph`` with seeds and without devices, whose variables are in its collections.
+
+    What is made of gradients then comes after them, and instead of them reads what may be fed in the place of each.
+    """
     with graph.as_default():  # TensorFlow exports no graph of a thread that is in eager mode
         meta = with_seeds_in_meta_graph(tf.compat.v1.train.export_meta_graph(graph=graph), seeds)
+    inside = frozenset().union(*(call.inside for call in calls))
+    # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it.
+    waits = {name: (name, *call.losses) for call in calls for name in _gradient_tensors(call.outputs)}
+    for node in meta.graph_def.node:
+        node.device = ""  # one that the script names may not be here
+        for position, name in enumerate(node.input):
+            tensor = name if ":" in name or name.startswith("^") else f"{name}:0"
+            if node.name not in inside and tensor in waits:
+                node.input[position] = _fed_for(tensor)
+                node.input.extend(f"^{each.split(':')[0]}" for each in waits[tensor])
+    for name in waits:
+        node = meta.graph_def.node.add(name=_fed_for(name), op=WITH_DEFAULT)
+        node.input.append(name.removesuffix(":0"))
+        tensor = graph.get_tensor_by_name(name)
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
     copy = tf.Graph()
     with copy.as_default():
         meta_graph.import_scoped_meta_graph(meta)
     return copy
+
+
+def _fed_for(name: str) -> str:
+    """The placeholder in the place of a gradient's tensor."""
+    return f"followed/{name.replace(':', '_')}"
+
+
+def _gradient_tensors(outputs: Iterable[GradientOutput]) -> list[str]:
+    return [name for output in outputs for name in (output.values, output.indices) if name is not None]
 
 
 class InitialValues:
@@ -44,24 +73,38 @@ class InitialValues:
 
     def __init__(self, graph: Any, seeds: Seeds) -> None:
         self._graph = _copy(graph, seeds)
-        with self._graph.as_default():
-            self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+        self._initial = {
+            name: self._graph.get_tensor_by_name(initializer.inputs[1].name)
+            for name, initializer in initializers(graph).items()
+        }
         self._session = tf.compat.v1.Session(graph=self._graph)
         self._together: dict[str, list[str]] = {}
         self._values: dict[str, np.ndarray] = {}
-        self.begin(self._variables)
+        self._feeds: dict[str, Any] = {}
+        self.begin(self._initial)
 
-    def begin(self, names: Collection[str]) -> None:
+    def has(self, name: str) -> bool:
+        """Whether a variable was there when this was made."""
+        return name in self._initial
+
+    def waits_for_feeds(self, name: str) -> bool:
+        """Whether the initial value of a variable is computed from what the script feeds to its initializer."""
+        return any(traits(op).must_be_fed for op in _operations(self._initial[name]))
+
+    def begin(self, names: Collection[str], feeds: Mapping[str, Any] | None = None) -> None:
         """Begins to initialize variables, each of which is asked for once; all of them, until it is said.
 
-        Raises:
-            SessionError: one is not in TensorFlow's collection of global variables.
+        Args:
+            names: of the variables.
+            feeds: what is fed to the initializers, by the tensor's name.
         """
         self._values.clear()
+        known = {op.name for op in self._graph.get_operations()} if feeds else set()
+        self._feeds = {name: value for name, value in (feeds or {}).items() if name.split(":")[0] in known}
         self._together = {name: [name] for name in names}
         drawing: dict[str, str] = {}  # a variable that draws it, by operation
         for name in names:
-            for op in sorted(_stateful_ops(self._initial(name))):
+            for op in sorted(op.name for op in _operations(self._initial[name]) if varies(op)):
                 one, other = self._together[name], self._together[drawing.setdefault(op, name)]
                 if one is not other:
                     other += one
@@ -71,47 +114,36 @@ class InitialValues:
         """The whole initial value of a variable.
 
         Raises:
-            SessionError: if it is not in TensorFlow's collection of global variables, or cannot be computed alone.
+            SessionError: if it cannot be computed alone.
         """
         if name in self._values:
             return self._values.pop(name)
         # Variables that start from the same random numbers (a variable and its moving average) come together.
         together = self._together.get(name, [name])
         try:
-            values = self._session.run([self._initial(each) for each in together])
+            values = self._session.run([self._initial[each] for each in together], self._feeds)
         except tf.errors.OpError as error:
             raise SessionError(
                 f"Variable '{name}': its initial value cannot be computed: {error.message}. "
-                "An initial value may not depend on feeds or on other variables."
+                "An initial value may not depend on other variables, and on a placeholder only if that is fed to the "
+                "variable's initializer."
             ) from error
         self._values |= {each: np.asarray(value) for each, value in zip(together, values, strict=True)}
         return self._values.pop(name)
-
-    def _initial(self, name: str) -> Any:
-        if name not in self._variables:
-            raise SessionError(
-                f"Variable '{name}': is not in the collection GLOBAL_VARIABLES, so its initializer is unknown. "
-                "Make it with tensoropt.get_variable."
-            )
-        return self._variables[name].initializer.inputs[1]
 
     def close(self) -> None:
         """Ends the session and frees the copy."""
         self._session.close()
 
 
-def _stateful_ops(tensor: Any) -> set[str]:
-    """Names of the operations that a tensor is computed by and that give something else each time, or may."""
-    found: set[str] = set()
-    pending, seen = [tensor.op], {tensor.op.name}
-    while pending:
-        op = pending.pop()
-        if varies(op):
-            found.add(op.name)
+def _operations(tensor: Any) -> list[Any]:
+    """The operations that a tensor is computed by."""
+    found, seen = [tensor.op], {tensor.op.name}
+    for op in found:
         for other in (*(value.op for value in op.inputs), *op.control_inputs):
             if other.name not in seen:
                 seen.add(other.name)
-                pending.append(other)
+                found.append(other)
     return found
 
 
@@ -135,55 +167,42 @@ class Observed:
 class Reference:
     """The model trained by TensorFlow alone, with the same seeds: the numbers that every plan must give."""
 
-    def __init__(self, model: Model, seeds: Seeds, graph: Any = None) -> None:
-        """Copies the model and adds TensorFlow's own gradients and updates.
+    def __init__(self, model: Model, seeds: Seeds) -> None:
+        """Copies the model.
 
         Args:
             model: the model.
             seeds: of its random operators.
-            graph: the ``tf.Graph`` to copy, if not the model's own (open shapes filled in).
         """
-        self._graph = _copy(model.graph if graph is None else graph, seeds)
-        self._gradients: dict[tuple[str, str], Any] = {}
-        self._updates: dict[str, Any] = {}
-        self._steps = {step.op: step for step in model.train_steps}
-        self._pairs: dict[str, list[tuple[Any, Any]]] = {}
-        self._waits: dict[str, list[Any]] = {}
-        self._followed: dict[str, tuple[list[Any], Any]] = {}
-        self._assigned: dict[str, dict[Stored, Any]] = {}
+        self._graph = _copy(model.graph, seeds, model.gradient_calls)
+        self._elements = {place: tensor.name for place, tensor in pipelines_of(model.graph).elements.items()}
+        self._assigned: dict[str, dict[str, Any]] = {}
         with self._graph.as_default():
-            self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+            self._variables = variables_of(self._graph)
             self._reads = {name: variable.read_value() for name, variable in self._variables.items()}
-            self._optimizers: dict[int, Any] = {}
-            for step in model.train_steps:
-                self._add(step)
             # TensorFlow's remapper fuses what is fetched, such as the sigmoid of a swish, and then does not find it.
             config = tf.compat.v1.ConfigProto()
             config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
             self._session = tf.compat.v1.Session(graph=self._graph, config=config)
-            self._session.run([v.initializer for v in tf.compat.v1.global_variables()])
+            self._session.run([v.initializer for v in variables_of(self._graph).values()])
 
     def run(self, fetches: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Any]:
         """Runs tensors (``name:0``) and operations of the logical graph by name; None for an operation."""
-        values = self._session.run(
-            [self._updates.get(name) or self._graph.as_graph_element(name) for name in fetches], _named(feeds)
-        )
+        values = self._session.run([self._graph.as_graph_element(name) for name in fetches], self._named(feeds))
         return list(values)
 
     def run_step(
-        self, step: str, loss: str, variables: Sequence[str], feeds: Mapping[str, np.ndarray]
+        self, step: str, loss: str, outputs: Sequence[GradientOutput], feeds: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """One training step: the loss and the gradients that it used."""
-        gradients = [self._gradients[step, name] for name in variables]
-        loss_value, values, _ = self._session.run(
-            [self._graph.get_tensor_by_name(loss), gradients, self._updates[step]], _named(feeds)
-        )
-        return np.asarray(loss_value), values
+        """One training step: the loss and the gradients that it used, in the shapes of what they belong to."""
+        shapes = {output.name: self._shape(output) for output in outputs}
+        loss_value, values, _ = self._session.run([loss, _gradient_tensors(outputs), step], self._named(feeds))
+        return np.asarray(loss_value), whole_gradients(outputs, values, shapes)
 
     def run_operators(self, tensors: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Observed]:
         """Values of tensors, with what they are computed from."""
         sources = [_sources(self._graph.get_tensor_by_name(name).op) for name in tensors]
-        values, inputs = self._session.run([list(tensors), sources], _named(feeds))
+        values, inputs = self._session.run([list(tensors), sources], self._named(feeds))
         return [Observed(*found) for found in zip(tensors, values, sources, inputs, strict=True)]
 
     def noise(self, observed: Observed) -> float:
@@ -205,41 +224,42 @@ class Reference:
     def follow_step(
         self,
         step: str,
-        loss: str,
-        variables: Sequence[str],
+        losses: Sequence[str],
+        outputs: Sequence[GradientOutput],
         feeds: Mapping[str, np.ndarray],
         gradients: Sequence[np.ndarray],
-    ) -> tuple[Expected, list[np.ndarray], dict[Stored, float]]:
+    ) -> tuple[list[Expected], list[np.ndarray], dict[str, float]]:
         """One training step whose update is by the gradients of another run, which it follows so.
 
         Rounding would otherwise lead the two runs apart: Adam's first steps are as long for a gradient that is nothing
         but rounding as for any other.
 
         Args:
-            step: the step.
-            loss: the loss tensor's name.
-            variables: the trained variables.
+            step: the operation that applies gradients.
+            losses: names of the losses' tensors.
+            outputs: the gradients that it needs.
             feeds: arrays by placeholder.
-            gradients: whole ones, by which the variables are updated.
+            gradients: the other run's: a value, and where there are any indices, for each of ``outputs``.
 
         Returns:
-            The loss, the gradients that the step has itself, and by variable that the step assigns to the largest of
-            the numbers that the assigned value is made of: a mean of numbers that cancel is all rounding.
+            The losses, the tensors of gradients that the step has itself, and by variable that the step assigns to
+            before, the largest of the numbers that the assigned value is made of: a mean of numbers that cancel is all
+            rounding.
         """
-        if step not in self._followed:
-            self._followed[step] = self._follow(self._steps[step])
-            self._assigned[step] = self._made_of(self._waits[step])
-        fed, update = self._followed[step]
-        sources = _sources(self._graph.get_tensor_by_name(loss).op)
-        value, inputs, own, made_of, _ = self._session.run(
-            [loss, sources, [self._gradients[step, name] for name in variables], self._assigned[step], update],
-            {**_named(feeds), **dict(zip(fed, gradients, strict=True))},
+        if step not in self._assigned:
+            self._assigned[step] = self._made_of(step, outputs)
+        sources = [_sources(self._graph.get_tensor_by_name(loss).op) for loss in losses]
+        names = _gradient_tensors(outputs)
+        followed = {f"{_fed_for(name)}:0": value for name, value in zip(names, gradients, strict=True)}
+        values, inputs, own, made_of, _ = self._session.run(
+            [list(losses), sources, names, self._assigned[step], step], {**self._named(feeds), **followed}
         )
-        return Expected.of(value, self.noise(Observed(loss, value, sources, inputs))), own, made_of
+        seen = [Observed(*found) for found in zip(losses, values, sources, inputs, strict=True)]
+        return [Expected.of(one.value, self.noise(one)) for one in seen], own, made_of
 
-    def stored(self) -> dict[Stored, np.ndarray]:
-        """The values of the variables and of the optimizers' slots."""
-        return self._session.run(stored_variables(self._variables, self._optimizers))
+    def stored(self) -> dict[str, np.ndarray]:
+        """The values of the variables."""
+        return self._session.run(self._reads)
 
     def variable(self, name: str) -> np.ndarray:
         """The value of a variable."""
@@ -249,43 +269,35 @@ class Reference:
         """Ends the session."""
         self._session.close()
 
-    def _add(self, step: TrainStep) -> None:
-        optimizer = self._optimizer(step)
-        variables = [self._variables[name] for name in step.variables]
-        loss = self._graph.get_tensor_by_name(step.loss)
-        marker = self._graph.get_operation_by_name(step.op)
-        # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it.
-        self._waits[step.op] = [*marker.control_inputs, loss]
-        with tf.control_dependencies(list(marker.control_inputs)):
-            pairs = self._pairs[step.op] = optimizer.compute_gradients(loss, variables)
-        update = self._update(step, optimizer, pairs, ())
-        for (gradient, _), name in zip(pairs, step.variables, strict=True):
-            self._gradients[step.op, name] = tf.convert_to_tensor(gradient)
-        # The marker does nothing by itself; what waits for it waits for the step.
-        marker._add_control_input(update)
-        self._updates[step.op] = marker
+    def _named(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Feeds by the names of tensors: elements of pipelines are fed in their own place."""
+        return {self._elements.get(name, f"{name}:0"): value for name, value in feeds.items()}
 
-    def _optimizer(self, step: TrainStep) -> Any:
-        """TensorFlow's optimizer of a step, with the slots of the first one that was made."""
-        tensors = {key: self._graph.get_tensor_by_name(name) for key, name in step.optimizer.tensors.items()}
-        optimizer = step.optimizer.build(tf, tensors)
-        share_slots(self._optimizers.setdefault(step.optimizer_index, optimizer), optimizer)
-        return optimizer
+    def _shape(self, output: GradientOutput) -> tuple[int, ...]:
+        if ":" in output.source:
+            return tuple(self._graph.get_tensor_by_name(output.source).shape.as_list())
+        return tuple(self._variables[output.source].shape.as_list())
 
-    def _update(self, step: TrainStep, optimizer: Any, pairs: Sequence[tuple[Any, Any]], after: Sequence[Any]) -> Any:
-        global_step = None if step.global_step is None else self._variables[step.global_step]
-        with tf.control_dependencies([*self._waits[step.op], *after]):
-            return optimizer.apply_gradients(pairs, global_step=global_step)
-
-    def _made_of(self, waits: Sequence[Any]) -> dict[Stored, Any]:
-        """For each variable that is assigned before, the largest of the numbers that its new value is made of."""
-        pending = [getattr(each, "op", each) for each in waits]
+    def _made_of(self, step: str, outputs: Sequence[GradientOutput]) -> dict[str, Any]:
+        """For each variable that is assigned before gradients are used, the largest of the numbers that its new value
+        is made of."""
+        late: set[Any] = set()
+        reached = [self._graph.get_operation_by_name(_fed_for(name)) for name in _gradient_tensors(outputs)]
+        while reached:
+            op = reached.pop()
+            if op not in late:
+                late.add(op)
+                reached += [consumer for tensor in op.outputs for consumer in tensor.consumers()]
+                reached += op._control_outputs
+        pending = [self._graph.get_operation_by_name(step)]
         seen = set(pending)
         found: dict[str, list[Any]] = {}
         for op in pending:
             before = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
             seen |= before
             pending += sorted(before, key=lambda other: other.name)
+            if op in late:
+                continue
             takes = op.inputs[0].op if op.inputs and op.inputs[0].dtype == tf.resource else None
             if takes is not None and takes.name in self._variables and not only_reads(op):
                 values = [tensor for tensor in op.inputs if tensor.dtype.is_floating]
@@ -296,27 +308,28 @@ class Reference:
                 name: [tf.reduce_max(tf.abs(tf.cast(tensor, tf.float64))) for tensor in tensors]
                 for name, tensors in found.items()
             }
-            return {Stored(name): tf.reduce_max(tensors) for name, tensors in largest_of.items() if tensors}
-
-    def _follow(self, step: TrainStep) -> tuple[list[Any], Any]:
-        """Placeholders of whole gradients, and the step's update by what is fed to them."""
-        fed, pairs = [], []
-        with self._graph.as_default():
-            for gradient, variable in self._pairs[step.op]:
-                given = tf.compat.v1.placeholder(gradient.dtype, variable.shape)
-                fed.append(given)
-                if isinstance(gradient, tf.IndexedSlices):  # optimizers leave the rows alone that it has not
-                    rows = tf.unique(gradient.indices)[0]
-                    pairs.append((tf.IndexedSlices(tf.gather(given, rows), rows, gradient.dense_shape), variable))
-                else:
-                    pairs.append((given, variable))
-            own = [self._gradients[step.op, name] for name in step.variables]
-            update = self._update(step, self._optimizer(step), pairs, own)
-            return fed, tf.group(update, *self._waits[step.op])
+            return {name: tf.reduce_max(tensors) for name, tensors in largest_of.items() if tensors}
 
 
-def _named(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"{name}:0": value for name, value in feeds.items()}
+def whole_gradients(
+    outputs: Sequence[GradientOutput], values: Sequence[Any], shapes: Mapping[str, tuple[int, ...]]
+) -> list[np.ndarray]:
+    """Gradients in the shapes of what they belong to, rows added up.
+
+    Args:
+        outputs: which gradients these are.
+        values: of each, the value, and the indices if it is given as rows.
+        shapes: by the name of a gradient's operator.
+    """
+    remaining = iter(values)
+    found = []
+    for output in outputs:
+        value = np.asarray(next(remaining))
+        if output.indices is not None:
+            rows, value = value, np.zeros(shapes[output.name], value.dtype)
+            np.add.at(value, np.asarray(next(remaining)), rows)
+        found.append(value)
+    return found
 
 
 def _sources(op: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tensoropt.api.find.deferred import as_plan
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge
@@ -37,6 +38,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
     Raises:
         PlanError: if it is no plan, or the plan is for another model.
     """
+    plan = as_plan(plan)
     if not isinstance(plan, Plan):
         raise PlanError(
             f"strategy_rows, show_strategy: plan must be a Plan, got {type(plan).__name__}. Give what find_strategy or "
@@ -84,6 +86,7 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
         plan: for the current model.
         console: where to; standard output by default.
     """
+    plan = as_plan(plan)
     rows = strategy_rows(plan)
     if current_job().rank:
         return

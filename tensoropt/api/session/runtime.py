@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from tensoropt.api.arguments import as_topology
-from tensoropt.api.mirror.model import current_model
+from tensoropt.api.find.deferred import DeferredPlan, as_plan
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster import Topology
-from tensoropt.errors import EngineError, PlanError, SessionError
+from tensoropt.errors import EngineError, PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.parallelism import ParallelismProfile
 
-__all__ = ["Session", "build_execution_graph", "init", "run", "world_rank", "world_size"]
+__all__ = ["build_execution_graph", "init", "run", "world_rank", "world_size"]
 
 _ENGINE = "tensorflow"
 
@@ -57,14 +56,15 @@ def build_execution_graph(
 
     Args:
         engine: what runs the local graph (TensorOpt, listing 1): ``tensorflow``, as there is no other.
-        plan: from :func:`find_strategy`.
+        plan: from :func:`find_strategy`. Where that waits for the first training run, so does this.
         collectives: ``auto``, ``mpi``, ``mpi4py`` or ``horovod``; ``TENSOROPT_COLLECTIVES`` wins.
-        config: ``tf.compat.v1.ConfigProto`` of the local session.
+        config: ``tf.compat.v1.ConfigProto`` of the local session; what a script gives a Session counts too.
 
     Raises:
         EngineError: an unknown engine, or collectives that cannot be used here.
         PlanError: a plan for another graph or device count.
         CollectiveError: if ranks built different models or have different plans.
+        SessionError: if a session of the script has a config that says otherwise.
     """
     job = current_job()
     with job.step("build_execution_graph"):
@@ -78,12 +78,20 @@ def build_execution_graph(
                 "build_execution_graph: plan must be a Plan, got a ParallelismProfile. Start the job with the number "
                 "of ranks that you choose from it, and give what find_strategy('mini_time') returns."
             )
-        if not isinstance(plan, Plan):
-            raise PlanError(
-                f"build_execution_graph: plan must be a Plan, got {plan!r}. Give what find_strategy returned."
-            )
-        imported = job.imported_model()
-    job.build(plan, imported, collectives, config)
+        given: Any = plan
+        deferred = given if isinstance(given, DeferredPlan) and given.plan is None else None
+        if deferred is None:
+            given = as_plan(given)
+            if not isinstance(given, Plan):
+                raise PlanError(
+                    f"build_execution_graph: plan must be a Plan, got {given!r}. Give what find_strategy returned."
+                )
+            imported = job.imported_model()
+        config = job.configured(config)
+    if deferred is not None:
+        job.build_later(deferred, collectives)
+    else:
+        job.build(given, imported, collectives, config)
 
 
 def run(fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
@@ -104,50 +112,3 @@ def run(fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
         FeedError: for a missing feed, or a wrong shape or dtype.
     """
     return current_job().run(fetches, feed_dict)
-
-
-class Session:
-    """``tf.compat.v1.Session`` for a job that has its execution graph.
-
-    Example::
-
-        with tensoropt.Session() as session:
-            session.run(tensoropt.global_variables_initializer())
-            session.run(train_op, feed_dict={...})
-    """
-
-    def __init__(self, target: str = "", graph: Any = None, config: Any = None) -> None:
-        """Takes ``tf.compat.v1.Session``'s arguments; only the defaults have a meaning here.
-
-        Raises:
-            SessionError: for a target or a graph of one's own, or a config, which build_execution_graph takes.
-        """
-        if target or graph not in (None, current_model().graph) or config is not None:
-            raise SessionError(
-                "Session: a target, another graph or a config cannot be given here. The execution graph is the one "
-                "that build_execution_graph made; give it config=… there."
-            )
-        current_job().require_executor("Session")
-
-    @property
-    def graph(self) -> Any:
-        """The logical graph, a ``tf.Graph``."""
-        return current_model().graph
-
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """See :func:`run`."""
-        return run(fetches, feed_dict)
-
-    def close(self) -> None:
-        """Does nothing: the variables live as long as the execution graph."""
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

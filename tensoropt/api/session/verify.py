@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.api.frontend.imported_model import ImportedModel, sink_of
-from tensoropt.api.mirror.model import Model, TrainStep, current_model
+from tensoropt.api.find.deferred import as_plan
+from tensoropt.api.frontend.imported_model import ImportedModel
+from tensoropt.api.frontend.reader import SINK
+from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.difference import Expected, Tolerance, difference, expected_gradients, tolerance_of
 from tensoropt.api.session.job import Job, current_job
-from tensoropt.api.session.reference import InitialValues, Reference
+from tensoropt.api.session.reference import InitialValues, Reference, whole_gradients
 from tensoropt.api.session.seeds import Seeds
 from tensoropt.errors import SessionError, VerificationError
-from tensoropt.exec.program.fetch import Fetch, GradientOf
-from tensoropt.exec.program.stored import Stored
+from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -35,7 +36,7 @@ class Verification:
     """What was compared, and the largest differences.
 
     Differences of losses and gradients are relative to the largest value of the tensor that they are in, those of
-    variables and slots to the largest change of a step (see :mod:`tensoropt.api.session.difference`).
+    variables to the largest change of a step (see :mod:`tensoropt.api.session.difference`).
     """
 
     steps: int
@@ -47,7 +48,7 @@ class Verification:
         return (
             f"{self.steps} steps equal one process's on every rank: largest relative difference of losses "
             f"{self.loss_difference:.2g}, gradients {self.gradient_difference:.2g}, "
-            f"changes of variables and slots {self.variable_difference:.2g}"
+            f"changes of variables {self.variable_difference:.2g}"
         )
 
 
@@ -63,7 +64,7 @@ def verify(
     """Trains a fresh copy of the model by the plan and another by plain TensorFlow on rank 0, and compares.
 
     Compared are, on every rank and after every step, the loss, the gradients, and what the rank stores: its pieces of
-    the variables and of the optimizer's slots. One process's update goes by the gradients of the plan, once these are
+    the variables, those of optimizers too. One process's update goes by the gradients of the plan, once these are
     compared, so that rounding does not lead the two apart. The job's own variables are not touched. All ranks must
     call it.
 
@@ -80,10 +81,11 @@ def verify(
         VerificationError: naming the first operator, gradient, variable or slot that differs, on every rank.
         SessionError: if the model trains nothing, or several steps and none was chosen.
     """
-    job, model = current_job(), current_model()
+    job, model = current_job(), model_to_plan()
     with job.step("verify"):
+        plan = as_plan(plan)
         imported = job.imported_model()
-        step = _step(model, train_op)
+        step = _step(imported, train_op)
         batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
     run = _Run(job, model, imported, plan, step, collectives, tolerance)
     try:
@@ -111,15 +113,15 @@ def reference_losses(loss: Any, train_op: Any, feeds: Iterable[Mapping[Any, Any]
     Raises:
         SessionError: before ``build_execution_graph``.
     """
-    job, model = current_job(), current_model()
+    job, model = current_job(), model_to_plan()
     with job.step("reference_losses"):
         job.require_executor("reference_losses")
-        step = _step(model, train_op)
+        step = _step(job.imported_model(), train_op)
 
     def run() -> list[float]:
         reference = Reference(model, job.seeds)
         try:
-            return [float(reference.run_step(step.op, loss.name, (), _named(batch))[0]) for batch in feeds]
+            return [float(reference.run_step(step, loss.name, (), _named(batch))[0]) for batch in feeds]
         finally:
             reference.close()
 
@@ -148,7 +150,7 @@ class _Run:
         model: Model,
         imported: ImportedModel,
         plan: Plan,
-        step: TrainStep,
+        step: str,
         collectives: str,
         tolerance: float | None,
         seeds: Seeds | None = None,
@@ -156,6 +158,14 @@ class _Run:
         self._job = job
         self._graph = imported.graph
         self._step = step
+        needed = imported.graph.needed_for([step])
+        names = {op.name for op in needed if traits(op).is_gradient}
+        calls = [call for call in model.gradient_calls if names & {output.name for output in call.outputs}]
+        self._losses = list(dict.fromkeys(name for call in calls for name in call.losses))
+        self._outputs = [output for call in calls for output in call.outputs if output.name in names]
+        self._shapes = {
+            output.name: imported.graph.spec(imported.graph[output.name].inputs[0]).shape for output in self._outputs
+        }
         self._plan = plan
         self._tolerances = _tolerances(self._graph, tolerance)
         with working("verify: building"):
@@ -164,15 +174,14 @@ class _Run:
             initial = InitialValues(imported.tf_graph, self.seeds)
             self._executor.set_variables(initial)
             initial.close()
-            self._reference = Reference(model, self.seeds, imported.tf_graph) if job.rank == 0 else None
+            self._reference = Reference(model, self.seeds) if job.rank == 0 else None
             self._stored = self._reference.stored() if self._reference else {}
 
     def train(self, batches: list[dict[str, np.ndarray]]) -> tuple[float, float, float] | int:
         """Largest differences, or the number of the first step with one that is no rounding."""
         worst = [0.0, 0.0, 0.0]
         for number, batch in enumerate(batches):
-            loss, gradients, stored = self._train_step(batch)
-            for kind, found in enumerate(([loss], list(gradients.values()), list(stored.values()))):
+            for kind, found in enumerate(list(one.values()) for one in self._train_step(batch)):
                 if any(one.is_wrong for one in found):
                     return number
                 worst[kind] = max([worst[kind], *(one.difference for one in found)])
@@ -186,17 +195,17 @@ class _Run:
             message = self._locate_value(operators, batches[-1])
             if message is not None:
                 return message
-        loss, gradients, stored = self._train_step(batches[-1])
-        if loss.is_wrong:
-            return self._message(f"loss '{self._step.loss}': its value", _tensor_id(self._step.loss).op, loss)
-        for name, found in reversed(gradients.items()):
+        losses, gradients, stored = self._train_step(batches[-1])
+        for name, found in losses.items():
             if found.is_wrong:
-                return self._message(f"{self._graph[name]}: its gradient", name, found)
-        for key, found in stored.items():
+                return self._message(f"loss '{name}': its value", _tensor_id(name).op, found)
+        for output, found in reversed(gradients.items()):
             if found.is_wrong:
-                what = "value" if not key.slot else f"slot '{key.slot}'"
-                subject = str(self._graph[key.variable]) if key.variable else f"optimizer {key.optimizer}"
-                return self._message(f"{subject}: its {what} after the update", key.variable, found)
+                belongs = self._graph[output].inputs[0].op
+                return self._message(f"{self._graph[belongs]}: its gradient", belongs, found)
+        for name, found in stored.items():
+            if found.is_wrong:
+                return self._message(f"{self._graph[name]}: its value after the update", name, found)
         return (
             "verify: a difference was seen and could not be seen again, so the numbers vary from run to run. "
             "Look for operators that depend on timing."
@@ -207,51 +216,64 @@ class _Run:
         if self._reference is not None:
             self._reference.close()
 
-    def _train_step(self, batch: dict[str, np.ndarray]) -> tuple[_Found, dict[str, _Found], dict[Stored, _Found]]:
-        """A step of both; how the loss, the gradients and what is stored differ."""
-        step = self._step
+    def _train_step(
+        self, batch: dict[str, np.ndarray]
+    ) -> tuple[dict[str, _Found], dict[str, _Found], dict[str, _Found]]:
+        """A step of both; how losses, gradients and what is stored differ."""
         fetches: list[Fetch] = [
-            _tensor_id(step.loss),
-            sink_of(step.loss),  # what the training step waits for, on every device
-            *(GradientOf(step.op, name) for name in step.variables),
-            step.op,
+            *(_tensor_id(name) for name in self._losses),
+            *(TensorId(f"{name}{SINK}") for name in self._losses),  # what gradients begin with, on every device
+            *(TensorId(output.name) for output in self._outputs),
+            *(TensorId(output.name, 1) for output in self._outputs if output.indices is not None),
+            self._step,
         ]
-        loss, at_sink, *gradients = self._executor.run(fetches, batch)[:-1]
+        found = dict(zip(fetches, self._executor.run(fetches, batch), strict=True))
+        mine = [
+            found[TensorId(output.name, index)]
+            for output in self._outputs
+            for index in range(1 if output.indices is None else 2)
+        ]
         with self._job.step("verify: a step of one process"):
             if self._reference is not None:
-                theirs, own, made_of = self._reference.follow_step(step.op, step.loss, step.variables, batch, gradients)
+                theirs, own, made_of = self._reference.follow_step(self._step, self._losses, self._outputs, batch, mine)
                 after, before = self._reference.stored(), self._stored
                 self._stored = after
-            mine = self._executor.stored()
-        tolerance = self._tolerances[_tensor_id(step.loss).op]
+            stored = self._executor.stored()
+        tolerance = self._tolerances[_tensor_id(self._losses[0]).op]
         on_0 = self._reference is not None
-        losses = self._compare_values([loss, at_sink], [theirs if on_0 else None] * 2, tolerance)
+        values = [found[fetch] for fetch in fetches[: 2 * len(self._losses)]]
+        of_losses = self._compare_values(values, [*theirs, *theirs] if on_0 else [None] * len(values), tolerance)
         of_gradients = self._compare_values(
-            gradients, expected_gradients(own, tolerance) if on_0 else [None] * len(gradients), tolerance
+            whole_gradients(self._outputs, mine, self._shapes),
+            expected_gradients(whole_gradients(self._outputs, own, self._shapes), tolerance)
+            if on_0
+            else [None] * len(self._outputs),
+            tolerance,
         )
         of_stored = self._agree(
             [
                 self._compare(
                     piece,
-                    Expected.changed(before[key], after[key], tolerance, made_of.get(key, 0.0)) if on_0 else None,
+                    Expected.changed(before[name], after[name], tolerance, made_of.get(name, 0.0)) if on_0 else None,
                     tolerance,
                     part,
                 )
-                for key, (piece, part) in mine.items()
+                for name, (piece, part) in stored.items()
             ],
             tolerance,
         )
+        pairs = zip(of_losses, of_losses[len(self._losses) :], strict=False)
         return (
-            max(losses, key=lambda found: found.difference),
-            dict(zip(step.variables, of_gradients, strict=True)),
-            dict(zip(mine, of_stored, strict=True)),
+            {name: max(pair, key=lambda one: one.difference) for name, pair in zip(self._losses, pairs, strict=True)},
+            dict(zip((output.name for output in self._outputs), of_gradients, strict=True)),
+            dict(zip(stored, of_stored, strict=True)),
         )
 
     def _forward(self) -> Iterator[list[Operator]]:
         """The operators of the forward pass in order, as many at a time as one may well hold the values of."""
         several: list[Operator] = []
         held = 0
-        for op in self._graph.needed_for([f"{self._step.loss}/sink"]):
+        for op in self._graph.needed_for(f"{name}{SINK}" for name in self._losses):
             if traits(op).role is not None or not op.outputs:
                 continue
             size = sum(spec.size_bytes for spec in op.outputs)
@@ -367,17 +389,17 @@ def _needed(graph: Graph, operators: list[Operator], batch: dict[str, np.ndarray
     return {name: value for name, value in batch.items() if name in names}
 
 
-def _step(model: Model, train_op: Any) -> TrainStep:
-    steps = model.train_steps
+def _step(imported: ImportedModel, train_op: Any) -> str:
+    """The name of a training step."""
     if train_op is not None:
         name = train_op if isinstance(train_op, str) else train_op.name
-        chosen = model.train_step(name)
-        if chosen is None:
+        graph = imported.graph
+        if name not in graph or not any(traits(op).is_gradient for op in graph.needed_for([name])):
             raise SessionError(f"'{name}': is no training step. Give what an optimizer's minimize returned.")
-        return chosen
-    if len(steps) != 1:
-        raise SessionError(f"The model has {len(steps)} training steps; choose one with train_op=….")
-    return steps[0]
+        return str(name)
+    if len(imported.steps) != 1:
+        raise SessionError(f"The model has {len(imported.steps)} training steps; choose one with train_op=….")
+    return imported.steps[0]
 
 
 def _named(feeds: Mapping[Any, Any]) -> dict[str, np.ndarray]:

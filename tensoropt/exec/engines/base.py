@@ -296,7 +296,7 @@ class CollectiveEngine(abc.ABC):
         return x
 
     def _check_stacked(self, kind: str, x: tf.Tensor, group: Group) -> None:
-        if x.shape.rank is None or x.shape.rank == 0 or x.shape[0] != group.size:
+        if x.shape.rank is None or x.shape.rank == 0 or x.shape.as_list()[0] != group.size:
             raise CollectiveError(
                 f"{kind} '{x.name}': the leading dimension must be static and equal the group's size "
                 f"{group.size} (axes={group.axes} of the mesh {self.mesh_shape}). Got shape {x.shape}. Stack "

@@ -14,7 +14,7 @@ from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.stages import working
 
-__all__ = ["DifferenceError", "Guard"]
+__all__ = ["DifferenceError", "EndedError", "Guard"]
 
 # How long a rank whose local graph failed waits for the others, which may be stuck in that graph's collectives.
 FAILURE_PATIENCE_S = 10.0
@@ -35,6 +35,10 @@ class DifferenceError(CollectiveError):
         super().__init__(f"{', '.join(differing)}: must be the same on all {len(ranks)} ranks. Got {list(ranks)}.")
         self.ranks = ranks
         self.differing = differing
+
+
+class EndedError(CollectiveError):
+    """The data of another rank have come to their end."""
 
 
 class Guard:
@@ -70,6 +74,7 @@ class Guard:
         what: str,
         error: BaseException | None = None,
         *,
+        ended: bool = False,
         patience_s: float | None = None,
         shared: Mapping[str, int] | None = None,
     ) -> None:
@@ -78,11 +83,13 @@ class Guard:
         Args:
             what: the step that this rank is about to take.
             error: why it cannot; the caller raises it afterwards.
+            ended: whether that is because its data have come to their end.
             patience_s: end the job if the others are not here by then.
             shared: numbers below 2^62 that must be the same on all ranks, by name.
 
         Raises:
             DifferenceError: on all ranks, if one of ``shared`` differs.
+            EndedError: on ranks without an error, if the first that has one says that its data have ended.
             CollectiveError: on ranks without an error, if other ranks have one or are about to take another step.
         """
         if self.size == 1:
@@ -100,16 +107,18 @@ class Guard:
                 if self._theirs[3] != -self._theirs[4]:
                     raise DifferenceError(self._comm.allgather(dict(shared or {})))
                 return
-            said = self._comm.allgather((what, None if error is None else f"{type(error).__name__}: {error}"))
+            described = None if error is None else f"{type(error).__name__}: {error}"
+            said = self._comm.allgather((what, described, ended))
         if error is not None:
             return
-        for rank, (step, message) in enumerate(said):
+        for rank, (step, message, has_ended) in enumerate(said):
             if message is not None:
-                heard = CollectiveError(f"{what}: cannot go on, since rank {rank} failed in {step}: {message}")
+                kind = EndedError if has_ended else CollectiveError
+                heard = kind(f"{what}: cannot go on, since rank {rank} failed in {step}: {message}")
                 heard.failed_rank = rank
                 raise heard
         ranks: dict[str, list[str]] = {}
-        for rank, (step, _) in enumerate(said):
+        for rank, (step, *_) in enumerate(said):
             ranks.setdefault(step, []).append(str(rank))
         parts = "; ".join(f"{step} on rank{'s' * (len(who) > 1)} {', '.join(who)}" for step, who in ranks.items())
         raise CollectiveError(

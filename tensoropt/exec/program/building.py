@@ -3,52 +3,73 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tensoropt.errors import FeedError, SessionError
+from tensoropt.errors import SessionError
+from tensoropt.exec.program.fed import copies
 from tensoropt.exec.program.feeding import share_layout
-from tensoropt.exec.program.fetch import Fetch, GradientOf
+from tensoropt.exec.program.fetch import Fetch
 from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.local import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.resharding import reshard, reshard_edge
 from tensoropt.exec.program.reuse import Reuse
-from tensoropt.exec.program.training import Training
-from tensoropt.exec.schedule.ordering import Backward, after_readers
+from tensoropt.exec.program.rows import merge_rows, own_rows, whole_rows
+from tensoropt.exec.schedule.ordering import Backward, ancestors, readers
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
+from tensoropt.graph.traits import Role
 from tensoropt.layout import Layout, canonical_path
 
-__all__ = ["Builder", "share_slots"]
+__all__ = ["Builder"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Differentiated:
+    """What one differentiation made."""
+
+    operators: Sequence[Operator]
+    gradients: Mapping[str, Any]  # by operator
+    backward: Backward
 
 
 class Builder:
     """Lowers operators one by one into the default graph."""
 
-    def __init__(self, local: LocalGraph, modes: Mapping[str, bool], updating: Container[str] | None) -> None:
+    def __init__(
+        self, local: LocalGraph, modes: Mapping[str, bool], needed: Sequence[Operator], fed: Iterable[TensorId] = ()
+    ) -> None:
         """Begins a program.
 
         Args:
             local: what it is added to.
             modes: for each placeholder that is fed, whether it is a share of the batch.
-            updating: the training steps that are certain to run; None for all that are built.
+            needed: all operators that will be added.
+            fed: tensors, no placeholders, that are fed whole.
         """
         self._local = local
         self._modes = modes
-        self._updating = updating
+        self._needed = needed
         self._values: dict[TensorId, Any] = {}
         self._reuse = Reuse(local.graph, local.rules, local.plan, local.engine, self._values)
         self._operations: dict[str, Any] = {}
         self._added: set[str] = set()
-        self._gradients: dict[tuple[str, str], Any] = {}
+        self._differentiated: dict[int, _Differentiated] = {}
+        self._updates: dict[str, list[Any]] = {}  # by variable
+        self._live: set[Any] = set()  # the local operations that losses and gradients need
         self.feeds: dict[str, Any] = {}
         # How many ops the graph had before the first backward pass; all of them come before none.
         self.backward = sys.maxsize
+        self._fed: set[TensorId] = set()
+        for tensor in fed:
+            self._feed(tensor)
 
     @property
     def made(self) -> dict[str, str]:
@@ -64,14 +85,13 @@ class Builder:
         with tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
             outputs = self._outputs(op)
         for index, tensor in enumerate(outputs):
-            self._values[TensorId(op.name, index)] = tensor
+            if TensorId(op.name, index) not in self._fed:
+                self._values[TensorId(op.name, index)] = tensor
 
     def operation(self, name: str) -> Any:
         """The local operation for an operator that is run for its effect."""
         if name not in self._operations:
-            if name in self._local.trainings:
-                self._operations[name] = self._train(self._local.trainings[name])
-            elif traits(self._local.graph[name]).is_group:
+            if traits(self._local.graph[name]).is_group:
                 inner = self._local.graph[name].control_inputs
                 self._operations[name] = tf.group(*(self.operation(other) for other in inner))
             else:
@@ -83,10 +103,6 @@ class Builder:
         """What is given to ``Session.run`` for a fetch."""
         if isinstance(fetch, str):
             return self.operation(fetch)
-        if isinstance(fetch, GradientOf):
-            gradient = tf.convert_to_tensor(self._gradients[fetch.training, fetch.variable])
-            variable = TensorId(fetch.variable)
-            return self._whole(gradient, self._local.layout_of(variable), self._local.graph.spec(variable).dtype)
         return self._whole_tensor(fetch)
 
     def _whole(self, piece: Any, layout: Layout, dtype: str) -> Any:
@@ -99,47 +115,55 @@ class Builder:
             raise SessionError(f"Fetch '{tensor}': this output is only used by TensorFlow's own gradient.")
         return self._whole(self._values[tensor], self._local.layout_of(tensor), self._local.graph.spec(tensor).dtype)
 
-    def _train(self, training: Training) -> Any:
-        """Gradients and update of a training step."""
+    def finish(self) -> None:
+        """Lets backward passes go on only after updates, where these need nothing that comes later."""
+        for differentiated in self._differentiated.values():
+            collectives = () if self._local.one_thread else self._local.chains[-1].names
+            updates = [self._updates.get(op.inputs[0].op, ()) for op in differentiated.operators]
+            differentiated.backward.wait_for_updates(updates, collectives)
+
+    def _gradient(self, op: Operator) -> list[Any]:
+        """A gradient that this device has: of its piece of what the gradient belongs to."""
+        call = op.attrs["call"]
+        if call not in self._differentiated:
+            self._differentiated[call] = self._differentiate(call)
+        gradient = self._differentiated[call].gradients[op.name]
+        if len(op.outputs) == 1:
+            return [tf.cast(tf.convert_to_tensor(gradient), op.outputs[0].dtype)]
+        if not isinstance(gradient, tf.IndexedSlices):
+            raise SessionError(f"{op}: TensorFlow gives it as rows, and on this device it came whole.")
+        offset = self._local.layout_of(op.inputs[0]).offsets(
+            self._local.graph.spec(op.inputs[0]).shape, self._local.plan.mesh, self._local.engine.rank
+        )[0]
+        values, indices = whole_rows(gradient, offset, op.outputs[1].shape[0])
+        return [tf.cast(values, op.outputs[0].dtype), tf.cast(indices, op.outputs[1].dtype)]
+
+    def _differentiate(self, call: int) -> _Differentiated:
+        """One differentiation, by all that this program needs the gradients of."""
         local = self._local
-        # What waits for another training step is not there yet.
-        needs = (training.loss, *(tensor.op for tensor in training.parameters.values()), *training.after)
-        for op in local.graph.needed_for(name for name in needs if name in local.graph):
-            self.add(op)
-        others = [self.operation(name) for name in training.after]
-        loss = self._values[TensorId(training.loss)]
-        variables = [local.variables[name] for name in training.variables]
-        reads = [self._values[TensorId(name)] for name in training.variables]
+        operators = [op for op in self._needed if traits(op).is_gradient and op.attrs["call"] == call]
+        first = operators[0]
+        losses = [self._values[TensorId(name)] for name in first.attrs["losses"]]
+        sources = [self._values[op.inputs[0]] for op in operators]
+        stopped = {str(tensor): value for tensor, value in self._values.items()}
+        constants = [stopped[name] for name in first.attrs["stopped"] if stopped.get(name) is not None]
         self._reuse.start_backward()
         built = len(local.tf_graph.get_operations())
         self.backward = min(self.backward, built)
         # Gradients of a weight that is read many times are added up one after the other, as they come (`exec/sums.py`).
-        gradients = tf.gradients(loss, reads, aggregation_method=tf.AggregationMethod.EXPERIMENTAL_TREE)
-        pairs = []
-        for name, gradient in zip(training.variables, gradients, strict=True):
+        found = tf.gradients(
+            losses,
+            sources,
+            stop_gradients=constants or None,
+            aggregation_method=tf.AggregationMethod.EXPERIMENTAL_TREE,
+        )
+        for op, gradient in zip(operators, found, strict=True):
             if gradient is None:
-                raise SessionError(f"Variable '{name}': loss '{training.loss}' has no gradient with respect to it.")
-            self._gradients[training.op, name] = gradient
-        backward = Backward(gradients, built)
+                raise SessionError(f"{op}: on this device the loss does not depend on '{op.inputs[0]}'.")
+        backward = Backward(found, built)
         backward.wait_for_gradients()
-        late = after_readers(gradients, reads, loss)
-        for gradient, variable in zip(late, variables, strict=True):
-            pairs.append((_own_rows(gradient) if local.engine.size > 1 else gradient, variable))
-        parameters = {argument: self._values[tensor] for argument, tensor in training.parameters.items()}
-        optimizer = training.make_optimizer(parameters)  # its hyperparameters may be of this step alone
-        share_slots(local.optimizers.setdefault(training.optimizer, optimizer), optimizer)
-        step = None if training.global_step is None else local.variables[training.global_step]
-        # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it, or
-        # before what the step waits for.
-        # A random operator that programs share has reads of its own.
-        early = (key for key in self._values if self._reads_variable(local.graph[key.op]) or key.op in local.shared)
-        read = [self._values[key] for key in early]
-        with tf.control_dependencies([loss, *read, *others]):
-            update = optimizer.apply_gradients(pairs, global_step=step)
-        needed = [*(tensor.op for tensor in parameters.values()), *others]
-        if self._updating is None or training.op in self._updating:
-            backward.wait_for_updates(late, () if local.one_thread else local.chains[-1].names, needed)
-        return tf.group(update, *others)
+        self._live |= ancestors([*losses, *found])
+        return _Differentiated(operators, {op.name: g for op, g in zip(operators, found, strict=True)}, backward)
 
     def _outputs(self, op: Operator) -> list[Any]:
         local, own = self._local, traits(op)
@@ -150,13 +174,17 @@ class Builder:
         if own.is_group:
             self.operation(op.name)
             return []
+        if own.is_gradient:
+            return self._gradient(op)
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
         inputs = [self._reuse.arrived(edge, self._arrive(edge)) for edge in edges]
         if own.is_fanout or own.is_sink:
             return [tf.identity(inputs[0])]
         shared = local.is_shared(op)
-        if shared and op.name in local.shared:
+        if shared and local.has_shared(op):
             return local.shared_outputs(op)
+        if own.role is Role.MERGED_ROWS:
+            return merge_rows(*inputs)
         context = OpLowering(
             op,
             local.rules[op.name],
@@ -164,6 +192,7 @@ class Builder:
             local.plan.configuration(op.name),
             local.plan.mesh,
             local.engine,
+            local.generators.get(op.name),
         )
         if op.handles:
             outputs = self._in_place(context, inputs)
@@ -172,43 +201,71 @@ class Builder:
         if not op.outputs:
             self._operations[op.name] = context.operation
         if shared:
-            local.shared[op.name] = outputs
+            local.share(op, outputs)
         return outputs
 
     def _in_place(self, context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
         """The outputs of an operator that takes variables themselves: TensorFlow's own op, on this device's piece."""
-        op = context.op
+        op, own = context.op, traits(context.op)
         handles = {place: self._local.variables[op.inputs[place].op].handle for place in op.handles}
-        # Who reads the variable without waiting for the operator gets the old value.
-        with tf.control_dependencies([inputs[place] for place in op.handles]):
-            made = context.emit([handles.get(place, tensor) for place, tensor in enumerate(inputs)])
-        if not traits(op).reads_variable:
+        operands = [handles.get(place, tensor) for place, tensor in enumerate(inputs)]
+        if own.rows is not None:
+            values, indices = own.rows(op, context.input_specs)
+            offset = context.offset("d0") if context.rule.sizes and context.pieces("d0") > 1 else 0
+            rows = context.input_shape(0)[0]
+            operands[values], operands[indices] = own_rows(operands[values], operands[indices], offset, rows)
+        # Who reads the variable without waiting for the operator gets the old value, and in the same memory, which
+        # would be copied if it were still read.
+        before = [inputs[place].op for place in op.handles]
+        if own.has_effect:
+            before += [reader for place in op.handles for reader in readers(inputs[place], self._live)]
+            # A random operator that programs share has reads of its own.
+            shared = (self._local.shared[name] for name in self._added if name in self._local.shared)
+            before += [tensor.op for outputs in shared for tensor in outputs if tensor is not None]
+        with tf.control_dependencies(list(dict.fromkeys(before))):
+            made = context.emit(operands)
+        if own.updates:
+            self._updates.setdefault(op.inputs[0].op, []).append(context.operation)
+        if not own.reads_variable:
             return made
         made[0].set_shape(context.output_shape())
         return with_gradient(inputs, made, lambda gradient: [gradient])
-
-    @staticmethod
-    def _reads_variable(op: Operator) -> bool:
-        return traits(op).is_variable or bool(op.handles)
 
     def _input(self, op: Operator) -> Any:
         local = self._local
         spec = op.outputs[0]
         layout = local.layout_of(TensorId(op.name))
         if op.name not in self._modes:
-            raise FeedError(f"{op}: placeholders with a default must be fed when they run on several devices.")
+            whole = Layout.replicated(spec.rank)
+            default = self._arrive(Edge(op.inputs[0], op.name, 0))
+            return reshard(default, whole, canonical_path(whole, layout), local.plan.mesh, local.engine, spec.dtype)
         share = share_layout(spec, local.plan.mesh) if self._modes[op.name] else None
         fed = layout if share is None else share
         placeholder = tf.compat.v1.placeholder(spec.dtype, fed.local_shape(spec.shape, local.plan.mesh), op.name)
         self.feeds[op.name] = placeholder
         return reshard(placeholder, fed, canonical_path(fed, layout), local.plan.mesh, local.engine)
 
+    def _feed(self, tensor: TensorId) -> None:
+        """Gives a tensor, and the copies that readers of a constant have, what is fed."""
+        local = self._local
+        spec = local.graph.spec(tensor)
+        placeholder = self.feeds[str(tensor)] = tf.compat.v1.placeholder(spec.dtype, spec.shape, tensor.op)
+        whole = Layout.replicated(spec.rank)
+        for each in copies(local.graph, tensor):
+            layout = local.layout_of(each)
+            path = canonical_path(whole, layout)
+            self._values[each] = reshard(placeholder, whole, path, local.plan.mesh, local.engine, spec.dtype)
+            self._fed.add(each)
+
     def _arrive(self, edge: Edge) -> Any:
         local = self._local
         producer = local.graph[edge.tensor.op]
-        if traits(producer).is_constant and local.is_shared(local.graph[edge.consumer]):
+        fed = edge.tensor in self._fed
+        if traits(producer).is_constant and not fed and local.is_shared(local.graph[edge.consumer]):
             # Programs can share what draws numbers only if it needs no collective of one of them.
-            return tf.constant(producer.attrs["value"], dtype=producer.outputs[0].dtype)
+            layout = local.wanted(edge).value
+            part = layout.slices(producer.outputs[0].shape, local.plan.mesh, local.engine.rank)
+            return tf.constant(np.asarray(producer.attrs["value"])[part], dtype=producer.outputs[0].dtype)
         given, wanted = local.given(edge.tensor), local.wanted(edge)
         steps = local.plan.edge(edge)
         tensor, dtype = self._reuse.source(edge), local.graph.spec(edge.tensor).dtype
@@ -224,18 +281,5 @@ class Builder:
             local.plan.mesh,
             local.engine,
             dtype,
+            twice=local.graph.is_differentiated_twice,
         )
-
-
-def share_slots(first: Any, second: Any) -> None:
-    """Lets an optimizer that is made for another program or step use the slots of the first one."""
-    second._slots = first._slots
-    second._non_slot_dict = first._non_slot_dict
-
-
-def _own_rows(gradient: Any) -> Any:
-    """Rows without those that belong to other devices, which carry the index -1."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    own = tf.reshape(tf.where(gradient.indices >= 0), [-1])
-    return tf.IndexedSlices(tf.gather(gradient.values, own), tf.gather(gradient.indices, own), gradient.dense_shape)

@@ -19,11 +19,12 @@ def callable_of(session: Any, values: Sequence[Any], feeds: Sequence[Any]) -> Ca
 
     What ``Session.make_callable`` gives goes through ``Session.run``, whose Python takes twice as long as a small step.
 
-    The function raises an EngineError if TensorFlow ends a step before all that is fetched has run.
+    The function raises an EngineError if TensorFlow ends a step before all that is fetched has run. By keyword it takes
+    ``options`` (``tf.compat.v1.RunOptions``) and ``run_metadata`` (``RunMetadata``), which it fills.
     """
     make = getattr(session, "_make_callable_from_options", None)
     if make is None:
-        return session.make_callable(list(values), list(feeds))
+        return session.make_callable(list(values), list(feeds), accept_options=True)
     fetched = [value for value in values if not isinstance(value, tf.Operation)]
     operations = [value for value in values if isinstance(value, tf.Operation)]
     # Where ops never come to run, since they wait for one another, TensorFlow ends the step and says nothing; a value
@@ -31,16 +32,29 @@ def callable_of(session: Any, values: Sequence[Any], feeds: Sequence[Any]) -> Ca
     needed = [*operations, *(tensor.op for tensor in fetched)]
     with session.graph.as_default(), tf.control_dependencies(needed):
         done = tf.timestamp(name="done")
-    options = config_pb2.CallableOptions(
-        feed=[feed.name for feed in feeds],
-        fetch=[tensor.name for tensor in (*fetched, done)],
-        target=[operation.name for operation in operations],
-    )
-    run = make(options)
+    made: dict[bytes, Any] = {}
+
+    def made_by(options: Any) -> Any:
+        key = b"" if options is None else options.SerializeToString(deterministic=True)
+        if key not in made:
+            made[key] = make(
+                config_pb2.CallableOptions(
+                    feed=[feed.name for feed in feeds],
+                    fetch=[tensor.name for tensor in (*fetched, done)],
+                    target=[operation.name for operation in operations],
+                    run_options=options,
+                )
+            )
+        return made[key]
+
+    run = made_by(None)
     is_operation = [isinstance(value, tf.Operation) for value in values]
 
-    def call(*arrays: np.ndarray) -> list[Any]:
-        *results, ended = run(*arrays)
+    def call(*arrays: np.ndarray, options: Any = None, run_metadata: Any = None) -> list[Any]:
+        if options is None and run_metadata is None:
+            *results, ended = run(*arrays)
+        else:
+            *results, ended = made_by(options)(*arrays, run_metadata=run_metadata)
         if np.ndim(ended):
             names = ", ".join(op.name for op in needed[:3])
             raise EngineError(

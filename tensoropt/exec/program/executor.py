@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,20 +20,21 @@ from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.building import Builder
 from tensoropt.exec.program.calling import callable_of
-from tensoropt.exec.program.feeding import Feeding
-from tensoropt.exec.program.fetch import Fetch, GradientOf
+from tensoropt.exec.program.fed import check_not_differentiated, copies, fed_array
+from tensoropt.exec.program.feeding import Feeding, checksum
+from tensoropt.exec.program.fetch import Fetch, names_of
+from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local import LocalGraph
 from tensoropt.exec.program.op_errors import failed_operator, operator_error
-from tensoropt.exec.program.replicas import LEVEL_STEPS, level, stored_layout
-from tensoropt.exec.program.stored import Stored, stored_variables
+from tensoropt.exec.program.replicas import LEVEL_STEPS, level
 from tensoropt.exec.program.sums import keep_order
-from tensoropt.exec.program.training import Training
 from tensoropt.exec.schedule.merging import prevent_merging
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.exec.schedule.segments import keep_segments
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import traits
+from tensoropt.graph.ops.random import draws_by_state
+from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan, rules_of
@@ -45,8 +47,11 @@ _log = logging.getLogger("tensoropt")
 _FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 
 
-# What makes a program: the fetches, and per placeholder that is fed whether it is a share of the batch.
-_Key = tuple[tuple[Fetch, ...], tuple[tuple[str, bool], ...]]
+# What makes a program: the fetches, per placeholder that is fed whether it is a share of the batch, and other tensors
+# that are fed.
+_Key = tuple[tuple[Fetch, ...], tuple[tuple[str, bool], ...], tuple[TensorId, ...]]
+# What may be fed: placeholders by name, other tensors (``TensorId``).
+_Feeds = Mapping[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class _Program:
 
     call: Callable[..., Sequence[Any]]  # takes the feeds in order, gives one value per fetch (None for an operation)
     feeds: tuple[str, ...]  # names of the logical placeholders
-    trains: bool  # whether a training step is among what runs
+    trains: bool  # whether variables are changed after gradients
     made: Mapping[str, str]  # the operator that gives a local tensor, by the tensor's name
 
 
@@ -73,7 +78,6 @@ class Executor:
         graph: Graph,
         plan: Plan,
         engine: CollectiveEngine,
-        trainings: Sequence[Training] = (),
         *,
         agree: Callable[[str, str], None] | None = None,
         guard: Guard | None = None,
@@ -85,7 +89,6 @@ class Executor:
             graph: the logical graph.
             plan: checked against it.
             engine: does the collectives.
-            trainings: the training steps.
             agree: called as ``agree(what, fingerprint)`` before a new program first runs; raises if ranks differ.
             guard: lets all ranks run the same program or none.
             config: ``tf.compat.v1.ConfigProto`` of the session.
@@ -105,17 +108,15 @@ class Executor:
         self._labels: dict[_Key, str] = {}
         self._runs: dict[_Key, int] = {}
         self._programs: dict[_Key, _Program] = {}
-        self._needs: dict[tuple[Fetch, ...], tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
+        self._needs: dict[Any, tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
         self.tf_graph = tf.Graph()
-        given = 0 if config is None else config.inter_op_parallelism_threads
         self._local = LocalGraph(
             graph,
             plan,
             engine,
             rules_of(graph),
-            {training.op: training for training in trainings},
             self.tf_graph,
-            one_thread=(given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1"),
+            one_thread=_has_one_thread(config),
         )
         self._feeding = Feeding(self._local)
         with self.tf_graph.as_default():
@@ -124,9 +125,70 @@ class Executor:
             for op in graph.variables():
                 self._local.variables[op.name] = self._make_variable(op)
         self._session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
+        self._origin = self
+        self._states: dict[str, np.ndarray] = {}  # of generators that are not there yet
+        self.unsaved_generators: list[Operator] = []
+        self._add_generators(graph)
+        self.trained = 0  # training steps, which say when copies are made equal
         self._initialized: set[str] = set()
-        self._trained = 0
-        self._levels: dict[int, Any] = {}
+        self._levelling: Any = None
+
+    def beside(self, graph: Graph, plan: Plan) -> Executor:
+        """An executor of another graph on the same variables and generators: one for batches of another size, say, or
+        with operators that were made later. It ends with this one.
+
+        Variables that this one has not are added to it, without values; so are states of random operators.
+
+        Args:
+            graph: the other logical graph.
+            plan: for it; variables are stored as here.
+
+        Raises:
+            PlanError: a plan for another graph, or one that stores variables in another way.
+        """
+        plan.check(graph)
+        for op in graph.variables():
+            if op.name in self._local.variables and plan.configuration(op.name) != self.plan.configuration(op.name):
+                raise PlanError(
+                    f"{op}: is stored as {self.plan.configuration(op.name)}, and is to be shared by a program that "
+                    f"wants {plan.configuration(op.name)}. Make the plan with tensoropt.plan.adapt.adapted."
+                )
+        self._add_variables([op for op in graph.variables() if op.name not in self._local.variables], plan)
+        self._add_generators(graph)
+        other = copy.copy(self)
+        other.graph, other.plan = graph, plan
+        other._labels, other._runs, other._programs, other._needs = {}, {}, {}, {}
+        other._local = self._local.beside(graph, plan, rules_of(graph))
+        other._feeding = Feeding(other._local)
+        return other
+
+    def _add_variables(self, added: Sequence[Operator], plan: Plan) -> None:
+        if not added:
+            return
+        graph, local = self.graph, self._local
+        operators = {**self.plan.operators, **{op.name: plan.operators[op.name] for op in added}}
+        # They go first: nothing of what is there reads them, and they read nothing.
+        self.graph = local.graph = Graph((*added, *graph.operators), graph.training, graph.differentiable)
+        self.plan = local.plan = replace(self.plan, fingerprint=self.graph.fingerprint(), operators=operators)
+        local.rules = {**local.rules, **{op.name: rule_of(op, ()) for op in added}}
+        self._needs.clear()
+        self._levelling = None
+        with self.tf_graph.as_default():
+            for op in added:
+                local.variables[op.name] = self._make_variable(op)
+
+    def _add_generators(self, graph: Graph) -> None:
+        known = self._local.generators
+        unsaved = {op.name for op in self.unsaved_generators}
+        for op in graph.operators:
+            if op.name in known or op.name in unsaved or not self._local.is_shared(op):
+                continue
+            if not draws_by_state(op):
+                self.unsaved_generators.append(op)
+                continue
+            with self.tf_graph.as_default():
+                known[op.name] = Generator(op)
+            known[op.name].set(self.session, self._states.pop(op.name, None))
 
     # ------------------------------------------------------------------------------------------------ variables
 
@@ -138,7 +200,36 @@ class Executor:
     @property
     def session(self) -> Any:
         """The ``tf.compat.v1.Session`` that runs the local graph."""
-        return self._session
+        return self._origin._session
+
+    @property
+    def initialized(self) -> frozenset[str]:
+        """The names of the variables that have values."""
+        with self.tf_graph.as_default():
+            asked = {name: variable.is_initialized() for name, variable in self._local.variables.items()}
+        return frozenset(name for name, there in self.session.run(asked).items() if there)
+
+    def configure(self, config: Any) -> bool:
+        """Has a session of another config run the local graph from now on; variables keep their values.
+
+        Args:
+            config: ``tf.compat.v1.ConfigProto`` of the session.
+
+        Returns:
+            Whether that is so: it is not if a program was built before.
+        """
+        if self._local.chains:
+            return False
+        states = self.states
+        before, self._session = self.session, tf.compat.v1.Session(graph=self.tf_graph, config=config)
+        for name, variable in self._local.variables.items():
+            if name in self._initialized:
+                feed, assign = self._assigns[name]
+                self.session.run(assign, {feed: before.run(variable)})
+        self.set_states(states)
+        before.close()
+        self._local.one_thread = _has_one_thread(config)
+        return True
 
     def layout_of(self, tensor: TensorId) -> Layout:
         """How an operator's output lies on the mesh."""
@@ -152,35 +243,52 @@ class Executor:
             names: which variables; all of them by default.
         """
         for name in self._local.variables if names is None else names:
-            variable, feed, assign = self._local.variables[name], *self._assigns[name]
+            feed, assign = self._assigns[name]
             whole = np.asarray(values(name))
             spec = self.graph[name].outputs[0]
             if whole.shape != spec.shape:
                 raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
             piece = whole[self.layout_of(TensorId(name)).slices(spec.shape, self.plan.mesh, self.engine.rank)]
             # A copy: TensorFlow may take the array's own memory, and with a view of it the whole value would stay.
-            self._session.run(assign, {feed: piece.copy() if piece.size < whole.size else piece})
-            self._initialized.add(variable.name)
-        self._initialize_rest()
+            self.session.run(assign, {feed: piece.copy() if piece.size < whole.size else piece})
+            self._initialized.add(name)
 
-    def reset_optimizers(self) -> None:
-        """Sets all slots of optimizers to their initial values."""
-        self._initialized &= {variable.name for variable in self._local.variables.values()}
-        self._initialize_rest()
+    def set_pieces(self, pieces: Mapping[str, np.ndarray]) -> None:
+        """Sets this device's pieces of variables, by name."""
+        for name, piece in pieces.items():
+            feed, assign = self._assigns[name]
+            self.session.run(assign, {feed: piece})
+            self._initialized.add(name)
 
-    def stored(self) -> dict[Stored, tuple[np.ndarray, tuple[slice, ...]]]:
-        """What this device stores, and which part of the whole it is; slots only of training steps that have run.
+    @property
+    def generators(self) -> Mapping[str, Generator]:
+        """The states of random operators, by name; those of ``unsaved_generators`` are in TensorFlow's kernels."""
+        return self._local.generators
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """The states of random operators, by name, with those that were set for operators that are not there yet."""
+        made = self.session.run({name: each.variable for name, each in self._local.generators.items()})
+        return {**self._states, **made}
+
+    def set_states(self, states: Mapping[str, np.ndarray]) -> None:
+        """Sets states of random operators; of one that is not there yet, when it is."""
+        for name, state in states.items():
+            if name in self._local.generators:
+                self._local.generators[name].set(self.session, state)
+            else:
+                self._states[name] = state
+
+    def stored(self) -> dict[str, tuple[np.ndarray, tuple[slice, ...]]]:
+        """What this device stores of each variable, and which part of the whole it is.
 
         What ranks store of equal parts are copies of one another.
         """
-        stored = stored_variables(self._local.variables, self._local.optimizers)
         result = {}
-        for key, value in self._session.run(stored).items():
-            layout = stored_layout(self._local, key, stored[key])
-            part: tuple[slice, ...] = ()
-            if layout is not None:
-                part = layout.slices(self.graph[key.variable].outputs[0].shape, self.plan.mesh, self.engine.rank)
-            result[key] = (np.asarray(value), part)
+        for name, value in self.session.run(dict(sorted(self._local.variables.items()))).items():
+            shape = self.graph[name].outputs[0].shape
+            part = self.layout_of(TensorId(name)).slices(shape, self.plan.mesh, self.engine.rank)
+            result[name] = (np.asarray(value), part)
         return result
 
     def _make_variable(self, op: Operator) -> Any:
@@ -195,23 +303,23 @@ class Executor:
         self._assigns[op.name] = (feed, variable.initializer)
         return variable
 
-    def _initialize_rest(self) -> None:
-        """Initialises what optimizers made: slots and accumulators, which TensorFlow keeps in this collection."""
-        with self.tf_graph.as_default():
-            rest = [v for v in tf.compat.v1.global_variables() if v.name not in self._initialized]
-            if rest:
-                self._session.run([variable.initializer for variable in rest])
-        self._initialized |= {variable.name for variable in rest}
-
     # --------------------------------------------------------------------------------------------------- running
 
-    def run(self, fetches: Sequence[Fetch], feeds: Mapping[str, np.ndarray] | None = None) -> list[Any]:
+    def run(
+        self,
+        fetches: Sequence[Fetch],
+        feeds: _Feeds | None = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> list[Any]:
         """Runs one program.
 
         Args:
             fetches: tensors (their whole values come back) and operations (None comes back).
             feeds: by placeholder name: the whole array, the same on every rank, or this rank's share of the batch
-                (its ``rank``-th part of the first dimension).
+                (its ``rank``-th part of the first dimension). By any other tensor: the whole array.
+            options: a ``tf.compat.v1.RunOptions`` for this device's step.
+            run_metadata: a ``tf.compat.v1.RunMetadata``, filled with what TensorFlow says of it.
 
         Raises:
             FeedError: if a feed is missing, or has another shape or dtype than a whole or a share.
@@ -220,7 +328,7 @@ class Executor:
         """
         try:
             key, local = self._prepare(tuple(fetches), feeds or {})
-            checksums = self._checksums(key, feeds or {})
+            checksums = self._checksums(key, feeds or {}, local)
         except Exception as error:
             self._meet("run", error)
             raise
@@ -235,20 +343,28 @@ class Executor:
                 with working(f"building {label}"):
                     program = self._programs[key] = self._build(*key)
             with current_watch().stepping(label):
-                values = self._call(program, [local[name] for name in program.feeds])
-            self._trained += program.trains
-            if program.trains and self._trained % LEVEL_STEPS == 0 and self.engine.size > 1:
-                self._level()
+                values = self._call(program, [local[name] for name in program.feeds], options, run_metadata)
+            if program.trains:
+                self._origin._count_step()
         except Exception as error:
             # The other ranks may be inside of this program's collectives, where they would wait forever.
             self._meet(label, error, FAILURE_PATIENCE_S)
             raise
         return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
 
-    def _level(self) -> None:
+    def _count_step(self) -> None:
+        """After a training step, of this executor or one beside it; copies are made equal now and then."""
+        self.trained += 1
+        if self.trained % LEVEL_STEPS == 0 and self.engine.size > 1:
+            self.level()
+
+    def inputs_of(self, fetches: Sequence[Fetch], feeds: _Feeds) -> list[str]:
+        """The names of the placeholders that fetches need where some tensors are fed."""
+        return [op.name for op in self._inputs(tuple(fetches), self._cut(feeds))[1]]
+
+    def level(self) -> None:
         """Makes the copies that ranks have of one another's pieces equal."""
-        slots = len(stored_variables(self._local.variables, self._local.optimizers))
-        if slots not in self._levels:
+        if self._levelling is None:
             with (
                 working("building what levels copies"),
                 self.tf_graph.as_default(),
@@ -256,15 +372,17 @@ class Executor:
                 tf.name_scope("level"),
             ):
                 before = len(self.engine.emitted(self.tf_graph))
-                self._levels[slots] = level(self._local)
+                self._levelling = level(self._local)
                 self._compare_collectives("levelling", before)
         with current_watch().stepping("levelling copies"):
-            self._session.run(self._levels[slots])
+            self.session.run(self._levelling)
 
-    def _call(self, program: _Program, feeds: Sequence[np.ndarray]) -> Sequence[Any]:
+    def _call(self, program: _Program, feeds: Sequence[np.ndarray], options: Any, run_metadata: Any) -> Sequence[Any]:
         """What a program gives; where TensorFlow fails in an operator, the error names the user's."""
         try:
-            return program.call(*feeds)
+            if options is None and run_metadata is None:
+                return program.call(*feeds)
+            return program.call(*feeds, options=options, run_metadata=run_metadata)
         except tf.errors.OpError as error:
             found = failed_operator(error.message, self.tf_graph, program.made)
             if found is None:
@@ -282,15 +400,16 @@ class Executor:
         if self._guard is not None:
             self._guard.meet(what, error, patience_s=patience_s)
 
-    def _checksums(self, key: _Key, given: Mapping[str, Any]) -> dict[str, int]:
+    def _checksums(self, key: _Key, given: _Feeds, local: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Of what is fed whole, in the first runs of a program and now and then; ranks count the same runs."""
         whole = [name for name, share in key[1] if not share]
-        if not whole or self._guard is None or self._guard.size == 1:
+        if not (whole or key[2]) or self._guard is None or self._guard.size == 1:
             return {}
         runs = self._runs.get(key, 0)
         if runs >= _FIRST_COMPARED and runs % _COMPARED_EVERY:
             return {}
-        return {name: self._feeding.checksum(self.graph[name], given[name]) for name in whole}
+        sums = {name: self._feeding.checksum(self.graph[name], given[name]) for name in whole}
+        return sums | {str(tensor): checksum(local[str(tensor)]) for tensor in key[2]}
 
     def _meet_fed(self, label: str, checksums: Mapping[str, int]) -> None:
         """Meets before a run, and compares what is fed whole.
@@ -305,8 +424,8 @@ class Executor:
         except DifferenceError as error:
             name = error.differing[0]
             parts = written_holders(f"{rank[name]:#010x}" for rank in error.ranks)
-            op = self.graph[name]
-            share = self._feeding.share_of(op)
+            op = self.graph[name if name in self.graph else name.rpartition(":")[0]]
+            share = self._feeding.share_of(op) if name in self.graph else None
             remedy = "Feed the same everywhere (seed what shuffles or draws the batches)"
             if share is not None:
                 remedy += f", or feed each rank its own share, the rank-th part of the batch, of shape {share}"
@@ -315,14 +434,15 @@ class Executor:
                 f"Got arrays with the checksums {parts}. {remedy}."
             ) from None
 
-    def _prepare(self, fetches: tuple[Fetch, ...], given: Mapping[str, Any]) -> tuple[_Key, dict[str, np.ndarray]]:
+    def _prepare(self, fetches: tuple[Fetch, ...], given: _Feeds) -> tuple[_Key, dict[str, np.ndarray]]:
         """Which program to run, and what is fed to it: all that needs no other rank."""
-        _, inputs = self._inputs(fetches)
         for name in given:
-            if name not in self.graph or not traits(self.graph[name]).is_input:
+            if isinstance(name, str) and (name not in self.graph or not traits(self.graph[name]).is_input):
                 raise FeedError(f"Feed '{name}': is not a placeholder of the graph that was planned.")
+        fed = tuple(sorted(key for key in given if isinstance(key, TensorId)))
+        local = {str(tensor): fed_array(self.graph, tensor, given[tensor]) for tensor in fed}
+        _, inputs = self._inputs(fetches, self._cut(given))
         modes: dict[str, bool] = {}
-        local: dict[str, np.ndarray] = {}
         for op in inputs:
             if op.name in given:
                 modes[op.name] = self._feeding.is_share(op, given[op.name])
@@ -332,69 +452,63 @@ class Executor:
                     f"{op}: is needed for {', '.join(map(str, fetches))} and was not fed. "
                     f"Add it to feed_dict with an array of {op.outputs[0]}."
                 )
-        return (fetches, tuple(sorted(modes.items()))), local
+        return (fetches, tuple(sorted(modes.items())), fed), local
 
     def close(self) -> None:
         """Ends the session."""
         self._session.close()
 
-    def _inputs(self, fetches: tuple[Fetch, ...]) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-        """The operators that the fetches need, and the placeholders among them; worked out once."""
-        if fetches not in self._needs:
-            needed = self._needed(fetches)
-            self._needs[fetches] = needed, tuple(op for op in needed if traits(op).is_input)
-        return self._needs[fetches]
+    def has(self, fetch: Fetch) -> bool:
+        """Whether a fetch is of the graph."""
+        return names_of([fetch])[0] in self.graph
 
-    def _needed(self, fetches: Sequence[Fetch]) -> tuple[Operator, ...]:
-        """The operators that the fetches need, with what the training steps among them need."""
-        names: list[str] = []
-        for fetch in fetches:
-            name = fetch.training if isinstance(fetch, GradientOf) else fetch if isinstance(fetch, str) else fetch.op
-            if name not in self._local.trainings and name not in self.graph:
+    def _cut(self, given: Iterable[str | TensorId]) -> frozenset[TensorId]:
+        """The tensors that need not be computed where these are fed: they, and the defaults of placeholders."""
+        tensors = [each for key in given if isinstance(key, TensorId) for each in copies(self.graph, key)]
+        names = (key for key in given if isinstance(key, str))
+        return frozenset([*tensors, *(TensorId(name) for name in names if traits(self.graph[name]).has_default)])
+
+    def _inputs(
+        self, fetches: tuple[Fetch, ...], cut: frozenset[TensorId]
+    ) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+        """The operators that the fetches need, and the placeholders among them; worked out once."""
+        if (fetches, cut) not in self._needs:
+            needed = self._needed(fetches, cut)
+            self._needs[fetches, cut] = needed, tuple(op for op in needed if traits(op).is_input)
+        return self._needs[fetches, cut]
+
+    def _needed(self, fetches: Sequence[Fetch], cut: frozenset[TensorId]) -> tuple[Operator, ...]:
+        """The operators that the fetches need where some tensors are there already."""
+        given = {tensor for tensor in cut if not traits(self.graph[tensor.op]).is_input}
+        names = names_of(fetch for fetch in fetches if fetch not in given)
+        for name in names:
+            if name not in self.graph:
                 raise SessionError(
-                    f"Fetch '{fetch}': is not in the graph that was planned. Make it before find_strategy; "
+                    f"Fetch '{name}': is not in the graph that was planned. Make it before find_strategy; "
                     "ops with unknown shapes, strings or sessions of their own cannot be planned."
                 )
-            names.append(name)
-        needed: tuple[Operator, ...] = ()
-        done: set[str] = set()
-        while True:
-            reached = [name for name in (*names, *(op.name for op in needed)) if name in self._local.trainings]
-            fresh = [name for name in dict.fromkeys(reached) if name not in done]
-            if needed and not fresh:
-                return needed
-            for name in fresh:
-                done.add(name)
-                training = self._local.trainings[name]
-                names += [training.loss, *(tensor.op for tensor in training.parameters.values()), *training.after]
-                names += training.variables
-                names += [] if training.global_step is None else [training.global_step]
-            needed = self.graph.needed_for(name for name in names if name in self.graph)
+        needed = self.graph.needed_for(names, cut)
+        if any(traits(op).is_gradient for op in needed):
+            check_not_differentiated(self.graph, needed, sorted(cut))
+        return needed
 
     # ------------------------------------------------------------------------------------------------- building
 
-    def _build(self, fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...]) -> _Program:
+    def _build(
+        self, fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...], fed: tuple[TensorId, ...]
+    ) -> _Program:
         """Adds the program's ops to the local graph, in the same order on every rank."""
-        needed, _ = self._inputs(fetches)
-        number = len(self._programs)
-        # A program that fetches gradients alone must not update variables.
-        fetched = {fetch for fetch in fetches if isinstance(fetch, str)}
-        gradients = any(isinstance(fetch, GradientOf) for fetch in fetches)
-        builder = Builder(self._local, dict(modes), fetched if gradients else None)
+        needed, _ = self._inputs(fetches, self._cut([*(name for name, _ in modes), *fed]))
+        number = len(self._local.chains)
         with self.tf_graph.as_default(), self.engine.program() as chain, tf.name_scope(f"program_{number}"):
             self._local.chains.append(chain)
             before = len(self.engine.emitted(self.tf_graph))
             built = len(self.tf_graph.get_operations())
-            late = self._after_training(needed)
-            for op in needed:
-                if op.name not in late:
-                    builder.add(op)
-            for fetch in fetches:
-                if isinstance(fetch, GradientOf) or fetch in self._local.trainings:
-                    builder.operation(fetch.training if isinstance(fetch, GradientOf) else str(fetch))
-            for op in needed:
-                if op.name in late:
-                    builder.add(op)
+            builder = Builder(self._local, dict(modes), needed, fed)
+            late = self.graph.after_gradients()
+            for op in sorted(needed, key=lambda op: op.name in late):  # the forward pass first
+                builder.add(op)
+            builder.finish()
             values = tuple(builder.fetched(fetch) for fetch in fetches)
             targets = [getattr(value, "op", value) for value in values]
             if self._local.one_thread:
@@ -403,11 +517,9 @@ class Executor:
             keep_order(self.tf_graph, built)
         emitted = self._compare_collectives(", ".join(map(str, fetches)), before)
         _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), emitted)
-        # Slots are made while the update is built; they must have values before the first run.
-        self._initialize_rest()
         names = tuple(builder.feeds)
-        trains = any(name in self._local.trainings for name in (*fetched, *(op.name for op in needed)))
-        call = callable_of(self._session, values, [builder.feeds[name] for name in names])
+        trains = any(traits(op).is_gradient for op in needed) and any(traits(op).has_effect for op in needed)
+        call = callable_of(self.session, values, [builder.feeds[name] for name in names])
         return _Program(call, names, trains, builder.made)
 
     def _compare_collectives(self, what: str, before: int) -> int:
@@ -417,18 +529,14 @@ class Executor:
             self._agree(f"collectives of {what}", hashlib.sha256("\n".join(emitted).encode()).hexdigest())
         return len(emitted)
 
-    def _after_training(self, needed: Sequence[Operator]) -> set[str]:
-        """Operators that wait for a training step (a moving average of variables, say), and its marker itself."""
-        late: set[str] = set()
-        trainings = self._local.trainings
-        for op in needed:
-            waits_for = (*op.control_inputs, *(tensor.op for tensor in op.inputs))
-            if op.name in trainings or any(name in late or name in trainings for name in waits_for):
-                late.add(op.name)
-        return late
 
-
-def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...]) -> str:
+def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...], fed: tuple[TensorId, ...]) -> str:
     """What a program is called in messages; another one for every other program."""
-    label = f"run [{', '.join(map(str, fetches))}]"
+    label = f"run [{', '.join(map(str, fetches))}]" + "".join(f", {tensor} fed whole" for tensor in fed)
     return label + "".join(f", {name} fed {'a share' if share else 'whole'}" for name, share in modes)
+
+
+def _has_one_thread(config: Any) -> bool:
+    """Whether a session of the config runs one op at a time."""
+    given = 0 if config is None else config.inter_op_parallelism_threads
+    return (given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1")

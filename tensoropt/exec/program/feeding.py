@@ -15,7 +15,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Mesh
 
-__all__ = ["Feeding", "share_layout"]
+__all__ = ["Feeding", "checked_array", "checksum", "share_layout"]
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1024
 
@@ -57,18 +57,7 @@ class Feeding:
             FeedError: it is neither.
         """
         spec, feeding = op.outputs[0], self._of(op)
-        if isinstance(value, tf.Variable) or tf.is_symbolic_tensor(value):
-            raise FeedError(
-                f"{op}: wants an array of {spec}, got '{value.name}', which has no value before it runs. Feed what "
-                "tensoropt.run gives for it, or build the model on it instead of the placeholder."
-            )
-        try:
-            array = np.asarray(value)
-        except (ValueError, NotImplementedError) as error:
-            raise FeedError(f"{op}: wants an array of {spec}, got {type(value).__name__}: {error}.") from error
-        if array.dtype != feeding.dtype and not _can_feed(array, feeding.dtype):
-            got = f"{type(value).__name__}" if array.dtype.kind == "O" else f"an array of {array.dtype}"
-            raise FeedError(f"{op}: wants {spec.dtype}, got {got}. Cast it with .astype({spec.dtype!r}).")
+        array = checked_array(str(op), str(spec), spec.dtype, value)
         if array.shape == spec.shape:
             return False
         if array.shape == feeding.share:
@@ -76,7 +65,10 @@ class Feeding:
         accepted = f"the whole batch {spec.shape}"
         if feeding.share is not None:
             accepted += f" or this rank's share {feeding.share}"
-        raise FeedError(f"{op}: wants {accepted}, got shape {array.shape}. The plan is made for one batch size.")
+        raise FeedError(
+            f"{op}: wants {accepted}, got shape {array.shape}. Batches of another size "
+            "may be fed where the placeholder leaves its first dimension open (None)."
+        )
 
     def share_of(self, op: Operator) -> tuple[int, ...] | None:
         """The shape of a rank's share of the batch, where the batch can be shared."""
@@ -89,21 +81,53 @@ class Feeding:
         return array if share else array[feeding.slices]
 
     def checksum(self, op: Operator, value: Any) -> int:
-        """A number that differs, most likely, if something else is fed.
+        """The :func:`checksum` of what is fed to a placeholder."""
+        return checksum(np.asarray(value, dtype=self._of(op).dtype))
 
-        Of an array of more than 64 KiB only a sample counts: 64 runs of 1 KiB, evenly spread from its first byte to its
-        last. Other rows, or rows in another order, change it; a single number between the runs does not.
-        """
-        array = np.asarray(value, dtype=self._of(op).dtype)
-        if array.nbytes <= _SAMPLES * _SAMPLE_BYTES:
-            return zlib.crc32(array.tobytes())
-        flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-        count = _SAMPLE_BYTES // array.itemsize
-        starts = np.linspace(0, array.size - count, _SAMPLES).astype(np.int64)
-        digest = 0
-        for start in starts.tolist():
-            digest = zlib.crc32(flat[start : start + count].tobytes(), digest)
-        return digest
+
+def checked_array(subject: str, wanted: str, dtype: str, value: Any) -> np.ndarray:
+    """What is fed to a placeholder, as an array.
+
+    Args:
+        subject: the placeholder, in errors.
+        wanted: what it takes, in errors.
+        dtype: TensorFlow's name of it.
+        value: what is fed.
+
+    Raises:
+        FeedError: it is no array, or one of a dtype whose numbers would not keep their meaning.
+    """
+    if isinstance(value, tf.Variable) or tf.is_symbolic_tensor(value):
+        raise FeedError(
+            f"{subject}: wants an array of {wanted}, got '{value.name}', which has no value before it runs. Feed what "
+            "tensoropt.run gives for it, or build the model on it instead of the placeholder."
+        )
+    try:
+        array = np.asarray(value)
+    except (ValueError, NotImplementedError) as error:
+        raise FeedError(f"{subject}: wants an array of {wanted}, got {type(value).__name__}: {error}.") from error
+    numpy_dtype = tf.dtypes.as_dtype(dtype).as_numpy_dtype
+    if array.dtype != numpy_dtype and not _can_feed(array, numpy_dtype):
+        got = f"{type(value).__name__}" if array.dtype.kind == "O" else f"an array of {array.dtype}"
+        raise FeedError(f"{subject}: wants {dtype}, got {got}. Cast it with .astype({dtype!r}).")
+    return array
+
+
+def checksum(array: np.ndarray) -> int:
+    """A number that differs, most likely, if something else is fed.
+
+    Of an array of more than 64 KiB only a sample counts: 64 runs of 1 KiB, evenly spread from its first byte to its
+    last. Other rows, or rows in another order, change it; a single number between the runs does not.
+    """
+    if array.nbytes <= _SAMPLES * _SAMPLE_BYTES:
+        return zlib.crc32(array.tobytes())
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    count = _SAMPLE_BYTES // array.itemsize
+    starts = np.linspace(0, array.size - count, _SAMPLES).astype(np.int64)
+    digest = 0
+    for start in starts.tolist():
+        digest = zlib.crc32(flat[start : start + count].tobytes(), digest)
+    return digest
 
 
 def share_layout(spec: TensorSpec, mesh: Mesh) -> Layout | None:
@@ -114,9 +138,13 @@ def share_layout(spec: TensorSpec, mesh: Mesh) -> Layout | None:
 
 
 def _can_feed(array: np.ndarray, wanted: Any) -> bool:
-    """Whether the numbers keep their meaning in the wanted dtype; floats may be rounded, but not to integers."""
+    """Whether the numbers keep their meaning in the wanted dtype: floats may be rounded, but not to integers, which
+    take them where they are whole (labels that NumPy made, say)."""
     if np.can_cast(array.dtype, wanted, casting="same_kind"):
         return True
-    if array.dtype.kind != "i" or np.dtype(wanted).kind != "u":
+    if array.dtype.kind not in "if" or np.dtype(wanted).kind not in "iu":
         return False
-    return array.size == 0 or (array.min() >= 0 and array.max() <= np.iinfo(wanted).max)
+    limits = np.iinfo(wanted)
+    # A float of 2**31 or 2**63 is one too many: as a float the upper limit itself is rounded up.
+    fits = (array >= limits.min) & (array < float(limits.max) + 1)
+    return bool(np.all(fits & (np.floor(array) == array)))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from tensoropt.graph.spec import TensorId
 
-__all__ = ["Fetch", "GradientOf"]
+__all__ = ["Fetch", "names_of"]
+
+# What a user fetches: the whole value of a tensor, or an operation run for its effect.
+Fetch = TensorId | str
 
 
-@dataclass(frozen=True, slots=True)
-class GradientOf:
-    """The whole gradient that a training step uses for a variable."""
-
-    training: str
-    variable: str
-
-
-# What a user fetches: the whole value of a tensor, an operation run for its effect, or a gradient.
-Fetch = TensorId | str | GradientOf
+def names_of(fetches: Iterable[Fetch]) -> list[str]:
+    """The operators that are fetched, or whose tensors are."""
+    return [fetch if isinstance(fetch, str) else fetch.op for fetch in fetches]

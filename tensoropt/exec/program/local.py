@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorflow.python.framework import op_def_registry
@@ -11,7 +11,7 @@ from tensorflow.python.framework import op_def_registry
 from tensoropt.errors import SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.base import Program as Chain
-from tensoropt.exec.program.training import Training
+from tensoropt.exec.program.generators import Generator
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, has_rule, traits
@@ -33,12 +33,12 @@ class LocalGraph:
         plan: of its strategy.
         engine: does the collectives.
         rules: of operators.
-        trainings: the training steps, by operator.
         tf_graph: the local graph.
         one_thread: whether nothing else runs during a collective, so that there is no harm in waiting for it.
         variables: this device's pieces, by name.
-        optimizers: the first that was made of each of the user's, whose slots the others use.
         shared: outputs of random operators, which have one state for all programs.
+        alike: those of all local graphs that share variables, by name, shapes and configuration.
+        generators: the states of those operators, by name.
         chains: the collectives of each program that was built, or of which a part was.
     """
 
@@ -46,12 +46,12 @@ class LocalGraph:
     plan: Plan
     engine: CollectiveEngine
     rules: Mapping[str, OpRule]
-    trainings: Mapping[str, Training]
     tf_graph: Any
     one_thread: bool
     variables: dict[str, Any] = field(default_factory=dict)
-    optimizers: dict[int, Any] = field(default_factory=dict)
     shared: dict[str, list[Any]] = field(default_factory=dict)
+    alike: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+    generators: dict[str, Generator] = field(default_factory=dict)
     chains: list[Chain] = field(default_factory=list)
 
     def layout_of(self, tensor: TensorId) -> Layout:
@@ -66,6 +66,10 @@ class LocalGraph:
         """The layouts that a consumer wants its input in, and gives its gradient."""
         return self.plan.configuration(edge.consumer).input_layouts(self.rules[edge.consumer], edge.position)
 
+    def beside(self, graph: Graph, plan: Plan, rules: Mapping[str, OpRule]) -> LocalGraph:
+        """Another logical graph on the same variables and generators, in the same local graph of TensorFlow's."""
+        return replace(self, graph=graph, plan=plan, rules=rules, shared={})
+
     @staticmethod
     def is_shared(op: Operator) -> bool:
         """Whether an operator has one state for all programs: it draws from a generator of its own.
@@ -76,6 +80,20 @@ class LocalGraph:
             return declaration(op.type).shared
         definition = op_def_registry.get(op.type)
         return definition is not None and definition.is_stateful and "seed2" in op.attrs
+
+    def share(self, op: Operator, outputs: list[Any]) -> None:
+        """Notes the outputs of a random operator, for other programs."""
+        self.shared[op.name] = self.alike[self._alike(op)] = outputs
+
+    def has_shared(self, op: Operator) -> bool:
+        """Whether a program has built a random operator, of this local graph or, just so, of one beside it."""
+        if op.name not in self.shared and self._alike(op) in self.alike:
+            self.shared[op.name] = self.alike[self._alike(op)]
+        return op.name in self.shared
+
+    def _alike(self, op: Operator) -> tuple[Any, ...]:
+        inputs = tuple(str(self.plan.edge(Edge(tensor, op.name, i))) for i, tensor in enumerate(op.inputs))
+        return op.name, self.graph.input_specs(op), op.outputs, self.plan.configuration(op.name), inputs
 
     def shared_outputs(self, op: Operator) -> list[Any]:
         """The outputs of a random operator that another program has built; one operator has one state.

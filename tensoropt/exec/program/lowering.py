@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from tensoropt.errors import OpError
 from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.gradient import late, with_gradient
 from tensoropt.exec.program.summands import held_dtype, in_sum_dtype, widened_operator, widened_spec
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, is_declared
+from tensoropt.graph.registry import declaration, is_declared, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Layout, Mesh
@@ -33,15 +34,18 @@ class OpLowering:
         configuration: Configuration,
         mesh: Mesh,
         engine: CollectiveEngine,
+        generator: Generator | None = None,
     ) -> None:
         self.tf = tf
         self.op = op
         self.rule = rule
         self.operation: Any = None  # TensorFlow's, which emit made last
         self.input_specs = input_specs
+        self.is_first = engine.rank == 0
         self._configuration = configuration
         self._mesh = mesh
         self._engine = engine
+        self._generator = generator
 
     def widened(self) -> OpLowering:
         """The same operator on float32 wherever it is on 16-bit floats."""
@@ -72,6 +76,8 @@ class OpLowering:
         attrs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """See :meth:`tensoropt.graph.lowering.Lowering.emit`."""
+        if self.op.body is not None:
+            return self._emit_body(inputs)
         values = dict(self.op.static) | dict(static or {})
         unknown = sorted(set(values) - set(self.op.static))
         if unknown:
@@ -100,6 +106,21 @@ class OpLowering:
             name=self.op.name,
         )
         return list(self.operation.outputs)
+
+    def _emit_body(self, inputs: Sequence[Any]) -> list[Any]:
+        """The ops of a subgraph, one by one, so that TensorFlow knows their gradients."""
+        names = {node.name for node in self.op.body.node}
+        # A gradient of rows, as lookups have, becomes whole: no operator that it goes to expects it.
+        whole = [with_gradient([x], [x], _whole)[0] if _is_differentiable(x) else x for x in inputs]
+        given = {f"input{place}": tensor for place, tensor in enumerate(whole)}
+        return list(
+            tf.graph_util.import_graph_def(
+                self.op.body,
+                input_map={f"{name}:0": tensor for name, tensor in given.items() if name in names},
+                return_elements=list(self.op.results),
+                name=self.op.name,
+            )
+        )
 
     def input_shape(self, index: int) -> tuple[int, ...]:
         """Local shape of an input."""
@@ -138,6 +159,10 @@ class OpLowering:
             layout.offsets(shape, self._mesh, self._engine.rank),
             layout.local_shape(shape, self._mesh),
         )
+
+    def next_state(self, step: int) -> Any:
+        """See :meth:`tensoropt.graph.lowering.Lowering.next_state`."""
+        return None if self._generator is None else self._generator.next_state(step)
 
     def all_reduce(self, tensor: Any, axes: str | Sequence[str], *, op: str = "sum", gradient: str | None) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.all_reduce`."""
@@ -220,6 +245,9 @@ def lower_operator(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
 def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
     """What the declaration's lowering makes, checked."""
     op = context.op
+    if traits(op).once and not context.is_first:
+        context.operation = tf.no_op(op.name)  # so that every device has one
+        return []
     if is_declared(op, context.input_specs):
         lower = declaration(op.type).lower
         if lower is None:
@@ -241,6 +269,10 @@ def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
             )
         tensor.set_shape(expected)
     return outputs
+
+
+def _whole(gradient: Any) -> list[Any]:
+    return [None if gradient is None else tf.convert_to_tensor(gradient)]
 
 
 def _is_differentiable(tensor: Any) -> bool:

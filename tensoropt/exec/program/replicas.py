@@ -9,11 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.program.local import LocalGraph
-from tensoropt.exec.program.stored import Stored, stored_variables
 from tensoropt.graph.spec import TensorId
-from tensoropt.layout import Layout
 
-__all__ = ["LEVEL_STEPS", "copies_apart", "level", "stored_layout"]
+__all__ = ["LEVEL_STEPS", "copies_apart", "level"]
 
 # So many training steps lie between one levelling and the next. Copies that a kernel rounds differently are apart by
 # the last bits of a few steps; Adam makes steps of full length out of such bits where a gradient should be 0, so they
@@ -21,29 +19,15 @@ __all__ = ["LEVEL_STEPS", "copies_apart", "level", "stored_layout"]
 LEVEL_STEPS = 1000
 
 
-def stored_layout(local: LocalGraph, key: Stored, variable: Any) -> Layout | None:
-    """How a stored tensor lies on the mesh; None if all devices have the whole of it."""
-    # An optimizer may keep a number for a variable, where others keep as much as the variable has.
-    if not key.variable or variable.shape != local.variables[key.variable].shape:
-        return None
-    return local.layout_of(TensorId(key.variable))
-
-
-def _copied_axes(local: LocalGraph, key: Stored, variable: Any) -> tuple[int, ...]:
-    """The mesh axes along which devices have copies of one another."""
-    layout = stored_layout(local, key, variable)
-    used = () if layout is None else layout.used_axes
-    return tuple(axis for axis in local.plan.mesh.axes if axis not in used)
-
-
 def level(local: LocalGraph) -> Any:
     """An operation that gives all copies the value of the first one, one tensor after the other.
 
-    To be built in a program of its own. All ranks must have the same slots by now.
+    To be built in a program of its own.
     """
     before: list[Any] = []
-    for key, variable in stored_variables(local.variables, local.optimizers).items():
-        axes = _copied_axes(local, key, variable)
+    for name, variable in sorted(local.variables.items()):
+        used = local.layout_of(TensorId(name)).used_axes
+        axes = tuple(axis for axis in local.plan.mesh.axes if axis not in used)
         if local.plan.mesh.extent(axes) > 1:
             with tf.control_dependencies(before):
                 first = local.engine.broadcast(variable.read_value(), axes)
@@ -51,7 +35,7 @@ def level(local: LocalGraph) -> Any:
     return tf.group(*before)
 
 
-def copies_apart(stored: Sequence[Mapping[Stored, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
+def copies_apart(stored: Sequence[Mapping[str, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
     """What ranks store of equal parts and is not equal to the last bit, in words.
 
     Args:
@@ -64,5 +48,5 @@ def copies_apart(stored: Sequence[Mapping[Stored, tuple[np.ndarray, tuple[slice,
             other_rank, other = first.setdefault(str(part), (rank, piece))
             if piece.tobytes() != other.tobytes():
                 apart = np.max(np.abs(np.subtract(piece, other, dtype=np.complex128)))
-                found.append(f"{key}: the copies of ranks {other_rank} and {rank} are apart by {apart:.3g}")
+                found.append(f"variable '{key}': the copies of ranks {other_rank} and {rank} are apart by {apart:.3g}")
     return found

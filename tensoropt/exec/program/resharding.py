@@ -11,6 +11,8 @@ from tensoropt.errors import LayoutError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.summands import held_dtype
+from tensoropt.graph.ops.gather import other_row
+from tensoropt.graph.ops.updates import NO_ROW
 from tensoropt.layout import Layout, Mesh, Step, StepKind, common_prefix
 
 __all__ = ["reshard", "reshard_edge", "reshard_rows"]
@@ -48,6 +50,8 @@ def reshard_edge(
     mesh: Mesh,
     engine: CollectiveEngine,
     dtype: Any = None,
+    *,
+    twice: bool = False,
 ) -> Any:
     """One edge of the graph: ``forward`` steps for the value, ``backward`` steps for its gradient.
 
@@ -61,6 +65,7 @@ def reshard_edge(
         mesh: the factor mesh.
         engine: does the collectives.
         dtype: of the whole tensor and its gradient; see :func:`reshard`.
+        twice: whether the gradient may be differentiated.
     """
     dtype = tensor.dtype if dtype is None else tf.as_dtype(dtype)
     # Rows of a gradient that stays partial still have to get the dtype of other parts of the sum.
@@ -80,7 +85,14 @@ def reshard_edge(
                 f"Reshard of a gradient: its steps lead from {gradient} to {reached}, but {target_gradient} is needed. "
                 "The rule of the consumer says that TensorFlow gives this gradient as rows, and it came whole."
             )
-        return [reshard(incoming, gradient, backward, mesh, engine, dtype)]
+        returned = reshard(incoming, gradient, backward, mesh, engine, dtype)
+        if not twice:
+            return [returned]
+        # What a gradient's gradient goes back through: the way of the tensor, as it is for whatever is linear in it.
+        return with_gradient([incoming], [returned], lambda again: [forth(again)])
+
+    def forth(tensor: Any) -> Any:
+        return with_gradient([tensor], [reshard(tensor, value, forward, mesh, engine, dtype)], gradient_back)[0]
 
     return with_gradient([tensor], [moved], gradient_back)[0]
 
@@ -96,7 +108,7 @@ def reshard_rows(
 ) -> tf.IndexedSlices:
     """Moves a gradient that is given as rows, which stays so: optimizers treat untouched rows differently.
 
-    A row with index -1 belongs to another device and counts for nothing.
+    Rows of other devices' pieces are among them: see :mod:`tensoropt.exec.program.rows`.
 
     Args:
         rows: this device's rows, by their indices within its piece.
@@ -112,15 +124,23 @@ def reshard_rows(
     if source == target:
         return tf.IndexedSlices(tf.cast(rows.values, held_dtype(dtype, target)), rows.indices, rows.dense_shape)
     values, indices = tf.cast(rows.values, dtype), tf.cast(rows.indices, tf.int64)
-    if source.dims[0] != target.dims[0]:
-        offset = source.offsets(shape, mesh, engine.rank)[0]
-        indices = tf.where(indices >= 0, indices + offset, indices)
     # Beyond the axes that both split rows by alike, a piece of the target has rows of any piece of the source.
     alike = len(common_prefix(source.dims[0], target.dims[0]))
-    gathered = tuple(sorted({*source.partial} - {*target.partial} | {*source.dims[0][alike:]}))
+    split = source.dims[0][alike:]
+    if source.dims[0] != target.dims[0]:
+        whole = tf.where(indices >= 0, indices + source.offsets(shape, mesh, engine.rank)[0], other_row(indices))
+        if split:
+            # Each row is to come once: from the member that has it, or if none does from the first one.
+            extent = shape[0] // mesh.extent(source.dims[0][:alike])
+            start = mesh.group_index(engine.rank, source.dims[0][:alike]) * extent
+            others = (whole < start) | (whole >= start + extent)
+            first = tf.constant(mesh.group_index(engine.rank, split) == 0)
+            whole = tf.where((indices >= 0) | (others & first), whole, tf.constant(NO_ROW, tf.int64))
+        indices = whole
+    gathered = tuple(sorted({*source.partial} - {*target.partial} | {*split}))
     if gathered:
         members = engine.all_gather(values, gathered)
-        values = tf.reshape(members, [-1, *members.shape[2:]])
+        values = tf.reshape(members, [-1, *members.shape.as_list()[2:]])
         indices = tf.reshape(engine.all_gather(indices, gathered), [-1])
     # All dimensions are made whole before any is cut: a mesh axis may move from one to another.
     moved = [dim for dim in range(1, source.rank) if source.dims[dim] != target.dims[dim]]
@@ -129,17 +149,17 @@ def reshard_rows(
             values = _merge(engine.all_gather(values, source.dims[dim]), dim)
     for dim in moved:
         if target.dims[dim]:
-            count = values.shape[dim] // mesh.extent(target.dims[dim])
+            count = values.shape.as_list()[dim] // mesh.extent(target.dims[dim])
             start = mesh.group_index(engine.rank, target.dims[dim]) * count
             values = tf.gather(values, tf.range(start, start + count), axis=dim)
-    if source.dims[0] != target.dims[0] and target.dims[0]:
-        extent = target.local_shape(shape, mesh)[0]
+    if source.dims[0] != target.dims[0]:
         local = indices - target.offsets(shape, mesh, engine.rank)[0]
-        indices = tf.where((indices >= 0) & (local >= 0) & (local < extent), local, tf.constant(-1, tf.int64))
+        own = (indices >= 0) & (local >= 0) & (local < target.local_shape(shape, mesh)[0])
+        indices = tf.where(own, local, other_row(indices))
     dropped = tuple(sorted(set(target.partial) - set(source.partial)))
     if dropped:  # the same ops on every rank, as in _apply
         first = tf.constant(mesh.group_index(engine.rank, dropped) == 0)
-        indices = tf.where(first, indices, tf.constant(-1, tf.int64))
+        indices = tf.where(first, indices, tf.constant(NO_ROW, tf.int64))
     local_shape = target.local_shape(shape, mesh)
     values = tf.cast(values, held_dtype(dtype, target))
     return tf.IndexedSlices(values, indices, tf.constant(local_shape, tf.int64))
@@ -160,7 +180,7 @@ def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: Collecti
     if kind is StepKind.ALL_GATHER:
         return _merge(engine.all_gather(tensor, axes), dim)
     if kind is StepKind.SLICE:
-        size = list(tensor.shape)
+        size = tensor.shape.as_list()
         size[dim] //= count
         begin = [0] * len(size)
         begin[dim] = mesh.group_index(engine.rank, axes) * size[dim]
@@ -175,7 +195,7 @@ def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: Collecti
 
 def _stack(tensor: Any, dim: int, count: int) -> Any:
     """Cuts ``dim`` into ``count`` pieces and stacks them in front."""
-    shape = list(tensor.shape)
+    shape = tensor.shape.as_list()
     cut = tf.reshape(tensor, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
     if dim == 0:
         return cut
@@ -185,7 +205,7 @@ def _stack(tensor: Any, dim: int, count: int) -> Any:
 
 def _merge(stacked: Any, dim: int) -> Any:
     """Joins pieces that are stacked in front along ``dim``; the inverse of :func:`_stack`."""
-    shape = list(stacked.shape)
+    shape = stacked.shape.as_list()
     if dim:
         order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape))]
         stacked = tf.transpose(stacked, order)

@@ -3,7 +3,7 @@
 TensorFlow runs what is ready in an order of its own. Two of its habits cost much and are hard to predict:
 
 - *A variable that is updated while something still reads it is copied first*, the whole of it, in every step.
-  :func:`after_readers` lets an update wait for the readers.
+  An update waits for its :func:`readers`.
 - *A weight's gradient may be put off to the end of the step*, and what it is made of waits with it: activations, and
   the gradients of all layers. So may its update, which then holds the gradient. :class:`Backward` lets the backward
   pass go on only after them.
@@ -22,29 +22,7 @@ import tensorflow as tf
 
 from tensoropt.graph.registry import traits
 
-__all__ = ["Backward", "after_readers"]
-
-
-def after_readers(gradients: Sequence[Any], reads: Sequence[Any], loss: Any) -> list[Any]:
-    """The gradients of variables, each there only once nothing reads its variable any more.
-
-    Args:
-        gradients: of the variables: tensors or ``tf.IndexedSlices``.
-        reads: the value of each variable that the step goes by.
-        loss: of the step.
-    """
-    live = _ancestors([*_ops(gradients), loss.op])
-    result = []
-    for gradient, read in zip(gradients, reads, strict=True):
-        readers = _readers(read, live)
-        own = {op for op in _ops([gradient])}
-        with tf.control_dependencies([op for op in readers if op not in own]):
-            if isinstance(gradient, tf.IndexedSlices):
-                values = tf.identity(gradient.values)
-                result.append(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape))
-            else:
-                result.append(tf.identity(gradient))
-    return result
+__all__ = ["Backward", "ancestors", "readers"]
 
 
 class Backward:
@@ -66,7 +44,7 @@ class Backward:
         self._first = first
         operations = _ops(gradients)[0].graph.get_operations()
         self._number = {op: number for number, op in enumerate(operations)}
-        self._live = {op for op in _ancestors(_ops(gradients)) if self._number[op] >= first}
+        self._live = {op for op in ancestors(gradients) if self._number[op] >= first}
         order = sorted(self._live, key=self._number.__getitem__)
         self._following = {op: _consumers(op, self._live) for op in order}
         reading = {op for op in order if any(_is_saved(tensor, self._live) for tensor in op.inputs)}
@@ -84,22 +62,20 @@ class Backward:
         """
         return sum(_wait(other, op) for op, waiting in self._waiting.items() for other in waiting)
 
-    def wait_for_updates(self, late: Sequence[Any], collectives: Container[str], needed: Iterable[Any]) -> int:
+    def wait_for_updates(self, updates: Sequence[Iterable[Any]], collectives: Container[str]) -> int:
         """Lets it wait for the updates of those weights, too.
 
         Args:
-            late: the gradients from which the updates were built, by :func:`after_readers`.
+            updates: by gradient, the ops that update its variable.
             collectives: names of ops that no op should wait for, so that others run meanwhile.
-            needed: ops that all updates wait for.
 
         Returns:
             How many control dependencies were added.
         """
-        if any(self._number.get(op, self._first) >= self._first for op in needed):
-            return 0
         added = 0
-        for gradient, tensor in zip(self._gradients, late, strict=True):
-            if isinstance(tensor, tf.IndexedSlices):
+        known: dict[Any, int] = {}
+        for gradient, ops in zip(self._gradients, updates, strict=True):
+            if isinstance(gradient, tf.IndexedSlices):
                 continue
             pending, seen = [gradient.op], {gradient.op: None}
             while pending:
@@ -109,13 +85,25 @@ class Backward:
                         pending.append(source.op)
             if any(op.name in collectives for op in seen):
                 continue
-            latest = max(self._number.get(op, self._first) for op in (gradient.op, *tensor.op.control_inputs))
-            updates = [op for op in tensor.consumers() if any(source.dtype == tf.resource for source in op.inputs)]
             waiting = dict.fromkeys(other for op in seen for other in self._waiting.get(op, ()))
-            for other in waiting:
-                if self._number[other] > latest:
-                    added += sum(_wait(other, update) for update in updates)
+            for update in ops:
+                latest = self._latest(update, known)
+                added += sum(_wait(other, update) for other in waiting if self._number[other] > latest)
         return added
+
+    def _latest(self, op: Any, known: dict[Any, int]) -> int:
+        """The number of the last op of the backward pass that an op needs which was made after it."""
+        pending = [op]
+        while pending:
+            current = pending[-1]
+            before = () if current in self._number else (*(x.op for x in current.inputs), *current.control_inputs)
+            unknown = [other for other in before if other not in known]
+            if unknown:
+                pending += unknown
+                continue
+            known[current] = max((known[other] for other in before), default=self._number.get(current, -1))
+            pending.pop()
+        return known[op]
 
     def _next(self, op: Any, reading: set[Any]) -> list[Any]:
         """What waits for an op that is last, in the order in which it was made."""
@@ -158,8 +146,8 @@ def _is_saved(tensor: Any, live: set[Any]) -> bool:
     return tensor.op not in live and not is_small
 
 
-def _readers(tensor: Any, live: set[Any]) -> list[Any]:
-    """The ops that read a tensor's buffer, through ops that only pass it on."""
+def readers(tensor: Any, live: set[Any]) -> list[Any]:
+    """The ops, of those that are ``live``, that read a tensor's buffer, through ops that only pass it on."""
     found: dict[Any, None] = {}
     pending, seen = [tensor], {tensor.ref()}
     while pending:
@@ -183,9 +171,9 @@ def _consumers(op: Any, live: set[Any]) -> list[Any]:
     return list(dict.fromkeys(other for output in op.outputs for other in output.consumers() if other in live))
 
 
-def _ancestors(ops: Iterable[Any]) -> set[Any]:
-    """All ops that some need, themselves included."""
-    pending = list(ops)
+def ancestors(tensors: Iterable[Any]) -> set[Any]:
+    """All ops that tensors, or ``tf.IndexedSlices``, need."""
+    pending = _ops(tensors)
     found = set(pending)
     while pending:
         op = pending.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,12 +100,27 @@ def arg_extreme(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     samples=[Sample("Cumprod", (floats(12, 6, low=0.5, high=1.5), 1))],
     traits=Traits(in_place=False),
 )
+@register_op(
+    "CumulativeLogsumexp",
+    lower=_same,
+    static={1: "axis"},
+    samples=[Sample("CumulativeLogsumexp", (floats(6, 4), 1))],
+    traits=Traits(in_place=False),
+)
 def running(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """All dimensions but that of the running sum pass through."""
     dims = passed(inputs[0].rank, whole=_axes(op, 1, inputs[0].rank))
-    saved = () if op.type == "Cumsum" else (0,)
     elements = inputs[0].elements
-    return movement(inputs, op.outputs, (dims,), (dims,), flops=elements, backward_flops=elements, saved_inputs=saved)
+    return movement(
+        inputs,
+        op.outputs,
+        (dims,),
+        (dims,),
+        flops=elements,
+        backward_flops=elements,
+        saved_inputs=() if op.type == "Cumsum" else (0,),
+        saved_outputs=(0,) if op.type == "CumulativeLogsumexp" else (),
+    )
 
 
 @register_op(
@@ -132,3 +148,62 @@ def top_k(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 def in_top_k(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Examples are splittable, classes are not."""
     return movement(inputs, op.outputs, ((("n",), ()), (("n",),)), ((("n",),),), flops=inputs[0].elements)
+
+
+@register_op(
+    "NthElement",
+    lower=_same,
+    static={1: "place"},
+    samples=[Sample("NthElement", (floats(6, 4), 1), {"reverse": True})],
+)
+def nth_element(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """All dimensions but the last pass through."""
+    dims = passed(inputs[0].rank, whole={inputs[0].rank - 1})
+    elements = inputs[0].elements
+    return movement(inputs, op.outputs, (dims,), (dims[:-1],), flops=elements, saved_inputs=(0,), saved_outputs=(0,))
+
+
+@register_op(
+    "LowerBound",
+    "UpperBound",
+    lower=_same,
+    samples=[
+        Sample(op_type, (np.arange(24, dtype=np.float32).reshape(4, 6) / 3, floats(4, 2, high=9)))
+        for op_type in ("LowerBound", "UpperBound")
+    ],
+)
+def bound(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """How many of ``n`` sorted numbers are below each of ``m``: every device counts those that it has."""
+    steps = op.outputs[0].elements * math.log2(inputs[0].shape[1] + 1)
+    dims = (("b",), ("n",)), (("b",), ("m",))
+    return movement(inputs, op.outputs, dims, dims[1:], reduced=("n",), flops=steps)
+
+
+def _inverse(ctx: Lowering, permutation: Any) -> Any:
+    return ctx.slice_output(ctx.emit([permutation])[0])
+
+
+@register_op(
+    "InvertPermutation",
+    lower=_inverse,
+    samples=[Sample("InvertPermutation", (np.array([3, 0, 5, 1, 4, 2], np.int32),))],
+    traits=Traits(in_place=False),
+)
+def inverse_permutation(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Any number may land in any place, so each device inverts the whole and keeps its piece."""
+    return movement(inputs, op.outputs, (((),),), (passed(1),))
+
+
+@register_op(
+    "IsotonicRegression",
+    lower=_same,
+    samples=[Sample("IsotonicRegression", (floats(12, 4),), {"output_dtype": "float32"})],
+    traits=Traits(in_place=False),
+)
+def isotonic_regression(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Rows are fitted one by one."""
+    dims = passed(2, whole={1})
+    elements = inputs[0].elements
+    return movement(
+        inputs, op.outputs, (dims,), (dims, dims), flops=elements, backward_flops=elements, saved_outputs=(1,)
+    )

@@ -34,10 +34,16 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
         gradient_kernels=(None, "BiasAddGrad"),
     ),
 )
+@register_op(
+    "BiasAddV1",
+    lower=_same,
+    samples=[Sample("BiasAddV1", (floats(4, 6), floats(6)))],
+    traits=Traits(passes_gradient=True),
+)
 def bias_add(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Every dimension may be split; a split of another one than the channels leaves the vector a partial gradient."""
     rank = op.outputs[0].rank
-    channel = 1 if op.attrs["data_format"] == "NCHW" else rank - 1
+    channel = 1 if op.attrs.get("data_format") == "NCHW" else rank - 1
     names = [f"d{position}" for position in range(rank)]
     names[channel] = "c"
     text = " ".join(names)

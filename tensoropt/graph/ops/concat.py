@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.movement import movement, passed
 from tensoropt.graph.operator import Operator
@@ -104,3 +106,23 @@ def _stacked(rank: int, axis: int) -> tuple[Dims, Dims]:
     stacked = list(single)
     stacked.insert(_axis(axis, rank), ())
     return tuple(stacked), tuple(single)
+
+
+@register_op(
+    "DynamicStitch",
+    "ParallelDynamicStitch",
+    lower=_same,
+    samples=[
+        Sample(op_type, ([np.array([0, 3], np.int32), np.array([2, 1], np.int32)], [floats(2, 6), floats(2, 6)]))
+        for op_type in ("DynamicStitch", "ParallelDynamicStitch")
+    ],
+    traits=Traits(in_place=False),
+)
+def stitch(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Rows that go to places given by indices: rows stay whole, as does their number, columns pass through."""
+    places, data = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
+    rank = op.outputs[0].rank
+    columns = passed(rank, whole={0})[1:]
+    dims: list[Dims] = [((),) * spec.rank for spec in places]
+    dims += [(*((),) * (spec.rank - rank + 1), *columns) for spec in data]
+    return movement(inputs, op.outputs, dims, (((), *columns),), saved_inputs=tuple(range(len(places))))

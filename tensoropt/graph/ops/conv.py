@@ -16,8 +16,18 @@ from tensoropt.graph.spec import TensorSpec
 from tensoropt.graph.traits import Traits, Work
 
 
-def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
-    return ctx.emit(inputs)
+def _convolve(ctx: Lowering, image: Any, filters: Any) -> list[Any]:
+    attrs = ctx.op.attrs
+    if "block" not in attrs:
+        return ctx.emit([image, filters])
+    # A dilated one (see api/frontend/dilation.py), made as TensorFlow makes it in one process.
+    tf = ctx.tf
+    moved = tf.space_to_batch(image, attrs["block"], attrs["block_paddings"])
+    if len(attrs["block"]) < len(filters.shape) - 2:  # lines are images of one row
+        made = tf.squeeze(ctx.emit([tf.expand_dims(moved, 1), filters])[0], 1)
+    else:
+        (made,) = ctx.emit([moved, filters])
+    return [tf.batch_to_space(made, attrs["block"], attrs["block_crops"])]
 
 
 def _image(op: Operator, channels: str) -> str:
@@ -42,7 +52,9 @@ def _convolution(
 
 
 def _halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
-    """Height and width of the image; the filter's first dimensions are the window."""
+    """Height and width of the image; the filter's first dimensions are the window. A dilated one has none."""
+    if "block" in op.attrs:
+        return ()
     image, kernel = inputs[0], inputs[1].shape[: inputs[0].rank - 2]
     window = (1, 1, *kernel) if op.attrs["data_format"].startswith("NC") else (1, *kernel, 1)
     return window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
@@ -64,7 +76,7 @@ def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits
 
 @register_op(
     "Conv2D",
-    lower=_same,
+    lower=_convolve,
     samples=[
         Sample("Conv2D", (floats(4, 5, 4, 6), floats(3, 2, 6, 4)), _STRIDED),
         Sample("Conv2D", (floats(4, 2, 5, 5), floats(3, 3, 2, 6)), {**_PLAIN, "data_format": "NCHW"}),
@@ -92,7 +104,7 @@ def conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 
 @register_op(
     "Conv3D",
-    lower=_same,
+    lower=_convolve,
     samples=[
         Sample(
             "Conv3D",
@@ -109,7 +121,7 @@ def conv3d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 
 @register_op(
     "DepthwiseConv2dNative",
-    lower=_same,
+    lower=_convolve,
     samples=[
         Sample("DepthwiseConv2dNative", (floats(4, 4, 3, 6), floats(2, 2, 6, 2)), _STRIDED),
         Sample(
@@ -143,6 +155,20 @@ def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
     ],
     traits=_traits("Conv2DBackpropFilter", "Conv2D"),
 )
-def conv2d_transpose(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+@register_op(
+    "Conv3DBackpropInputV2",
+    lower=_transposed,
+    static={0: "output shape"},
+    samples=[
+        Sample(
+            "Conv3DBackpropInputV2",
+            ([2, 2, 4, 2, 3], floats(1, 2, 1, 3, 2), floats(2, 2, 2, 2, 2)),
+            {"strides": [1, 1, 2, 1, 1], "padding": "SAME"},
+        )
+    ],
+    traits=_traits("Conv3DBackpropFilterV2", "Conv3D"),
+)
+def conv_transpose(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The gradient of a convolution, used forward (``conv2d_transpose``): ``f`` is summed."""
-    return _convolution(op, inputs, f"_ _ c f, {_image(op, 'f')} -> {_image(op, 'c')}", filters=0)
+    window = " ".join("_" * (inputs[0].rank - 2))
+    return _convolution(op, inputs, f"{window} c f, {_image(op, 'f')} -> {_image(op, 'c')}", filters=0)

@@ -12,7 +12,7 @@ from typing import Any
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import register_op
-from tensoropt.graph.rule import OpRule, elementwise, replicated
+from tensoropt.graph.rule import OpRule, elementwise
 from tensoropt.graph.sample import Operand, Sample, booleans, floats, integers
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.graph.traits import GradientFromOutput, Traits
@@ -123,6 +123,12 @@ _UNARY = (
     _Kind("Ndtri", _SLOW, (), (0,), 0.1, 0.9),
     _Kind("BesselI0", 2 * _SLOW, (0,), (), 0.2, 3.0),
     _Kind("BesselI1 BesselI0e BesselI1e", 2 * _SLOW, (0,), (0,), 0.2, 3.0),
+    _Kind("BesselJ0 BesselY0 BesselK0", 2 * _SLOW, (0,), (), 0.5, 3.0),
+    _Kind("BesselJ1 BesselY1 BesselK0e BesselK1 BesselK1e", 2 * _SLOW, (0,), (0,), 0.5, 3.0),
+    _Kind("Dawsn", 2 * _SLOW, (0,), (0,), 0.2, 0.9),
+    _Kind("Expint FresnelCos FresnelSin Spence", 2 * _SLOW, (0,), (), 0.2, 0.9),
+    _Kind("PopulationCount", dtype="int32", low=0, high=99),
+    _Kind("FakeQuantWithMinMaxArgs", 4.0, (0,)),
     _Kind("LogicalNot", dtype="bool", low=0, high=2),
     _Kind("Invert", dtype="int32", low=-9, high=9),
     _Kind("Conj Real Imag", 1.0, dtype="complex64"),
@@ -152,6 +158,7 @@ _BINARY = (
     _Kind("Less LessEqual Greater GreaterEqual"),
     _Kind("LogicalAnd LogicalOr", low=0, high=2, dtype="bool"),
     _Kind("BitwiseAnd BitwiseOr BitwiseXor LeftShift RightShift", low=0, high=9, dtype="int32"),
+    _Kind("Polygamma Zeta", 5 * _SLOW, (0, 1), (), 1.5, 4.0),
     _Kind("NextAfter", 4.0, low=0.5, high=3.0, dtype="float64"),
     _Kind("Complex"),
 )
@@ -167,6 +174,20 @@ def _binary_samples(kind: _Kind) -> Iterable[Sample]:
 for _kind in _BINARY:
     _kind.declare(_binary_samples(_kind))
 
+# Gradients in the graph itself: TensorFlow's, and those of a user's own.
+_GRADIENTS = (
+    _Kind("ReluGrad LeakyReluGrad", 1.0, (1,)),
+    _Kind("Relu6Grad", 1.0, (1,), (), -4.0, 8.0),
+    _Kind("EluGrad SeluGrad SoftplusGrad", _SLOW, (0, 1)),
+    _Kind("SigmoidGrad TanhGrad ReciprocalGrad InvGrad", 3.0, (0, 1)),
+    _Kind("SqrtGrad", 4.0, (0,), (0,), 0.5, 2.0),
+    _Kind("RsqrtGrad", 4.0, (0, 1), (), 0.5, 2.0),
+    _Kind("SoftsignGrad", 4.0),
+)
+
+for _kind in _GRADIENTS:
+    _kind.declare(Sample(_type, (_kind.operand(4, 6), _kind.operand(4, 6))) for _type in _kind.types.split())
+
 _Kind("ApproximateEqual").declare([Sample("ApproximateEqual", (floats(4, 6), floats(4, 6)), {"tolerance": 0.5})])
 _Kind("Betainc", 5 * _SLOW, (0, 1, 2)).declare(
     [Sample("Betainc", tuple(floats(4, 6, low=0.2, high=0.9) for _ in range(3)))]
@@ -177,6 +198,12 @@ _Kind("ClipByValue", 2.0, (0, 1, 2)).declare(
         Sample("ClipByValue", (floats(4, 6), floats(4, 6, low=-0.5, high=-0.3), floats(4, 6, low=0.3, high=0.5))),
     ]
 )
+_Kind("Bucketize", 4.0).declare([Sample("Bucketize", (floats(4, 6),), {"boundaries": [-0.5, 0.0, 0.25]})])
+for _type in ("FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"):
+    _limits = () if _type.endswith("Vars") else (6,)
+    _Kind(_type, 4.0, (0, 1, 2)).declare(
+        [Sample(_type, (floats(4, 6), floats(*_limits, low=-0.8, high=-0.5), floats(*_limits, low=0.5, high=0.8)))]
+    )
 _Kind("SelectV2", 1.0, (0,)).declare(
     [
         Sample("SelectV2", (booleans(4, 6), floats(4, 6), floats(4, 6))),
@@ -210,26 +237,6 @@ def _two_at_a_time(ctx: Lowering, *terms: Any) -> list[Any]:
 def add_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The sum of tensors that are all of one shape."""
     return elementwise(inputs, op.outputs, flops_per_point=float(len(inputs) - 1))
-
-
-@register_op(
-    "IdentityN",
-    lower=_same,
-    samples=[
-        Sample("IdentityN", ([floats(4, 6), integers(4, 6)],)),
-        Sample("IdentityN", ([floats(4, 6), floats(3)],)),
-    ],
-    traits=Traits(alias=True, unfused=True),
-    unsplit={
-        f"0:{first}, 1:{1 - first} -> {first}, {1 - first}": "tensors of one shape are split alike, others not at all"
-        for first in (0, 1)
-    },
-)
-def identity_n(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """Tensors of one shape are split together; of several shapes none is."""
-    if len({spec.shape for spec in inputs}) > 1:
-        return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=())
-    return elementwise(inputs, op.outputs)
 
 
 @register_op(

@@ -16,10 +16,15 @@ from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.graph.traits import Traits, Work
 
-__all__ = ["OTHER_DEVICE"]
+__all__ = ["other_row"]
 
-# The row of a sparse gradient that belongs to another device. It is not a row: optimizers must not see it.
-OTHER_DEVICE = -1
+
+def other_row(indices: Any) -> Any:
+    """What stands in a gradient's rows for the rows of other devices, by their indices within the whole table.
+
+    It is no index, so that what sums rows leaves them out; the same function leads back.
+    """
+    return -2 - indices
 
 
 def _axis_and_batch(op: Operator, rank: int) -> tuple[int, int]:
@@ -68,9 +73,9 @@ def _gather(ctx: Lowering, params: Any, indices: Any) -> Any:
         return result
 
     def backward(gradient: Any) -> list[Any]:
-        """Gradients of the device's rows, as TensorFlow's own gradient of a lookup gives them."""
-        gradient = tf.where(mask, tf.convert_to_tensor(gradient), tf.zeros_like(rows))
-        row_of = tf.where(here, local, tf.fill(shape, tf.constant(OTHER_DEVICE, local.dtype)))
+        """Gradients of rows, as TensorFlow's own gradient of a lookup gives them; of other devices' rows, too."""
+        gradient = tf.convert_to_tensor(gradient)
+        row_of = tf.where(here, local, other_row(indices))
         values = tf.reshape(gradient, (-1, *ctx.input_shape(0)[1:]))
         size = tf.constant(ctx.input_shape(0), local.dtype)
         return [tf.IndexedSlices(values, tf.reshape(row_of, [-1]), size)]

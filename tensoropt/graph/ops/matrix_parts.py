@@ -50,9 +50,31 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     static={2: "diagonals"},
     samples=[Sample("MatrixSetDiagV3", (floats(12, 4, 4), floats(12, 4), 0))],
 )
+@register_op(
+    "MatrixDiag",
+    "MatrixDiagPart",
+    "MatrixSetDiag",
+    lower=_same,
+    samples=[
+        Sample("MatrixDiag", (floats(6, 2),)),
+        Sample("MatrixDiagPart", (floats(6, 2, 3),)),
+        Sample("MatrixSetDiag", (floats(6, 2, 2), floats(6, 2))),
+    ],
+)
 def matrix_part(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Batches of matrices are splittable, matrices are not."""
     batch = max(inputs[0].rank, op.outputs[0].rank) - 2
     dims = [passed(spec.rank, whole=range(batch, spec.rank)) for spec in (*inputs, *op.outputs)]
     places = tuple(place for place, spec in enumerate(inputs) if not spec.is_differentiable)
     return movement(inputs, op.outputs, dims[: len(inputs)], dims[len(inputs) :], saved_inputs=places)
+
+
+def _piece(ctx: Lowering, *inputs: Any) -> Any:
+    return ctx.slice_output(ctx.emit(inputs)[0])
+
+
+@register_op("Diag", lower=_piece, samples=[Sample("Diag", (floats(6),))])
+@register_op("DiagPart", lower=_piece, samples=[Sample("DiagPart", (floats(6, 6),))])
+def diagonal(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """A tensor of which one dimension is on both sides of a diagonal is made whole; each device keeps its piece."""
+    return movement(inputs, op.outputs, (((),) * inputs[0].rank,), (passed(op.outputs[0].rank),))

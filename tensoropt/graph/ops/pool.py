@@ -8,6 +8,7 @@ from typing import Any
 
 from tensoropt.graph.halo import window_halos
 from tensoropt.graph.lowering import Lowering
+from tensoropt.graph.movement import dimensions, movement
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, notation
@@ -105,3 +106,45 @@ def max_pool_v2(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 def avg_pool(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The gradient needs shapes only, so nothing is kept."""
     return _pool(op, inputs, op.attrs["ksize"], op.attrs["strides"], keeps=False)
+
+
+def _with_places(ctx: Lowering, x: Any) -> list[Any]:
+    """The greatest values and their places, which count the elements of a whole image, or of all images."""
+    made, places = ctx.emit([x])
+    tf, dtype = ctx.tf, places.dtype
+    if ctx.pieces("c") > 1:
+        here = tf.constant(ctx.local_size("c"), dtype)
+        whole = tf.constant(ctx.rule.size("c"), dtype)
+        places = places // here * whole + places % here + tf.constant(ctx.offset("c"), dtype)
+    if ctx.pieces("n") > 1 and ctx.op.attrs["include_batch_in_index"]:
+        image = math.prod(ctx.input_shape(0)[1:]) * ctx.pieces("c")
+        places += tf.constant(ctx.offset("n") * image, dtype)
+    return [made, places]
+
+
+_ARGMAX = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+
+
+@register_op(
+    "MaxPoolWithArgmax",
+    lower=_with_places,
+    samples=[
+        Sample("MaxPoolWithArgmax", (floats(4, 4, 3, 6),), _ARGMAX),
+        Sample("MaxPoolWithArgmax", (floats(4, 2, 4, 6),), {**_ARGMAX, "include_batch_in_index": True}),
+    ],
+    traits=Traits(in_place=False),
+)
+def max_pool_with_places(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """As :func:`max_pool`; a device counts the places of its images and channels as those of the whole."""
+    dims = dimensions(("n", None, None, "c"))
+    flops = float(op.outputs[0].elements * math.prod(op.attrs["ksize"]))
+    return movement(
+        inputs,
+        op.outputs,
+        (dims,),
+        (dims, dims),
+        flops=flops,
+        backward_flops=flops,
+        saved_inputs=(0,),
+        saved_outputs=(1,),
+    )

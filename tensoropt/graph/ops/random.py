@@ -19,21 +19,73 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 # Arithmetic operations per number: Philox's ten rounds, and what makes numbers of another distribution of them.
-_FLOPS = {"Uniform": 30.0, "TruncatedNormal": 130.0, "Normal": 100.0, "Gamma": 300.0, "Poisson": 300.0}
+_FLOPS = {
+    "Uniform": 30.0,
+    "TruncatedNormal": 130.0,
+    "Normal": 100.0,
+    "Gamma": 300.0,
+    "Poisson": 300.0,
+    "Binomial": 300.0,
+}
 
 
 def _piece(ctx: Lowering, *inputs: Any) -> Any:
     return ctx.slice_output(ctx.emit(inputs)[0])
 
 
-def _stateful(ctx: Lowering, *inputs: Any) -> Any:
+def seeds_of(op: Operator) -> tuple[int, int]:
     """An op without any seed would draw other numbers on every device; it gets one that follows from its name."""
-    seeds = {"seed": ctx.op.attrs["seed"], "seed2": ctx.op.attrs["seed2"]}
-    if not any(seeds.values()):
-        seeds["seed2"] = 1 + zlib.crc32(ctx.op.name.encode())
-    return ctx.slice_output(ctx.emit(inputs, attrs=seeds)[0])
+    seeds = int(op.attrs["seed"]), int(op.attrs["seed2"])
+    return seeds if any(seeds) else (0, 1 + zlib.crc32(op.name.encode()))
+
+
+def _seeds(ctx: Lowering) -> dict[str, int]:
+    return dict(zip(("seed", "seed2"), seeds_of(ctx.op), strict=True))
+
+
+def draws_by_state(op: Operator) -> bool:
+    """Whether an op draws by a state that it is given, and not by one inside of TensorFlow's kernel."""
+    return op.type in _TWINS
+
+
+def _stateful(ctx: Lowering, *inputs: Any) -> Any:
+    return ctx.slice_output(ctx.emit(inputs, attrs=_seeds(ctx))[0])
+
+
+# TensorFlow skips so many numbers of its generator for each one that it gives, since some draws take several.
+_SKIPPED = 256
+_PHILOX = 1
+
+
+def _by_state(ctx: Lowering, *inputs: Any) -> Any:
+    """The numbers of TensorFlow's op by the op that is given where they begin, so that this can be saved."""
+    state = ctx.next_state(_SKIPPED * ctx.op.outputs[0].elements)
+    if state is None:
+        return _stateful(ctx, *inputs)
+    tf = ctx.tf
+    # The state is on the CPU, as is what is made of it; the numbers are made where TensorFlow would make them.
+    with tf.device("/CPU:0"):
+        seed, position, seed2 = tf.unstack(tf.bitcast(state, tf.uint64))
+        key, counter = tf.reshape(seed, [1]), tf.stack([position, seed2])
+    shape = ctx.op.static[0]
+    twin = getattr(tf.raw_ops, _TWINS[ctx.op.type])
+    if inputs:
+        low, high = inputs
+        drawn = twin(shape=shape, key=key, counter=counter, alg=_PHILOX, minval=low, maxval=high)
+    else:
+        drawn = twin(shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=ctx.op.outputs[0].dtype)
+    return ctx.slice_output(drawn)
+
+
+_TWINS = {
+    "RandomUniform": "StatelessRandomUniformV2",
+    "RandomStandardNormal": "StatelessRandomNormalV2",
+    "TruncatedNormal": "StatelessTruncatedNormalV2",
+    "RandomUniformInt": "StatelessRandomUniformIntV2",
+}
 
 
 def _rule(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
@@ -54,7 +106,7 @@ _KEY = (np.array([3], np.uint64), np.array([5, 8], np.uint64), 1)
 
 @register_op(
     "RandomUniform",
-    lower=_stateful,
+    lower=_by_state,
     static={0: "shape"},
     shared=True,
     samples=[
@@ -64,21 +116,21 @@ _KEY = (np.array([3], np.uint64), np.array([5, 8], np.uint64), 1)
 )
 @register_op(
     "RandomStandardNormal",
-    lower=_stateful,
+    lower=_by_state,
     static={0: "shape"},
     shared=True,
     samples=[Sample("RandomStandardNormal", ([6, 8, 3],), _FLOAT | _SEEDS)],
 )
 @register_op(
     "TruncatedNormal",
-    lower=_stateful,
+    lower=_by_state,
     static={0: "shape"},
     shared=True,
     samples=[Sample("TruncatedNormal", ([12, 8],), _FLOAT | _SEEDS)],
 )
 @register_op(
     "RandomUniformInt",
-    lower=_stateful,
+    lower=_by_state,
     static={0: "shape"},
     shared=True,
     samples=[Sample("RandomUniformInt", ([24, 4], integers(high=3), integers(low=5, high=99)), _SEEDS)],
@@ -89,6 +141,19 @@ _KEY = (np.array([3], np.uint64), np.array([5, 8], np.uint64), 1)
     static={0: "shape"},
     shared=True,
     samples=[Sample("RandomPoissonV2", ([6], floats(4, low=0.5, high=9.0)), _FLOAT | _SEEDS)],
+)
+@register_op(
+    "ParameterizedTruncatedNormal",
+    lower=_stateful,
+    static={0: "shape"},
+    shared=True,
+    samples=[
+        Sample(
+            "ParameterizedTruncatedNormal",
+            ([6, 4], floats(6), floats(6, low=0.5), floats(6, low=-3, high=-2), floats(6, low=2, high=3)),
+            _SEEDS,
+        )
+    ],
 )
 @register_op("RandomShuffle", lower=_stateful, shared=True, samples=[Sample("RandomShuffle", (floats(12, 4),), _SEEDS)])
 @register_op(
@@ -116,6 +181,30 @@ def gamma(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return replace(_rule(op, inputs), saved_inputs=(0,), saved_outputs=(0,))
 
 
+@register_op(
+    "StatelessRandomUniformFullInt",
+    lower=_piece,
+    static={0: "shape"},
+    samples=[Sample("StatelessRandomUniformFullInt", ([12], integers(2)), {"dtype": "int32"})],
+)
+@register_op(
+    "StatelessRandomPoisson",
+    lower=_piece,
+    static={0: "shape"},
+    samples=[Sample("StatelessRandomPoisson", ([6, 4], integers(2), floats(4, low=0.5, high=9)), _FLOAT)],
+)
+@register_op(
+    "StatelessRandomBinomial",
+    lower=_piece,
+    static={0: "shape"},
+    samples=[
+        Sample(
+            "StatelessRandomBinomial",
+            ([6, 4], integers(2), floats(4, low=3, high=9), floats(4, low=0.1, high=0.9)),
+            _FLOAT,
+        )
+    ],
+)
 @register_op(
     "StatelessRandomUniform",
     lower=_piece,
@@ -183,6 +272,69 @@ def stateless_random(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return _rule(op, inputs)
 
 
+@register_op(
+    "StatelessRandomGammaV2",
+    lower=_piece,
+    static={0: "shape"},
+    samples=[Sample("StatelessRandomGammaV2", ([6, 4], integers(2), floats(4, low=0.5, high=3.0)))],
+)
+@register_op(
+    "StatelessRandomGammaV3",
+    lower=_piece,
+    static={0: "shape"},
+    samples=[Sample("StatelessRandomGammaV3", ([6, 4], *_KEY, floats(4, low=0.5, high=3.0)))],
+)
+def stateless_gamma(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """As :func:`gamma`."""
+    return replace(_rule(op, inputs), saved_inputs=(len(inputs) - 1,), saved_outputs=(0,))
+
+
+@register_op(
+    "StatelessParameterizedTruncatedNormal",
+    lower=_piece,
+    static={0: "shape"},
+    samples=[
+        Sample(
+            "StatelessParameterizedTruncatedNormal",
+            ([12], integers(2), floats(), floats(low=0.5), floats(low=-3, high=-2), floats(low=2, high=3)),
+        )
+    ],
+)
+def stateless_truncated_normal(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """As other random numbers; of all parameters there is a gradient."""
+    return replace(_rule(op, inputs), saved_inputs=tuple(range(1, len(inputs))), saved_outputs=(0,))
+
+
+_DRAWN = {"num_true": 2, "num_sampled": 5, "unique": True, "range_max": 40, **_SEEDS}
+
+
+def _candidates(ctx: Lowering, classes: Any) -> list[Any]:
+    return ctx.emit([classes], attrs=_seeds(ctx))
+
+
+@register_op(
+    "LogUniformCandidateSampler",
+    "UniformCandidateSampler",
+    "FixedUnigramCandidateSampler",
+    lower=_candidates,
+    shared=True,
+    samples=[
+        Sample("LogUniformCandidateSampler", (integers(12, 2, high=40, dtype="int64"),), _DRAWN),
+        Sample("UniformCandidateSampler", (integers(6, 2, high=40, dtype="int64"),), _DRAWN),
+        Sample(
+            "FixedUnigramCandidateSampler",
+            (integers(6, 2, high=4, dtype="int64"),),
+            {**_DRAWN, "num_sampled": 3, "range_max": 4, "unigrams": [1.0, 4.0, 2.0, 3.0]},
+        ),
+    ],
+)
+def candidates(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The classes of a sampled softmax, the same on every device; how often true ones are expected is splittable."""
+    examples = passed(2, whole={1})
+    rule = movement(inputs, op.outputs, (examples,), (((),), examples, ((),)), internal=("d0",))
+    return replace(rule, replicated_flops=30.0 * op.outputs[0].elements, flops=float(inputs[0].elements))
+
+
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     return ctx.emit(inputs)
 
@@ -203,3 +355,15 @@ def key(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return movement(
         inputs, op.outputs, [((),) * spec.rank for spec in inputs], [((),) * spec.rank for spec in op.outputs]
     )
+
+
+@register_op(
+    "StatelessShuffle",
+    lower=_same,
+    samples=[Sample("StatelessShuffle", (floats(3, 6), *_KEY))],
+    traits=Traits(in_place=False),
+)
+def stateless_shuffle(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Rows change places, columns pass through."""
+    dims = passed(inputs[0].rank, whole={0})
+    return movement(inputs, op.outputs, (dims, *(((),) * spec.rank for spec in inputs[1:])), (dims,))

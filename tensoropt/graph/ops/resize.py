@@ -15,7 +15,7 @@ from tensoropt.graph.spec import TensorSpec
 from tensoropt.graph.traits import Traits
 
 # Arithmetic operations per element of the result: the neighbours' weighted sum.
-_FLOPS = {"ResizeNearestNeighbor": 0.0, "ResizeBilinear": 8.0, "ResizeBicubic": 40.0}
+_FLOPS = {"ResizeNearestNeighbor": 0.0, "ResizeBilinear": 8.0, "ResizeBicubic": 40.0, "ResizeArea": 8.0}
 
 
 def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
@@ -46,10 +46,17 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     traits=Traits(in_place=False),
     samples=[Sample("ResizeBicubic", (floats(4, 4, 5, 12), [6, 8]), {"half_pixel_centers": True})],
 )
+@register_op(
+    "ResizeArea",
+    lower=_same,
+    static={1: "size"},
+    traits=Traits(in_place=False),
+    samples=[Sample("ResizeArea", (floats(2, 4, 3, 6), [2, 3]))],
+)
 def resize(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Images and channels are splittable, rows and columns are not."""
     dims = passed(4, whole={1, 2})
     flops = _FLOPS[op.type] * op.outputs[0].elements
-    # TensorFlow's gradient takes the images for their size, but for the nearest pixels'.
-    saved = () if op.type == "ResizeNearestNeighbor" else (0,)
+    # TensorFlow's gradient takes the images for their size, but for the nearest pixels'; of areas there is none.
+    saved = () if op.type in ("ResizeArea", "ResizeNearestNeighbor") else (0,)
     return movement(inputs, op.outputs, (dims,), (dims,), flops=flops, backward_flops=flops, saved_inputs=saved)

@@ -76,6 +76,10 @@ def taken_ranges(op: Operator, shape: Sequence[int]) -> tuple[Taken, ...]:
     return tuple(result)
 
 
+def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
+    return ctx.emit(inputs)
+
+
 def _slice(ctx: Lowering, x: Any) -> list[Any]:
     return ctx.emit([x], static={2: ctx.output_shape()})
 
@@ -150,3 +154,41 @@ def strided_slice(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         if not taken.shrunk:
             after.append(name)
     return movement(inputs, op.outputs, (dimensions(before),), (dimensions(after),))
+
+
+@register_op(
+    "TensorStridedSliceUpdate",
+    lower=_same,
+    static={1: "begin", 2: "end", 3: "strides"},
+    samples=[
+        # x[:, 1:5:2], and x[:, -1]
+        Sample(
+            "TensorStridedSliceUpdate",
+            (floats(6, 6), [0, 1], [0, 5], [1, 2], floats(6, 2)),
+            {"begin_mask": 1, "end_mask": 1},
+        ),
+        Sample(
+            "TensorStridedSliceUpdate",
+            (floats(2, 3, 4), [0, -1], [2, 0], [1, 1], floats(2, 4)),
+            {"shrink_axis_mask": 2},
+        ),
+    ],
+    traits=Traits(in_place=False),
+)
+def strided_slice_update(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Dimensions that are written whole and in order pass through."""
+    ranges = taken_ranges(op, inputs[0].shape)
+    result: list[str | None] = []
+    value: list[str | None] = []
+    for taken in ranges:
+        name = f"d{len(result)}" if taken.whole else None
+        if taken.start is not None:
+            result.append(name)
+        if not taken.shrunk:
+            value.append(name)
+    # A value of fewer dimensions, or of one element along some, is written several times.
+    own = value[len(value) - inputs[1].rank :]
+    pairs = zip(own, inputs[1].shape, strict=True)
+    sizes = dict(zip((f"d{i}" for i in range(len(result))), inputs[0].shape, strict=True))
+    own = [name if name is not None and sizes[name] == extent else None for name, extent in pairs]
+    return movement(inputs, op.outputs, (dimensions(result), dimensions(own)), (dimensions(result),))

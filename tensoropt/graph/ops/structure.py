@@ -50,13 +50,35 @@ def constant(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 @register_op("Fanout", lower=None, traits=Traits(Role.FANOUT, alias=True, passes_gradient=True))
 def fanout(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """A tensor that several operators read: a reshard that they share is paid once, gradients are summed here."""
-    return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), defer_gradient=True)
+    rule = elementwise(inputs, op.outputs, flops_per_point=0.0)
+    return replace(rule, defer_gradient=op.attrs.get("gradient", True))
 
 
 @register_op("Sink", lower=None, traits=Traits(Role.SINK, alias=True, passes_gradient=True))
 def sink(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """A loss, or a tensor that an optimizer reads: every device needs the whole of it."""
+    """A loss: every device needs the whole of it."""
     return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=())
+
+
+@register_op("Gradient", lower=None, traits=Traits(Role.GRADIENT, in_place=False))
+def gradient(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """The gradient of losses by a tensor, where the tensor is: each device has the gradient of its piece.
+
+    Given as rows (``tf.IndexedSlices``), every device has all of them, but of a row only what it has of the tensor's
+    rows, and the indices of the whole tensor.
+    """
+    (source,) = inputs
+    if op.attrs.get("whole"):
+        return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=(), pinned=(0,))
+    if len(op.outputs) == 1:
+        return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned=(0,))
+    whole = elementwise(inputs, (source,), flops_per_point=0.0)
+    return replace(
+        whole,
+        outputs=(((), *whole.outputs[0][1:]), ((),)),
+        internal=frozenset(whole.split),
+        pinned=(0,),
+    )
 
 
 @register_op("NoOp", lower=None, traits=Traits(Role.GROUP))
@@ -69,8 +91,8 @@ def no_op(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Reads a variable after operations that change it, where it is stored."""
     if op.attrs.get("whole"):
-        return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=(), pinned_input=0)
-    return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned_input=0)
+        return replace(replicated(inputs, op.outputs), saved_inputs=(), saved_outputs=(), pinned=(0,))
+    return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned=(0,))
 
 
 @register_op(
@@ -83,5 +105,5 @@ def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 def assign(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Writes a variable where it is stored: the value is split as the variable is."""
     if op.attrs.get("whole"):
-        return replace(replicated(inputs, ()), pinned_input=0)
-    return replace(elementwise(inputs, (inputs[0],)), outputs=(), pinned_input=0)
+        return replace(replicated(inputs, ()), pinned=(0,))
+    return replace(elementwise(inputs, (inputs[0],)), outputs=(), pinned=(0,))

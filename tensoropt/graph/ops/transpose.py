@@ -1,9 +1,12 @@
-"""Transposes, and blocks moved between space and depth."""
+"""Transposes, and blocks moved between space, depth and batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.movement import movement, passed
@@ -19,6 +22,12 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     return ctx.emit(inputs)
 
 
+@register_op(
+    "ConjugateTranspose",
+    lower=_same,
+    static={1: "permutation"},
+    samples=[Sample("ConjugateTranspose", (floats(6, 2, dtype="complex64"), [1, 0]))],
+)
 @register_op(
     "Transpose",
     lower=_same,
@@ -61,3 +70,62 @@ def blocks(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     sizes = {"p": int(op.attrs["block_size"]), "q": int(op.attrs["block_size"])}
     dims = (fine, coarse) if op.type == "SpaceToDepth" else (coarse, fine)
     return movement(inputs, op.outputs, dims[:1], dims[1:], sizes=sizes)
+
+
+_MOVES = Traits(moves=True, in_place=False)
+
+
+@register_op(
+    "SpaceToBatchND",
+    lower=_same,
+    static={1: "block", 2: "paddings"},
+    samples=[
+        Sample("SpaceToBatchND", (floats(1, 4, 3, 6), [2, 2], [[0, 0], [0, 1]])),
+        Sample("SpaceToBatchND", (floats(1, 4, 2, 3), [2], [[1, 1]])),
+    ],
+    traits=replace(_MOVES, to_batch=True),
+)
+@register_op(
+    "BatchToSpaceND",
+    lower=_same,
+    static={1: "block", 2: "crops"},
+    samples=[Sample("BatchToSpaceND", (floats(4, 2, 2, 6), [2, 2], [[0, 0], [0, 1]]))],
+    traits=replace(_MOVES, from_batch=True),
+)
+def space_and_batch(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Rows of blocks pass through, and dimensions behind them.
+
+    The batch cannot: in it the places of a block come before the examples.
+    Convolutions between the two, which are dilated ones, are one operator: see ``conv.py``.
+    """
+    return _moved(op, inputs, [int(n) for n in op.static[1]], op.static[2])
+
+
+@register_op(
+    "SpaceToBatch",
+    lower=_same,
+    static={1: "paddings"},
+    samples=[Sample("SpaceToBatch", (floats(1, 4, 2, 6), [[0, 0], [0, 0]]), {"block_size": 2})],
+    traits=_MOVES,
+)
+@register_op(
+    "BatchToSpace",
+    lower=_same,
+    static={1: "crops"},
+    samples=[Sample("BatchToSpace", (floats(4, 2, 2, 6), [[0, 1], [0, 0]]), {"block_size": 2})],
+    traits=_MOVES,
+)
+def images_and_batch(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """As :func:`space_and_batch`, of images and square blocks."""
+    return _moved(op, inputs, [int(op.attrs["block_size"])] * 2, op.static[1])
+
+
+def _moved(op: Operator, inputs: Sequence[TensorSpec], block: Sequence[int], cut: Any) -> OpRule:
+    """The rule of blocks, of which ``cut`` elements are added or taken away before and behind each dimension."""
+    coarse: list[tuple[str, ...]] = [(), *passed(inputs[0].rank)[1:]]
+    fine = list(coarse)
+    sizes = {f"p{i}": extent for i, extent in enumerate(block, start=1)}
+    for i, sides in enumerate(np.asarray(cut).tolist(), start=1):
+        coarse[i], fine[i] = ((), ()) if any(sides) else ((f"d{i}",), (f"d{i}", f"p{i}"))
+    dims = (fine, coarse) if op.type.startswith("Space") else (coarse, fine)
+    return movement(inputs, op.outputs, (tuple(dims[0]),), (tuple(dims[1]),), sizes=sizes)

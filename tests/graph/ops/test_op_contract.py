@@ -15,7 +15,9 @@ from tensoropt.graph.rule import OpRule, elementwise
 from tensoropt.graph.sample import Sample, floats
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh
-from tests.op_harness import check_sample, lowered_types, samples_of
+from tensoropt.plan.configuration import configurations
+from tests.effort import THOROUGH
+from tests.op_harness import MESHES, SampleGraph, check_sample, lowered_types, samples_of
 
 pytestmark = pytest.mark.tf
 
@@ -36,6 +38,16 @@ def test_parts_of_op_are_the_unsplit_op(op_type: str) -> None:
         assert report.splits or not report.splittable, f"{sample}: no mesh divides its sizes; the sample checks nothing"
     splits = sum(report.splits for report in reports)
     assert (splits == 0) == (op_type in UNSPLITTABLE), f"{op_type}: {splits} splits; keep UNSPLITTABLE up to date"
+
+
+def test_all_configurations_are_checked_but_on_three_axes_a_spread_of_them() -> None:
+    some, other = (SampleGraph(sample) for sample in samples_of("Einsum")[:2])
+    for mesh in MESHES[:-1]:
+        assert some.configurations(mesh) == configurations(some.rule, mesh)
+    every, chosen = configurations(some.rule, MESHES[-1]), some.configurations(MESHES[-1])
+    assert chosen == some.configurations(MESHES[-1]) and set(chosen) <= set(every)
+    assert len(chosen) == len(every) if THOROUGH else 4 < len(chosen) < len(every)
+    assert len(other.configurations(MESHES[-1])) > 4
 
 
 # ------------------------------------------------------------------------------------- the check itself must fail

@@ -1,0 +1,65 @@
+"""A plan that is still to be made, because the script leaves shapes open that the first training run feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensoropt.api.frontend.imported_model import ImportedModel
+from tensoropt.errors import PlanError
+from tensoropt.plan.plan import Plan
+
+__all__ = ["DeferredPlan", "as_plan"]
+
+# Whole shapes by placeholder, and how they are fed -> the plan, and the model as it was imported for it.
+FindPlan = Callable[[Mapping[str, Sequence[int]], str], tuple[Plan, ImportedModel]]
+
+
+class DeferredPlan:
+    """What ``find_strategy`` gives where shapes are open: all that is needed to make the plan once they are known.
+
+    ``build_execution_graph`` takes it as any plan. From the first training run on it has all that a :class:`Plan` has.
+
+    Attributes:
+        option: how the plan will be chosen.
+        opened: the declared shapes of the placeholders that leave sizes open, by name.
+        feed: how the script was said to feed.
+        find: makes the plan; to be called on all ranks together.
+        plan: the plan, once it is made.
+    """
+
+    def __init__(self, option: str, opened: Mapping[str, Any], feed: str, find: FindPlan) -> None:
+        self.option = option
+        self.opened = dict(opened)
+        self.feed = feed
+        self.find = find
+        self.plan: Plan | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(as_plan(self), name)
+
+    def __repr__(self) -> str:
+        return f"DeferredPlan({self.option}, {self.waits()})" if self.plan is None else repr(self.plan)
+
+    def waits(self) -> str:
+        """What the plan waits for."""
+        named = ", ".join(f"'{name}' {shape}" for name, shape in self.opened.items())
+        return f"until the first training run feeds {named}"
+
+
+def as_plan(value: Any) -> Any:
+    """The plan of a :class:`DeferredPlan`; anything else as it is.
+
+    Raises:
+        PlanError: it is not made yet.
+    """
+    if not isinstance(value, DeferredPlan):
+        return value
+    if value.plan is None:
+        raise PlanError(
+            f"Plan: is not made {value.waits()}. Train a step first, or have the plan made at once: "
+            "find_strategy(batch_size=…), or find_strategy(example={placeholder: batch}) with arrays as they are fed."
+        )
+    return value.plan

@@ -1,0 +1,228 @@
+"""Groups of TensorFlow's operations that become one operator, since what passes between them cannot be planned."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
+from tensoropt.errors import GraphError
+from tensoropt.graph.registry import traits
+
+__all__ = ["Group", "groups_of", "is_opaque"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that are one operator.
+
+    Attributes:
+        name: the operator's.
+        operations: in the order in which they run.
+        inputs: tensors that they read and do not make.
+        outputs: tensors of known shapes that they make for others.
+        body: a ``GraphDef`` of them, in which placeholders ``input0``, … stand for the inputs.
+        results: the outputs' names in it.
+        digest: a hash of it.
+    """
+
+    name: str
+    operations: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    body: Any
+    results: tuple[str, ...]
+    digest: str
+
+
+def is_opaque(op: Any) -> bool:
+    """Whether an operation makes a tensor whose shape only a run knows or a list of tensors, or is a branch or loop."""
+    if traits(op).is_source or traits(op).is_group or traits(op).reads_variable:
+        return False
+    if any(tensor.dtype == tf.variant for tensor in op.outputs):
+        return True
+    if _calls(op):
+        return called_functions(op) is None
+    scratch = traits(op).scratch_outputs
+    return any(
+        not tensor.shape.is_fully_defined() and tensor.dtype not in (tf.resource, tf.string)
+        for place, tensor in enumerate(op.outputs)
+        if place not in scratch or tensor.consumers()
+    )
+
+
+def _calls(op: Any) -> bool:
+    return any(value.HasField("func") or value.list.func for value in op.node_def.attr.values())
+
+
+def groups_of(roots: Iterable[Any], known: Collection[str]) -> list[Group]:
+    """The groups among the operations that ``roots`` need and that are not known yet.
+
+    Raises:
+        GraphError: if one holds what must not be done by every device, or a root has no shape.
+    """
+    roots = list(roots)
+    needed = _needed(roots, known)
+    opaque = [op for op in needed if is_opaque(op)]
+    if not opaque:
+        return []
+    place = {op: number for number, op in enumerate(needed)}
+    found: list[set[Any]] = []
+    for op in opaque:
+        _add(found, {op, *(x for t in op.outputs for x in t.consumers() if x in place)})
+    while True:
+        convex = [_closed(members, needed, place) for members in found]
+        merged: list[set[Any]] = []
+        for members in convex:
+            _add(merged, members)
+        if merged == found:
+            break
+        found = merged
+    wanted = {root: None for root in roots}
+    return [_group(sorted(members, key=place.__getitem__), wanted, place) for members in found]
+
+
+def _needed(roots: Iterable[Any], known: Collection[str]) -> list[Any]:
+    """What roots need, in an order in which it can run."""
+    done: dict[Any, None] = {}
+    opened: set[Any] = set()
+    pending = [op for op in roots if op.name not in known]
+    while pending:
+        op = pending[-1]
+        if op in done:
+            pending.pop()
+            continue
+        before = [x for x in (*(t.op for t in op.inputs), *op.control_inputs) if x not in done and x.name not in known]
+        if before and op not in opened:
+            opened.add(op)
+            pending += before
+        else:
+            done[op] = None
+            pending.pop()
+    return list(done)
+
+
+def _add(found: list[set[Any]], members: set[Any]) -> None:
+    """Adds a group, as one with those that it shares operations with."""
+    for other in [each for each in found if each & members]:
+        members |= other
+        found.remove(other)
+    found.append(members)
+
+
+def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int]) -> set[Any]:
+    """With all that lies between members, without which the group would need what needs it."""
+    after: set[Any] = set()
+    for op in needed:
+        if any(x in members or x in after for x in (*(t.op for t in op.inputs), *op.control_inputs)):
+            after.add(op)
+    before: set[Any] = set()
+    for op in reversed(needed):
+        if op in members or op in before:
+            before.update(x for x in (*(t.op for t in op.inputs), *op.control_inputs) if x in place)
+    return members | (after & before)
+
+
+def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, int]) -> Group:
+    inside = set(operations)
+    for op in operations:
+        if (has_effect(op) and not _calls(op)) or traits(op).is_variable:
+            raise GraphError(
+                f"{op.type} '{op.name}': has an effect, or draws numbers, and works with tensors whose shapes only a "
+                f"run knows ('{operations[0].name}' makes one), so that every device would do it by itself. Give it "
+                "tensors of known shapes: mask by tensoropt.where instead of tensoropt.boolean_mask."
+            )
+    read = {
+        op
+        for op in operations
+        if op in roots or any(x in place and x not in inside for t in op.outputs for x in t.consumers())
+    }
+    # Up to the last output that is read, so that their places stay what they are.
+    outputs = [t for op in operations if op in read for t in _up_to_the_last_read(op, roots, place, inside)]
+    for t in outputs:
+        if t.dtype == tf.variant or not t.shape.is_fully_defined():
+            raise GraphError(
+                f"{t.op.type} '{t.op.name}': its output has shape {t.shape}, which only a run knows, so it cannot be "
+                "fetched by itself. Fetch what has a known shape, such as a sum of it."
+            )
+    inputs: dict[str, Any] = {}
+    graph = operations[0].graph
+    body = tf.compat.v1.GraphDef()
+    body.versions.CopyFrom(graph.as_graph_def().versions)
+    body.library.function.extend(_functions(graph, [op.node_def for op in operations]))
+    for op in operations:
+        node = body.node.add()
+        node.CopyFrom(op.node_def)
+        for attr in ("_class", "_output_shapes"):
+            node.attr.pop(attr, None)
+        names = []
+        for t in op.inputs:
+            if t.op not in inside:
+                inputs.setdefault(t.name, t)
+                names.append(f"input{list(inputs).index(t.name)}")
+            else:
+                names.append(t.name)
+        del node.input[:]
+        node.input.extend(names)
+        node.input.extend(f"^{x.name}" for x in op.control_inputs if x in inside)
+        if takes_handle(op):
+            _take_value(op, node, body)
+    for number, t in enumerate(inputs.values()):
+        dtype = tf.as_dtype(t.op.get_attr("dtype")) if t.dtype == tf.resource else t.dtype
+        node = body.node.add(name=f"input{number}", op="Placeholder")
+        node.attr["dtype"].type = dtype.as_datatype_enum
+    digest = hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16]
+    return Group(
+        f"{operations[-1].name}/group",
+        tuple(operations),
+        tuple(inputs.values()),
+        tuple(outputs),
+        body,
+        tuple(t.name for t in outputs),
+        digest,
+    )
+
+
+def _up_to_the_last_read(op: Any, roots: dict[Any, None], place: dict[Any, int], inside: set[Any]) -> list[Any]:
+    read = [number for number, t in enumerate(op.outputs) if any(x in place and x not in inside for x in t.consumers())]
+    last = max(read, default=len(op.outputs) - 1 if op in roots else -1)
+    return list(op.outputs[: last + 1])
+
+
+def _functions(graph: Any, nodes: Iterable[Any]) -> list[Any]:
+    """TensorFlow's definitions of the functions that nodes call, and of those that these call."""
+    found: dict[str, Any] = {}
+    pending = list(nodes)
+    while pending:
+        for value in pending.pop().attr.values():
+            named = [value.func] if value.HasField("func") else value.list.func
+            for name in (each.name for each in named if each.name and each.name not in found):
+                found[name] = graph._get_function(name).cached_definition
+                pending += found[name].node_def
+    return [found[name] for name in sorted(found)]
+
+
+def _take_value(op: Any, node: Any, body: Any) -> None:
+    """Lets a lookup in a variable be one in its value."""
+    if op.type != "ResourceGather":
+        raise GraphError(
+            f"{op.type} '{op.name}': takes a variable itself and works with tensors whose shapes only a run knows. "
+            "Give it the variable's value (read_value())."
+        )
+    axis = body.node.add(name=f"{op.name}/axis", op="Const")
+    axis.attr["dtype"].type = tf.int32.as_datatype_enum
+    axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0))
+    dtype, indices, batch_dims = node.attr["dtype"].type, node.attr["Tindices"].type, node.attr["batch_dims"].i
+    node.op = "GatherV2"
+    node.input.append(axis.name)
+    node.attr.clear()
+    node.attr["Tparams"].type, node.attr["Tindices"].type, node.attr["Taxis"].type = (
+        dtype,
+        indices,
+        tf.int32.as_datatype_enum,
+    )
+    node.attr["batch_dims"].i = batch_dims

@@ -1,0 +1,127 @@
+"""Placeholders that leave sizes open, and what sizes they are to have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.api.frontend.device_graph import part_of, without_pipelines
+from tensoropt.api.frontend.importer import training_roots
+from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.mirror.model import Model
+from tensoropt.errors import GraphError, PlanError
+from tensoropt.graph.registry import traits
+
+__all__ = ["example_shapes", "filled_shapes", "open_placeholders", "training_placeholders"]
+
+
+def open_placeholders(model: Model) -> dict[str, Any]:
+    """The declared shapes (``tf.TensorShape``) of placeholders that leave a size open, by name.
+
+    What is read of input pipelines counts as fed to placeholders.
+    """
+    model = without_pipelines(model)
+    found = {op.name: op.outputs[0].shape for op in model.graph.get_operations() if traits(op).must_be_fed}
+    return {name: shape for name, shape in found.items() if not shape.is_fully_defined()}
+
+
+def training_placeholders(model: Model) -> dict[str, Any]:
+    """The :func:`open_placeholders` that training needs; all of them, if nothing is trained."""
+    model = without_pipelines(model)
+    opened = open_placeholders(model)
+    outputs = [output for call in model.gradient_calls for output in call.outputs]
+    if not outputs or not opened:
+        return opened
+    tensors = [name for output in outputs for name in (output.values, output.indices) if name is not None]
+    initial = {initializer.name for initializer in initializers(model.graph).values()}
+    sources = {output.source for output in outputs}
+    roots = training_roots(model.graph, [name.split(":")[0] for name in tensors], sources, initial)
+    inside = frozenset().union(*(call.inside for call in model.gradient_calls))
+    names = [op.name for op in roots if op.name not in inside] or [output.name for output in outputs]
+    needed = part_of(model, names).operations
+    return {name: shape for name, shape in opened.items() if name in needed}
+
+
+def filled_shapes(
+    model: Model,
+    batch_size: int | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    part: Collection[str] | None = None,
+) -> dict[str, list[int]]:
+    """Whole shapes of the placeholders that leave sizes open.
+
+    Where some are given, or the batch size is, others follow: an open first dimension is the batch, and a placeholder
+    of which nothing is known a single number. What cannot be known stays open if training does not need it.
+
+    Args:
+        model: the model.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        shapes: of placeholders, by name.
+        part: names of operations, if only placeholders among them count.
+
+    Raises:
+        GraphError: a placeholder whose size is unknown or 0.
+    """
+    model = without_pipelines(model)
+    found = {name: list(shape) for name, shape in (shapes or {}).items()}
+    opened = open_placeholders(model)
+    batches = {found[name][0] for name, shape in opened.items() if found.get(name) and _opens_batch(shape)}
+    batch = batch_size if batch_size is not None or len(batches) != 1 else batches.pop()
+    needed = training_placeholders(model) if part is None else opened
+    for name, shape in opened.items():
+        if name in found or (part is not None and name not in part):
+            continue
+        if shape.rank is None and (batch_size is not None or shapes is not None):
+            found[name] = []
+        elif batch is not None and shape.rank and None not in shape.as_list()[1:]:
+            found[name] = [batch, *shape.as_list()[1:]]
+        elif name in needed:
+            raise GraphError(
+                f"Placeholder '{name}': its shape is {shape}, but planning needs every size. Give it a full shape, "
+                f"find_strategy(batch_size=…) if only the first dimension is open, or find_strategy(example={{{name}: "
+                "batch}) with an array as it will be fed."
+            )
+    for op in model.graph.get_operations():
+        declared = op.outputs[0].shape.as_list() if op.outputs and op.outputs[0].shape.rank else []
+        if traits(op).must_be_fed and 0 in found.get(op.name, declared):
+            raise GraphError(
+                f"Placeholder '{op.name}': every size must be at least 1, got the shape "
+                f"{tf.TensorShape(found.get(op.name, declared))}. Give it a batch that has samples."
+            )
+    return found
+
+
+def example_shapes(caller: str, model: Model, example: Mapping[Any, Any] | None) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of a whole batch's arrays, by the names of their placeholders.
+
+    Raises:
+        PlanError: something is in it that is no placeholder of the model, or no array that can be fed to it.
+    """
+    if example is None:
+        return None
+    declared = {op.name: op.outputs[0].shape for op in model.graph.get_operations() if traits(op).is_input}
+    found: dict[str, tuple[int, ...]] = {}
+    for key, value in example.items():
+        name = key.split(":")[0] if isinstance(key, str) else key.op.name if tf.is_symbolic_tensor(key) else repr(key)
+        if name not in declared:
+            raise PlanError(
+                f"{caller}(example=…): takes arrays by placeholder, got {name!r}, which is no placeholder. "
+                "Give {placeholder: batch}."
+            )
+        try:
+            found[name] = np.shape(value)
+        except ValueError as error:
+            raise PlanError(f"{caller}(example=…): '{name}' must have an array, got {value!r}: {error}.") from error
+        if not declared[name].is_compatible_with(found[name]):
+            raise PlanError(
+                f"{caller}(example=…): '{name}' has the shape {declared[name]}, got an array of {found[name]}. "
+                "Give one as it will be fed, of the whole batch."
+            )
+    return found
+
+
+def _opens_batch(shape: Any) -> bool:
+    return shape.rank is None or (shape.rank > 0 and shape.as_list()[0] is None)

@@ -1,0 +1,444 @@
+"""Reads operations of a TensorFlow graph as operators of ours, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.frontend.device_graph import indices_of
+from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
+from tensoropt.api.frontend.effects import (
+    called_functions,
+    is_plain_read,
+    is_significant,
+    makes_handle,
+)
+from tensoropt.api.frontend.groups import Group, groups_of, is_opaque
+from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
+from tensoropt.errors import GraphError
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import declaration, has_rule, traits
+from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.graph.traced import COUNT, GRAPH, traced_attrs
+
+__all__ = ["SINK", "Reader", "noted_tensors"]
+
+# Between the name of an operation and the place of the variable that is read for it.
+_READ_FOR = "/read"
+# After the name of a loss: the operator that holds the whole of it on every device.
+SINK = "/sink"
+
+
+def noted_tensors(calls: Iterable[GradientCall], merged: Iterable[MergedRows]) -> dict[str, TensorId]:
+    """What operators of ours give in the place of TensorFlow's tensors, by the names of these: the user's, and those of
+    :func:`device_graph`."""
+    found: dict[str, TensorId] = {}
+    for output in (output for call in calls for output in call.outputs):
+        found |= dict.fromkeys((output.values, f"{output.name}:0"), TensorId(output.name))
+        if output.indices is not None:
+            found |= dict.fromkeys((output.indices, f"{indices_of(output)}:0"), TensorId(output.name, 1))
+    for rows in merged:
+        found[f"{rows.merged_values}:0"] = TensorId(rows.merged_values)
+        found[f"{rows.merged_indices}:0"] = TensorId(rows.merged_values, 1)
+    return found
+
+
+class Reader:
+    """Reads operations of one graph."""
+
+    def __init__(
+        self, graph: Any, calls: Sequence[GradientCall], merged: Sequence[MergedRows], sources: Mapping[str, Any]
+    ) -> None:
+        """Takes a graph, the gradients and merged rows in it, and the user's operations behind its own, by name."""
+        self._graph = graph
+        self._sources = sources
+        self._significant: dict[str, bool] = {}
+        self._place = {op.name: float(position) for position, op in enumerate(graph.get_operations())}
+        self._outputs = {
+            output.name: (number, call, output) for number, call in enumerate(calls) for output in call.outputs
+        }
+        self._merged = {rows.merged_values: rows for rows in merged}
+        self._given = noted_tensors(calls, merged)
+        self._has_opaque = any(map(is_opaque, graph.get_operations()))
+
+    @property
+    def gradient_names(self) -> tuple[str, ...]:
+        """The names of the operators of gradients."""
+        return tuple(self._outputs)
+
+    def gradients(self, names: Sequence[str], *, known: Collection[str] = ()) -> list[Operator]:
+        """Operators of gradients, and what they need."""
+        return self._needed(names, known)
+
+    def operators(self, roots: Sequence[Any], *, known: Iterable[str] = ()) -> list[Operator]:
+        """The operators that ``roots`` (``tf.Operation``) need, in the order in which they were built."""
+        names = [self._reached(op) for op in roots]
+        return self._needed(names, known if isinstance(known, set) else frozenset(known))
+
+    def _needed(self, roots: Sequence[str], known: Collection[str]) -> list[Operator]:
+        done: dict[str, Operator] = {}
+        seen: set[str] = set()
+        pending = list(roots)
+        tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
+        for group in groups_of(tf_roots, known):
+            made = self._subgraph(group)
+            done |= {operator.name: operator for operator in made}
+            seen.update(op.name for op in group.operations)
+            pending += [tensor.op for tensor in made[0].inputs]
+            pending += made[0].control_inputs
+        while pending:
+            name = pending.pop()
+            if name in known or name in seen:
+                continue
+            seen.add(name)
+            made, before = self._read(name)
+            done |= {operator.name: operator for operator in made}
+            pending += before
+            pending += [other for operator in made for other in operator.control_inputs]
+        return self.in_order(list(done.values()))
+
+    def _read(self, name: str) -> tuple[list[Operator], list[str]]:
+        """The operators of a name, and the names of those that they read."""
+        if name in self._outputs:
+            return self._gradient(*self._outputs[name])
+        if name.endswith(SINK):
+            loss = self._tensor(name.removesuffix(SINK))
+            self._place[name] = self._place[loss.op.name] + 0.25
+            sink = Operator(name, "Sink", (self._tensor_id(loss),), (_spec(loss),))
+            return [sink], [sink.inputs[0].op]
+        if name in self._merged:
+            return self._merging(self._merged[name])
+        tf_op = self._graph.get_operation_by_name(name)
+        made, dynamic = self._operators(tf_op, self._origin(name))
+        return made, [self._tensor_id(tensor).op for tensor in dynamic]
+
+    def _tensor(self, name: str) -> Any:
+        return self._graph.get_tensor_by_name(name)
+
+    def _origin(self, name: str) -> Any:
+        """The operation that the user made."""
+        return self._sources[name] if name in self._sources else self._graph.get_operation_by_name(name)
+
+    def _reached(self, op: Any) -> str:
+        """The name of the operator that an operation becomes; a plain read is its variable."""
+        return str(op.inputs[0].op.name if is_plain_read(op, self._significant) else op.name)
+
+    def in_order(self, operators: list[Operator]) -> list[Operator]:
+        """Operators in the order in which they were built; a read that was added comes before what it was added for."""
+        for op in operators:
+            made_of = op.results[-1].split(":")[0] if op.results else op.name.rpartition(_READ_FOR)[0]
+            self._place.setdefault(op.name, self._place.get(made_of, 0.0) - 0.5)
+        ordered = sorted(operators, key=lambda op: self._place[op.name])
+        return _after_what_they_read(ordered) if any(op.body is not None for op in ordered) else ordered
+
+    def _gradient(self, number: int, call: GradientCall, output: GradientOutput) -> tuple[list[Operator], list[str]]:
+        """The operator of a gradient: the gradient has the shape, and the layout, of what it belongs to."""
+        names = [output.name] if output.indices is None else [output.name, indices_of(output)]
+        given = [self._graph.get_operation_by_name(name) for name in names]
+        source = _source(self._origin(output.values.split(":")[0]))
+        if ":" in output.source:
+            belongs = self._tensor(output.source)
+            if is_plain_read(belongs.op, self._significant):
+                raise GraphError(
+                    f"gradients ({source}): '{output.source}' is one reading of the variable "
+                    f"'{belongs.op.inputs[0].op.name}'. Give the variable itself: its gradient is that of all readings."
+                )
+            read = self._tensor_id(belongs)
+        else:
+            read = TensorId(output.source)
+        sinks = tuple(f"{loss}{SINK}" for loss in call.losses)
+        waits = (dep.name for op in given for dep in op.control_inputs if is_significant(dep, self._significant))
+        operator = Operator(
+            output.name,
+            "Gradient",
+            (read,),
+            tuple(_spec(op.outputs[0], source, given=True) for op in given),
+            MappingProxyType(
+                {
+                    "call": number,
+                    "losses": sinks,
+                    "stopped": tuple(str(self._tensor_id(self._tensor(name))) for name in call.stopped),
+                }
+            ),
+            control_inputs=tuple(dict.fromkeys((*sinks, *waits))),
+            source=source,
+            handles=(0,),
+        )
+        return [operator], [read.op]
+
+    def _merging(self, rows: MergedRows) -> tuple[list[Operator], list[str]]:
+        ops = [self._graph.get_operation_by_name(name) for name in (rows.merged_values, rows.merged_indices)]
+        inputs = tuple(self._tensor_id(op.inputs[0]) for op in ops)
+        outputs = tuple(_spec(op.outputs[0]) for op in ops)
+        return [Operator(rows.merged_values, "MergeRows", inputs, outputs)], [tensor.op for tensor in inputs]
+
+    def _tensor_id(self, tensor: Any) -> TensorId:
+        if tensor.name in self._given:
+            return self._given[tensor.name]
+        op = tensor.op
+        if is_plain_read(op, self._significant):
+            return TensorId(op.inputs[0].op.name)
+        return TensorId(op.name, tensor.value_index)
+
+    def _subgraph(self, group: Group) -> list[Operator]:
+        """The operator that a group becomes, and one for each of its operations that others read, of its name."""
+        source = _source(self._origin(group.operations[0].name))
+        waits = (dep for op in group.operations for dep in op.control_inputs if dep not in group.operations)
+        whole = Operator(
+            group.name,
+            "Subgraph",
+            tuple(self._tensor_id(tensor) for tensor in group.inputs),
+            tuple(_spec(tensor, source) for tensor in group.outputs),
+            MappingProxyType({"ops": " ".join(op.type for op in group.operations), "digest": group.digest}),
+            control_inputs=tuple(dict.fromkeys(dep.name for dep in waits if is_significant(dep, self._significant))),
+            source=source,
+            node={},
+            body=group.body,
+            results=group.results,
+        )
+        places = {tensor.name: place for place, tensor in enumerate(group.outputs)}
+        passed = []
+        for op in dict.fromkeys(tensor.op for tensor in group.outputs):
+            given = [tensor for tensor in op.outputs if tensor.name in places]
+            dtypes = tf.compat.v1.AttrValue()
+            dtypes.list.type.extend(tensor.dtype.as_datatype_enum for tensor in given)
+            passed.append(
+                Operator(
+                    op.name,
+                    "IdentityN",
+                    tuple(TensorId(group.name, places[tensor.name]) for tensor in given),
+                    tuple(_spec(tensor, source) for tensor in given),
+                    MappingProxyType({"T": tuple(tensor.dtype.name for tensor in given)}),
+                    source=source,
+                    node={"T": dtypes},
+                )
+            )
+        return [whole, *passed]
+
+    def _operators(self, tf_op: Any, origin: Any) -> tuple[list[Operator], list[Any]]:
+        """The operators that an operation becomes, and the tensors that they read.
+
+        One, mostly; a lookup in a variable that waits for a write needs a read of its own, which waits too.
+        """
+        operator, dynamic = self._operator(tf_op, origin)
+        before = [tensor.op for tensor in dynamic if is_significant(tensor.op, self._significant)]
+        after = tuple(dict.fromkeys((*operator.control_inputs, *(op.name for op in before))))
+        inputs, reads = list(operator.inputs), []
+        for place, tensor in enumerate(dynamic):
+            if tensor.dtype == tf.resource and place not in operator.handles and after:
+                (spec,) = _variable(tensor.op, operator.source).outputs
+                node = {"dtype": tf.compat.v1.AttrValue(type=tf.as_dtype(spec.dtype).as_datatype_enum)}
+                read = Operator(
+                    f"{tf_op.name}{_READ_FOR}{place}",
+                    "ReadVariableOp",
+                    (inputs[place],),
+                    (spec,),
+                    MappingProxyType({"dtype": spec.dtype}),
+                    control_inputs=after,
+                    source=operator.source,
+                    node=node,
+                    handles=(0,),
+                )
+                reads.append(read)
+                inputs[place] = TensorId(read.name)
+        return [*reads, replace(operator, inputs=tuple(inputs))], dynamic
+
+    def _operator(self, tf_op: Any, origin: Any) -> tuple[Operator, list[Any]]:
+        source = _source(origin)
+        if makes_handle(tf_op):
+            return _variable(tf_op, source), []
+        dilated = dilated_convolution(tf_op)
+        if dilated is not None:
+            return self._dilated(tf_op, dilated, origin)
+        static_operands = declaration(tf_op.type).static if has_rule(tf_op.type) else {}
+        count = len(tf_op.inputs)
+        fixed = {position % count: what for position, what in static_operands.items()} if count else {}
+        static: dict[int, Any] = {}
+        dynamic: list[Any] = []
+        controls = list(tf_op.control_inputs)
+        for position, tensor in enumerate(tf_op.inputs):
+            if position not in fixed:
+                dynamic.append(tensor)
+                continue
+            value = _static_value(tensor)
+            if value is None:
+                raise GraphError(
+                    f"{tf_op.type} '{tf_op.name}' ({source}): its {fixed[position]} is '{tensor.name}', which is not "
+                    "known before the graph runs. Give it as a constant, or give all placeholders full shapes "
+                    "(batch_size=…)."
+                )
+            static[position] = value
+            controls += _controls_of(tensor)
+        functions = called_functions(tf_op)
+        if functions is None:
+            raise GraphError(
+                f"{tf_op.type} '{tf_op.name}' ({source}): has branches or a body of its own, which devices cannot "
+                "follow. Compute both branches and choose with tensoropt.where, write a loop's turns one after "
+                "another, or feed what it computes, such as a learning rate."
+            )
+        attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
+        if traits(tf_op).is_constant:
+            # Not by get_static_value, after which it could not be fed.
+            attrs = {"value": tf.make_ndarray(tf_op.get_attr("value")), "dtype": attrs["dtype"]}
+        traced = GRAPH in tf_op.node_def.attr
+        if traced:
+            attrs |= traced_attrs(tf_op.node_def.attr)
+        outputs = tf_op.outputs[: attrs[COUNT]] if traced else tf_op.outputs
+        itself = not has_rule(tf_op.type) or traits(tf_op).on_variable
+        operator = Operator(
+            tf_op.name,
+            tf_op.type,
+            tuple(self._tensor_id(tensor) for tensor in dynamic),
+            tuple(_spec(tensor, source) for tensor in outputs),
+            MappingProxyType(attrs),
+            MappingProxyType(static),
+            tuple(dict.fromkeys(dep.name for dep in controls if is_significant(dep, self._significant))),
+            source,
+            dict(tf_op.node_def.attr),
+            tuple(place for place, tensor in enumerate(dynamic) if itself and tensor.dtype == tf.resource),
+            functions,
+        )
+        return operator, dynamic
+
+    def _dilated(self, tf_op: Any, dilated: Dilated, origin: Any) -> tuple[Operator, list[Any]]:
+        """The convolution as an operator that makes what the last of its operations does."""
+        operator, dynamic = self._operator(dilated.convolution, origin)
+        controls = [dep for op in (*dilated.between, tf_op) for dep in op.control_inputs]
+        made = replace(
+            operator,
+            name=tf_op.name,
+            inputs=(self._tensor_id(dilated.image), *operator.inputs[1:]),
+            outputs=(_spec(tf_op.outputs[0], operator.source),),
+            attrs=MappingProxyType({**operator.attrs, **dilated.attrs}),
+            control_inputs=tuple(dict.fromkeys(dep.name for dep in controls if is_significant(dep, self._significant))),
+        )
+        return made, [dilated.image, *dynamic[1:]]
+
+
+def _after_what_they_read(operators: Sequence[Operator]) -> list[Operator]:
+    """Operators each after what it reads; otherwise in the order given, as far as subgraphs let it be."""
+    by_name = {op.name: op for op in operators}
+    done: dict[str, Operator] = {}
+    for root in operators:
+        pending = [root]
+        while pending:
+            op = pending[-1]
+            before = [name for name in (*(tensor.op for tensor in op.inputs), *op.control_inputs) if name not in done]
+            before = [name for name in before if name in by_name]
+            if op.name in done or not before:
+                done.setdefault(op.name, op)
+                pending.pop()
+            else:
+                pending += [by_name[name] for name in reversed(before)]
+    return list(done.values())
+
+
+def _controls_of(tensor: Any) -> list[Any]:
+    """What an operand waits for that is no input of its operator.
+
+    TensorFlow lets the first ops that are made under a control dependency wait, such as the constant shape of a
+    reshape, and not those that read them.
+    """
+    found: list[Any] = []
+    pending, seen = [tensor.op], {tensor.op}
+    while pending:
+        op = pending.pop()
+        found += op.control_inputs
+        # A tensor that is no integer has given its shape.
+        before = {operand.op: None for operand in op.inputs if operand.dtype.is_integer and operand.op not in seen}
+        pending += before
+        seen |= before.keys()
+    return found
+
+
+def _static_value(tensor: Any) -> Any:
+    """The value of a tensor that depends on nothing but constants and static shapes, else None."""
+    value = tf.get_static_value(tensor)
+    if value is not None:
+        return value
+    # What TensorFlow does not fold by itself is computed, in a graph that holds nothing else.
+    with tf.Graph().as_default() as scratch:
+        copy = _constant_copy(tensor, scratch, {})
+        if copy is None:
+            return None
+        with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
+            return session.run(copy)
+
+
+def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
+    """``tensor`` rebuilt in ``scratch`` from constants; None if it depends on anything else."""
+    if tensor.name not in made:
+        tensor.graph.prevent_feeding(tensor)
+        value = tf.get_static_value(tensor)
+        op = tensor.op
+        if value is not None:
+            made[tensor.name] = tf.constant(value)
+        elif op.op_def.is_stateful or not op.inputs or tensor.dtype in (tf.resource, tf.variant):
+            made[tensor.name] = None
+        else:
+            operands = [_constant_copy(operand, scratch, made) for operand in op.inputs]
+            made[tensor.name] = None
+            if all(operand is not None for operand in operands):
+                attrs = {key: item for key, item in op.node_def.attr.items() if not key.startswith("_")}
+                copy = scratch.create_op(op.type, operands, [out.dtype for out in op.outputs], attrs=attrs)
+                made |= {out.name: twin for out, twin in zip(op.outputs, copy.outputs, strict=True)}
+    return made[tensor.name]
+
+
+def _variable(tf_op: Any, source: str | None) -> Operator:
+    attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
+    if attrs["shape"] is None:
+        raise GraphError(f"Variable '{tf_op.name}' ({source}): its shape is unknown. Give it a full shape.")
+    spec = TensorSpec(attrs["shape"], attrs["dtype"])
+    return Operator(tf_op.name, "Variable", (), (spec,), source=source)
+
+
+def _spec(tensor: Any, source: str | None = None, *, given: bool = False) -> TensorSpec:
+    where = f" ({source})" if source else ""
+    fed = traits(tensor.op).is_input and not given
+    if tensor.dtype in (tf.resource, tf.variant) or (tensor.dtype == tf.string and fed):
+        raise GraphError(
+            f"{tensor.op.type} '{tensor.op.name}'{where}: its output is a {tensor.dtype.name} tensor, which devices "
+            "cannot exchange. Keep such ops in the input pipeline."
+        )
+    if tensor.value_index in traits(tensor.op).scratch_outputs and not tensor.consumers():
+        return TensorSpec((0,), tensor.dtype.name)
+    if not tensor.shape.is_fully_defined():
+        raise GraphError(
+            f"{tensor.op.type} '{tensor.op.name}'{where}: its output has shape {tensor.shape}, but planning needs "
+            "every size. Give the placeholders full shapes, and batches of a dataset drop_remainder=True, or "
+            "find_strategy(batch_size=…)."
+        )
+    return TensorSpec(tuple(tensor.shape.as_list()), tensor.dtype.name)
+
+
+def _decode(value: Any) -> Any:
+    """An AttrValue as a Python value; functions and tensors as None (lowering passes the original on)."""
+    kind = value.WhichOneof("value")
+    if kind in ("i", "f", "b"):
+        return getattr(value, kind)
+    if kind == "s":
+        return value.s.decode("utf-8", "replace")
+    if kind == "type":
+        return tf.dtypes.as_dtype(value.type).name
+    if kind == "shape":
+        return None if value.shape.unknown_rank else tuple(dim.size for dim in value.shape.dim)
+    if kind == "list":
+        fields = value.list
+        texts = tuple(item.decode("utf-8", "replace") for item in fields.s)
+        types = tuple(tf.dtypes.as_dtype(item).name for item in fields.type)
+        return tuple(fields.i) or tuple(fields.f) or tuple(fields.b) or texts or types
+    return None
+
+
+def _source(tf_op: Any) -> str | None:
+    """``file:line`` of the user's call: the innermost frame outside of TensorFlow and of this package."""
+    for frame in reversed(tf_op.traceback or ()):
+        name = frame.filename.replace("\\", "/")
+        if not any(part in name for part in ("/tensorflow/", "/keras/", "/tensoropt/", "<frozen", "/contextlib.py")):
+            return f"{name.rsplit('/', 1)[-1]}:{frame.lineno}"
+    return None

@@ -1,0 +1,143 @@
+"""Loops: unrolled where it is known how many turns they take at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.frontend.rewriting.calls import check, choose
+from tensoropt.api.frontend.rewriting.gradients import gated
+from tensoropt.api.frontend.rewriting.kept import kept
+from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, function_of, order
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+
+__all__ = ["LOOP_HANDLERS", "MAX_OPERATORS", "MAX_TURNS"]
+
+MAX_TURNS = 256
+MAX_OPERATORS = 20_000
+
+
+def _while(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
+    """A loop as its turns, one after the other, or as one operator."""
+    condition, body = function_of(op, "cond"), function_of(op, "body")
+    begun = len(rewriter.effects)
+    try:
+        turns = _turns(rewriter, op, scope, condition, body)
+        size = len(body.get_operations()) * len(turns)
+        if size > MAX_OPERATORS:
+            raise CannotRewrite(f"its {len(turns)} turns would be {size:,} operators, more than {MAX_OPERATORS:,}")
+        if None in turns:
+            check(rewriter, body)
+            check(rewriter, condition)
+        values = _unrolled(rewriter, op, scope, condition, body, turns)
+    except CannotRewrite as reason:
+        del rewriter.effects[begun:]
+        return kept(rewriter, op, scope, str(reason))
+    return rewriter.waiting(values, rewriter.effects[begun:], op, scope)
+
+
+def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any) -> list[bool | None]:
+    """For each turn that the loop may take, whether it is certain to: True, or None where that depends on data.
+
+    Raises:
+        CannotRewrite: if there is no end to it that is known.
+    """
+    places = _deciding(condition, body)
+    probe = rewriter.beside(tf.Graph(), probing=True)
+    state = {place: _probed(rewriter, probe, scope.value(op.inputs[place]), op) for place in places}
+    turns: list[bool | None] = []
+    while True:
+        top = Scope(op.graph)
+        found = probe.call(condition, state, top, op, f"condition_{len(turns)}", wanted=[0])
+        truth = probe.truth(found[0])
+        if truth is False:
+            return turns
+        if len(turns) == MAX_TURNS:
+            raise CannotRewrite(f"how many turns it takes is not known before it runs, or is more than {MAX_TURNS}")
+        turns.append(truth)
+        new = probe.call(body, state, top, op, f"turn_{len(turns)}", wanted=places)
+        state = {place: probe.folded(value, op) for place, value in new.items()}
+        if truth is None and not any(probe.known(state[place]) is not None for place in places):
+            raise CannotRewrite("how many turns it takes depends on data, and it has no maximum_iterations")
+
+
+def _deciding(condition: Any, body: Any) -> list[int]:
+    """The places of what is carried from turn to turn and that conditions depend on."""
+    found = _read(condition, [0])
+    while True:
+        more = found | _read(body, sorted(found))
+        if more == found:
+            return sorted(found)
+        found = more
+
+
+def _read(function: Any, outputs: Sequence[int]) -> set[int]:
+    needed = {op.name for op in order([function.outputs[place].op for place in outputs], controls=False)}
+    return {place for place, x in enumerate(function.inputs) if x.op.name in needed}
+
+
+def _probed(rewriter: Rewriter, probe: Rewriter, value: Value, op: Any) -> Value:
+    """A value where only what is known is looked for: a constant, or something of which nothing is known."""
+    if isinstance(value, TensorList):
+        with probe.graph.as_default():
+            items = [tf.compat.v1.placeholder(value.dtype, value.shape) for _ in range(len(value))]
+        return value.with_items(items)
+    if isinstance(value, VariableValue):
+        return VariableValue(_probed(rewriter, probe, value.tensor, op))
+    known = rewriter.known(value)
+    if known is not None:
+        return probe.constant(known, op)
+    with probe.graph.as_default():
+        if value.dtype == tf.resource:
+            dtype = tf.as_dtype(value.op.get_attr("dtype")) if "dtype" in value.op.node_def.attr else None
+            if dtype is None:
+                raise CannotRewrite("how many turns it takes depends on data")
+            shape = tf.TensorShape(value.op.get_attr("shape"))
+            return VariableValue(tf.compat.v1.placeholder(dtype, shape))
+        return tf.compat.v1.placeholder(value.dtype, value.shape)
+
+
+def _unrolled(
+    rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any, turns: Sequence[bool | None]
+) -> list[Value]:
+    places = range(len(op.inputs))
+    state = {place: scope.value(op.inputs[place]) for place in places}
+    results = dict(state)
+    running: Any = None  # whether the loop has not ended, once that depends on data
+    effects: list[Any] = []
+    for number, certain in enumerate(turns):
+        begun = len(rewriter.effects)
+        prefix = f"{scope.prefix}{op.name}/turn_{number}"
+        guard = None
+        if certain is None:
+            holds = rewriter.call(condition, state, scope, op, f"{prefix}/condition", after=effects)[0]
+            if running is not None:
+                holds = rewriter.build(tf.logical_and, running, holds, of=op, scope=scope, name="running")
+            running = guard = holds
+        elif running is not None:
+            guard = running
+        arguments = state
+        if guard is not None:
+            arguments = {place: gated(rewriter, value, guard, op, scope) for place, value in state.items()}
+            if scope.guard is not None:
+                guard = rewriter.build(tf.logical_and, scope.guard, guard, of=op, scope=scope, name="guard")
+        made = rewriter.call(body, arguments, scope, op, prefix, guard=guard, after=effects, turn=number)
+        made = {
+            place: state[place] if body.outputs[place] is body.inputs[place] else rewriter.folded(value, op)
+            for place, value in made.items()
+        }
+        effects = [*effects, *rewriter.effects[begun:]]
+        if running is None:
+            state, results = made, dict(made)
+            continue
+        for place, value in made.items():
+            results[place] = choose(rewriter, running, value, results[place], op, scope)
+            # What is known goes on as if the loop did: places in lists stay known, and nobody reads the turns after.
+            known = isinstance(value, tf.Tensor) and rewriter.known(value) is not None
+            state[place] = value if known else results[place]
+    return [results[place] for place in places]
+
+
+LOOP_HANDLERS: dict[str, Handler] = {"StatelessWhile": _while, "While": _while}

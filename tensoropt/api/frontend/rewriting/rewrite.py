@@ -1,0 +1,80 @@
+"""Rewriting a user's graph: what needs it, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import meta_graph
+
+from tensoropt.api.frontend.device_graph import device_graph, given_in, merged_from
+from tensoropt.api.frontend.rewriting.calls import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
+from tensoropt.api.frontend.rewriting.gradients import own_gradient
+from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
+from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
+from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rewriter, function_attrs
+from tensoropt.api.mirror.model import Model
+
+__all__ = ["Rewritten", "is_rewritten", "needs_rewriting", "rewritten"]
+
+_HANDLERS = {**CALL_HANDLERS, **LIST_HANDLERS, **LOOP_HANDLERS, **VARIABLE_HANDLERS, OWN_GRADIENT: own_gradient}
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A graph that was made of a user's.
+
+    Attributes:
+        graph: a ``tf.Graph`` with all ops of the user's by their own names, and more.
+        origins: the user's op behind each of its ops, by name.
+    """
+
+    graph: Any
+    origins: Mapping[str, Any]
+
+
+def needs_rewriting(model: Model) -> bool:
+    """Whether a model has ops that call functions, or gradients of its own."""
+    inside = frozenset().union(*(call.inside for call in model.gradient_calls))
+    return any(is_rewritten(op) for op in model.graph.get_operations() if op.name not in inside)
+
+
+def is_rewritten(op: Any) -> bool:
+    """Whether an op calls functions, or has a gradient of its own: devices have plain ops in the place of it."""
+    return bool("_gradient_op_type" in op.node_def.attr or op.type in CALL_HANDLERS or function_attrs(op))
+
+
+def rewritten(model: Model, shapes: Mapping[str, Sequence[int]]) -> Rewritten:
+    """Makes a model's graph again as plain ops, for devices (see :func:`device_graph`).
+
+    Args:
+        model: the model.
+        shapes: of placeholders that it leaves open, by name.
+
+    Raises:
+        GraphError: naming the op that cannot be made again, and why.
+    """
+    graph = model.graph
+    # The sizes of rows follow from those of what is fed.
+    open_rows = any(output.indices is not None for call in model.gradient_calls for output in call.outputs)
+    sized = device_graph(model, shapes, cut=False) if shapes and open_rows else graph
+    target = tf.Graph()
+    target.seed = graph.seed
+    rewriter = Rewriter(target, _HANDLERS, guarded, materialize)
+    calls, merged = model.gradient_calls, model.merged_rows
+    inside = frozenset().union(*(call.inside for call in calls), *(rows.inside for rows in merged))
+    rewriter.rewrite(graph, shapes, inside, given_in(sized, calls, inside), merged_from(merged))
+    with graph.as_default():
+        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    meta.graph_def.Clear()
+    made = {op.name for op in target.get_operations()}
+    for collection in meta.collection_def.values():
+        if collection.HasField("node_list"):
+            known = [name for name in collection.node_list.value if name.split(":")[0] in made]
+            del collection.node_list.value[:]
+            collection.node_list.value.extend(known)
+    with target.as_default():
+        meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
+    return Rewritten(target, rewriter.origins)

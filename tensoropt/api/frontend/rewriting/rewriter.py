@@ -1,0 +1,514 @@
+"""The rewriter: makes the ops of a user's graph again, one by one, where what calls functions becomes plain ops.
+
+It goes through a graph as an interpreter would, with tensors of a new graph for values. What is known before the graph
+runs (counters, conditions, sizes) is found on the way, which is how loops can be unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import smart_cond
+
+from tensoropt.api.frontend.device_graph import Given
+from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.errors import GraphError
+from tensoropt.graph.registry import traits
+
+__all__ = ["OWN_GRADIENT", "CannotRewrite", "Handler", "Rewriter", "Scope", "function_attrs", "function_of", "order"]
+
+# A tensor with more elements is not folded into a constant.
+_FOLDED_ELEMENTS = 1024
+_LEFT_OUT_ATTRS = ("_class", "_output_shapes", "_gradient_op_type")
+_GROUP = "NoOp"
+_MANY_TURNS = 1009
+_SEED_STEP = 0x9E3779B1
+
+OWN_GRADIENT = "_gradient"
+"""The key of the handler of ops with a gradient of their own."""
+
+
+class CannotRewrite(Exception):
+    """An op cannot become plain ops where it stands; what calls it is to be kept as one operator.
+
+    The message says why, for the user.
+    """
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A graph that is gone through: the user's own, or the body of a function for one call of it.
+
+    Attributes:
+        graph: the graph.
+        prefix: what names of ops that are made of its ops begin with.
+        outer: the scope in which the function is called.
+        guard: a condition under which what is done here counts; None if it does in any case.
+        after: ops of the new graph that have run before anything here does.
+        turn: a number that only this turn of the loops around has; 0 in their first ones.
+        values: by name of a tensor, what stands for it.
+        operations: by name of an op, the ops of the new graph after which it has run.
+    """
+
+    graph: Any
+    prefix: str = ""
+    outer: Scope | None = None
+    guard: Any = None
+    after: tuple[Any, ...] = ()
+    turn: int = 0
+    values: dict[str, Value] = field(default_factory=dict)
+    operations: dict[str, list[Any]] = field(default_factory=dict)
+
+    def value(self, tensor: Any) -> Value:
+        """What stands for a tensor of this graph, or of one outside of it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.graph is tensor.graph and tensor.name in scope.values:
+                return scope.values[tensor.name]
+            scope = scope.outer
+        raise KeyError(tensor.name)
+
+
+# (the rewriter, the op, its scope) -> a value for each of its outputs; None if it is to be copied.
+Handler = Callable[["Rewriter", Any, Scope], "Sequence[Value] | None"]
+
+
+class Rewriter:
+    """Makes ops in a new graph.
+
+    Attributes:
+        graph: the new graph.
+        handlers: for op types that are not copied, what becomes of them.
+        origins: the user's op behind each op that was made, by name.
+        effects: ops that were made and that have an effect, in order.
+        probing: whether the graph is made only to find what is known.
+        gates: tensors whose gradients count under a condition, by the names of tensor and condition.
+        rows: the rows of tensors, by their names.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        handlers: Mapping[str, Handler],
+        guarded: Handler,
+        materialize: Callable[[Rewriter, Any, TensorList], Any],
+        *,
+        probing: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.handlers = handlers
+        self.guarded = guarded
+        self.materialize = materialize
+        self.origins: dict[str, Any] = {}
+        self.effects: list[Any] = []
+        self.probing = probing
+        self.gates: dict[tuple[str, str], Any] = {}
+        self.rows: dict[str, tuple[Any, ...]] = {}
+        self._inside: Container[str] = ()
+        self._names: set[str] = set()
+        self._fixed: set[str] = set()
+        self._known: dict[str, Any] = {}
+        self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
+
+    def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
+        """A rewriter of the same rules for another new graph."""
+        other = Rewriter(graph, self.handlers, self.guarded, self.materialize, probing=probing or self.probing)
+        other._inside = self._inside
+        return other
+
+    # ------------------------------------------------------------------------------------------------ going through
+
+    def rewrite(
+        self,
+        graph: Any,
+        shapes: Mapping[str, Sequence[int]],
+        inside: Container[str] = (),
+        given: Mapping[str, Given] = MappingProxyType({}),
+        merged: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Makes all of a user's graph again, under its own names.
+
+        Args:
+            graph: the user's.
+            shapes: of placeholders, by name.
+            inside: names of operations that are left out.
+            given: what stands for tensors that these make, by the tensors' names.
+            merged: names of tensors that operations pass on, by the operations' names.
+        """
+        self._names.update(op.name for op in graph.get_operations())
+        self._inside = inside
+        scope = Scope(graph)
+        for op in order(graph.get_operations()):
+            if op.name in inside:
+                stand_ins = {x.name: self._given(given[x.name], op, scope) for x in op.outputs if x.name in given}
+                scope.values |= {name: made.outputs[0] for name, made in stand_ins.items()}
+                scope.operations[op.name] = list(stand_ins.values())
+            elif op.name in merged:
+                before = self.tensor(scope.value(graph.get_tensor_by_name(merged[op.name])), op)
+                made = self._copy(op, [before], op.name, {})
+                self._done(op, scope, made.outputs, [made])
+            elif op.name in shapes:
+                shape = tf.TensorShape(shapes[op.name]).as_proto()
+                made = self._copy(op, [], op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
+                self._done(op, scope, made.outputs, [made])
+            else:
+                self.visit(op, scope)
+
+    def readers(self, tensor: Any) -> list[Any]:
+        """The ops that read a tensor of the user's graph, but for those of gradients."""
+        return [op for op in tensor.consumers() if op.name not in self._inside]
+
+    def _given(self, one: Given, op: Any, scope: Scope) -> Any:
+        """What gives a gradient."""
+        self._names.add(one.name)
+        if one.like is not None:
+            like = self.tensor(scope.value(op.graph.get_tensor_by_name(one.like)), op)
+            attrs = {"T": tf.compat.v1.AttrValue(type=one.dtype.as_datatype_enum)}
+            made = self.make(PASSED_ON, [like], [one.dtype], attrs, one.name, op)
+            made._add_control_inputs([x for name in one.after for x in scope.operations[name]])
+            return made
+        attrs = {
+            "dtype": tf.compat.v1.AttrValue(type=one.dtype.as_datatype_enum),
+            "shape": tf.compat.v1.AttrValue(shape=one.shape.as_proto()),
+        }
+        made = self.make(PLACEHOLDER, [], [one.dtype], attrs, one.name, op)
+        made._add_control_inputs([x for name in one.after for x in scope.operations[name]])
+        return made
+
+    def call(
+        self,
+        function: Any,
+        arguments: Mapping[int, Value],
+        scope: Scope,
+        caller: Any,
+        prefix: str,
+        *,
+        wanted: Sequence[int] | None = None,
+        guard: Any = None,
+        after: Sequence[Any] = (),
+        turn: int = 0,
+    ) -> dict[int, Value]:
+        """Makes the ops of a function for one call of it.
+
+        Args:
+            function: its ``FuncGraph``.
+            arguments: values by their places; those that nothing needs may be missing.
+            scope: of the op that calls it.
+            caller: that op.
+            prefix: what names of ops begin with.
+            wanted: places of the outputs that are needed; all of them by default, and all effects.
+            guard: a condition beside the scope's.
+            after: ops that have run before.
+            turn: of a loop that the function is the body of.
+
+        Returns:
+            Values by places of outputs.
+        """
+        places = range(len(function.outputs)) if wanted is None else wanted
+        own_guard = scope.guard if guard is None else guard
+        waits = (*scope.after, *self.before(caller, scope), *after)
+        inner = Scope(function, f"{prefix}/", scope, own_guard, waits, scope.turn * _MANY_TURNS + turn)
+        for place, value in arguments.items():
+            inner.values[function.inputs[place].name] = value
+            inner.operations[function.inputs[place].op.name] = []
+        roots = [function.outputs[place].op for place in places]
+        if wanted is None:
+            roots += [op for op in function.get_operations() if has_effect(op)]
+        self.run(roots, inner)
+        return {place: inner.value(function.outputs[place]) for place in places}
+
+    def run(self, roots: Iterable[Any], scope: Scope) -> None:
+        """Makes what is needed for some ops of a scope's graph, and is not made yet."""
+        for op in order(roots, controls=not self.probing):
+            if op.graph is scope.graph and op.name not in scope.operations:
+                self.visit(op, scope)
+
+    def visit(self, op: Any, scope: Scope) -> None:
+        """Makes what becomes of one op."""
+        begun = len(self.effects)
+        own = "_gradient_op_type" in op.node_def.attr
+        handler = self.handlers.get(OWN_GRADIENT if own else op.type)
+        values = None if handler is None else handler(self, op, scope)
+        if values is None and scope.guard is not None:
+            values = self.guarded(self, op, scope)
+        if values is None:
+            made = self.copy(op, scope)
+            self._done(op, scope, made.outputs, [made])
+            return
+        self._done(op, scope, values, self._stand_in(op, scope, values, self.effects[begun:]))
+
+    def copy(self, op: Any, scope: Scope, inputs: Sequence[Any] | None = None, name: str | None = None) -> Any:
+        """Makes an op again; with its own inputs and, in the user's graph, its own name by default."""
+        operands = [self.tensor(scope.value(x), op) for x in op.inputs] if inputs is None else list(inputs)
+        made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn))
+        before = self.before(op, scope)
+        if scope.after and made.op_def.is_stateful:
+            before += scope.after
+        if before:
+            made._add_control_inputs(list(dict.fromkeys(before)))
+        if has_effect(made):
+            self.effects.append(made)
+        return made
+
+    def _copy(self, op: Any, operands: Sequence[Any], name: str, attrs: Mapping[str, Any]) -> Any:
+        own = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
+        for attr in function_attrs(op):
+            for place in range(len(own[attr].list.func) or 1):
+                self.graph._add_function_recursive(_defined(op, attr, place))
+        made = self.make(op.type, operands, [x.dtype for x in op.outputs], {**own, **attrs}, name, op)
+        for new, old in zip(made.outputs, op.outputs, strict=True):
+            # What the script has said of a shape, TensorFlow cannot infer again.
+            if not new.shape.is_fully_defined() and new.shape.is_compatible_with(old.shape):
+                new.set_shape(old.shape)
+        if op.device and not self.probing:
+            made._set_device(op.device)
+        return made
+
+    def make(
+        self, op_type: str, operands: Sequence[Any], dtypes: Sequence[Any], attrs: Mapping[str, Any], name: str, of: Any
+    ) -> Any:
+        """Makes an op of a name that is free, for one of the user's."""
+        made = self.graph._create_op_internal(op_type, list(operands), list(dtypes), name=f"{name}/", attrs=dict(attrs))
+        self.origins[name] = of
+        if self._is_fixed(made):
+            self._fixed.update(x.name for x in made.outputs)
+        return made
+
+    def build(self, function: Callable[..., Any], *operands: Any, of: Any, scope: Scope, name: str) -> Any:
+        """What a function of TensorFlow's Python makes, for one of the user's ops."""
+        known = len(self.graph.get_operations())
+        prefix = self.free(f"{scope.prefix}{of.name}/{name}")
+        with self.graph.as_default(), tf.name_scope(f"{prefix}/"):
+            result = function(*operands)
+        for made in self.graph.get_operations()[known:]:
+            self._names.add(made.name)
+            self.origins[made.name] = of
+            if self._is_fixed(made):
+                self._fixed.update(x.name for x in made.outputs)
+        return result
+
+    # ------------------------------------------------------------------------------------------------------- values
+
+    def needed(self, tensor: Any, scope: Scope) -> Value:
+        """What stands for a tensor of a scope's graph or of one around it; made now if it was not needed so far."""
+        current: Scope | None = scope
+        while current is not None and current.graph is not tensor.graph:
+            current = current.outer
+        if current is not None and tensor.name not in current.values:
+            self.run([tensor.op], current)
+        return scope.value(tensor)
+
+    def tensor(self, value: Value, of: Any) -> Any:
+        """A value as a tensor; a list as TensorFlow's own.
+
+        Raises:
+            GraphError: if a variable itself is needed of which there is only the value.
+        """
+        if isinstance(value, TensorList):
+            return self.materialize(self, of, value)
+        if isinstance(value, VariableValue):
+            raise CannotRewrite(f"{of.type} '{of.name}' takes a variable itself")
+        return value
+
+    def constant(self, value: Any, of: Any) -> Any:
+        """A constant, the same one for equal values."""
+        array = np.asarray(value)
+        key = (array.dtype.str, array.tobytes(), array.shape)
+        if key not in self._constants:
+            name = self.free("known/constant")
+            with self.graph.as_default(), tf.control_dependencies(None), tf.compat.v1.name_scope(None):
+                made = tf.constant(array, name=f"{name}/")
+            self._names.add(made.op.name)
+            self.origins[made.op.name] = of
+            self._fixed.add(made.name)
+            self._constants[key] = made
+        return self._constants[key]
+
+    def known(self, value: Any) -> Any:
+        """The value of a tensor that depends on constants alone, as an array, else None."""
+        if not isinstance(value, tf.Tensor) or value.dtype in (tf.resource, tf.variant):
+            return None
+        if value.name not in self._fixed:
+            return None
+        if value.name not in self._known:
+            found = tf.get_static_value(value)
+            if found is None:
+                found = smart_cond.smart_constant_value(value)
+            self._known[value.name] = None if found is None else np.asarray(found)
+        return self._known[value.name]
+
+    def truth(self, value: Any) -> bool | None:
+        """Whether a condition holds, if that is known, be it of one side of an "and" only."""
+        if not isinstance(value, tf.Tensor):
+            return None
+        own = self.known(value)
+        if own is not None:
+            return bool(own)
+        op = value.op
+        if op.type == "Identity":
+            return self.truth(op.inputs[0])
+        if op.type == "LogicalAnd":
+            sides = [self.truth(side) for side in op.inputs]
+            return False if False in sides else None
+        return None
+
+    def folded(self, value: Value, of: Any) -> Value:
+        """A constant in place of a small tensor of whole numbers or truths that is known."""
+        if not isinstance(value, tf.Tensor) or not (value.dtype.is_integer or value.dtype.is_bool):
+            return value
+        elements = value.shape.num_elements()
+        found = self.known(value) if elements is not None and elements <= _FOLDED_ELEMENTS else None
+        return value if found is None else self.constant(found, of)
+
+    def _is_fixed(self, made: Any) -> bool:
+        own = traits(made)
+        if own.gives_shape:
+            return all(x.shape.is_fully_defined() for x in made.inputs)
+        if own.is_constant:
+            return True
+        return bool(
+            made.inputs
+            and not made.op_def.is_stateful
+            and not function_attrs(made)
+            and all(x.name in self._fixed for x in made.inputs)
+        )
+
+    # -------------------------------------------------------------------------------------------------------- names
+
+    def name(self, op: Any, scope: Scope) -> str:
+        """The op's own name in the user's graph, a free one beneath the caller's in a function."""
+        return op.name if scope.outer is None else self.free(f"{scope.prefix}{op.name}")
+
+    def free(self, name: str) -> str:
+        """A name that no op has, made of ``name``."""
+        free, number = name, 0
+        while free in self._names:
+            number += 1
+            free = f"{name}_{number}"
+        self._names.add(free)
+        return free
+
+    # ---------------------------------------------------------------------------------------------- waiting for ops
+
+    def before(self, op: Any, scope: Scope) -> list[Any]:
+        """Ops of the new graph after which an op is to run."""
+        return [other for control in op.control_inputs for other in self._operations(control, scope)]
+
+    def _operations(self, op: Any, scope: Scope) -> list[Any]:
+        current: Scope | None = scope
+        while current is not None:
+            if current.graph is op.graph and op.name in current.operations:
+                return current.operations[op.name]
+            current = current.outer
+        return []
+
+    def _done(self, op: Any, scope: Scope, values: Iterable[Value], operations: list[Any]) -> None:
+        scope.values |= {x.name: value for x, value in zip(op.outputs, values, strict=True)}
+        scope.operations[op.name] = operations
+
+    def _stand_in(self, op: Any, scope: Scope, values: Sequence[Value], effects: Sequence[Any]) -> list[Any]:
+        """Ops that have run when the op would have; in the user's graph one of its name, which can be fetched."""
+        tensors = [value for value in values if isinstance(value, tf.Tensor)]
+        if scope.outer is not None:
+            return [*effects, *(x.op for x in tensors)]
+        if op.name in self.origins:  # its handler has made it
+            return [self.graph.get_operation_by_name(op.name)]
+        plain = [
+            value if isinstance(value, tf.Tensor) and value.dtype not in (tf.resource, tf.variant) else None
+            for value in values
+        ]
+        if not any(x is not None for x in plain):
+            made = self.make(_GROUP, [], [], {}, op.name, op)
+        else:
+            given = [self.constant(np.int32(0), op) if x is None else x for x in plain]
+            types = tf.compat.v1.AttrValue()
+            types.list.type.extend(x.dtype.as_datatype_enum for x in given)
+            made = self.make("IdentityN", given, [x.dtype for x in given], {"T": types}, op.name, op)
+        if effects:
+            made._add_control_inputs(list(effects))
+        return [made]
+
+    def waiting(self, values: Sequence[Value], effects: Sequence[Any], op: Any, scope: Scope) -> list[Value]:
+        """Values that are there when effects have been had."""
+        if not effects:
+            return list(values)
+
+        def late(x: Any) -> Any:
+            with tf.control_dependencies(list(effects)):
+                return tf.identity(x)
+
+        def wait(value: Value) -> Value:
+            if isinstance(value, VariableValue) or (isinstance(value, tf.Tensor) and value.dtype == tf.resource):
+                return value
+            if isinstance(value, TensorList):
+                return value.map(wait)
+            return self.build(late, value, of=op, scope=scope, name="after")
+
+        return [wait(value) for value in values]
+
+
+def order(roots: Iterable[Any], *, controls: bool = True) -> list[Any]:
+    """All ops that ``roots`` read and, with ``controls``, wait for, each after those; else in the order given."""
+    done: dict[Any, None] = {}
+    for root in roots:
+        pending = [root]
+        open_ops: set[Any] = set()
+        while pending:
+            op = pending[-1]
+            if op in done:
+                pending.pop()
+                continue
+            waited = op.control_inputs if controls else ()
+            before = [x for x in (*(t.op for t in op.inputs), *waited) if x not in done]
+            if before and op not in open_ops:
+                open_ops.add(op)
+                pending += reversed(before)
+            elif before:
+                raise GraphError(
+                    f"{op.type} '{op.name}': waits for itself, as TensorFlow 1's loops do. Build loops with "
+                    "tensoropt.while_loop, or leave out disable_control_flow_v2."
+                )
+            else:
+                done[op] = None
+                pending.pop()
+    return list(done)
+
+
+def _seeds(op: Any, turn: int) -> dict[str, Any]:
+    """The seed of a random op in a turn: in a loop it goes on from number to number, so no turn draws another's."""
+    attr = op.node_def.attr
+    if not turn or "seed2" not in attr or not (attr["seed"].i or attr["seed2"].i):
+        return {}
+    seed = (attr["seed2"].i + turn * _SEED_STEP) & 0x7FFFFFFF
+    return {"seed2": tf.compat.v1.AttrValue(i=seed or 1)}
+
+
+def function_attrs(op: Any) -> list[str]:
+    """The attributes of an op that name functions."""
+    return [key for key, value in op.node_def.attr.items() if value.HasField("func") or len(value.list.func) > 0]
+
+
+def function_of(op: Any, attr: str, place: int = 0) -> Any:
+    """The graph of a function that an attribute of an op names, or that a list in it does."""
+    defined = _defined(op, attr, place)
+    if hasattr(defined, "graph"):
+        return defined.graph
+    raise GraphError(
+        f"{op.type} '{op.name}': calls '{defined.name}', a function of TensorFlow 1 (function.Defun), of which "
+        "there is no graph to go through. Call the Python function behind it."
+    )
+
+
+def _defined(op: Any, attr: str, place: int) -> Any:
+    value = op.node_def.attr[attr]
+    name = value.func.name if value.HasField("func") else value.list.func[place].name
+    graph = op.graph
+    while graph._get_function(name) is None:  # functions of functions are in the outer graphs
+        graph = graph.outer_graph
+    return graph._get_function(name)

@@ -1,0 +1,196 @@
+"""``tensoropt.gradients``: TensorFlow's own gradients, of which the model takes note.
+
+What TensorFlow makes is one process's; devices make their own in the place of it (the operator ``Gradient``). The
+tensors that come out are ordinary ones, and so is all that is computed from them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model, current_model
+from tensoropt.errors import GraphError
+
+__all__ = ["gradients", "merged_rows"]
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+) -> list[Any]:
+    """``tf.gradients``: the gradients of the sum of ``ys`` with respect to each of ``xs``.
+
+    Args:
+        ys: a tensor, or several, to be differentiated.
+        xs: variables and tensors to differentiate by.
+        grad_ys: for each of ``ys`` a tensor of its shape that its elements are weighed by; None weighs them by 1.
+        name: of what is made.
+        colocate_gradients_with_ops: without effect: the plan places everything.
+        gate_gradients: without effect on numbers.
+        aggregation_method: how TensorFlow sums gradients.
+        stop_gradients: tensors that count as constants.
+        unconnected_gradients: what is given where ``ys`` do not depend on one of ``xs``: None, or zeros.
+
+    Returns:
+        For each of ``xs`` a tensor of its shape, ``tf.IndexedSlices`` where TensorFlow gives rows, or None.
+
+    Raises:
+        GraphError: for tensors of another graph. When the model is imported, for one reading of a variable in the place
+            of the variable.
+    """
+    del colocate_gradients_with_ops, gate_gradients
+    model = current_model()
+    with model.enter():
+        sources = tf.nest.flatten(xs)
+        for source in sources:
+            _check_source(source, model)
+        graph = tf.compat.v1.get_default_graph()
+        if graph is not model.graph:
+            raise GraphError(
+                "gradients: they cannot be computed inside of a loop, a branch or a function. Compute them outside of "
+                "it, of what it gives."
+            )
+        with tf.name_scope(name) as scope:
+            losses = _losses(tf.nest.flatten(ys), tf.nest.flatten(grad_ys) if grad_ys is not None else [], model)
+            stopped = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(stop_gradients or [])]
+            before = len(graph.get_operations())
+            with warnings.catch_warnings():  # of rows that it makes whole, which nobody computes
+                warnings.filterwarnings("ignore", "Converting sparse IndexedSlices")
+                made = tf.gradients(
+                    losses,
+                    sources,
+                    name=name,
+                    aggregation_method=aggregation_method,
+                    stop_gradients=stopped or None,
+                )
+        found = _distinct(made, {op.name for op in graph.get_operations()[before:]})
+        inside = _inside(graph, before)
+        found = [_of_shape(source, gradient) for source, gradient in zip(sources, found, strict=True)]
+        outputs = [
+            _output(scope, number, source, gradient)
+            for number, (source, gradient) in enumerate(zip(sources, found, strict=True))
+            if gradient is not None
+        ]
+        if outputs:
+            names = tuple(dict.fromkeys(loss.name for loss in losses))
+            model.add_gradient_call(
+                GradientCall(names, tuple(outputs), tuple(tensor.name for tensor in stopped), inside)
+            )
+        if tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO:
+            return [
+                tf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(sources, found, strict=True)
+            ]
+        return found
+
+
+def merged_rows(values: Any, indices: Any) -> tuple[Any, Any]:
+    """Rows of which those with equal indices are added up, as TensorFlow's optimizers want them.
+
+    Args:
+        values: ``(rows, ...)``.
+        indices: ``(rows,)``.
+
+    Returns:
+        The rows that are left, and their indices; how many, only a run knows.
+    """
+    model = current_model()
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    unique, place = tf.unique(indices)
+    summed = tf.math.unsorted_segment_sum(values, place, tf.shape(unique)[0])
+    inside = frozenset(op.name for op in graph.get_operations()[before:])
+    with tf.control_dependencies(None):
+        rows, numbers = tf.identity(summed, name="merged_rows"), tf.identity(unique, name="merged_indices")
+    model.add_merged_rows(MergedRows(values.name, indices.name, rows.op.name, numbers.op.name, inside))
+    return rows, numbers
+
+
+def _check_source(source: Any, model: Model) -> None:
+    graph = getattr(getattr(source, "handle", source), "graph", None)
+    if graph is not model.graph and not getattr(graph, "building_function", False):
+        raise GraphError(
+            f"gradients: {source!r} is of no use here, as it is not a tensor or variable of the model. Make it with "
+            "tensoropt's functions after the last reset_default_graph."
+        )
+
+
+def _losses(ys: Sequence[Any], weights: Sequence[Any], model: Model) -> list[Any]:
+    """Scalars whose sum has the gradients that are asked for."""
+    losses = []
+    for number, y in enumerate(ys):
+        tensor = tf.convert_to_tensor(y)
+        if tensor.graph is not model.graph and not tensor.graph.building_function:
+            raise GraphError(
+                f"gradients: the loss {tensor.name!r} is a tensor of another graph. Compute it with tensoropt's "
+                "functions after the last reset_default_graph."
+            )
+        weight = weights[number] if number < len(weights) else None
+        if weight is not None:
+            tensor = tensor * tf.stop_gradient(tf.cast(tf.convert_to_tensor(weight), tensor.dtype))
+        losses.append(tf.reduce_sum(tensor) if tensor.shape.rank != 0 else tensor)
+    return losses
+
+
+def _distinct(made: Sequence[Any], inside: set[str]) -> list[Any]:
+    """Gradients that are tensors of their own: none of the forward pass, and no two the same."""
+    seen: set[str] = set()
+
+    def own(tensor: Any) -> Any:
+        if tensor.op.name in inside and tensor.name not in seen:
+            seen.add(tensor.name)
+            return tensor
+        return tf.identity(tensor)
+
+    return [_each(own, gradient) for gradient in made]
+
+
+def _inside(graph: Any, before: int) -> frozenset[str]:
+    """The operations that were made for gradients, but for those that operations from ``before`` have come to read.
+
+    Of a loop that is differentiated TensorFlow makes one that also gathers what its gradient reads.
+    """
+    operations = graph.get_operations()
+    inside = {op.name for op in operations[before:]}
+    pending = [tensor.op for op in operations[:before] for tensor in op.inputs if tensor.op.name in inside]
+    while pending:
+        op = pending.pop()
+        if op.name in inside:
+            inside.remove(op.name)
+            pending += [tensor.op for tensor in op.inputs]
+    return frozenset(inside)
+
+
+def _each(change: Callable[[Any], Any], gradient: Any) -> Any:
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(change(gradient.values), change(gradient.indices), gradient.dense_shape)
+    return change(gradient)
+
+
+def _of_shape(source: Any, gradient: Any) -> Any:
+    """Rows whose whole shape is what they are rows of has, and nothing that TensorFlow made for the gradient."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    shape = tf.shape(source, out_type=gradient.indices.dtype)
+    return tf.IndexedSlices(gradient.values, gradient.indices, shape)
+
+
+def _output(scope: str, number: int, source: Any, gradient: Any) -> GradientOutput:
+    is_variable = hasattr(source, "handle")
+    belongs = source.handle.op.name if is_variable else source.name
+    name = f"{scope}{number}/{belongs.split(':')[0]}"
+    if isinstance(gradient, tf.IndexedSlices):
+        return GradientOutput(name, belongs, gradient.values.name, gradient.indices.name)
+    return GradientOutput(name, belongs, gradient.name)

@@ -1,0 +1,129 @@
+"""What is fed where shapes are open: the whole batch, the same on every rank, or each rank its own share of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensoropt.api.frontend.device_graph import Part, part_of, without_pipelines
+from tensoropt.api.frontend.placeholders import open_placeholders
+from tensoropt.api.mirror.model import Model
+from tensoropt.errors import FeedError
+from tensoropt.exec.engines.ranks import written_holders
+from tensoropt.exec.engines.watch import current_watch
+from tensoropt.exec.program.feeding import checked_array, checksum
+from tensoropt.graph.spec import TensorId
+
+__all__ = ["FedShapes"]
+
+
+class FedShapes:
+    """Whole shapes of what a job feeds to the placeholders of a model that leave sizes open.
+
+    A shape alone does not tell a rank's share from a whole batch that is as small. So contents are compared: what is
+    the same on all ranks is whole; where ranks feed different arrays, each feeds its share, as for all placeholders of
+    the same first dimension.
+    """
+
+    def __init__(self, comm: Any, rank: int, size: int, model: Model) -> None:
+        """Takes a model, and the communicator of the ranks that run it."""
+        self._comm = comm
+        self._rank, self._size = rank, size
+        self._whole_model = model
+        self._opened: dict[str, Any] = {}
+        self._count = 0
+        self._parts: dict[tuple[str, ...], Part] = {}
+
+    @property
+    def _model(self) -> Model:
+        return without_pipelines(self._whole_model)
+
+    def part(self, names: Iterable[str]) -> Part:
+        """What some operations need; worked out once."""
+        key = tuple(names)
+        if key not in self._parts:
+            self._parts[key] = part_of(self._model, key)
+        return self._parts[key]
+
+    def opened(self, names: Iterable[str], given: Iterable[TensorId] = ()) -> frozenset[str]:
+        """The placeholders with open sizes that some operations need where some tensors are there already."""
+        found = part_of(self._model, names, {str(tensor) for tensor in given}) if given else self.part(names)
+        return found.operations & self._all().keys()
+
+    def _all(self) -> dict[str, Any]:
+        """The declared shapes of all of them, those made since included."""
+        count = len(self._model.graph.get_operations())
+        if count != self._count:
+            self._opened, self._count = open_placeholders(self._model), count
+        return self._opened
+
+    def arrays(
+        self, feeds: Mapping[Any, Any], wanted: Collection[str], fetches: Iterable[Any] | None = None
+    ) -> dict[str, np.ndarray]:
+        """What is fed to some of the placeholders, checked against what the script says of their shapes.
+
+        Args:
+            feeds: by name.
+            wanted: the placeholders.
+            fetches: what needs all of them to be fed; by default nothing does.
+
+        Raises:
+            FeedError: one does not fit, or is missing.
+        """
+        missing = sorted(set(wanted) - feeds.keys())
+        if missing and fetches is not None:
+            raise FeedError(
+                f"Placeholder '{missing[0]}': is needed for {', '.join(map(str, fetches))} and was not fed. Add it to "
+                f"feed_dict with an array of {self._all()[missing[0]]}."
+            )
+        found = {}
+        for name in sorted(set(wanted) & feeds.keys()):
+            tensor, shape = self._model.graph.get_tensor_by_name(f"{name}:0"), self._all()[name]
+            subject = f"{tensor.op.type} '{name}'"
+            array = checked_array(subject, f"{tensor.dtype.name}{shape}", tensor.dtype.name, feeds[name])
+            if not _fits(shape, array.shape, self._size):
+                raise FeedError(f"{subject}: has the shape {shape}, got an array of {array.shape}. Feed one that fits.")
+            if 0 in array.shape:
+                raise FeedError(
+                    f"{subject}: must be fed at least one number, got {array.shape}. Leave empty batches out."
+                )
+            found[name] = array
+        return found
+
+    def whole(self, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+        """The whole shapes that arrays stand for; collective, for ranks that feed arrays of equal shapes.
+
+        Raises:
+            FeedError: on all ranks, if they feed different single numbers.
+        """
+        if self._size == 1 or not arrays:
+            return {name: array.shape for name, array in arrays.items()}
+        mine = np.array([checksum(array) for array in arrays.values()], dtype=np.int64)
+        sums = np.empty((self._size, len(mine)), dtype=np.int64)
+        with current_watch().waiting("comparing what is fed"):
+            self._comm.Allgather(mine, sums)
+        differs = dict(zip(arrays, (sums != sums[0]).any(axis=0).tolist(), strict=True))
+        for column, (name, array) in enumerate(arrays.items()):
+            if differs[name] and not array.shape:
+                held = written_holders(f"{number:#010x}" for number in sums[:, column].tolist())
+                raise FeedError(
+                    f"Placeholder '{name}': a single number must be the same on all {self._size} ranks. Got numbers "
+                    f"with the checksums {held}. Feed the same everywhere (seed what draws it)."
+                )
+        shared = {arrays[name].shape[0] for name, differ in differs.items() if differ}
+        found = {}
+        for name, array in arrays.items():
+            declared = self._all()[name]
+            first = declared.as_list()[0] if declared.rank else None
+            share = bool(array.shape) and (array.shape[0] != first if first is not None else array.shape[0] in shared)
+            found[name] = (array.shape[0] * self._size, *array.shape[1:]) if share else array.shape
+        return found
+
+
+def _fits(declared: Any, shape: tuple[int, ...], size: int) -> bool:
+    """Whether an array may be fed to a placeholder: whole, or as a rank's share of a first dimension that is known."""
+    if declared.is_compatible_with(shape):
+        return True
+    return bool(shape) and declared.is_compatible_with((shape[0] * size, *shape[1:]))

@@ -1,0 +1,68 @@
+"""The model's graph as a file that plain TensorFlow imports, with TensorFlow's own saver in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.mirror.model import Model
+from tensoropt.errors import CheckpointError
+from tensoropt.storage import PARTIAL
+
+__all__ = ["MetaGraphs"]
+
+
+class MetaGraphs:
+    """Exports a model's graph; a graph that has not changed is copied once."""
+
+    def __init__(self, model: Model, names: Mapping[str, str], max_to_keep: int, keep_hours: float) -> None:
+        """Takes a model and what its saver saves: for each name in checkpoints the variable's own."""
+        self._model = model
+        self._names = dict(names)
+        self._options = {"max_to_keep": max_to_keep, "keep_checkpoint_every_n_hours": keep_hours}
+        self._copy: tuple[int, Any, Any] | None = None
+        self._written: dict[bool, tuple[int, bytes]] = {}
+
+    def _copied(self) -> tuple[Any, Any]:
+        """A copy of the graph, and the saver in it."""
+        version = self._model.graph.version
+        if self._copy is None or self._copy[0] != version:
+            # The private graph gets no saver: each rank would write the whole of every variable.
+            with self._model.graph.as_default():
+                meta = tf.compat.v1.train.export_meta_graph(graph=self._model.graph)
+            with tf.Graph().as_default() as graph:
+                tf.compat.v1.train.import_meta_graph(meta)
+                variables = {variable.name: variable for variable in tf.compat.v1.global_variables()}
+                chosen = {name: variables[own] for name, own in self._names.items()}
+                saver = tf.compat.v1.train.Saver(chosen, allow_empty=True, **self._options)
+            self._copy = version, graph, saver
+        return self._copy[1], self._copy[2]
+
+    def export(self, filename: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        """``tf.compat.v1.train.Saver.export_meta_graph``."""
+        graph, saver = self._copied()
+        with graph.as_default():
+            return saver.export_meta_graph(filename, *args, **kwargs)
+
+    def write(self, filename: str, strip_default_attrs: bool) -> None:
+        """Writes the graph to a file, whole or not at all.
+
+        Raises:
+            CheckpointError: it cannot be written, or holds constants of more than 2 GB.
+        """
+        known = self._written.get(strip_default_attrs)
+        try:
+            if known is None or known[0] != self._model.graph.version:
+                meta = self.export(strip_default_attrs=strip_default_attrs)
+                known = self._written[strip_default_attrs] = self._model.graph.version, meta.SerializeToString()
+            partial = f"{filename}{PARTIAL}"
+            with tf.io.gfile.GFile(partial, "wb") as file:
+                file.write(known[1])
+            tf.io.gfile.rename(partial, filename, overwrite=True)
+        except (tf.errors.OpError, ValueError) as error:
+            raise CheckpointError(
+                f"Saver.save: the checkpoint is saved, but its graph cannot be written to '{filename}': {error}. Leave "
+                "it out with write_meta_graph=False."
+            ) from error

@@ -1,0 +1,185 @@
+"""Programs beside the plan's: for batches of another size, and for what the script has made since it was planned.
+
+Each is the part of the model that is fetched, imported anew with the sizes that are fed. Its operators take their
+configurations from the plan, as far as their sizes allow, and its variables are the plan's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensoropt.api.frontend.effects import takes_handle
+from tensoropt.api.frontend.imported_model import ImportedModel, fetchable_operations, import_model
+from tensoropt.api.mirror.model import Model
+from tensoropt.api.session.fed_shapes import FedShapes
+from tensoropt.api.session.naming import check_feedable
+from tensoropt.api.session.seeds import with_seeds
+from tensoropt.errors import SessionError
+from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.fetch import Fetch, names_of
+from tensoropt.graph.spec import TensorId
+from tensoropt.plan.adapt import adapted
+
+if TYPE_CHECKING:
+    from tensoropt.api.session.job import Job
+
+__all__ = ["Variants"]
+
+_log = logging.getLogger("tensoropt")
+# So many programs are kept; those that were run last.
+_KEPT = 32
+# What is fetched, the whole shapes of what is fed, and tensors that are fed and no placeholders.
+_Key = tuple[tuple[Fetch, ...], tuple[tuple[str, tuple[int, ...]], ...], tuple[TensorId, ...]]
+
+
+class Variants:
+    """Runs fetches by the plan's own executor, or by one beside it where sizes or operators are not the plan's."""
+
+    def __init__(self, job: Job, model: Model, imported: ImportedModel, executor: Executor) -> None:
+        """Takes the executor of the job's plan, and the model as it was imported for it."""
+        self._job = job
+        self._model = model
+        self._tf_graph = imported.tf_graph
+        self._executor = executor
+        self._fed = FedShapes(job.comm, job.rank, job.size, model)
+        self._beside: OrderedDict[_Key, Executor] = OrderedDict()
+        self._built = 0
+        self._needs: dict[tuple[tuple[Fetch, ...], tuple[TensorId, ...]], frozenset[str]] = {}
+
+    def run(
+        self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any], options: Any = None, run_metadata: Any = None
+    ) -> list[Any]:
+        """Runs fetches; see :meth:`Executor.run`. As in TensorFlow, it is no error to feed what nothing reads.
+
+        Raises:
+            SessionError: something is fetched that cannot be.
+            FeedError: for a feed that does not fit the placeholder's shape, or what else is fed.
+        """
+        wanted = tuple(fetches)
+        what = f"run [{', '.join(map(str, wanted))}]"
+        executor = self._executor
+        fed = tuple(sorted(key for key in feeds if isinstance(key, TensorId)))
+        try:
+            own = all(map(executor.has, wanted))
+            # The sizes of tensors that are fed say nothing of the placeholders' that they are computed from.
+            opened = self._opened(wanted, fed if own and self._has_shapes(feeds, fed) else ())
+            planned = own and self._has_shapes(feeds, opened)
+            if own:
+                check_feedable(self._tf_graph, feeds)
+            arrays = {} if planned else self._fed.arrays(feeds, opened, wanted)
+            what += "".join(f", {name} fed {array.shape}" for name, array in arrays.items())
+        except Exception as error:
+            if self._job.guard is not None:
+                self._job.guard.meet(what, error)
+            raise
+        if planned:
+            return executor.run(wanted, self._read_by(executor, feeds), options, run_metadata)
+        if self._job.guard is not None:
+            self._job.guard.meet(what)
+        shapes = self._fed.whole(arrays)
+        if own and all(shape == executor.graph[name].outputs[0].shape for name, shape in shapes.items()):
+            return executor.run(wanted, {**self._read_by(executor, feeds), **arrays}, options, run_metadata)
+        key = (wanted, tuple(sorted(shapes.items())), fed)
+        if key not in self._beside:
+            self._beside[key] = self._build(what, wanted, shapes, fed)
+            if len(self._beside) > _KEPT:
+                self._beside.popitem(last=False)
+        self._beside.move_to_end(key)
+        beside = self._beside[key]
+        return beside.run(wanted, {**self._read_by(beside, feeds), **arrays}, options, run_metadata)
+
+    def read_by(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> Collection[str]:
+        """The names of what fetches need, placeholders among it, without those that are fed."""
+        executor = self._executor
+        if all(map(executor.has, fetches)):
+            return set(executor.inputs_of(fetches, self._read_by(executor, feeds))) - feeds.keys()
+        return self._fed.part(names_of(fetches)).operations - feeds.keys()
+
+    def _read_by(self, executor: Executor, feeds: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What of the feeds is in an executor's graph; the plan's has all tensors that may be fed."""
+        return {
+            key: value
+            for key, value in feeds.items()
+            if (key.op if isinstance(key, TensorId) else key) in executor.graph
+            or (isinstance(key, TensorId) and executor is self._executor)
+        }
+
+    def add_variables(self, names: Collection[str]) -> None:
+        """Adds variables that the script has made since the plan, without values; collective."""
+        self._build(f"adding variables {', '.join(sorted(names))}", tuple(map(TensorId, sorted(names))), {})
+
+    def _opened(self, fetches: tuple[Fetch, ...], given: tuple[TensorId, ...]) -> frozenset[str]:
+        key = fetches, given
+        if key not in self._needs:
+            self._needs[key] = self._fed.opened(names_of(fetches), given)
+        return self._needs[key]
+
+    def _has_shapes(self, feeds: Mapping[Any, Any], keys: Iterable[str | TensorId]) -> bool:
+        """Whether whole arrays of the sizes that were planned are fed to all of some placeholders and tensors."""
+        graph = self._executor.graph
+        try:
+            return all(
+                tensor.op in graph and key in feeds and np.shape(feeds[key]) == graph.spec(tensor).shape
+                for key in keys
+                for tensor in (key if isinstance(key, TensorId) else TensorId(key),)
+            )
+        except ValueError:  # no array
+            return False
+
+    def _build(
+        self,
+        what: str,
+        fetches: tuple[Fetch, ...],
+        shapes: Mapping[str, tuple[int, ...]],
+        fed: Iterable[TensorId] = (),
+    ) -> Executor:
+        """An executor beside the plan's; collective."""
+        job, main = self._job, self._executor
+        with job.step(f"importing {what}"):
+            names = names_of(fetches)
+            barred = sorted(set(names) - fetchable_operations(self._model))
+            if barred:
+                raise SessionError(
+                    f"Fetch '{barred[0]}': cannot be run here: it gives a variable its initial value or asks for that, "
+                    "writes a checkpoint, is inside of what TensorFlow computes gradients by, or needs what does. Run "
+                    "tensoropt.global_variables_initializer() for initial values, use tensoropt.train.Saver for "
+                    "checkpoints, and fetch gradients themselves."
+                )
+            imported = import_model(self._model, shapes=shapes, only=names)
+            check_feedable(imported.tf_graph, fed)
+            stored_as = self._stored_as(imported)
+        job.agree_on_model(imported)
+        seeds = job.more_seeds()
+        with job.step(f"building {what}"):
+            plan = adapted(main.plan, imported.graph, stored_as)
+            made = main.beside(with_seeds(imported.graph, seeds), plan)
+        self._built += 1
+        if self._built == _KEPT and job.rank == 0:
+            _log.warning(
+                "%d programs were built for other sizes than the plan's, or for operators that were made later (the "
+                "last: %s). Each takes its time to build: feed batches of a few sizes, and make operators once, before "
+                "the loop",
+                self._built,
+                what,
+            )
+        return made
+
+    def _stored_as(self, imported: ImportedModel) -> dict[str, str]:
+        """For variables that the plan has not, such as slots of an optimizer that was made later, one that it has and
+        that operations take together with it."""
+        found: dict[str, str] = {}
+        known = self._executor.variables
+        for op in imported.graph.variables():
+            if op.name in known:
+                continue
+            handle = self._model.graph.get_tensor_by_name(f"{op.name}:0")
+            others = (tensor.op for user in handle.consumers() for tensor in user.inputs if takes_handle(user))
+            for other in others:
+                if other.name in known and self._executor.graph[other.name].outputs == op.outputs:
+                    found.setdefault(op.name, other.name)
+        return found

@@ -1,0 +1,75 @@
+"""Feeding tensors that are no placeholders: who reads one reads what is fed, and what makes it need not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.errors import FeedError
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.graph.spec import TensorId
+
+__all__ = ["check_not_differentiated", "copies", "fed_array"]
+
+
+def fed_array(graph: Graph, tensor: TensorId, value: Any) -> np.ndarray:
+    """What is fed to a tensor, whole.
+
+    Raises:
+        FeedError: the tensor is not in the graph or cannot be fed, or the value has another shape or dtype.
+    """
+    if tensor.op not in graph:
+        raise FeedError(
+            f"Feed '{tensor}': is not in the graph that was planned. Make it before find_strategy; what only "
+            "initializers, shapes and axes read is not in it either."
+        )
+    op, spec = graph[tensor.op], graph.spec(tensor)
+    if traits(op).is_variable:
+        raise FeedError(
+            f"Feed '{tensor.op}': is a variable, whose readers would not see what is fed. Set it by load(value), or by "
+            "an assignment that reads a placeholder."
+        )
+    if isinstance(value, tf.Variable) or tf.is_symbolic_tensor(value):
+        raise FeedError(f"{op}: wants an array of {spec}, got '{value.name}', which has no value before it runs.")
+    dtype = tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype
+    try:
+        array = np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise FeedError(f"{op}: wants an array of {spec}, got {type(value).__name__}: {error}.") from error
+    if array.shape != spec.shape:
+        raise FeedError(
+            f"{op}: wants the whole {spec}, got shape {array.shape}. Only placeholders take a rank's share of a batch."
+        )
+    return array
+
+
+def copies(graph: Graph, tensor: TensorId) -> list[TensorId]:
+    """A tensor, and the copies of it that readers of a constant have."""
+    found = [tensor]
+    if traits(graph[tensor.op]).is_constant:
+        while f"{tensor.op}/copy{len(found)}" in graph:
+            found.append(TensorId(f"{tensor.op}/copy{len(found)}"))
+    return found
+
+
+def check_not_differentiated(graph: Graph, needed: Sequence[Operator], fed: Iterable[TensorId]) -> None:
+    """Checks that no gradient of a training step flows through a tensor that is fed.
+
+    Raises:
+        FeedError: one does.
+    """
+    names = {op.name for op in needed}
+    for tensor in fed:
+        for edge in graph.consumers(tensor):
+            if edge in graph.differentiable and edge.consumer in names:
+                raise FeedError(
+                    f"{graph[tensor.op]}: is fed and in the middle of what the training step differentiates: gradients "
+                    f"flow back through it from {graph[edge.consumer]}. Feed a placeholder in its place, made by "
+                    "tensoropt.placeholder_with_default(tensor, shape), which cuts them off there, or fetch without "
+                    "the training step."
+                )

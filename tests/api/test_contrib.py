@@ -1,0 +1,99 @@
+"""What is there of ``tf.contrib``: its names of variables, defaults and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensoropt.contrib import layers, rnn  # type: ignore[import-not-found]
+
+import tensoropt
+from tensoropt.api.mirror.lookup import UnsupportedError
+from tensoropt.api.mirror.model import Model
+from tensoropt.errors import GraphError
+
+pytestmark = pytest.mark.tf
+
+v1 = tf.compat.v1
+
+
+def _names() -> list[str]:
+    return [variable.op.name for variable in v1.global_variables()]
+
+
+def _run(fetches: Any) -> Any:
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        return session.run(fetches)
+
+
+def test_a_network_has_contribs_names_and_defaults(model: Model) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype(np.float32)
+    h = layers.conv2d(x, 6, 3, weights_regularizer=layers.l2_regularizer(0.1))
+    assert h.shape == (4, 8, 8, 6)
+    assert h.op.type == "Relu"
+    h = layers.flatten(layers.avg_pool2d(layers.max_pool2d(h, 2), [2, 2]))
+    h = layers.fully_connected(h, 5, normalizer_fn=layers.batch_norm, normalizer_params={"is_training": True})
+    h = layers.dropout(h, 0.5)
+    layers.linear(h, 2, scope="out", variables_collections=["mine"])
+    layers.linear(h, 2, scope="out", reuse=True)
+    norm = "fully_connected/BatchNorm"
+    assert _names() == [
+        "Conv/weights", "Conv/biases", "fully_connected/weights", f"{norm}/beta", f"{norm}/moving_mean",
+        f"{norm}/moving_variance", "out/weights", "out/biases",
+    ]  # fmt: skip
+    assert len(v1.get_collection(v1.GraphKeys.UPDATE_OPS)) == 2
+    assert [variable.op.name for variable in v1.get_collection("mine")] == ["out/weights", "out/biases"]
+    weights, loss = _run([v1.global_variables()[0], tensoropt.losses.get_regularization_loss()])
+    assert loss == pytest.approx(0.05 * (weights**2).sum(), rel=1e-5)
+
+
+def test_numbers_of_a_dense_layer(model: Model) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    y = layers.fully_connected(x, 5)
+    weights, got = _run([v1.global_variables()[0], y])
+    np.testing.assert_allclose(got, np.maximum(x @ weights, 0), rtol=1e-5)
+
+
+def test_updates_of_batch_norm_may_come_before_its_result(model: Model) -> None:
+    x = tensoropt.constant([[1.0], [3.0]])
+    y = layers.batch_norm(x, decay=0.5, updates_collections=None, activation_fn=tf.nn.relu)
+    assert v1.get_collection(v1.GraphKeys.UPDATE_OPS) == []
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        got = session.run(y)
+        mean = session.run(v1.global_variables()[1])
+    np.testing.assert_allclose(got, [[0.0], [1.0]], atol=1e-3)
+    np.testing.assert_allclose(mean, [1.0])
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+def test_xavier_has_the_variance_of_both_sides(model: Model, uniform: bool) -> None:
+    w = tensoropt.get_variable("w", [3, 3, 60, 80], initializer=layers.xavier_initializer(uniform, seed=1))
+    assert _run(w).std() == pytest.approx(np.sqrt(2 / (9 * 140)), rel=0.02)
+
+
+def test_regularizers(model: Model) -> None:
+    w = tensoropt.constant([[1.0, -2.0]])
+    assert layers.l1_regularizer(0.0)(w) is None
+    got = _run([layers.l1_regularizer(0.5)(w), layers.l1_l2_regularizer(1.0, 2.0)(w)])
+    np.testing.assert_allclose(got, [1.5, 8.0])
+    with pytest.raises(GraphError, match=r"l2_regularizer: scale must be a number of at least 0. Got -1"):
+        layers.l2_regularizer(-1)
+
+
+def test_embed_sequence_and_cells(model: Model) -> None:
+    rows = layers.embed_sequence([[1, 2], [0, 0]], 4, 3)
+    outputs, _ = rnn.static_rnn(rnn.BasicLSTMCell(5), tf.unstack(rows, axis=1), dtype=tf.float32)
+    assert outputs[0].shape == (2, 5)
+    assert _names() == ["EmbedSequence/embeddings", "rnn/basic_lstm_cell/kernel", "rnn/basic_lstm_cell/bias"]
+    with pytest.raises(GraphError, match="needs vocab_size and embed_dim for a new table"):
+        layers.embed_sequence([[1]])
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("slim", "tensoropt.layers"), ("data", "feed_dict")])
+def test_what_is_missing_names_its_counterpart(name: str, remedy: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"tf.contrib.{name} is not supported .*{remedy}"):
+        getattr(tensoropt.contrib, name)

@@ -1,0 +1,353 @@
+"""Batches of other sizes, shapes that the first training run feeds, and operators that are made later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tensoropt
+from tensoropt.api.mirror.model import current_model
+from tensoropt.api.session.job import current_job
+from tensoropt.errors import TensorOptError
+from tensoropt.plan.plan import Plan
+from tests.scripts.cases import Distributed, Model, Plain, case, close, normal, picked, share
+
+_PARTS = ["loss", "accuracy", "logits"]
+
+
+def _open_classifier(m: Any, optimizer: str = "Adam") -> dict[str, Any]:
+    """Convolution, batch statistics, products; the batch is open, and so is a number."""
+    x = m.placeholder(m.float32, [None, 36], name="x")
+    y = m.placeholder(m.int32, [None], name="y")
+    keep = m.placeholder(m.float32, name="keep")
+    image = m.reshape(x, [-1, 6, 6, 1])
+    kernel = m.get_variable("kernel", [3, 3, 1, 8], initializer=normal(m, 1))
+    bias = m.get_variable("bias", [8], initializer=m.zeros_initializer())
+    maps = m.nn.relu(m.nn.bias_add(m.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME"), bias))
+    flat = m.reshape(m.nn.max_pool(maps, [1, 2, 2, 1], [1, 2, 2, 1], "SAME"), [-1, 72])
+    w = m.get_variable("w", [72, 16], initializer=normal(m, 2))
+    hidden = m.tanh(m.matmul(flat, w)) * keep
+    mean, variance = m.nn.moments(hidden, [0])
+    scaled = m.nn.batch_normalization(hidden, mean, variance, None, None, 1e-3)
+    out = m.get_variable("out", [16, 4], initializer=normal(m, 3))
+    logits = m.matmul(scaled, out, name="logits")
+    losses = m.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+    loss = m.reduce_mean(losses)
+    accuracy = m.reduce_mean(m.cast(m.equal(m.argmax(logits, 1, output_type=m.int32), y), m.float32))
+    train = getattr(m.train, f"{optimizer}Optimizer")(0.01).minimize(loss)
+    parts = {"x": x, "y": y, "keep": keep, "kernel": kernel, "w": w, "out": out, "logits": logits, "losses": losses}
+    return {**parts, "loss": loss, "accuracy": accuracy, "train": train}
+
+
+def _momentum_classifier(m: Any) -> dict[str, Any]:
+    """Two dense layers whose updates follow gradients, so that rounding stays rounding."""
+    x = m.placeholder(m.float32, [None, 12], name="x")
+    y = m.placeholder(m.int32, [None], name="y")
+    w = m.get_variable("w", [12, 8], initializer=normal(m, 1))
+    v = m.get_variable("v", [8, 4], initializer=normal(m, 2))
+    logits = m.matmul(m.nn.relu(m.matmul(x, w)), v, name="logits")
+    loss = m.reduce_mean(m.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+    accuracy = m.reduce_mean(m.cast(m.equal(m.argmax(logits, 1, output_type=m.int32), y), m.float32))
+    train = m.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    return {"x": x, "y": y, "w": w, "v": v, "logits": logits, "loss": loss, "accuracy": accuracy, "train": train}
+
+
+def _batch(rows: int, seed: int, width: int = 12, **extra: Any) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {"x": random.normal(size=(rows, width)).astype(np.float32), "y": random.integers(0, 4, rows), **extra}
+
+
+class _Open(Distributed):
+    """A model whose strategy is asked for as a script asks that leaves shapes open."""
+
+    def __init__(self, make: Any, option: str | int = "mini_time", **how: Any) -> None:
+        self._how = how
+        super().__init__(make, option)
+
+    def build(self, option: str | int) -> None:
+        self.plan = tensoropt.find_strategy(option, **self._how)
+        tensoropt.build_execution_graph(plan=self.plan)
+
+
+def _raises(call: Any, *words: str) -> None:
+    try:
+        call()
+    except TensorOptError as error:
+        assert all(word in str(error) for word in words), f"{error!r} lacks one of {words}"
+        return
+    raise AssertionError(f"no error that says {words}")
+
+
+def _same_numbers(job: Distributed, plain: Plain, steps: list[tuple[Any, dict[str, Any]]], what: str) -> None:
+    for number, (fetches, feeds) in enumerate(steps):
+        mine, theirs = job.run(fetches, feeds), plain.run(fetches, feeds)
+        if isinstance(fetches, list):
+            for name, one, other in zip(fetches, mine, theirs, strict=True):
+                close(one, other, f"{what}, run {number} of {len(feeds['x']) if feeds else 0} rows: {name}")
+
+
+def _epochs(width: int, variables: list[str], **extra: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Full batches and a last one, evaluations of other sizes between, and back."""
+    runs: list[tuple[Any, dict[str, Any]]] = []
+    for epoch in range(2):
+        for rows in (64, 64, 23):
+            runs.append((["loss", "train"], _batch(rows, 10 * epoch + rows, width, **extra)))
+            runs.append((variables, {}))
+        for rows in (100, 37, 64, 1):
+            runs.append((_PARTS, _batch(rows, 77 + rows, width, **extra)))
+    return runs
+
+
+# ----------------------------------------------------------------------------------------------- batches of other sizes
+
+
+@case
+def training_and_evaluation_take_batches_of_any_size() -> None:
+    for option in ("data_parallel", "mini_time", "mini_memory"):
+        runs = _epochs(12, ["w", "v"])
+        _same_numbers(_Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier), runs, option)
+
+
+@case
+def convolutions_and_statistics_of_the_batch_are_those_of_its_rows() -> None:
+    def make(m: Any) -> Model:
+        return _open_classifier(m, "GradientDescent")
+
+    for option in ("data_parallel", "mini_time"):
+        runs = [run for run in _epochs(36, ["kernel", "w", "out"], keep=0.5) if len(run[1].get("x", [0, 0])) > 1]
+        _same_numbers(_Open(make, option), Plain(make), runs, option)
+
+
+@case
+def every_strategy_of_the_frontier_takes_batches_of_any_size() -> None:
+    runs = _epochs(12, ["w", "v"])[:7]
+    tensoropt.reset_default_graph()
+    tensoropt.random.set_seed(1)
+    model = _momentum_classifier(tensoropt)
+    frontier = tensoropt.find_frontier(batch_size=64)
+    for index in range(0, len(frontier.time_s), max(1, len(frontier.time_s) // 4)):
+        plan = tensoropt.find_strategy(frontier.point(index), batch_size=64)
+        tensoropt.build_execution_graph(plan=plan)
+        job = Distributed.__new__(Distributed)
+        job.model = model
+        _same_numbers(job, Plain(_momentum_classifier), runs, f"point {index}")
+
+
+@case
+def shares_of_other_sizes_are_known_by_what_is_in_them() -> None:
+    size = tensoropt.world_size()
+    plain, job = Plain(_momentum_classifier), _Open(_momentum_classifier, batch_size=64)
+    for rows in (64, 8 * size, 16 * size, 64, 8 * size):
+        feeds = _batch(rows, rows)
+        mine = job.run(["loss", "logits", "train"], {name: share(array) for name, array in feeds.items()})
+        theirs = plain.run(["loss", "logits", "train"], feeds)
+        close(mine[0], theirs[0], f"loss of {rows}")
+        close(mine[1], theirs[1], f"logits of {rows}")
+    # A whole batch that is as large as a share is whole.
+    whole = _batch(64 // size, 5)
+    close(job.run("logits", whole), plain.run("logits", whole), "a small batch")
+
+
+@case
+def ranks_that_feed_other_sizes_are_told() -> None:
+    job = _Open(_momentum_classifier, batch_size=64)
+    rows = 9 + (tensoropt.world_rank() == 1)
+    _raises(lambda: job.run("loss", _batch(rows, 1)), "x fed (9, 12)", "x fed (10, 12)", "rank 1")
+    _raises(lambda: job.run("loss", _batch(0, 1)), "Placeholder 'x'", "(0, 12)")
+    _raises(lambda: job.run("loss", _batch(9, 1, width=13)), "Placeholder 'x'", "(None, 12)", "(9, 13)")
+    _raises(lambda: job.run("loss", {"x": _batch(9, 1)["x"]}), "Placeholder 'y'", "was not fed")
+    _raises(lambda: job.run("loss", {**_batch(9, 1), "y": _batch(8, 1)["y"]}), "'x' (9, 12)", "'y' (8,)")
+    close(job.run("loss", _batch(9, 1)), Plain(_momentum_classifier).run("loss", _batch(9, 1)), "after errors")
+
+
+@case
+def slots_go_on_whatever_the_first_batch_was() -> None:
+    job, plain = _Open(_momentum_classifier, batch_size=64), Plain(_momentum_classifier)
+    runs = [(["loss", "train"], _batch(rows, rows)) for rows in (23, 64, 5, 64, 23)]
+    _same_numbers(job, plain, [*runs, (["w", "v"], {})], "slots")
+
+
+@case
+def a_table_and_sequences_of_any_length() -> None:
+    def make(m: Any) -> Model:
+        words = m.placeholder(m.int32, [None, None], name="words")
+        next_words = m.placeholder(m.int32, [None, None], name="next_words")
+        table = m.get_variable("table", [16, 8], initializer=normal(m, 1))
+        w = m.get_variable("w", [8, 16], initializer=normal(m, 2))
+        hidden = m.nn.embedding_lookup(table, words)
+        scores = m.nn.softmax(m.matmul(hidden, hidden, transpose_b=True))
+        flat = m.reshape(m.matmul(scores, hidden), [-1, 8])
+        logits = m.matmul(flat, w)
+        labels = m.reshape(next_words, [-1])
+        loss = m.reduce_mean(m.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+        train = m.train.GradientDescentOptimizer(0.5).minimize(loss)
+        return {"words": words, "next": next_words, "table": table, "w": w, "loss": loss, "train": train}
+
+    def feeds(rows: int, length: int) -> dict[str, Any]:
+        drawn = np.random.default_rng(rows + length).integers(0, 16, (2, rows, length))
+        return {"words": drawn[0], "next": drawn[1]}
+
+    job, plain = _Open(make), Plain(make)
+    for rows, length in ((8, 6), (8, 4), (3, 6), (8, 6), (1, 1)):
+        got = [runner.run(["loss", "train"], feeds(rows, length))[0] for runner in (job, plain)]
+        close(got[0], got[1], f"loss of {rows} x {length}")
+    close(job.run("table", {}), plain.run("table", {}), "table")
+
+
+# -------------------------------------------------------------------------------------------------------- open shapes
+
+
+@case
+def the_first_training_run_gives_the_shapes() -> None:
+    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    _raises(lambda: job.plan.time_s, "is not made until the first training run feeds", "'x' (None, 12)", "example=")
+    _raises(lambda: tensoropt.show_strategy(job.plan), "is not made until")
+    assert "'x' (None, 12)" in repr(job.plan)
+    with tensoropt.Session() as session:
+        session.run(tensoropt.global_variables_initializer())
+    assert current_job().executor is None  # nothing is built before it must be
+    _same_numbers(job, plain, _epochs(12, ["w", "v"])[:8], "deferred")
+    assert isinstance(current_job().require_executor("test").plan, Plan)
+    assert current_job().require_executor("test").graph["x"].outputs[0].shape == (64, 12)
+    assert job.plan.time_s > 0 and job.plan.mesh.size == tensoropt.world_size()
+    again = tensoropt.find_strategy(job.plan)
+    tensoropt.build_execution_graph(plan=again)
+    close(job.run("loss", _batch(64, 1)), Plain(_momentum_classifier).run("loss", _batch(64, 1)), "built again")
+
+
+@case
+def the_first_training_run_may_feed_shares() -> None:
+    size = tensoropt.world_size()
+    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    for rows in (16 * size, 16 * size, 8 * size):
+        feeds = _batch(rows, rows)
+        mine = job.run(["loss", "train"], {name: share(array) for name, array in feeds.items()})
+        close(mine[0], plain.run(["loss", "train"], feeds)[0], f"loss of {rows}")
+    assert current_job().require_executor("test").graph["x"].outputs[0].shape == (16 * size, 12)
+
+
+@case
+def a_whole_batch_that_ranks_cannot_share_is_planned_so() -> None:
+    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    _same_numbers(job, plain, [(["loss", "train"], _batch(rows, rows)) for rows in (23, 64, 23)], "23 rows")
+    assert job.plan.notes["feed"] == "global"
+
+
+@case
+def what_runs_before_training_is_kept_by_it() -> None:
+    job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
+    _same_numbers(job, plain, [(["w"], {}), (_PARTS, _batch(100, 3)), (_PARTS, _batch(1, 3))], "before")
+    for runner, module in ((job, tensoropt), (plain, tf.compat.v1)):
+        with runner.model["w"].graph.as_default():
+            runner.model = {**runner.model, "double": module.assign(runner.model["w"], 2 * runner.model["w"])}
+    job.run("double", {})
+    plain.run("double", {})
+    assert current_job().require_executor("test").plan.option == "stored in pieces"
+    _same_numbers(job, plain, [(["w"], {}), *_epochs(12, ["w", "v"])[:8]], "after")
+    assert current_job().require_executor("test").plan.option == "mini_time"
+
+
+@case
+def numbers_of_unknown_shape_are_single_unless_they_are_fed_otherwise() -> None:
+    def make(m: Any) -> Model:
+        x, y = m.placeholder(m.float32, name="x"), m.placeholder(m.float32, name="y")
+        w = m.get_variable("w", [], initializer=m.constant_initializer(0.3))
+        b = m.get_variable("b", [], initializer=m.constant_initializer(-0.2))
+        cost = m.reduce_sum(m.pow(m.add(m.multiply(x, w), b) - y, 2))
+        train = m.train.GradientDescentOptimizer(0.01).minimize(cost)
+        return {"x": x, "y": y, "w": w, "b": b, "cost": cost, "train": train}
+
+    job, plain = _Open(make), Plain(make)
+    xs, ys = np.random.default_rng(3).normal(size=(2, 17)).astype(np.float32)
+    for x, y in zip(xs, ys, strict=True):
+        got = [runner.run(["cost", "train"], {"x": x, "y": y})[0] for runner in (job, plain)]
+        close(got[0], got[1], "cost")
+    _same_numbers(job, plain, [(["cost"], {"x": xs, "y": ys}), (["w", "b"], {})], "all rows at once")
+
+
+@case
+def an_example_gives_the_shapes() -> None:
+    job, plain = Distributed.__new__(_Open), Plain(_momentum_classifier)
+    tensoropt.reset_default_graph()
+    tensoropt.random.set_seed(1)
+    job.model = _momentum_classifier(tensoropt)
+    x = job.model["x"]
+    _raises(lambda: tensoropt.find_strategy(example={x: np.zeros((64, 13))}), "'x'", "(None, 12)", "(64, 13)")
+    _raises(lambda: tensoropt.find_strategy(example={"z": 1}), "'z'", "no placeholder")
+    _raises(lambda: tensoropt.find_frontier(), "Placeholder 'x'", "batch_size=", "example=")
+    plan = tensoropt.find_strategy(example={x: np.zeros((64, 12))})  # the labels' rows follow
+    assert isinstance(plan, Plan)
+    tensoropt.build_execution_graph(plan=plan)
+    _same_numbers(job, plain, _epochs(12, ["w", "v"])[:4], "example")
+
+
+# ------------------------------------------------------------------------------------------ what is made afterwards
+
+
+@case
+def what_is_made_after_the_build_can_be_fetched() -> None:
+    for option in ("data_parallel", "mini_memory"):
+        job, plain = _Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier)
+        _same_numbers(job, plain, _epochs(12, ["w", "v"])[:2], "before")
+        for runner, m in ((job, tensoropt), (plain, tf.compat.v1)):
+            model = runner.model
+            with model["w"].graph.as_default():
+                late = {
+                    "norm": m.reduce_sum(m.square(model["w"])),
+                    "best": m.reduce_max(m.nn.softmax(model["logits"]), 1),
+                    "errors": m.reduce_mean(m.cast(m.not_equal(m.argmax(model["logits"], 1), 0), m.float32)),
+                    "halve": m.assign(model["v"], 0.5 * model["v"]),
+                    "text": m.summary.scalar("loss", model["loss"]),
+                    "noise": m.reduce_sum(m.random.uniform([5], seed=3)),
+                }
+            runner.model = {**model, **late}
+        names = ["norm", "best", "errors"]
+        runs = [(names, _batch(64, 1)), (names, _batch(37, 1)), (["noise"], {}), (["noise"], {})]
+        runs += [
+            (["halve"], {}),
+            (["v"], {}),
+            *_epochs(12, ["w", "v"])[2:5],
+            (["norm", "loss", "train"], _batch(64, 4)),
+        ]
+        _same_numbers(job, plain, runs, option)
+        texts = [tf.compat.v1.Summary.FromString(runner.run("text", _batch(64, 1))) for runner in (job, plain)]
+        close(texts[0].value[0].simple_value, texts[1].value[0].simple_value, "summary")
+
+
+@case
+def a_training_step_and_variables_that_are_made_later_train() -> None:
+    job, plain = _Open(_momentum_classifier, batch_size=64), Plain(_momentum_classifier)
+    _same_numbers(job, plain, _epochs(12, ["w", "v"])[:2], "before")
+    for runner, m in ((job, tensoropt), (plain, tf.compat.v1)):
+        model = runner.model
+        with model["w"].graph.as_default():
+            late = m.get_variable("late", [12, 4], initializer=normal(m, 9))
+            other = m.reduce_mean(m.square(m.matmul(model["x"], late) - model["logits"]))
+            step = m.train.GradientDescentOptimizer(0.1).minimize(other)
+            runner.model = {
+                **model,
+                "late": late,
+                "other": other,
+                "step": step,
+                "init": m.variables_initializer([late]),
+            }
+    for runner in (job, plain):
+        runner.run("init", {})
+    runs = [(["late"], {}), (["other", "step"], _batch(64, 2)), (["other", "step"], _batch(37, 2))]
+    _same_numbers(job, plain, [*runs, (["late", "w", "v"], {}), (["loss", "train"], _batch(64, 3))], "late step")
+    _same_numbers(job, plain, [(["late", "w", "v"], {})], "late step, variables")
+
+
+@case
+def fetches_of_all_kinds_say_why_they_cannot_be() -> None:
+    job = _Open(_momentum_classifier, batch_size=64)
+    with job.model["w"].graph.as_default():
+        job.model = {**job.model, "rows": tensoropt.boolean_mask(job.model["logits"], job.model["y"] > 1)}
+    _raises(lambda: job.run("rows", _batch(64, 1)), "has shape (None, 4)")
+    inside = min(current_model().gradient_calls[0].inside)
+    for fetch in (job.model["w"].initial_value, inside, tensoropt.is_variable_initialized(job.model["w"])):
+        feeds = {job.model[name]: array for name, array in _batch(64, 1).items()}
+        _raises(lambda fetch=fetch, feeds=feeds: tensoropt.run(fetch, feeds), "cannot be run here", "initial value")
+    assert picked(job.model, "w") is job.model["w"]

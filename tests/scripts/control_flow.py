@@ -1,0 +1,286 @@
+"""Functions, branches, loops and gradients of one's own: what ``run`` gives is what TensorFlow gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.scripts.cases import BATCH, Model, case, compare, main, normal
+
+_STEPS = 5
+_WIDTH = 4
+_OPTIONS = (1, 2)
+
+
+class Cell:
+    """An LSTM cell, as scripts write them."""
+
+    def __init__(self, m: Any, size: int) -> None:
+        self._m, self.output_size, self.state_size = m, size, (size, size)
+
+    def zero_state(self, batch: int, dtype: Any) -> Any:
+        """Zeros."""
+        return (tf.zeros([batch, self.output_size], dtype),) * 2
+
+    def get_initial_state(self, inputs: Any = None, batch_size: Any = None, dtype: Any = None) -> Any:
+        """Zeros."""
+        return self.zero_state(batch_size, dtype)
+
+    def __call__(self, x: Any, state: Any, scope: Any = None) -> Any:
+        """One step."""
+        m = self._m
+        c, h = state
+        with m.variable_scope("cell", reuse=m.AUTO_REUSE):
+            k = m.get_variable("k", [x.shape[-1] + self.output_size, 4 * self.output_size], initializer=normal(m, 3))
+            b = m.get_variable("b", [4 * self.output_size], initializer=m.zeros_initializer())
+        i, j, f, o = tf.split(tf.nn.bias_add(tf.matmul(tf.concat([x, h], 1), k), b), 4, 1)
+        c = tf.sigmoid(f + 1.0) * c + tf.sigmoid(i) * tf.tanh(j)
+        h = tf.sigmoid(o) * tf.tanh(c)
+        return h, (c, h)
+
+
+def batch(number: int) -> dict[str, Any]:
+    """Sequences and their lengths; the sums of the first two batches are of either sign."""
+    random = np.random.default_rng(number)
+    x = random.normal(size=(BATCH, _STEPS, _WIDTH)).astype(np.float32)
+    return {"x": x - x.mean() + (0.1 if number % 2 else -0.1), "n": random.integers(1, _STEPS + 1, BATCH)}
+
+
+def sequences(m: Any) -> dict[str, Any]:
+    """What models begin with."""
+    x = m.placeholder(m.float32, [BATCH, _STEPS, _WIDTH], name="x")
+    n = m.placeholder(m.int32, [BATCH], name="n")
+    return {"x": x, "n": n, "w": m.get_variable("w", [_WIDTH, _WIDTH], initializer=normal(m, 1))}
+
+
+def check(build: Any, *fed: str) -> None:
+    """Trains a model whose loss is the mean square of a tensor that ``build`` makes."""
+
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        y = build(m, made)
+        loss = m.reduce_mean(m.square(y))
+        return {**made, "y": y, "loss": loss, "train": m.train.GradientDescentOptimizer(0.5).minimize(loss)}
+
+    compare(make, ["loss", "y", "w"], "train", only("x", *fed), options=_OPTIONS)
+
+
+def only(*names: str) -> Any:
+    """Batches of some placeholders."""
+    return lambda number: {name: batch(number)[name] for name in names}
+
+
+@case
+def a_recurrent_layer() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        outputs, (c, _) = m.nn.dynamic_rnn(Cell(m, _WIDTH), made["x"], dtype=m.float32)
+        return tf.tensordot(outputs, made["w"], 1) + c[:, None, :]
+
+    check(build)
+
+
+@case
+def a_recurrent_layer_of_sequences_of_several_lengths() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        cell = Cell(m, _WIDTH)
+        outputs, (c, _) = m.nn.dynamic_rnn(cell, made["x"], dtype=m.float32, sequence_length=made["n"])
+        return tf.tensordot(outputs, made["w"], 1) + c[:, None, :]
+
+    check(build, "n")
+
+
+@case
+def loops_over_a_tensor() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w = made["x"], made["w"]
+        mapped = tf.map_fn(lambda row: tf.tanh(tf.matmul(row, w)), x)
+        turned = tf.transpose(mapped, [1, 0, 2])
+        scanned = tf.scan(lambda state, row: tf.tanh(tf.matmul(state, w) + row), turned)
+        folded = m.foldl(lambda state, row: state * 0.5 + row, scanned)
+        return folded + m.foldr(lambda state, row: state * 0.3 + row, scanned)
+
+    check(build)
+
+
+@case
+def loops_of_so_many_turns_as_data_say() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w = made["x"][:, 0], made["w"]
+
+        def grows(i: Any, y: Any) -> Any:
+            return tf.reduce_sum(tf.abs(y)) < 60.0
+
+        def body(i: Any, y: Any) -> Any:
+            return i + 1, y * 1.5 + 0.1 * tf.matmul(tf.tanh(y), w)
+
+        return m.while_loop(grows, body, [0, x], maximum_iterations=7)[1]
+
+    check(build)
+
+
+@case
+def branches_that_compute() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w = made["x"][:, 0], made["w"]
+        total = tf.reduce_sum(made["x"])
+        # Where its branch is not taken, the logarithm is NaN and its gradient infinite.
+        y = m.cond(total > 0, lambda: tf.math.log(total) * tf.matmul(x, w), lambda: tf.matmul(tf.tanh(x), w))
+        z = m.case([(total < -1e6, lambda: y * 3), (total > 0, lambda: y * 2)], default=lambda: tf.matmul(y, w))
+        index = tf.cast(made["n"][0], tf.int32)
+        picked = tf.switch_case(index, [lambda: z, lambda: z + 1.0, lambda: tf.matmul(z, w)])
+        # Out of range where the branch is not taken.
+        return picked + m.cond(index < 2, lambda: tf.gather(x, index + 6), lambda: x[0])
+
+    check(build, "n")
+
+
+@case
+def branches_in_loops_in_branches() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        w = made["w"]
+
+        def turn(i: Any, y: Any) -> Any:
+            other = m.cond(tf.reduce_sum(y) > 0, lambda: tf.matmul(y, w), lambda: y - w[0])
+            return i + 1, tf.tanh(other)
+
+        def loop() -> Any:
+            return m.while_loop(lambda i, y: i < 3, turn, [0, made["x"][:, 1]])[1]
+
+        return m.cond(tf.reduce_sum(made["x"]) > 0, loop, lambda: tf.matmul(made["x"][:, 2], w))
+
+    check(build)
+
+
+@case
+def branches_that_assign() -> None:
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        scale = m.get_variable("scale", [], initializer=m.ones_initializer(), trainable=False)
+        good = m.get_variable("good", [], m.int32, initializer=m.zeros_initializer(), trainable=False)
+        average = m.get_variable("average", [_WIDTH, _WIDTH], initializer=m.zeros_initializer(), trainable=False)
+        loss = tf.reduce_mean(tf.square(tf.tensordot(made["x"], made["w"], 1)))
+        finite = tf.reduce_sum(made["x"]) > 0
+
+        def better() -> Any:
+            with tf.control_dependencies([m.assign_add(good, 1)]):
+                return m.cond(good >= 1, lambda: m.assign(scale, scale * 2.0), lambda: tf.identity(scale))
+
+        def worse() -> Any:
+            with tf.control_dependencies([m.assign(good, 0), m.assign_sub(average, 0.1 * made["w"])]):
+                return m.assign(scale, scale / 4.0)
+
+        update = m.cond(finite, better, worse)
+        with tf.control_dependencies([update]):
+            train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return {**made, "scale": scale, "good": good, "average": average, "loss": loss, "train": train}
+
+    names = ["loss", "w", "scale", "good", "average"]
+    compare(make, names, "train", only("x"), options=_OPTIONS, steps=4)
+
+
+@case
+def loops_that_assign() -> None:
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        count = m.get_variable("count", [], initializer=m.zeros_initializer(), trainable=False)
+
+        def turn(i: Any, y: Any) -> Any:
+            with tf.control_dependencies([m.assign(count, count * 2.0 + tf.cast(i, tf.float32))]):
+                return i + 1, tf.tanh(tf.matmul(y, made["w"]))
+
+        y = m.while_loop(lambda i, y: i < 3, turn, [0, made["x"][:, 0]])[1]
+        loss = tf.reduce_mean(tf.square(y))
+        return {**made, "count": count, "y": y, "train": m.train.GradientDescentOptimizer(0.1).minimize(loss)}
+
+    compare(make, ["w", "y"], ["train", "count"], only("x"), options=_OPTIONS)
+
+
+@case
+def functions() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        w = made["w"]
+
+        @tf.function
+        def inner(y: Any) -> Any:
+            return tf.tanh(tf.matmul(y, w))
+
+        @tf.function
+        def outer(y: Any) -> Any:
+            return inner(y) + inner(2.0 * y), y
+
+        first, _ = outer(made["x"][:, 0])
+        return first + outer(made["x"][:, 1])[0]
+
+    check(build)
+
+
+@case
+def gradients_of_ones_own() -> None:
+    @tf.custom_gradient
+    def reverse(y: Any) -> Any:
+        return tf.identity(y), lambda dy: -0.5 * dy
+
+    @tf.custom_gradient
+    def centred(y: Any) -> Any:
+        z = tf.tanh(y)
+
+        def gradient(dy: Any) -> Any:
+            return (dy - tf.reduce_mean(dy, 0, keepdims=True)) * (1.0 - z * z)
+
+        return z, gradient
+
+    @tf.custom_gradient
+    def product(a: Any, b: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            return tf.clip_by_value(tf.matmul(dy, b, transpose_b=True), -0.1, 0.1), tf.matmul(a, dy, transpose_a=True)
+
+        return tf.matmul(a, b), gradient
+
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w = made["x"][:, 0], made["w"]
+        y = tf.nn.silu(tf.matmul(x, w)) + m.nn.swish(tf.matmul(x, 2.0 * w))
+        y = reverse(y) + tf.square(tf.matmul(x, w))
+        loop = m.while_loop(lambda i, z: i < 2, lambda i, z: (i + 1, tf.nn.silu(tf.matmul(z, w))), [0, y])[1]
+        return product(centred(loop), w)
+
+    check(build)
+
+
+@case
+def tensors_whose_shapes_only_a_run_knows() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w, n = made["x"][:, 0], made["w"], made["n"]
+        y = tf.tanh(tf.matmul(x, w))
+        chosen = m.boolean_mask(y, n > 2)
+        values, index = tf.unique(n)
+        mean = tf.reduce_sum(chosen) / tf.cast(tf.maximum(tf.shape(chosen)[0], 1), tf.float32)
+        found = tf.gather(y, tf.where(n < 3)[:, 0])
+        sums = m.segment_sum(y, tf.range(BATCH) // 2)
+        total = tf.reduce_sum(tf.square(tf.matmul(found, w)), 0) + tf.reduce_sum(sums, 0)
+        return y * mean + 0.01 * total + 0.01 * tf.cast(tf.reduce_max(values) + index[0], tf.float32)
+
+    check(build, "n")
+
+
+@case
+def loops_that_stay_loops() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        x, w = made["x"][:, 0], made["w"]
+
+        def body(i: Any, y: Any, rows: Any) -> Any:
+            y = m.cond(tf.reduce_sum(y) > 0, lambda: y * 1.5, lambda: 0.3 * tf.matmul(tf.tanh(y), w) + 1.0)
+            return i + 1, y, rows.write(i, y)
+
+        rows = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[BATCH, _WIDTH])
+        state = [0, x, rows]
+        _, y, rows = m.while_loop(lambda i, y, rows: tf.reduce_sum(tf.abs(y)) < 60.0, body, state)
+        many = m.while_loop(lambda i, z: i < 300, lambda i, z: (i + 1, tf.sin(z + w[0])), [0, x])[1]
+        return y + tf.reduce_mean(rows.stack(), 0) + many
+
+    check(build)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Input pipelines as TensorFlow 1 scripts have them: what each rank reads trains as in one process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensoropt
+from tensoropt.errors import FeedError
+from tests.scripts.cases import Model, case, close, main, normal
+from tests.scripts.sessions import compare_sessions, in_sessions
+
+_RANDOM = np.random.default_rng(0)
+_FEATURES = _RANDOM.normal(size=(36, 6)).astype(np.float32)
+_LABELS = _RANDOM.integers(0, 4, 36).astype(np.int32)
+
+
+def trained_by(m: Any, x: Any, y: Any) -> dict[str, Any]:
+    """A layer and its training step."""
+    w = m.get_variable("w", [6, 4], initializer=normal(m, 1))
+    loss = m.reduce_mean(m.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=m.matmul(x, w)))
+    return {"x": x, "y": y, "w": w, "loss": loss, "train": m.train.AdamOptimizer(0.1).minimize(loss)}
+
+
+def until_the_end(m: Any, made: Model, session: Any, feeds: Any = None) -> dict[str, Any]:
+    """Trains until the data end: the losses, and the sums of the features of the same elements."""
+    losses: list[Any] = []
+    sums: list[Any] = []
+    while True:
+        try:
+            _, loss, x = session.run([made["train"], made["loss"], made["x"]], feeds)
+        except m.errors.OutOfRangeError:
+            return {"losses": losses, "sums": sums}
+        losses.append(loss)
+        sums.append(x.sum())
+
+
+@case
+def a_one_shot_iterator_is_read_by_each_rank() -> None:
+    def make(m: Any) -> Model:
+        dataset = m.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).shuffle(20, seed=3).repeat(2)
+        dataset = (
+            dataset.map(lambda x, y: (m.reverse(x * 2.0, [0]), y), num_parallel_calls=2).batch(8, True).prefetch(1)
+        )
+        x, y = dataset.make_one_shot_iterator().get_next()
+        return trained_by(m, x, y)
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        got = until_the_end(m, made, session)
+        assert len(got["losses"]) == 9
+        return {**got, "w": session.run(made["w"])}  # which advances nothing
+
+    compare_sessions(make, script)
+
+
+@case
+def an_initializable_iterator_takes_what_is_fed() -> None:
+    def make(m: Any) -> Model:
+        x, y = m.placeholder(m.float32, [None, 6]), m.placeholder(m.int32, [None])
+        size = m.placeholder(m.int64, [])
+        iterator = m.data.make_initializable_iterator(m.data.Dataset.from_tensor_slices((x, y)).batch(size, True))
+        features, labels = iterator.get_next()
+        features.set_shape([8, 6])
+        labels.set_shape([8])
+        return {**trained_by(m, features, labels), "start": iterator.initializer, "fed": (x, y, size)}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        with pytest.raises(m.errors.FailedPreconditionError):
+            session.run(made["x"])
+        session.run(m.group(m.global_variables_initializer(), m.local_variables_initializer()))
+        got: dict[str, Any] = {}
+        for epoch in range(2):
+            session.run(made["start"], dict(zip(made["fed"], (_FEATURES[epoch:], _LABELS[epoch:], 8), strict=True)))
+            got |= {f"{key} {epoch}": value for key, value in until_the_end(m, made, session).items()}
+            assert len(got[f"losses {epoch}"]) == 4
+        # What is fed in the place of an element is read instead of it.
+        feeds = {made["x"]: np.ones([8, 6]), made["y"]: _LABELS[:8]}
+        got["loss of what is fed"], got["x"] = session.run([made["loss"], made["x"]], feeds)
+        return got
+
+    compare_sessions(make, script)
+
+
+@case
+def an_iterator_of_a_structure_switches_datasets() -> None:
+    def make(m: Any) -> Model:
+        slices = m.data.Dataset.from_tensor_slices
+        training = slices((_FEATURES, _LABELS)).batch(8, drop_remainder=True)
+        testing = m.data.Dataset.zip((slices(_FEATURES[:9] + 1), slices(_LABELS[:9]))).batch(8, drop_remainder=True)
+        iterator = m.data.Iterator.from_structure(m.data.get_output_types(training), m.data.get_output_shapes(training))
+        x, y = iterator.get_next()
+        starts = {"train from": iterator.make_initializer(training), "test from": iterator.make_initializer(testing)}
+        return {**trained_by(m, x, y), **starts}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run([m.global_variables_initializer(), made["train from"]])
+        got: dict[str, Any] = {}
+        for epoch in range(2):
+            session.run(made["train from"])
+            got |= {f"{key} {epoch}": value for key, value in until_the_end(m, made, session).items()}
+            session.run(made["test from"])
+            got[f"test {epoch}"] = session.run(made["loss"])
+        return got
+
+    compare_sessions(make, script)
+
+
+@case
+def a_handle_chooses_the_iterator() -> None:
+    def make(m: Any) -> Model:
+        slices = m.data.Dataset.from_tensor_slices
+        training = slices((_FEATURES, _LABELS)).repeat().batch(8, drop_remainder=True)
+        testing = slices((_FEATURES[:9] + 1, _LABELS[:9])).batch(8, drop_remainder=True)
+        handle = m.placeholder(m.string, [])
+        x, y = m.data.Iterator.from_string_handle(
+            handle, m.data.get_output_types(training), m.data.get_output_shapes(training)
+        ).get_next()
+        iterators = training.make_one_shot_iterator(), testing.make_initializable_iterator()
+        return {**trained_by(m, x, y), "handle": handle, "iterators": iterators}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        train, test = (session.run(iterator.string_handle()) for iterator in made["iterators"])
+        got: dict[str, Any] = {}
+        for number in range(3):
+            session.run(made["train"], {made["handle"]: train})
+            session.run(made["iterators"][1].initializer)
+            got |= {
+                f"{number} {k}": v
+                for k, v in until_the_end(m, {**made, "train": []}, session, {made["handle"]: test}).items()
+            }
+        return got
+
+    compare_sessions(make, script)
+
+
+@case
+def files_and_generators_are_read() -> None:
+    folder = Path(sys.argv[1]) / "pipelines"
+    if tensoropt.world_rank() == 0:
+        folder.mkdir(exist_ok=True)
+        for number in range(2):
+            lines = [" ".join(map(str, row)) for row in _FEATURES[number * 18 :][:18]]
+            (folder / f"{number}.txt").write_text("\n".join(lines))
+            with tensoropt.python_io.TFRecordWriter(str(folder / f"{number}.tfrecord")) as writer:
+                for row in _FEATURES[number * 18 :][:18]:
+                    writer.write(row.tobytes())
+    current_ranks_meet()
+
+    def numbers() -> Iterator[Any]:
+        yield from _LABELS
+
+    def make(m: Any) -> Model:
+        def floats(line: Any) -> Any:
+            return m.reshape(m.string_to_number(m.string_split([line]).values), [6])
+
+        def record(text: Any) -> Any:
+            return m.reshape(m.decode_raw(text, m.float32), [6])
+
+        files = m.data.Dataset.list_files(str(folder / "*.txt"), shuffle=False)
+        lines = files.interleave(m.data.TextLineDataset, cycle_length=2).map(floats)
+        records = m.data.TFRecordDataset([str(folder / f"{number}.tfrecord") for number in range(2)]).map(record)
+        labels = m.data.Dataset.from_generator(numbers, m.int32, [])
+        features = m.data.Dataset.zip((lines, records)).map(lambda a, b: a + 2 * b)
+        dataset = m.data.Dataset.zip((features, labels)).filter(lambda x, _: x[0] < 5).batch(8, drop_remainder=True)
+        x, y = dataset.make_one_shot_iterator().get_next()
+        return trained_by(m, x, y)
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        return until_the_end(m, made, session)
+
+    compare_sessions(make, script)
+
+
+def current_ranks_meet() -> None:
+    """Waits for all ranks."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+
+
+@case
+def what_shuffles_without_a_seed_does_so_alike() -> None:
+    tensoropt.reset_default_graph()
+    dataset = tensoropt.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).shuffle(36)
+    dataset = dataset.map(lambda x, y: (x + tensoropt.random_uniform([6]), y)).batch(12, drop_remainder=True)
+    iterators = dataset.make_one_shot_iterator(), dataset.make_initializable_iterator()
+    mades = []
+    for number, iterator in enumerate(iterators):
+        with tensoropt.variable_scope(f"model{number}"):
+            mades.append(trained_by(tensoropt, *iterator.get_next()))
+    with tensoropt.Session() as session:
+        tensoropt.build_execution_graph(plan=tensoropt.find_strategy("data_parallel"))
+        session.run(iterators[1].initializer)
+        for made in mades:
+            assert len(until_the_end(tensoropt, made, session)["losses"]) == 3
+
+
+@case
+def each_rank_may_read_its_share() -> None:
+    def make(m: Any) -> Model:
+        ranks = m.world_size() if m is tensoropt else 1
+        dataset = m.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).batch(8 // ranks)
+        if ranks > 1:
+            dataset = dataset.shard(ranks, m.world_rank())
+        dataset = dataset.take(4)
+        x, y = dataset.make_one_shot_iterator().get_next()
+        return {**trained_by(m, x, y), "size": m.shape(x)[0]}
+
+    wanted: list[Any] = []
+    for _, m, made, session in in_sessions(make, batch_size=8):
+        session.run(m.global_variables_initializer())
+        got = until_the_end(m, made, session)["losses"]
+        wanted = wanted or got
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    assert len(wanted) == 4
+
+
+@case
+def a_rank_whose_data_end_early_ends_the_epoch_on_all() -> None:
+    rank = tensoropt.world_rank()
+    tensoropt.reset_default_graph()
+    dataset = tensoropt.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).batch(4)
+    dataset = dataset.shard(tensoropt.world_size(), rank).take(4 - rank)
+    iterator = dataset.make_initializable_iterator()
+    made = trained_by(tensoropt, *iterator.get_next())
+    with tensoropt.Session() as session:
+        tensoropt.build_execution_graph(
+            plan=tensoropt.find_strategy("data_parallel", batch_size=4 * tensoropt.world_size())
+        )
+        for fetched in (made["train"], made["x"]):
+            session.run(iterator.initializer)
+            for _ in range(5 - tensoropt.world_size()):
+                session.run(fetched)
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(fetched)
+        session.run(iterator.initializer)
+        session.run(made["train"])
+
+
+@case
+def the_last_batch_may_be_smaller() -> None:
+    wanted: dict[str, Any] = {}
+
+    def make(m: Any) -> Model:
+        x, y = m.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).batch(8).make_one_shot_iterator().get_next()
+        return trained_by(m, x, y)
+
+    # The first training run says which sizes are planned; or the script does.
+    for size in (None, 8):
+        for what, m, made, session in in_sessions(make, batch_size=size, plans=("data_parallel",)):
+            session.run(m.global_variables_initializer())
+            got = {**until_the_end(m, made, session), "w": session.run(made["w"])}
+            assert len(got["losses"]) == 5
+            wanted = wanted or got
+            for key, value in got.items():
+                close(value, wanted[key], f"{what}: {key}")
+
+
+@case
+def errors_of_pipelines_say_what_to_do() -> None:
+    tensoropt.reset_default_graph()
+    rows = _FEATURES + np.float32(tensoropt.world_rank())
+    iterator = tensoropt.data.Dataset.from_tensor_slices((rows, _LABELS)).batch(8).make_one_shot_iterator()
+    made = trained_by(tensoropt, *iterator.get_next())
+    tensoropt.build_execution_graph(plan=tensoropt.find_strategy("data_parallel", batch_size=8))
+    if tensoropt.world_size() > 1:
+        with pytest.raises(FeedError, match=r"was fed as a whole .*must be the same on all"):
+            tensoropt.run(made["train"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Sessions, feeds, summaries and initializers as TensorFlow 1 scripts have them, case by case in one job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensoropt
+from tensoropt.errors import FeedError, SessionError
+from tests.scripts.cases import Model, batch, case, classifier, close, main, normal, random_plan
+
+_PLANS: tuple[str | int, ...] = ("data_parallel", 1)
+
+
+def in_sessions(
+    make: Callable[[Any], Model], plans: tuple[str | int, ...] = _PLANS, **arguments: Any
+) -> Iterator[tuple[str, Any, Model, Any]]:
+    """A model in TensorFlow alone, then by each plan: what it is, TensorFlow's names, the model, an open session."""
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        tf.compat.v1.set_random_seed(1)
+        tf.compat.v1.get_variable_scope().set_use_resource(True)
+        yield "one process", tf.compat.v1, make(tf.compat.v1), session
+    for option in plans:
+        tensoropt.reset_default_graph()
+        tensoropt.set_random_seed(1)
+        with tensoropt.Session() as session:
+            made = make(tensoropt)
+            if isinstance(option, int):
+                plan = random_plan(option, **arguments)
+            else:
+                plan = tensoropt.find_strategy(option, **arguments)
+            tensoropt.build_execution_graph(plan=plan)
+            yield f"plan {option}", tensoropt, made, session
+
+
+def compare_sessions(make: Callable[[Any], Model], script: Callable[[Any, Model, Any], Mapping[str, Any]]) -> None:
+    """Fails unless a script gets the same by every plan as in one process."""
+    wanted: Mapping[str, Any] = {}
+    for what, names, made, session in in_sessions(make):
+        got = script(names, made, session)
+        for key, value in (got if wanted else {}).items():
+            if np.asarray(value).dtype.kind in "SUO":
+                assert value == wanted[key], f"{what}: {key}: {value!r} is not {wanted[key]!r}"
+            else:
+                close(value, wanted[key], f"{what}: {key}")
+        wanted = wanted or got
+
+
+def fed(made: Model, **feeds: Any) -> dict[Any, Any]:
+    return {made[key]: value for key, value in feeds.items()}
+
+
+@case
+def a_session_is_the_default_one() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        return {**made, "train": m.train.GradientDescentOptimizer(0.5).minimize(made["loss"])}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        assert m.get_default_session() is session
+        m.group(
+            m.group(m.global_variables_initializer(), m.tables_initializer()), m.local_variables_initializer()
+        ).run()
+        feeds = fed(made, **batch(0))
+        got = {"loss": made["loss"].eval(feeds), "w1": made["w1"].eval()}
+        made["train"].run(feeds)
+        got |= {"w1 after": session.run({"of": [made["w1"]]})["of"][0], "loss after": made["loss"].eval(feeds, session)}
+        made["w1"].load(np.full([6, 8], 0.25), session)
+        got["loss after load"] = session.make_callable(made["loss"], [made["x"], made["y"]])(*feeds.values())
+        made["w1"].initializer.run()
+        return {**got, "w1 again": made["w1"].eval()}
+
+    compare_sessions(make, script)
+
+
+@case
+def a_session_takes_options_and_a_config() -> None:
+    def make(m: Any) -> Model:
+        return classifier(m)
+
+    for what, m, made, session in in_sessions(make):
+        config = m.ConfigProto(intra_op_parallelism_threads=1)
+        if m is tensoropt:
+            session = m.Session(config=config)  # before anything has run: variables keep their values
+        session.run(m.global_variables_initializer())
+        metadata = m.RunMetadata()
+        options = m.RunOptions(trace_level=m.RunOptions.FULL_TRACE)
+        session.run(made["loss"], fed(made, **batch(0)), options=options, run_metadata=metadata)
+        assert any(device.node_stats for device in metadata.step_stats.dev_stats), what
+    tensoropt.build_execution_graph(plan=tensoropt.find_strategy("data_parallel"), config=config)
+    with pytest.raises(SessionError, match=r"differ in intra_op_parallelism_threads\. The"):
+        tensoropt.Session(config=tensoropt.ConfigProto(intra_op_parallelism_threads=2))
+    with pytest.raises(SessionError, match=r"partial_run: a step is run as a whole"):
+        session.partial_run_setup([made["loss"]])
+    session.close()
+    with pytest.raises(SessionError, match=r"^Session: is closed"):
+        session.run(made["loss"])
+
+
+@case
+def any_tensor_can_be_fed() -> None:
+    def make(m: Any) -> Model:
+        keep = m.placeholder_with_default(m.constant(0.5), [], name="keep")
+        scale = m.constant([1.0, 2.0, 3.0, 4.0], name="scale")
+        x, y = m.placeholder(m.float32, [8, 6], name="x"), m.placeholder(m.int32, [8], name="y")
+        w1 = m.get_variable("w1", [6, 8], initializer=normal(m, 1))
+        w2 = m.get_variable("w2", [8, 4], initializer=normal(m, 2))
+        hidden = m.nn.relu(m.matmul(x * keep, w1))
+        logits = m.matmul(hidden, w2) * scale + scale
+        labels = m.one_hot(y, 4)
+        loss = m.reduce_mean(m.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=logits))
+        train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        unread = m.placeholder(m.bool, [])
+        return {k: v for k, v in locals().items() if k != "m"}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        data, ones = fed(made, **batch(0), unread=True), np.ones([8, 8])
+        got = {
+            "default": session.run(made["loss"], data),
+            "keep fed": session.run(made["loss"], {**data, made["keep"]: 1.0}),
+            "hidden fed": session.run(made["logits"], {made["hidden"]: ones}),
+            "hidden fed to the loss": session.run(made["loss"], {made["hidden"]: ones, made["y"]: batch(0)["y"]}),
+            "hidden itself": session.run(made["hidden"], {made["hidden"]: 2 * ones}),
+            "a constant fed": session.run(made["loss"], {**data, "scale:0": [4, 3, 2, 1]}),
+        }
+        for number in range(3):
+            labels = np.eye(4)[batch(number)["y"]]
+            step = [made["train"], made["loss"]]
+            got[f"labels fed {number}"] = session.run(step, {made["x"]: data[made["x"]], made["labels"]: labels})[1]
+        if m is tensoropt:
+            with pytest.raises(FeedError, match=r"is fed and in the middle of what the training step differentiates"):
+                session.run(made["train"], {**data, made["hidden"]: ones})
+            with pytest.raises(FeedError, match=r"wants the whole float32\[8, 8\], got shape \(4, 8\)"):
+                session.run(made["loss"], {**data, made["hidden"]: ones[:4]})
+        return {**got, "w1": session.run(made["w1"])}
+
+    compare_sessions(make, script)
+
+
+@case
+def what_is_fed_to_a_tensor_is_compared() -> None:
+    for _, m, made, session in in_sessions(classifier):
+        if m is tensoropt:
+            session.run(m.global_variables_initializer())
+            with pytest.raises(FeedError, match=r"'hidden|Relu.*was fed as a whole .*must be the same on all 2 ranks"):
+                session.run(made["logits"], {made["hidden"]: np.full([8, 8], float(m.world_rank()))})
+
+
+@case
+def variables_of_any_collection_are_initialized() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        data = m.placeholder(m.float32, [3], name="data")
+        kept = m.Variable(data, trainable=False, collections=[], name="kept")
+        mean, update = m.metrics.mean(made["loss"])
+        share, count = m.metrics.accuracy(made["y"], m.argmax(made["logits"], 1))
+        # What an assignment returns looks like a variable.
+        m.add_to_collection(m.GraphKeys.UPDATE_OPS, m.assign_add(kept, [1.0, 1.0, 1.0]))
+        return {**made, "data": data, "kept": kept, "twice": kept * 2, "mean": [mean, share], "update": [update, count]}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run([m.global_variables_initializer(), m.local_variables_initializer()])
+        session.run(made["kept"].initializer, {made["data"]: [1.0, 2.0, 3.0]})
+        got = {f"update {n}": session.run(made["update"], fed(made, **batch(n))) for n in range(3)}
+        session.run(m.get_collection(m.GraphKeys.UPDATE_OPS))
+        got |= {"mean": session.run(made["mean"]), "twice": session.run(made["twice"])}
+        session.run(m.local_variables_initializer())
+        return {**got, "update again": session.run(made["update"], fed(made, **batch(0)))}
+
+    compare_sessions(make, script)
+
+
+@case
+def summaries_are_written_once() -> None:
+    folder = Path(sys.argv[1]) / "summaries"
+
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        m.summary.scalar("loss", made["loss"])
+        m.summary.histogram("w1", made["w1"])
+        m.summary.image("hidden", m.reshape(made["hidden"], [8, 4, 2, 1]), max_outputs=2)
+        m.summary.text("text", m.as_string(made["y"]))
+        total = m.py_func(lambda value: np.float32(value.sum()), [made["logits"]], m.float32)
+        total.set_shape([])
+        return {**made, "merged": m.summary.merge_all(), "total": total}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        if m is not tensoropt:
+            session.run(m.global_variables_initializer())
+            return {"total": session.run(made["total"], fed(made, **batch(0)))}
+        folder.mkdir(exist_ok=True)
+        writer = m.summary.FileWriter(str(folder), session.graph)
+        session.run(m.global_variables_initializer())
+        for step in range(3):
+            writer.add_summary(session.run(made["merged"], fed(made, **batch(step))), step)
+        writer.close()
+        if m.world_rank() == 0:
+            (file,) = folder.iterdir()
+            events = list(tf.compat.v1.train.summary_iterator(str(file)))
+            assert [event.step for event in events if event.HasField("summary")] == [0, 1, 2]
+            assert any(event.HasField("graph_def") for event in events)
+            tags = {value.tag for event in events for value in event.summary.value}
+            assert tags == {"loss", "w1_1", "hidden/image/0", "hidden/image/1", "text"}, tags
+            os.remove(file)
+        return {"total": session.run(made["total"], fed(made, **batch(0)))}
+
+    compare_sessions(make, script)
+
+
+@case
+def what_prints_does_so_once_and_whole() -> None:
+    file = Path(sys.argv[1]) / "printed"
+
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        with m.control_dependencies([m.print(m.shape(made["hidden"]), output_stream=f"file://{file}")]):
+            return {**made, "printing": m.Print(made["hidden"], [made["hidden"]], "whole", first_n=1)}
+
+    for what, m, made, session in in_sessions(make):
+        if tensoropt.world_rank() == 0 or m is not tensoropt:
+            file.unlink(missing_ok=True)
+        session.run(m.global_variables_initializer())
+        for number in range(2):
+            printing, hidden = session.run([made["printing"], made["hidden"]], fed(made, **batch(number)))
+            close(printing, hidden, f"{what}: what is printed passes through")
+        session.run(made["w1"])  # by now all ranks have printed
+        if m is tensoropt and m.world_rank() == 0:
+            assert file.read_text() == "[8 8]\n" * 2
+
+
+@case
+def graphs_of_a_script_are_models() -> None:
+    tensoropt.reset_default_graph()
+    tensoropt.disable_v2_behavior()
+    try:
+        losses = []
+        for rate in (0.1, 0.2):
+            with tensoropt.Graph().as_default() as graph, tensoropt.device("/device:GPU:7"):
+                x = tensoropt.placeholder(tensoropt.float32, [8, 4])
+                assert x.graph is graph and x.shape[-1].value == int(x.get_shape()[1]) == 4
+                w = tensoropt.get_variable("w", [x.shape[1], 2], initializer=tensoropt.ones_initializer())
+                loss = tensoropt.reduce_mean(tensoropt.matmul(x, w))
+                train = tensoropt.train.GradientDescentOptimizer(rate).minimize(loss)
+            with tensoropt.Session(graph=graph) as session:
+                tensoropt.build_execution_graph(plan=tensoropt.find_strategy("data_parallel"))
+                session.run(train, {x: np.ones([8, 4])})
+                losses.append(session.run(loss, {x: np.ones([8, 4])}))
+        with tensoropt.Graph().as_default():
+            assert tensoropt.placeholder(tensoropt.float32, [None, 2]).shape[0].value is None
+        np.testing.assert_allclose(losses, [4 - 4 * 0.1 / 2, 4 - 4 * 0.2 / 2], rtol=1e-6)
+    finally:
+        tensoropt.enable_v2_tensorshape()
+
+
+if __name__ == "__main__":
+    main()

@@ -34,8 +34,10 @@ def data_parallel_configurations(space: SearchSpace, name: str) -> dict[str, Con
         PlanError: the batch of an input cannot be shared by all devices.
     """
     chosen = data_parallel(space)
+    batch = space.graph.batch_size()
     for op in space.graph.inputs():
-        if op.name in chosen and op.outputs[0].shape and set(chosen[op.name].actions) - {"d0"}:
+        is_batch = op.outputs[0].shape[:1] == (batch,)
+        if op.name in chosen and is_batch and set(chosen[op.name].actions) - {"d0"}:
             raise does_not_apply(
                 name,
                 f"{op} has a batch of {op.outputs[0].shape[0]}, which {space.mesh.size} devices do not divide",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -104,6 +105,14 @@ class Graph:
     def inputs(self) -> tuple[Operator, ...]:
         """What is fed, in order."""
         return tuple(op for op in self.operators if traits(op).is_input)
+
+    def batch_size(self) -> int | None:
+        """Samples per step: the first dimension that most inputs of the training step have, the largest of several.
+
+        None without inputs. An input with another one holds no samples (the state of a recurrent network by layers).
+        """
+        sizes = Counter(op.outputs[0].shape[0] for op in self.inputs() if op.name in self.training and op.outputs[0].shape)
+        return max(sizes, key=lambda size: (sizes[size], size), default=None)
 
     def needed_for(self, names: Iterable[str], given: Collection[TensorId] = ()) -> tuple[Operator, ...]:
         """The operators that must run for ``names``, control inputs included, in order.

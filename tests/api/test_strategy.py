@@ -102,6 +102,22 @@ def test_feeding_whole_batches_frees_the_batch_from_the_devices() -> None:
     assert tensoropt.find_strategy(topology=cpu(4), feed="global").notes["feed"] == "global"
 
 
+@pytest.mark.parametrize("search", ["ft", "data_parallel"])
+def test_an_input_that_holds_no_samples_need_not_be_shared(search: str) -> None:
+    import tensoropt
+    from tensoropt.cluster.presets import cpu
+
+    x = tensoropt.placeholder(tensoropt.float32, [8, 4], name="x")
+    y = tensoropt.placeholder(tensoropt.float32, [8, 4], name="y")
+    state = tensoropt.placeholder(tensoropt.float32, [2, 8, 4], name="state")
+    w = tensoropt.get_variable("w", [4, 4])
+    error = tensoropt.matmul(x + state[0] + state[1], w) - y
+    tensoropt.GradientDescentOptimizer().minimize(tensoropt.reduce_mean(error * error))
+    plan = tensoropt.find_strategy(topology=cpu(4), search=search)
+    assert plan.configuration("x").actions == ("d0",) * 2
+    assert "d0" not in plan.configuration("state").actions
+
+
 def test_rows_name_every_operator_of_training_with_its_layouts() -> None:
     import tensoropt
     from tensoropt.cluster.presets import cpu

@@ -25,7 +25,7 @@ STAGES = [
     r"loading TensorFlow",
     r"loading: TensorFlow \S+, \S+ s",
     rf"init: {_RANKS} ranks on 1 hosts.*, \S+ s",
-    r"import: \d+ operators, 6 of them variables, \S+ s",
+    r"import: \d+ operators, 20 of them variables, \S+ s",
     r"profiling: measured \d+ of \d+ operators, \d+ are left to estimates, \S+ s",
     r"search: all \d+ operators, \S+ s",
     rf"(mini_time on {_RANKS} devices: \S+ \S+ a step, .* a device|no gain from {_RANKS} devices: .*)",

@@ -105,13 +105,11 @@ class Planner:
 
     def undivided(self, devices: int) -> str | None:
         """Why ``devices`` cannot share the batch; None if they can."""
-        if self.feed != "data_parallel":
+        batch = self.imported.graph.batch_size()
+        if self.feed != "data_parallel" or batch is None or batch % devices == 0:
             return None
-        for op in self.inputs():
-            batch = op.outputs[0].shape[0]
-            if batch % devices:
-                return f"{op}: its batch of {batch} cannot be shared by {devices} devices: {batch} % {devices} != 0"
-        return None
+        op = next(op for op in self.inputs() if op.outputs[0].shape[0] == batch)
+        return f"{op}: its batch of {batch} cannot be shared by {devices} devices: {batch} % {devices} != 0"
 
     def least_possible(self, devices: int, *, any_batch: bool = False) -> tuple[float, str]:
         """A bound on bytes per device that needs no search, and its reason as a clause.
@@ -281,8 +279,12 @@ class Planner:
 
 
 def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:
-    """Inputs with the one configuration in which each rank loads its share of the batch."""
-    return {op.name: (Configuration(("d0",) * len(mesh.axes)),) for op in inputs} if mesh.size > 1 else {}
+    """Inputs with the one configuration in which each rank loads its share of the batch.
+
+    What ranks cannot share is no batch; they load it whole, so it is free.
+    """
+    shared = [op.name for op in inputs if op.outputs[0].shape[0] % mesh.size == 0]
+    return dict.fromkeys(shared, (Configuration(("d0",) * len(mesh.axes)),)) if mesh.size > 1 else {}
 
 
 def _warn_of_missing_rules(graph: Graph, cost: CostModel) -> None:

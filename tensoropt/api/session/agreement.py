@@ -44,9 +44,10 @@ def agree_on_nodes(comm: Any, imported: ImportedModel) -> None:
     differing = _differing(comm, {name: _digest(_numbers(nodes[name])) for name in sorted(needed)})
     if not differing:
         return
-    name = differing[0]
+    # What a variable begins with says most; its gradients and updates only follow.
+    made = ((name, variable) for name in differing for variable, those in of_variable.items() if name in those)
+    name, variable = next(made, (differing[0], None))
     holders = written_holders(comm.allgather(_described(nodes[name])))
-    variable = next((variable for variable, those in of_variable.items() if name in those), None)
     subject = (
         f"{imported.graph[variable]}: what its initial value is made of ({nodes[name].op} '{name}')"
         if variable is not None

@@ -78,7 +78,14 @@ def test_every_import_is_of_what_is_named_as_a_dependency(settings: dict[str, An
     project = settings["project"]
     named = [*project["dependencies"], *(name for group in project["optional-dependencies"].values() for name in group)]
     known = {re.split(r"[^\w-]", name)[0].replace("scikit-learn", "sklearn") for name in named}
-    known |= {"tensoropt", "examples", "benchmarks", "keras", "google", *sys.stdlib_module_names}  # TensorFlow brings Keras and Protobuf
+    known |= {
+        "tensoropt",
+        "examples",
+        "benchmarks",
+        "keras",
+        "google",
+        *sys.stdlib_module_names,
+    }  # TensorFlow brings Keras and Protobuf
     files = list((ROOT / folder).rglob("*.py"))
     known |= {file.stem for file in files}  # scripts import what lies beside them
     imported: dict[str, str] = {}

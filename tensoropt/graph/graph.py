@@ -111,7 +111,8 @@ class Graph:
 
         None without inputs. An input with another one holds no samples (the state of a recurrent network by layers).
         """
-        sizes = Counter(op.outputs[0].shape[0] for op in self.inputs() if op.name in self.training and op.outputs[0].shape)
+        shapes = [op.outputs[0].shape for op in self.inputs() if op.name in self.training]
+        sizes = Counter(shape[0] for shape in shapes if shape)
         return max(sizes, key=lambda size: (sizes[size], size), default=None)
 
     def needed_for(self, names: Iterable[str], given: Collection[TensorId] = ()) -> tuple[Operator, ...]:

@@ -181,6 +181,45 @@ def branches_that_assign() -> None:
 
 
 @case
+def branches_that_train() -> None:
+    """Loss scaling: a step is left out where a gradient is not finite; and steps on gradients of several runs."""
+
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        w, scale = made["w"], m.get_variable("scale", [], initializer=m.ones_initializer(), trainable=False)
+        loss = tf.reduce_mean(tf.square(tf.tensordot(made["x"], w, 1)))
+        spoilt = m.cond(tf.reduce_sum(made["x"]) > 0, lambda: loss, lambda: loss * np.float32(np.inf))
+        (scaled,) = m.gradients(spoilt * scale, [w])
+        gradient = scaled / scale
+        adam = m.train.AdamOptimizer(0.1)
+
+        def step() -> Any:
+            with tf.control_dependencies([adam.apply_gradients([(gradient, w)])]):
+                return m.assign(scale, scale * 2.0)
+
+        finite = tf.reduce_all(tf.math.is_finite(gradient))
+        train = m.cond(finite, step, lambda: m.assign(scale, scale / 2.0))
+
+        table = m.get_variable("table", [6, _WIDTH], initializer=normal(m, 2))
+        total = m.get_variable("total", [6, _WIDTH], initializer=m.zeros_initializer(), trainable=False)
+        count = m.get_variable("count", [], m.int32, initializer=m.zeros_initializer(), trainable=False)
+        error = tf.reduce_mean(tf.square(m.nn.embedding_lookup(table, made["n"]) - made["x"][:, 1]))
+        (rows,) = m.gradients(error, [table])
+        with tf.control_dependencies([m.scatter_add(total, rows.indices, rows.values), m.assign_add(count, 1)]):
+            due = tf.equal(count.read_value() % 3, 0)
+        momentum = m.train.MomentumOptimizer(0.1, 0.9)
+
+        def apply() -> Any:
+            with tf.control_dependencies([momentum.apply_gradients([(total.read_value() / 3.0, table)])]):
+                return tf.group(m.assign(total, tf.zeros_like(total)), m.scatter_sub(table, [0], [[1.0] * _WIDTH]))
+
+        accumulated = m.cond(due, apply, tf.no_op)
+        return {**made, "loss": loss, "scale": scale, "table": table, "total": total, "train": [train, accumulated]}
+
+    compare(make, ["w", "scale", "table", "total", "loss"], "train", only("x", "n"), options=_OPTIONS, steps=7)
+
+
+@case
 def loops_that_assign() -> None:
     def make(m: Any) -> Model:
         made = sequences(m)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER
+from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.pipelines import pipelines_of
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model
 from tensoropt.graph.registry import traits
@@ -277,8 +278,7 @@ def device_graph(
 
 
 def _exported(graph: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    with graph.as_default():  # TensorFlow exports no graph of a thread that is in eager mode
-        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    meta = exported(graph)
     for node in meta.graph_def.node:
         if node.name in shapes:
             node.attr["shape"].shape.CopyFrom(tf.TensorShape(shapes[node.name]).as_proto())

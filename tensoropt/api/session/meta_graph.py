@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import CheckpointError
 from tensoropt.storage import PARTIAL
@@ -30,8 +31,7 @@ class MetaGraphs:
         version = self._model.graph.version
         if self._copy is None or self._copy[0] != version:
             # The private graph gets no saver: each rank would write the whole of every variable.
-            with self._model.graph.as_default():
-                meta = tf.compat.v1.train.export_meta_graph(graph=self._model.graph)
+            meta = exported(self._model.graph)
             with tf.Graph().as_default() as graph:
                 tf.compat.v1.train.import_meta_graph(meta)
                 variables = {variable.name: variable for variable in tf.compat.v1.global_variables()}

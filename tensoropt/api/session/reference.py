@@ -13,6 +13,7 @@ from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
 from tensoropt.api.frontend.initializers import initializers, variables_of
+from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.pipelines import pipelines_of
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, Model
 from tensoropt.api.session.difference import Expected, largest, tolerance_of
@@ -28,8 +29,7 @@ def _copy(graph: Any, seeds: Seeds, calls: Sequence[GradientCall] = ()) -> Any:
 
     What is made of gradients then comes after them, and instead of them reads what may be fed in the place of each.
     """
-    with graph.as_default():  # TensorFlow exports no graph of a thread that is in eager mode
-        meta = with_seeds_in_meta_graph(tf.compat.v1.train.export_meta_graph(graph=graph), seeds)
+    meta = with_seeds_in_meta_graph(exported(graph), seeds)
     inside = frozenset().union(*(call.inside for call in calls))
     # A variable that its own gradient does not depend on may otherwise be updated before the loss reads it.
     waits = {name: (name, *call.losses) for call in calls for name in _gradient_tensors(call.outputs)}

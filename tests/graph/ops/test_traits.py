@@ -34,7 +34,17 @@ def test_of_a_type_that_is_not_declared_nothing_is_known() -> None:
 
 
 def test_a_graph_knows_its_variables_and_inputs() -> None:
-    types = ("Variable", "Placeholder", "PlaceholderWithDefault", "Const", "Fanout", "Sink", "NoOp", "Gradient", "MergeRows")
+    types = (
+        "Variable",
+        "Placeholder",
+        "PlaceholderWithDefault",
+        "Const",
+        "Fanout",
+        "Sink",
+        "NoOp",
+        "Gradient",
+        "MergeRows",
+    )
     graph = Graph(tuple(_operator(op_type) for op_type in types))
     assert [op.type for op in graph.variables()] == ["Variable"]
     assert [op.type for op in graph.inputs()] == ["Placeholder", "PlaceholderWithDefault"]

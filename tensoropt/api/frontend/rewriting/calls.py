@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.effects import called_functions, takes_handle
+from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
 from tensoropt.api.frontend.rewriting.gradients import gated
 from tensoropt.api.frontend.rewriting.kept import kept
 from tensoropt.api.frontend.rewriting.lists import chosen_list
@@ -102,7 +102,7 @@ def _branches(rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any
             }
             prefix = f"{scope.prefix}{op.name}/branch_{number}"
             # One branch after the other: the one that is not taken writes what it has read.
-            before = rewriter.effects[begun:]
+            before = [*rewriter.effects[begun:], *rewriter.late([condition])]
             results.append(rewriter.call(function, arguments, scope, op, prefix, guard=guard, after=before))
         values = [results[-1][place] for place in range(len(op.outputs))]
         for result, condition in zip(results[-2::-1], given[-2::-1], strict=True):
@@ -141,7 +141,8 @@ def check(rewriter: Rewriter, function: Any) -> None:
         if op.type in rewriter.handlers or op.type in _ADDING or op.type == _ASSIGN:
             continue
         own = traits(op)
-        if not has_rule(op.type) or own.has_effect or (takes_handle(op) and not (own.on_variable or own.is_lookup)):
+        takes_variable = takes_handle(op) and not (own.on_variable or own.is_lookup)
+        if not has_rule(op.type) or (own.has_effect and not own.on_variable) or takes_variable:
             raise CannotRewrite(f"{op.type} '{op.name}' may not run where its branch is not taken")
 
 
@@ -151,6 +152,8 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
     if op.type == _ASSIGN or op.type in _ADDING:
         return _assigned(rewriter, op, scope)
     operands = [rewriter.tensor(scope.value(x), op) for x in op.inputs]
+    if traits(op).on_variable and has_effect(op):
+        return _updated(rewriter, op, scope, operands)
     indices = traits(op).indices
     changed = False
     for place in indices:
@@ -189,6 +192,30 @@ def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     made = [each for each in rewriter.graph.get_operations()[known:] if each.type == op.type]
     made[-1]._add_control_inputs(list(dict.fromkeys([*before, *scope.after])))
     rewriter.effects.append(made[-1])
+    return []
+
+
+def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any]) -> Sequence[Value]:
+    """An optimizer's step, or a write to rows: what it has written is kept, or the values of before put back."""
+    handles = [x for x in operands if x.dtype == tf.resource]
+    dtype = next(x.dtype for x in operands if x.dtype != tf.resource and x.dtype.is_floating)
+
+    def read(after: Sequence[Any]) -> Any:
+        with tf.control_dependencies(list(after)):
+            return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle in handles]
+
+    def choose_again(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+        return [
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.where(scope.guard, b, a))
+            for handle, a, b in zip(handles, old, new, strict=True)
+        ]
+
+    before = [*rewriter.before(op, scope), *scope.after]
+    old = rewriter.build(read, before, of=op, scope=scope, name="before")
+    made = rewriter.copy(op, scope, operands)
+    made._add_control_inputs([x.op for x in old])
+    new = rewriter.build(read, [made], of=op, scope=scope, name="after")
+    rewriter.effects += rewriter.build(choose_again, old, new, of=op, scope=scope, name="choice")
     return []
 
 

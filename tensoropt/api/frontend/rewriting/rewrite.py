@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.device_graph import device_graph, given_in, merged_from
+from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.rewriting.calls import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
 from tensoropt.api.frontend.rewriting.gradients import own_gradient
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
@@ -66,15 +67,8 @@ def rewritten(model: Model, shapes: Mapping[str, Sequence[int]]) -> Rewritten:
     calls, merged = model.gradient_calls, model.merged_rows
     inside = frozenset().union(*(call.inside for call in calls), *(rows.inside for rows in merged))
     rewriter.rewrite(graph, shapes, inside, given_in(sized, calls, inside), merged_from(merged))
-    with graph.as_default():
-        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    meta = exported(graph, target)
     meta.graph_def.Clear()
-    made = {op.name for op in target.get_operations()}
-    for collection in meta.collection_def.values():
-        if collection.HasField("node_list"):
-            known = [name for name in collection.node_list.value if name.split(":")[0] in made]
-            del collection.node_list.value[:]
-            collection.node_list.value.extend(known)
     with target.as_default():
         meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
     return Rewritten(target, rewriter.origins)

@@ -114,6 +114,7 @@ class Rewriter:
         self._names: set[str] = set()
         self._fixed: set[str] = set()
         self._known: dict[str, Any] = {}
+        self._late: dict[str, bool] = {}  # whether an op comes after one that has an effect
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
 
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
@@ -212,7 +213,8 @@ class Rewriter:
         """
         places = range(len(function.outputs)) if wanted is None else wanted
         own_guard = scope.guard if guard is None else guard
-        waits = (*scope.after, *self.before(caller, scope), *after)
+        # As in TensorFlow, nothing in it reads a variable before the function's inputs are there.
+        waits = (*scope.after, *self.before(caller, scope), *after, *self.late(arguments.values()))
         inner = Scope(function, f"{prefix}/", scope, own_guard, waits, scope.turn * _MANY_TURNS + turn)
         for place, value in arguments.items():
             inner.values[function.inputs[place].name] = value
@@ -399,6 +401,23 @@ class Rewriter:
     def before(self, op: Any, scope: Scope) -> list[Any]:
         """Ops of the new graph after which an op is to run."""
         return [other for control in op.control_inputs for other in self._operations(control, scope)]
+
+    def late(self, values: Iterable[Value]) -> list[Any]:
+        """The ops behind values that are computed after an op that has an effect."""
+        if not self.effects:
+            return []
+        tensors = [x for x in values if isinstance(x, tf.Tensor)]
+        pending = [x.op for x in tensors]
+        while pending:
+            op = pending[-1]
+            before = [*(x.op for x in op.inputs), *op.control_inputs]
+            unknown = [x for x in before if x.name not in self._late]
+            if op.name in self._late or not unknown:
+                self._late.setdefault(op.name, has_effect(op) or any(self._late[x.name] for x in before))
+                pending.pop()
+            else:
+                pending += unknown
+        return [x.op for x in tensors if self._late[x.op.name]]
 
     def _operations(self, op: Any, scope: Scope) -> list[Any]:
         current: Scope | None = scope

@@ -206,6 +206,19 @@ def test_a_feed_that_loses_only_precision_is_taken(dtype: type) -> None:
     np.testing.assert_array_equal(on_every_rank(check)[0], np.full((4, 2), 4.0))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_whole_floats_are_taken_where_integers_are_wanted(dtype: type) -> None:
+    from tensoropt.errors import FeedError
+    from tensoropt.exec.program.feeding import checked_array
+
+    largest = np.finfo(dtype).max  # of a half still an integer of 32 bits
+    assert checked_array("y", "int32[2]", "int32", np.array([-3.0, 7.0], dtype)).tolist() == [-3, 7]
+    for wrong in (0.5, np.nan, np.inf, *([largest] if dtype is not np.float16 else [])):
+        with pytest.raises(FeedError, match=r"^y: wants int32, got an array of float\d\d"):
+            checked_array("y", "int32[2]", "int32", np.array([1.0, wrong], dtype))
+
+
 def test_a_missing_and_an_unknown_feed_and_an_unknown_fetch_are_refused() -> None:
     from tensoropt.errors import FeedError, SessionError
     from tensoropt.graph.spec import TensorId

@@ -144,6 +144,8 @@ def _can_feed(array: np.ndarray, wanted: Any) -> bool:
         return True
     if array.dtype.kind not in "if" or np.dtype(wanted).kind not in "iu":
         return False
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)  # the limits are too large for half precision
     limits = np.iinfo(wanted)
     # A float of 2**31 or 2**63 is one too many: as a float the upper limit itself is rounded up.
     fits = (array >= limits.min) & (array < float(limits.max) + 1)

@@ -19,7 +19,7 @@ from tensoropt.mcmc.chain import Report
 from tensoropt.mcmc.device_memory import DeviceMemory
 from tensoropt.plan.configuration import Configuration, at, place_of
 from tensoropt.simulate import NO_LIMIT
-from tensoropt.space.followers import is_heavy
+from tensoropt.space.around_variables import is_heavy
 from tensoropt.space.propagation import Actions, Followed, Follower, parameter_side, placed
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import TICKS_PER_S

@@ -12,13 +12,11 @@ from tensoropt.problem.contraction import Contraction
 from tensoropt.problem.problem import IntArray, same_memory
 from tensoropt.problem.repeated_layers import repeated_layers
 from tensoropt.problem.resolution import Resolution
+from tensoropt.space.around_variables import around_variables, is_heavy
 from tensoropt.space.repeated_cells import repeated_cells
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["Following", "contracted", "follow", "is_heavy"]
-
-_HEAVY = 8.0
-"""Floating-point operations per element that goes in or out, from which an operator decides for itself."""
+__all__ = ["Following", "contracted", "follow"]
 
 _DEEP = 1000
 """Operators that decide for themselves, from which layers in a row decide as one: some thirty-five layers of a
@@ -66,13 +64,6 @@ def _is_fixed(op: Operator) -> bool:
     return own.is_fanout or own.is_variable or own.is_input
 
 
-def is_heavy(space: SearchSpace, op: Operator) -> bool:
-    """Whether an operator is a lookup, or does more work than its elements ask for, as products and convolutions do."""
-    rule = space.rules[op.name]
-    tensors = (*space.graph.input_specs(op), *op.outputs)
-    return rule.sparse_input is not None or rule.flops > _HEAVY * sum(spec.elements for spec in tensors)
-
-
 class _Follower:
     def __init__(self, space: SearchSpace, small_bytes: float) -> None:
         self._space, self._problem, self._small_bytes = space, space.problem, small_bytes
@@ -82,13 +73,13 @@ class _Follower:
         for e, (u, v) in enumerate(self._problem.edges.tolist()):
             self._edges.setdefault((u, v), e)
             self._readers[u].append(v)
-        self._shape: dict[int, tuple[int, ...]] = {}  # of the variable that an operator follows
         self._heavy = [is_heavy(space, op) for op in space.operators]
         self._least: dict[tuple[object, ...], IntArray] = {}
         self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
     def result(self) -> Following:
-        ahead = self._around_variables()
+        beside = around_variables(self._space)
+        ahead = {self._place[name]: self._place[one.leader] for name, one in beside.items()}
         for i, op in enumerate(self._space.operators):
             chosen = None if i in ahead else self._followed(i, op)
             if chosen is not None:
@@ -111,29 +102,6 @@ class _Follower:
             for follower, followed in reversed([*itertools.pairwise(way)]):
                 index[follower] = self._chain(self._beside(followed, follower), index[followed])
         return leaders, tuple(index)
-
-    def _around_variables(self) -> dict[int, int]:
-        """Whom operators follow of which tensors are as a trained variable is, and which no gradient flows through."""
-        graph, ahead = self._space.graph, dict[int, int]()
-        trained = {op.inputs[0].op for op in self._space.operators if traits(op).is_gradient}
-        pending = [
-            self._place[op.name] for op in self._space.operators if op.name in trained and traits(op).is_variable
-        ]
-        around: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in self._space.operators]
-        for edge, (u, v) in zip(self._space.edges, self._problem.edges.tolist(), strict=True):
-            shape = graph.spec(edge.tensor).shape
-            if shape and edge not in graph.differentiable:
-                around[u].append((v, shape))
-                around[v].append((u, shape))
-        for i in pending:  # which grows
-            shape = self._space.operators[i].outputs[0].shape if i not in ahead else self._shape[i]
-            for other, its in around[i]:
-                op = self._space.operators[other]
-                if its != shape or other in ahead or op.name in trained or self._heavy[other] or traits(op).is_input:
-                    continue
-                ahead[other], self._shape[other] = i, shape
-                pending.append(other)
-        return ahead
 
     def _followed(self, i: int, op: Operator) -> int | None:
         """What an operator reads and follows, if anything."""

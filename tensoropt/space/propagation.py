@@ -7,10 +7,12 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.configuration import DEFER, Configuration, is_legal, place_of
+from tensoropt.space.around_variables import Beside, around_variables
 from tensoropt.space.choices import Choices
 from tensoropt.space.space import SearchSpace
 
@@ -153,10 +155,10 @@ class Follower:
                 if source not in parameters:  # what it reads depends on no sample either
                     parameters.add(source)
                     heapq.heappush(heap, -source)
-        for name, (other, position) in self._beside.items():
+        for name, one in self._beside.items():
             place = self._place[name]
-            if every or self._place[other] in moved:
-                made = _first_legal(space, operators[place], [self._alongside(name, other, position, actions)], beyond)
+            if every or self._place[one.leader] in moved:
+                made = _first_legal(space, operators[place], [self._alongside(one, actions)], beyond)
                 if made != actions.get(name):
                     actions[name] = made
                     moved.add(place)
@@ -180,44 +182,28 @@ class Follower:
             configurations, tuple(sorted(torn, key=self._place.__getitem__)), tuple(differ), wanted, actions
         )
 
-    def _alongside(self, name: str, source: str, position: int | None, actions: Mapping[str, Actions]) -> Actions:
-        """What lets an operator take another one's tensor as it lies."""
-        if position is None:  # a variable beside another one of its shape
-            return actions[source]
-        index = self.space.graph[name].inputs[position].index
-        rules = self.space.rules
-        dims = list(zip(rules[source].outputs[index], rules[name].inputs[position], strict=True))
+    def _alongside(self, one: Beside, actions: Mapping[str, Actions]) -> Actions:
+        """What lets an operator take or give a tensor as it lies where the one is that it goes along with."""
+        rules, (tensor, consumer, position) = self.space.rules, one.edge
+        made, taken = rules[tensor.op].outputs[tensor.index], rules[consumer].inputs[position]
+        dims = list(zip(made, taken, strict=True) if one.reads else zip(taken, made, strict=True))
         return tuple(
             action
             if place_of(action) is not None
             else next((ours[0] for theirs, ours in dims if theirs and ours and theirs[0] == action), None)
-            for action in actions[source]
+            for action in actions[one.leader]
         )
 
 
-def _beside(space: SearchSpace, late: Set[str]) -> dict[str, tuple[str, int | None]]:
-    """Beside whom operators are that are ``late``, and variables that only these read, and which input that is.
-
-    None says that a variable is beside another one that is taken in place together with it.
-    """
-    graph, found = space.graph, dict[str, tuple[str, int | None]]()
-    trained = {op.inputs[0].op for op in space.operators if traits(op).is_gradient}
+def _beside(space: SearchSpace, late: Set[str]) -> dict[str, Beside]:
+    """With whom operators go along that are around variables, or ``late``: these with the largest that they read."""
+    found = around_variables(space)
     for op in space.operators:
-        for place in op.handles[1:]:
-            other, first = op.inputs[place].op, op.inputs[0].op
-            if op.name in late and other not in trained and graph.spec(op.inputs[place]) == graph.spec(op.inputs[0]):
-                found.setdefault(other, (first, None))
-    for op in space.operators:
-        if op.name in late and op.inputs:
-            sizes = [graph.spec(tensor).elements for tensor in op.inputs]
+        if op.name in late and op.inputs and op.name not in found:
+            sizes = [space.graph.spec(tensor).elements for tensor in op.inputs]
             place = op.handles[0] if op.handles else sizes.index(max(sizes))
-            found[op.name] = (op.inputs[place].op, place)
-    # Each after what it is beside.
-    ordered: dict[str, tuple[str, int | None]] = {}
-    for name in [*(name for name in found if name not in late), *(op.name for op in space.operators)]:
-        if name in found:
-            ordered.setdefault(name, found[name])
-    return ordered
+            found[op.name] = Beside(op.inputs[place].op, Edge(op.inputs[place], op.name, place), True)
+    return found
 
 
 def parameter_side(space: SearchSpace) -> frozenset[str]:

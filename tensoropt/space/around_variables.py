@@ -1,0 +1,64 @@
+"""What a step does with a trained variable once its gradient is there, which lies as the variable does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensoropt.graph.graph import Edge
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.space.space import SearchSpace
+
+__all__ = ["Beside", "around_variables", "is_heavy"]
+
+_HEAVY = 8.0
+"""Floating-point operations per element that goes in or out, from which an operator decides for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Whom an operator goes along with.
+
+    Attributes:
+        leader: that operator.
+        edge: the one between both.
+        reads: whether the operator reads what the leader makes, and not the other way round.
+    """
+
+    leader: str
+    edge: Edge
+    reads: bool
+
+
+def is_heavy(space: SearchSpace, op: Operator) -> bool:
+    """Whether an operator is a lookup, or does more work than its elements ask for, as products and convolutions do."""
+    rule = space.rules[op.name]
+    tensors = (*space.graph.input_specs(op), *op.outputs)
+    return rule.sparse_input is not None or rule.flops > _HEAVY * sum(spec.elements for spec in tensors)
+
+
+def around_variables(space: SearchSpace) -> dict[str, Beside]:
+    """The operators around trained variables by name, each after the one that it goes along with.
+
+    These are updates, what is computed point by point on the way to them, and other variables that take part, such as
+    optimizers' slots: whatever is joined to a trained variable by tensors of its shape through which no gradient flows.
+    """
+    graph, by_name = space.graph, {op.name: op for op in space.operators}
+    trained = {op.inputs[0].op for op in space.operators if traits(op).is_gradient}
+    around: dict[str, list[tuple[str, Edge]]] = {name: [] for name in by_name}
+    for edge in space.edges:
+        if graph.spec(edge.tensor).shape and edge not in graph.differentiable:
+            around[edge.tensor.op].append((edge.consumer, edge))
+            around[edge.consumer].append((edge.tensor.op, edge))
+    found: dict[str, Beside] = {}
+    pending = [op.name for op in space.operators if op.name in trained and traits(op).is_variable]
+    shapes = {name: by_name[name].outputs[0].shape for name in pending}
+    for name in pending:  # which grows
+        for other, edge in around[name]:
+            if graph.spec(edge.tensor).shape != shapes[name] or other in found or other in trained:
+                continue
+            if is_heavy(space, by_name[other]) or traits(by_name[other]).is_input:
+                continue
+            found[other], shapes[other] = Beside(name, edge, edge.consumer == other), shapes[name]
+            pending.append(other)
+    return found

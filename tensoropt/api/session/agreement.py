@@ -44,9 +44,10 @@ def agree_on_nodes(comm: Any, imported: ImportedModel) -> None:
     differing = _differing(comm, {name: _digest(_numbers(nodes[name])) for name in sorted(needed)})
     if not differing:
         return
-    # What a variable begins with says most; its gradients and updates only follow.
-    made = ((name, variable) for name in differing for variable, those in of_variable.items() if name in those)
-    name, variable = next(made, (differing[0], None))
+    # A variable, and then what one begins with, says most; gradients and updates only follow.
+    own = [(name, None) for name in differing if name in initial]
+    made = [(name, variable) for name in differing for variable, those in of_variable.items() if name in those]
+    name, variable = next(iter([*own, *made]), (differing[0], None))
     holders = written_holders(comm.allgather(_described(nodes[name])))
     subject = (
         f"{imported.graph[variable]}: what its initial value is made of ({nodes[name].op} '{name}')"

@@ -19,11 +19,11 @@ from tests.scripts.tf1_examples import FOLDER, POINT
 
 _DRIVER = "tests.scripts.tf1_examples"
 _NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-_OTHERS = ("mini_memory", "data_parallel", "zero3", f"{POINT}0.33", f"{POINT}0.67")
-_EACH = {name: ("mini_time", _OTHERS[number % len(_OTHERS)]) for number, name in enumerate(_NAMES)}
+_CHOICES = ("mini_time", "mini_memory", "data_parallel", "zero3", f"{POINT}0.33", f"{POINT}0.67")
+_EACH = {name: (_CHOICES[number % len(_CHOICES)],) for number, name in enumerate(_NAMES)}
 _JOBS: list[tuple[int, dict[str, tuple[str, ...]]]] = [(2, dict(_EACH))]
 if THOROUGH:
-    _JOBS = [(ranks, dict.fromkeys(_NAMES, (choice,))) for ranks in (2, 4) for choice in ("mini_time", *_OTHERS)]
+    _JOBS = [(ranks, dict.fromkeys(_NAMES, (choice,))) for ranks in (2, 4) for choice in _CHOICES]
 _LINES = {  # the README's
     "import tensoropt as tf",
     "tf.init()",

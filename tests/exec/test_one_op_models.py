@@ -34,7 +34,7 @@ def test_models_of_one_op_train_like_one_process_under_mpirun() -> None:
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("group", range(0, len(GROUPS), 1 if THOROUGH else 4), ids=lambda group: GROUPS[group][0])
+@pytest.mark.parametrize("group", range(0, len(GROUPS), 1 if THOROUGH else 8), ids=lambda group: GROUPS[group][0])
 def test_models_of_one_op_train_like_one_process_on_threads(group: int, tmp_path: Path) -> None:
     problems = problems_of(make_case(group, 4, tmp_path, build=build_group), (2, 2))
     assert not problems, "\n".join(problems)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import THOROUGH
 from tests.mpi_support import run_mpi
 from tests.op_harness import lowered_types
 
@@ -16,6 +17,8 @@ PROGRAM = Path(__file__).with_name("op_contract_program.py")
 # Each mesh with how many configurations of an op, and how many op types are skipped. They are tried one after another
 # in one job, whose surplus ranks end: what takes longest is to start.
 RUNS = {"2x2x2": (2, 60), "2x2": (2, 8), "3": (2, 3), "2": (3, 1)}
+if not THOROUGH:
+    RUNS = {"2x2x2": (1, 90), "2x2": (1, 12), "3": (1, 4), "2": (2, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -30,4 +33,4 @@ def test_parts_on_real_ranks_are_the_unsplit_op(mesh: str, output: str) -> None:
     found = re.search(rf"^{mesh}: checked (\d+) configurations of (\d+) op types$", output, re.MULTILINE)
     assert found, output
     assert int(found[2]) >= len(lowered_types()) // (RUNS[mesh][1] + 1)
-    assert int(found[1]) > int(found[2])
+    assert int(found[1]) >= int(found[2])

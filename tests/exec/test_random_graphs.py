@@ -14,7 +14,7 @@ from tensoropt.api.mirror.model import leave_graph
 from tensoropt.exec.program.replicas import copies_apart
 from tensoropt.graph.rule import OpRule
 from tensoropt.plan.plan import row_edges, rules_of
-from tests.effort import GRAPHS
+from tests.effort import GRAPHS, THOROUGH
 from tests.exec.random_models import RandomModel
 from tests.exec.random_runs import (
     Case,
@@ -36,8 +36,8 @@ _FEW = 10  # at a time, for workers that share the tests
 # Then some on other meshes.
 _THREADS = [
     *((first, _FEW, (2, 2)) for first in range(_UNDER_MPIRUN, GRAPHS, _FEW)),
-    (200, 6, (2, 3)),
-    (206, 3, (2, 2, 2)),
+    (200, 6 if THOROUGH else 3, (2, 3)),
+    (206, 3 if THOROUGH else 2, (2, 2, 2)),
 ]
 
 

@@ -25,8 +25,10 @@ from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.space.space import SearchSpace
+from tests.effort import THOROUGH
 
 BATCH = 8
+_OPTIONS: tuple[str | int, ...] = ("data_parallel", "mini_time", 1, 2) if THOROUGH else ("mini_time", 1)
 CASES: dict[str, Callable[[], None]] = {}
 Model = Mapping[str, Any]  # what to run and to feed, by name
 
@@ -131,7 +133,7 @@ def compare(
     step: str | Sequence[str],
     feeds: Callable[[int], Mapping[str, Any]],
     *,
-    options: Sequence[str | int] = ("data_parallel", "mini_time", 1, 2),
+    options: Sequence[str | int] = _OPTIONS,
     steps: int = 3,
 ) -> None:
     """Takes steps by several plans and in one process; before the first and after each, all fetches are compared."""

@@ -86,3 +86,17 @@ def test_nothing_is_lost_if_loading_fails_or_the_process_dies(end: str, pretende
     assert done.returncode != 0
     assert "about numbers" in done.stderr and "broken" in done.stderr
     assert ("half" in done.stderr) is ("half" in end)
+
+
+@pytest.mark.tf
+def test_what_a_script_draws_after_its_seed_is_not_moved_by_loading() -> None:
+    """Otherwise batches and initial values differ from those of a script that seeds after ``import tensorflow``."""
+    done = _run(
+        "import random, numpy as np, tensoropt\n"
+        "random.seed(1)\nnp.random.seed(1)\n"
+        "tensoropt.float32\n"
+        "loaded = random.random(), np.random.rand()\n"
+        "random.seed(1)\nnp.random.seed(1)\n"
+        "print(loaded == (random.random(), np.random.rand()))"
+    )
+    assert done.stdout == "True\n", done.stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,7 +51,9 @@ _STRAINER_PATIENCE_S = 5.0
 def load_tensorflow() -> None:
     """Imports TensorFlow, if nobody has yet: quietly, unless TENSOROPT_LOG or TF_CPP_MIN_LOG_LEVEL want its log.
 
-    The environment is afterwards what it was; libraries have read it by then.
+    The environment is afterwards what it was; libraries have read it by then. So is Python's own generator of random
+    numbers, from which libraries draw as they are loaded: a script that seeds it and then uses tensoropt for the first
+    time draws what a script draws that seeds it after ``import tensorflow``.
 
     Raises:
         SessionError: TENSOROPT_LOG is no level.
@@ -59,7 +62,7 @@ def load_tensorflow() -> None:
     if "tensorflow" in sys.modules:
         return
     announce("loading TensorFlow")  # while a library is loaded nothing else runs in this process
-    with stage("loading"):
+    with stage("loading"), _random_numbers_of_the_script():
         given = os.environ.get(_LEVEL_VARIABLE) or None
         if log_level() <= logging.DEBUG or given == _EVERYTHING:
             import tensorflow as tf
@@ -74,6 +77,16 @@ def load_tensorflow() -> None:
                 if given is None:
                     os.environ.pop(_LEVEL_VARIABLE, None)
         came_to(f"TensorFlow {tf.__version__}")
+
+
+@contextlib.contextmanager
+def _random_numbers_of_the_script() -> Iterator[None]:
+    """Leaves Python's generator as it was. (Keras draws from it through ``rich``, for numbers of its styles.)"""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 @contextlib.contextmanager

@@ -445,18 +445,18 @@ def fetches_come_in_their_nests() -> None:
             **made,
             "sparse": sparse,
             "rows": rows,
-            "train": m.train.GradientDescentOptimizer(0.1).minimize(made["loss"]),
+            "operation": m.group(made["loss"]),
         }
 
     def script(m: Any, made: Model, folder: str) -> Mapping[str, Any]:
         with m.Session() as session:
             session.run(m.global_variables_initializer())
-            b1, w2, train, loss = (made[key] for key in ("b1", "w2", "train", "loss"))
+            b1, w2, operation, loss = (made[key] for key in ("b1", "w2", "operation", "loss"))
             marker = object()
             fetches = {
                 "pair": Pair(b1, [w2, (loss, "w1:0")]),
-                "default": collections.defaultdict(list, a=b1, z=train),
-                "ordered": collections.OrderedDict([("z", b1), ("a", {3: w2, marker: train})]),
+                "default": collections.defaultdict(list, a=b1, z=operation),
+                "ordered": collections.OrderedDict([("z", b1), ("a", {3: w2, marker: operation})]),
                 "empty": [[], (), {}],
                 "twice": [loss, loss],
                 "sparse": made["sparse"],
@@ -469,7 +469,7 @@ def fetches_come_in_their_nests() -> None:
             assert type(got["ordered"]) is collections.OrderedDict and got["ordered"]["a"][marker] is None
             assert isinstance(got["sparse"], tf.compat.v1.SparseTensorValue)
             assert isinstance(got["rows"], IndexedSlicesValue)
-            for bad in (None, [loss, None], {"a": [train, (None,)]}):
+            for bad in (None, [loss, None], {"a": [operation, (None,)]}):
                 with pytest.raises(TypeError, match=r"None has invalid type"):
                     session.run(bad, fed(made, 0))
             assert session.run([]) == []

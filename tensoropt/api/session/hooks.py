@@ -69,15 +69,19 @@ class SecondOrStepTimer(tf.compat.v1.train.SecondOrStepTimer):
 class _OnAllRanks(tf.compat.v1.train.SessionRunHook):
     """What hooks of TensorFlow have here in common; it comes before TensorFlow's class among the bases."""
 
-    _timer: Any = None
     _summary_writer: Any
     _saver: Any
+    _agreed_timer: Any = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        with logs_on_rank_0():
-            super().__init__(*args, **kwargs)
-        if isinstance(self._timer, tf.compat.v1.train.SecondOrStepTimer):
-            self._timer = SecondOrStepTimer(self._timer._every_secs, self._timer._every_steps)
+    @property
+    def _timer(self) -> Any:
+        return self._agreed_timer
+
+    @_timer.setter
+    def _timer(self, timer: Any) -> None:  # TensorFlow's constructors set it
+        if isinstance(timer, tf.compat.v1.train.SecondOrStepTimer):
+            timer = SecondOrStepTimer(timer._every_secs, timer._every_steps)
+        self._agreed_timer = timer
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         with logs_on_rank_0():
@@ -133,11 +137,10 @@ class SummarySaverHook(_OnAllRanks, tf.compat.v1.train.SummarySaverHook):
 
 
 def _merged(summary: Any) -> list[Any]:
-    """The summaries that a tensor merges; itself if it merges none."""
-    operation = getattr(summary, "op", None)
-    if operation is None or operation.type != "MergeSummary":
-        return [summary]
-    return [part for tensor in operation.inputs for part in _merged(tensor)]
+    """The summaries that a tensor merges, as one does that is made of nothing else; itself if it merges none."""
+    read = [] if isinstance(summary, str) else list(summary.op.inputs)
+    known = {tensor.name for tensor in tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)}
+    return read if read and all(tensor.name in known for tensor in read) else [summary]
 
 
 class CheckpointSaverHook(_OnAllRanks, tf.compat.v1.train.CheckpointSaverHook):
@@ -145,6 +148,30 @@ class CheckpointSaverHook(_OnAllRanks, tf.compat.v1.train.CheckpointSaverHook):
 
     Its listeners are called on all ranks.
     """
+
+    def __init__(
+        self,
+        checkpoint_dir: str,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: Any = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: Any = None,
+        listeners: Any = None,
+        save_graph_def: bool = True,
+    ) -> None:
+        """Takes TensorFlow's arguments."""
+        with logs_on_rank_0():
+            super().__init__(
+                checkpoint_dir,
+                save_secs,
+                save_steps,
+                saver,
+                checkpoint_basename,
+                scaffold,
+                listeners,
+                save_graph_def,
+            )
 
     def begin(self) -> None:
         """As in TensorFlow.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.training.monitored_session import USE_DEFAULT
 
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.hooks import (
@@ -27,7 +28,6 @@ from tensoropt.exec.engines.guard import DifferenceError, EndedError, is_told
 __all__ = ["ChiefSessionCreator", "MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession"]
 
 _Value = TypeVar("_Value")
-_DEFAULT: Any = object()
 _SUMMARY_STEPS, _CHECKPOINT_S = 100, 600.0  # TensorFlow's
 
 
@@ -215,14 +215,14 @@ def MonitoredTrainingSession(
     scaffold: Any = None,
     hooks: Iterable[Any] | None = None,
     chief_only_hooks: Iterable[Any] | None = None,
-    save_checkpoint_secs: float | None = _DEFAULT,
-    save_summaries_steps: int | None = _DEFAULT,
-    save_summaries_secs: float | None = _DEFAULT,
+    save_checkpoint_secs: float | None = USE_DEFAULT,
+    save_summaries_steps: int | None = USE_DEFAULT,
+    save_summaries_secs: float | None = USE_DEFAULT,
     config: Any = None,
     stop_grace_period_secs: int = 120,
     log_step_count_steps: int | None = 100,
     max_wait_secs: int = 7200,
-    save_checkpoint_steps: int | None = _DEFAULT,
+    save_checkpoint_steps: int | None = USE_DEFAULT,
     summary_dir: str | None = None,
     save_graph_def: bool = True,
 ) -> MonitoredSession:
@@ -268,8 +268,8 @@ def MonitoredTrainingSession(
 
 def _schedule(steps: Any, seconds: Any, default: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a hook that saves every so many steps or seconds; none if it is not to save."""
-    if steps is _DEFAULT and seconds is _DEFAULT:
+    if steps is USE_DEFAULT and seconds is USE_DEFAULT:
         return dict(default)
     given = {"save_steps": steps, "save_secs": seconds}
-    said = {key: value for key, value in given.items() if value is not _DEFAULT and value is not None}
+    said = {key: value for key, value in given.items() if value is not USE_DEFAULT and value is not None}
     return said if any(value > 0 for value in said.values()) else {}

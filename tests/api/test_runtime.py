@@ -26,6 +26,7 @@ _JOBS = {
         "verification",
         "effects",
         "sessions",
+        "monitored",
         "pipelines",
         "training",
         "second_gradients",

@@ -82,6 +82,23 @@ def a_trained_variable_may_be_written_before_the_loss_reads_it() -> None:
 
 
 @case
+def what_gradients_wait_for_runs_with_them() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        averages = m.train.ExponentialMovingAverage(0.5)
+        optimizer = m.train.GradientDescentOptimizer(0.5)
+        with m.control_dependencies([averages.apply([made["loss"]])]):
+            pairs = optimizer.compute_gradients(made["loss"])
+        count = m.get_variable("count", [], initializer=m.zeros_initializer(), trainable=False)
+        with m.control_dependencies([m.assign_add(count, 1.0)]):
+            (also,) = m.gradients(made["loss"], [made["hidden"]])
+        train = m.group(optimizer.apply_gradients(pairs), m.reduce_sum(also))
+        return {**made, "train": train, "count": count, "average": averages.average(made["loss"])}
+
+    compare(make, ["w1", "b1", "w2", "count", "average"], "train", batch, options=_OPTIONS)
+
+
+@case
 def a_lookup_sees_the_assignment_that_it_waits_for() -> None:
     def make(m: Any) -> Model:
         made = classifier(m)

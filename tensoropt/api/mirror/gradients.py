@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model, current_model
 from tensoropt.errors import GraphError
 
-__all__ = ["gradients", "merged_rows"]
+__all__ = ["differentiate", "gradients", "merged_rows", "waiting"]
 
 
 def gradients(
@@ -50,6 +50,22 @@ def gradients(
             of the variable.
     """
     del colocate_gradients_with_ops, gate_gradients
+    model = current_model()
+    with model.enter():
+        found = differentiate(ys, xs, grad_ys, name, aggregation_method, stop_gradients, unconnected_gradients)
+        return waiting(found)
+
+
+def differentiate(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+) -> list[Any]:
+    """What :func:`gradients` gives, without what ``tf.control_dependencies`` around it ask for."""
     model = current_model()
     with model.enter():
         sources = tf.nest.flatten(xs)
@@ -92,6 +108,27 @@ def gradients(
                 tf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(sources, found, strict=True)
             ]
         return found
+
+
+def waiting(found: list[Any]) -> list[Any]:
+    """Gradients that come after what ``tf.control_dependencies`` around ask for, which so runs whenever they do.
+
+    What TensorFlow made for the gradients comes after it, but devices have their own in the place of that.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before = sorted(graph._current_control_dependencies(), key=lambda op: op.name)
+    if not before:
+        return found
+    # In a context of their own: what reads what was made in one does not wait any more.
+    with tf.control_dependencies(None), tf.control_dependencies(before):
+        return [
+            tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
+            if isinstance(gradient, tf.IndexedSlices)
+            else None
+            if gradient is None
+            else tf.identity(gradient)
+            for gradient in found
+        ]
 
 
 def merged_rows(values: Any, indices: Any) -> tuple[Any, Any]:

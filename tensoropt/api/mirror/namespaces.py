@@ -72,6 +72,8 @@ _GRAPHS = "tensoropt.api.mirror.graphs"
 _MODES = "tensoropt.api.mirror.modes"
 _SUMMARY = "tensoropt.api.session.summary"
 _SESSIONS = "tensoropt.api.session.sessions"
+_MONITORED = "tensoropt.api.session.monitored"
+_HOOKS = "tensoropt.api.session.hooks"
 _TRAIN = "tensoropt.api.mirror.train"
 _RANDOM = "tensoropt.api.mirror.random"
 _LAYERS = "tensoropt.api.mirror.layers"
@@ -151,6 +153,21 @@ OWN: dict[str, tuple[str, str]] = {
     **{name: ("tensoropt.api.session.verify", name) for name in ("reference_losses", "verify")},
     **{name: ("tensoropt.api.session.report", name) for name in ("show_strategy", "strategy_rows")},
     "train.Saver": ("tensoropt.api.session.saver", "Saver"),
+    "train.Scaffold": ("tensoropt.api.session.scaffold", "Scaffold"),
+    **{
+        f"train.{name}": (_MONITORED, name)
+        for name in (
+            "ChiefSessionCreator", "MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession",
+        )
+    },
+    **{
+        f"train.{name}": (_HOOKS, name)
+        for name in (
+            "CheckpointSaverHook", "LoggingTensorHook", "NanTensorHook", "SecondOrStepTimer", "StepCounterHook",
+            "SummarySaverHook",
+        )
+    },
+    "train.start_queue_runners": ("tensoropt.api.mirror.queues", "start_queue_runners"),
     "compare": ("tensoropt.api.session.compare", "compare"),
     "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
@@ -163,7 +180,7 @@ OWN: dict[str, tuple[str, str]] = {
     },
 }  # fmt: skip
 
-_FEED = "Read and batch the data in Python and pass it through feed_dict."
+_FEED = "Read and batch the data by tensoropt.data, or in Python and pass it through feed_dict."
 _MINIMIZE = "Use tensoropt.gradients, or the optimizers of tensoropt.train."
 _MODE = "tensoropt always builds a graph of resource variables; leave the call out."
 _SPLIT = "Leave variables whole: find_strategy decides how each one is split."
@@ -220,7 +237,7 @@ UNSUPPORTED: dict[str, str] = {
         _FEED,
         "LooperThread QueueRunner add_queue_runner batch batch_join input_producer limit_epochs maybe_batch "
         "maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join queue_runner range_input_producer "
-        "shuffle_batch shuffle_batch_join slice_input_producer start_queue_runners string_input_producer",
+        "shuffle_batch shuffle_batch_join slice_input_producer string_input_producer",
         "train.",
     ),
     **_rows(
@@ -245,16 +262,11 @@ UNSUPPORTED: dict[str, str] = {
     ),
     **_rows(_CHECKPOINT, "saved_model"),
     **_rows(
-        "Write the training loop around tensoropt.run.",
-        "CheckpointSaverHook CheckpointSaverListener ChiefSessionCreator FeedFnHook FinalOpsHook "
-        "GlobalStepWaiterHook "
-        "LoggingTensorHook MonitoredSession MonitoredTrainingSession NanTensorHook ProfilerHook Scaffold "
-        "SessionCreator SessionManager SessionRunArgs SessionRunContext SessionRunHook SessionRunValues "
-        "SingularMonitoredSession StepCounterHook StopAtStepHook SummarySaverHook Supervisor "
-        "WorkerSessionCreator "
-        "basic_train_loop",
+        "Use tensoropt.train.MonitoredTrainingSession, which restores, saves and stops for all ranks.",
+        "GlobalStepWaiterHook SessionManager Supervisor WorkerSessionCreator basic_train_loop",
         "train.",
     ),
+    "train.ProfilerHook": "Run a step with options=tensoropt.RunOptions(trace_level=…) and run_metadata instead.",
     **_rows(
         _OUTSIDE,
         "config experimental lite mixed_precision mlir security tools xla",

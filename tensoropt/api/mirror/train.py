@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.mirror.gradients import gradients, merged_rows
+from tensoropt.api.mirror.gradients import differentiate, merged_rows, waiting
 from tensoropt.api.mirror.model import current_model
 from tensoropt.errors import GraphError
 
@@ -24,10 +24,16 @@ _MERGING = "_resource_apply_sparse_duplicate_indices"
 class Optimizer(tf.compat.v1.train.Optimizer):
     """``tf.compat.v1.train.Optimizer`` in the model's graph; optimizers of one's own are made of it as there."""
 
+    _applies = False  # whether gradients are computed to be applied at once
+
     def minimize(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
         """As in TensorFlow: computes gradients of ``loss`` and applies them."""
-        with current_model().enter():
-            return super().minimize(loss, *args, **kwargs)
+        self._applies = True  # the updates, too, wait for what tf.control_dependencies around ask for
+        try:
+            with current_model().enter():
+                return super().minimize(loss, *args, **kwargs)
+        finally:
+            self._applies = False
 
     def compute_gradients(
         self,
@@ -55,7 +61,8 @@ class Optimizer(tf.compat.v1.train.Optimizer):
                 raise GraphError(
                     f"Optimizer {self._name!r}: there is no variable to train. Make one with tensoropt.get_variable."
                 )
-            found = gradients(loss, variables, grad_loss, aggregation_method=aggregation_method)
+            found = differentiate(loss, variables, grad_loss, aggregation_method=aggregation_method)
+            found = found if self._applies else waiting(found)
             if gate_gradients == self.GATE_GRAPH:
                 found = tf.tuple(found)
             return list(zip(found, variables, strict=True))

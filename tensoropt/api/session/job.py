@@ -27,6 +27,7 @@ from tensoropt.api.frontend.pipelines import Pipelines
 from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.agreement import ValueDigests, agree_on_nodes
 from tensoropt.api.session.deferring import Deferral
+from tensoropt.api.session.fetches import nested_fetches
 from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_name
 from tensoropt.api.session.pipelines import Piped, PipelineSession
 from tensoropt.api.session.reference import InitialValues
@@ -35,7 +36,7 @@ from tensoropt.api.session.session_config import merged_config
 from tensoropt.api.session.variants import Variants
 from tensoropt.cluster import Topology
 from tensoropt.errors import ClusterError, CollectiveError, PlanError, SessionError, TensorOptError
-from tensoropt.exec.engines.guard import EndedError, Guard
+from tensoropt.exec.engines.guard import EndedError, Guard, note_told
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.engines.watch import current_watch
@@ -217,6 +218,7 @@ class Job:
         with current_watch().waiting(what):
             value, error_of_0 = self.comm.bcast(outcome, root=0)
         if failure is not None:
+            note_told(failure)
             raise failure
         if error_of_0 is not None:
             error_of_0.failed_rank = 0
@@ -555,7 +557,8 @@ class Job:
                     "Session.run: the session is of another graph than the one that build_execution_graph built. Open "
                     "it with that graph, Session(graph=…), or build the execution graph of the session's model."
                 )
-            resolved = [self._resolved(item) for item in tf.nest.flatten(fetches)]
+            items, build = nested_fetches(fetches)
+            resolved = [self._resolved(item) for item in items]
             model = self.model or model_to_plan()
             pipelines = self._piped()
             feeds = {feed_of(model, key, pipelines): value for key, value in (feed_dict or {}).items()}
@@ -587,8 +590,7 @@ class Job:
                 values |= dict(zip(steps, made, strict=True))
         except EndedError as error:
             raise tf.errors.OutOfRangeError(None, None, str(error)) from error
-        results = [None if isinstance(item, Initialize) else values[item] for item in resolved]
-        return tf.nest.pack_sequence_as(fetches, results)
+        return build([None if isinstance(item, Initialize) else values[item] for item in resolved])
 
     def _piped(self) -> Pipelines:
         return Pipelines() if self._pipelines is None else self._pipelines.pipelines

@@ -90,6 +90,8 @@ class Session:
         """
         if self._closed:
             raise SessionError("Session: is closed. Run it inside its with block, or open another one.")
+        if options is not None and not options.ListFields():  # monitored sessions always give both
+            options = run_metadata = None
         return current_job().run(fetches, feed_dict, graph=self._graph, options=options, run_metadata=run_metadata)
 
     def make_callable(

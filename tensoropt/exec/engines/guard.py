@@ -14,10 +14,11 @@ from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.stages import working
 
-__all__ = ["DifferenceError", "EndedError", "Guard"]
+__all__ = ["DifferenceError", "EndedError", "Guard", "is_told", "note_told"]
 
 # How long a rank whose local graph failed waits for the others, which may be stuck in that graph's collectives.
 FAILURE_PATIENCE_S = 10.0
+_TOLD = "tensoropt_is_told"  # an attribute of errors: a reference to one would keep what its traceback holds
 
 
 class DifferenceError(CollectiveError):
@@ -39,6 +40,17 @@ class DifferenceError(CollectiveError):
 
 class EndedError(CollectiveError):
     """The data of another rank have come to their end."""
+
+
+def note_told(error: BaseException) -> None:
+    """Takes note that the other ranks were told of an error of this rank."""
+    setattr(error, _TOLD, True)
+
+
+def is_told(error: BaseException) -> bool:
+    """Whether the other ranks know of an error that is raised here: they were told of it, or it comes of theirs."""
+    heard = getattr(error, "failed_rank", None) is not None
+    return heard or hasattr(error, _TOLD) or any(isinstance(e, CollectiveError) for e in (error, error.__cause__))
 
 
 class Guard:
@@ -110,6 +122,7 @@ class Guard:
             described = None if error is None else f"{type(error).__name__}: {error}"
             said = self._comm.allgather((what, described, ended))
         if error is not None:
+            note_told(error)
             return
         for rank, (step, message, has_ended) in enumerate(said):
             if message is not None:

@@ -151,6 +151,7 @@ OWN: dict[str, tuple[str, str]] = {
     **{name: ("tensoropt.api.session.verify", name) for name in ("reference_losses", "verify")},
     **{name: ("tensoropt.api.session.report", name) for name in ("show_strategy", "strategy_rows")},
     "train.Saver": ("tensoropt.api.session.saver", "Saver"),
+    "function": ("tensoropt.api.functions.function", "function"),
     "compare": ("tensoropt.api.session.compare", "compare"),
     "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
@@ -185,7 +186,7 @@ def _rows(remedy: str, names: str, prefix: str = "") -> dict[str, str]:
 UNSUPPORTED: dict[str, str] = {
     **_rows(
         "Call the Python function directly: mirrored calls build one graph.",
-        "function wrap_function autograph",
+        "wrap_function autograph",
     ),
     **_rows(_MINIMIZE, "GradientTape autodiff hessians"),
     **_rows(

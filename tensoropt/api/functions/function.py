@@ -30,8 +30,8 @@ def function(
 
     Args:
         step: what is traced; of a ``tf.function`` the Python function behind it.
-        input_signature: ``tf.TensorSpec`` (or nests of them) of its positional arguments. By default those of what it is
-            called with, whose first dimensions are open; Python's numbers and strings are constants of a trace.
+        input_signature: ``tf.TensorSpec`` (or nests of them) of its positional arguments. By default those of what it
+            is called with, whose first dimensions are open; Python's numbers and strings are constants of a trace.
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
 
     Returns:
@@ -52,14 +52,29 @@ class Function:
     they may be read and assigned in eager code as always: a variable takes its value over when it is asked for.
     """
 
-    def __init__(self, step: Callable[..., Any], input_signature: Sequence[Any] | None, autograph: bool) -> None:
-        """See :func:`function`."""
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        input_signature: Sequence[Any] | None,
+        autograph: bool,
+        program: Program | None = None,
+        name: str | None = None,
+    ) -> None:
+        """See :func:`function`.
+
+        Args:
+            step: see there.
+            input_signature: see there.
+            autograph: see there.
+            program: what runs it, with other functions; by default one of its own.
+            name: what names of its operations begin with, by default its own.
+        """
         self._step = getattr(step, "python_function", step)
         functools.update_wrapper(self, self._step, updated=())
-        self._name = getattr(self._step, "__name__", type(self._step).__name__).strip("<>")
+        self._name = name or getattr(self._step, "__name__", type(self._step).__name__).strip("<>")
         self._signature = None if input_signature is None else tuple(input_signature)
         self._autograph = autograph
-        self._program: Program | None = None
+        self._program = program
         self._traces: dict[Any, Trace] = {}
         self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
 
@@ -108,11 +123,22 @@ class Function:
         if self._signature is not None:
             args = self._bound(args, kwargs)
             kwargs = {}
-        trace, flat = self._trace(given, kwargs), [*tf.nest.flatten(args), *tf.nest.flatten(kwargs)]
-        program = self._the_program()
-        if not program.is_planned:
-            self._search()
-        return program.run(trace, [_array(value) for value in flat if self._signature is not None or _is_tensor(value)])
+        flat = [*tf.nest.flatten(args), *tf.nest.flatten(kwargs)]
+        arrays = [_array(value) for value in flat if self._signature is not None or _is_tensor(value)]
+        return self._run(self._trace(given, kwargs), arrays, whole=False)
+
+    def run_whole(self, *args: Any) -> Any:
+        """Runs the step with whole batches, which must be the same on all ranks, for a program with other functions.
+
+        Raises:
+            CollectiveError: on all ranks, if they are seen to differ.
+        """
+        trace = self._trace(args, {})
+        return self._run(trace, [_array(value) for value in tf.nest.flatten(args) if _is_tensor(value)], whole=True)
+
+    def asks(self, option: Any, arguments: dict[str, Any]) -> None:
+        """Says how the step is planned, if nothing has planned its program before it first runs."""
+        self._asked = option, arguments
 
     def sync(self) -> None:
         """Gives all variables of the step the values that training has given them; collective.
@@ -127,6 +153,12 @@ class Function:
         if self._program is None:
             self._program = Program()
         return self._program
+
+    def _run(self, trace: Trace, arrays: list[np.ndarray], *, whole: bool) -> Any:
+        program = self._the_program()
+        if not program.is_planned:
+            self._search()
+        return program.run(trace, arrays, whole=whole)
 
     def _search(self) -> None:
         option, arguments = self._asked

@@ -16,12 +16,16 @@ from tensoropt.api.functions.traced_model import Trace, TracedModel
 from tensoropt.api.session.finding import find_strategy
 from tensoropt.api.session.job import Job, current_job, job_beside
 from tensoropt.api.session.runtime import build_execution_graph
-from tensoropt.errors import PlanError
+from tensoropt.errors import CollectiveError, PlanError
+from tensoropt.exec.engines.guard import DifferenceError
+from tensoropt.exec.program.feeding import checksum
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 
 __all__ = ["Program"]
 
+# Whole batches of one shape are compared over ranks so many times, and then once in so many.
+_FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 _NOT_HERE = ("profiling", "mini_parallelism")
 
 
@@ -49,6 +53,7 @@ class Program:
         self._stale: set[str] = set()  # variables whose value here is older than the script's
         self._ahead: set[str] = set()  # those whose value here is newer
         self._names: dict[int, str] = {}
+        self._runs: dict[Any, int] = {}  # with whole batches, by shapes
 
     @property
     def plan(self) -> Plan | None:
@@ -101,16 +106,22 @@ class Program:
             build_execution_graph(plan=plan, collectives=collectives, config=config)
         self._plan = plan
 
-    def run(self, trace: Trace, arguments: Sequence[Any]) -> Any:
+    def run(self, trace: Trace, arguments: Sequence[Any], *, whole: bool = False) -> Any:
         """Runs a trace on all ranks; collective.
 
         Args:
             trace: of this program's.
             arguments: an array for each of its inputs: the whole batch, or this rank's share.
+            whole: whether it is always the whole batch, which is compared in the first runs and then now and then.
 
         Returns:
             What the function returns, of whole values.
+
+        Raises:
+            CollectiveError: on all ranks, if whole batches differ.
         """
+        if whole:
+            self._compare(trace, arguments)
         self._take(trace.variables)
         with self._entered() as job:
             self._give(job, trace.variables)
@@ -120,6 +131,20 @@ class Program:
                 self._stale -= job.executor.variables.keys()  # a build takes the values that there are
         self._ahead |= set(trace.written)
         return trace.pack([tf.convert_to_tensor(value) for value in values])
+
+    def _compare(self, trace: Trace, arguments: Sequence[Any]) -> None:
+        guard, shapes = self._job.guard, (trace.target, *(np.shape(value) for value in arguments))
+        self._runs[shapes] = count = self._runs.get(shapes, 0) + 1
+        if guard is None or self._job.size == 1 or (count > _FIRST_COMPARED and count % _COMPARED_EVERY):
+            return
+        sums = {name: checksum(np.asarray(value)) for name, value in zip(trace.inputs, arguments, strict=True)}
+        try:
+            guard.meet(f"a batch for {shapes}", shared=sums)
+        except DifferenceError as error:
+            raise CollectiveError(
+                f"{', '.join(error.differing)}: every rank must have the same whole batch, and they differ. Seed what "
+                "shuffles or draws the data alike on all ranks (keras.utils.set_random_seed before the data are made)."
+            ) from error
 
     def sync(self) -> None:
         """Gives the script's variables the values that they have here; collective."""

@@ -228,7 +228,6 @@ UNSUPPORTED: dict[str, str] = {
         _STRATEGY,
         "distribute dtensor tpu train.SyncReplicasOptimizer train.Server train.replica_device_setter",
     ),
-    **_rows(_LAYER, "keras"),
     **_rows(_LAYER, "framework learn legacy_seq2seq seq2seq slim tpu", "contrib."),
     **_rows(_FEED, "data", "contrib."),
     **_rows("Use an optimizer of tensoropt.train.", "layers.optimize_loss opt", "contrib."),

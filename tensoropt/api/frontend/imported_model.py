@@ -78,7 +78,11 @@ def import_model(
         raise GraphError("The model is empty: build it with tensoropt's calls before find_strategy.")
     sources: Mapping[str, Any] = {op.name: op for op in model.graph.get_operations()}
     own = sources.keys()
-    sources = {**sources, **{place: tensor.op for place, tensor in pipelines_of(model.graph).elements.items()}}
+    sources = {
+        **sources,
+        **model.origins,
+        **{place: tensor.op for place, tensor in pipelines_of(model.graph).elements.items()},
+    }
     model = without_pipelines(model)
     part = None if only is None else part_of(model, only)
     full = filled_shapes(model, batch_size, shapes, None if part is None else part.operations)

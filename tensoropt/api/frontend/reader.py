@@ -27,6 +27,8 @@ from tensoropt.graph.traced import COUNT, GRAPH, traced_attrs
 
 __all__ = ["SINK", "Reader", "noted_tensors"]
 
+# What is in the paths of files that no user wrote.
+_NOT_THE_USERS = ("/tensorflow/", "/keras/src/", "/tf_keras/", "/tensoropt/", "<frozen", "/contextlib.py")
 # Between the name of an operation and the place of the variable that is read for it.
 _READ_FOR = "/read"
 # After the name of a loss: the operator that holds the whole of it on every device.
@@ -439,6 +441,6 @@ def _source(tf_op: Any) -> str | None:
     """``file:line`` of the user's call: the innermost frame outside of TensorFlow and of this package."""
     for frame in reversed(tf_op.traceback or ()):
         name = frame.filename.replace("\\", "/")
-        if not any(part in name for part in ("/tensorflow/", "/keras/", "/tensoropt/", "<frozen", "/contextlib.py")):
+        if not any(part in name for part in _NOT_THE_USERS):
             return f"{name.rsplit('/', 1)[-1]}:{frame.lineno}"
     return None

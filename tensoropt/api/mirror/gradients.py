@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model, current_model
 from tensoropt.errors import GraphError
 
-__all__ = ["differentiate", "gradients", "merged_rows", "waiting"]
+__all__ = ["differentiate", "gradients", "gradients_at_once", "loss_scalars", "merged_rows", "waiting"]
 
 
 def gradients(
@@ -52,11 +52,11 @@ def gradients(
     del colocate_gradients_with_ops, gate_gradients
     model = current_model()
     with model.enter():
-        found = differentiate(ys, xs, grad_ys, name, aggregation_method, stop_gradients, unconnected_gradients)
+        found = gradients_at_once(ys, xs, grad_ys, name, aggregation_method, stop_gradients, unconnected_gradients)
         return waiting(found)
 
 
-def differentiate(
+def gradients_at_once(
     ys: Any,
     xs: Any,
     grad_ys: Any = None,
@@ -78,31 +78,12 @@ def differentiate(
                 "it, of what it gives."
             )
         with tf.name_scope(name) as scope:
-            losses = _losses(tf.nest.flatten(ys), tf.nest.flatten(grad_ys) if grad_ys is not None else [], model)
+            losses = loss_scalars(tf.nest.flatten(ys), tf.nest.flatten(grad_ys) if grad_ys is not None else [], model)
             stopped = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(stop_gradients or [])]
-            before = len(graph.get_operations())
-            with warnings.catch_warnings():  # of rows that it makes whole, which nobody computes
-                warnings.filterwarnings("ignore", "Converting sparse IndexedSlices")
-                made = tf.gradients(
-                    losses,
-                    sources,
-                    name=name,
-                    aggregation_method=aggregation_method,
-                    stop_gradients=stopped or None,
-                )
-        found = _distinct(made, {op.name for op in graph.get_operations()[before:]})
-        inside = _inside(graph, before)
-        found = [_of_shape(source, gradient) for source, gradient in zip(sources, found, strict=True)]
-        outputs = [
-            _output(scope, number, source, gradient)
-            for number, (source, gradient) in enumerate(zip(sources, found, strict=True))
-            if gradient is not None
-        ]
-        if outputs:
-            names = tuple(dict.fromkeys(loss.name for loss in losses))
-            model.add_gradient_call(
-                GradientCall(names, tuple(outputs), tuple(tensor.name for tensor in stopped), inside)
-            )
+            belongs = [source.handle.op.name if hasattr(source, "handle") else source.name for source in sources]
+            found, call = differentiate(losses, sources, belongs, stopped, scope, name, aggregation_method)
+        if call is not None:
+            model.add_gradient_call(call)
         if tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO:
             return [
                 tf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(sources, found, strict=True)
@@ -162,12 +143,21 @@ def _check_source(source: Any, model: Model) -> None:
         )
 
 
-def _losses(ys: Sequence[Any], weights: Sequence[Any], model: Model) -> list[Any]:
-    """Scalars whose sum has the gradients that are asked for."""
+def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None = None) -> list[Any]:
+    """Scalars whose sum has the gradients that are asked for.
+
+    Args:
+        ys: what is differentiated.
+        weights: for each of them what its elements are weighed by, or None; those that are missing are 1.
+        model: of which they must be; by default they may be of any.
+
+    Raises:
+        GraphError: one is of another graph.
+    """
     losses = []
     for number, y in enumerate(ys):
         tensor = tf.convert_to_tensor(y)
-        if tensor.graph is not model.graph and not tensor.graph.building_function:
+        if model is not None and tensor.graph is not model.graph and not tensor.graph.building_function:
             raise GraphError(
                 f"gradients: the loss {tensor.name!r} is a tensor of another graph. Compute it with tensoropt's "
                 "functions after the last reset_default_graph."
@@ -177,6 +167,54 @@ def _losses(ys: Sequence[Any], weights: Sequence[Any], model: Model) -> list[Any
             tensor = tensor * tf.stop_gradient(tf.cast(tf.convert_to_tensor(weight), tensor.dtype))
         losses.append(tf.reduce_sum(tensor) if tensor.shape.rank != 0 else tensor)
     return losses
+
+
+def differentiate(
+    losses: Sequence[Any],
+    sources: Sequence[Any],
+    belongs: Sequence[str],
+    stopped: Sequence[Any],
+    scope: str,
+    name: str = "gradients",
+    aggregation_method: Any = None,
+) -> tuple[list[Any], GradientCall | None]:
+    """TensorFlow's gradients in the default graph, and what a model notes of them.
+
+    Args:
+        losses: scalars of the default graph.
+        sources: variables and tensors to differentiate by.
+        belongs: for each of them the name that :class:`GradientOutput` has for it.
+        stopped: tensors that count as constants.
+        scope: what names of gradients begin with.
+        name: of what TensorFlow makes.
+        aggregation_method: how TensorFlow sums gradients.
+
+    Returns:
+        For each source a tensor, rows or None; the note is None if there is no gradient.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    with warnings.catch_warnings():  # of rows that it makes whole, which nobody computes
+        warnings.filterwarnings("ignore", "Converting sparse IndexedSlices")
+        made = tf.gradients(
+            losses,
+            sources,
+            name=name,
+            aggregation_method=aggregation_method,
+            stop_gradients=list(stopped) or None,
+        )
+    found = _distinct(made, {op.name for op in graph.get_operations()[before:]})
+    inside = _inside(graph, before)
+    found = [_of_shape(source, gradient) for source, gradient in zip(sources, found, strict=True)]
+    outputs = [
+        _output(scope, number, belonging, gradient)
+        for number, (belonging, gradient) in enumerate(zip(belongs, found, strict=True))
+        if gradient is not None
+    ]
+    if not outputs:
+        return found, None
+    names = tuple(dict.fromkeys(loss.name for loss in losses))
+    return found, GradientCall(names, tuple(outputs), tuple(tensor.name for tensor in stopped), inside)
 
 
 def _distinct(made: Sequence[Any], inside: set[str]) -> list[Any]:
@@ -224,9 +262,7 @@ def _of_shape(source: Any, gradient: Any) -> Any:
     return tf.IndexedSlices(gradient.values, gradient.indices, shape)
 
 
-def _output(scope: str, number: int, source: Any, gradient: Any) -> GradientOutput:
-    is_variable = hasattr(source, "handle")
-    belongs = source.handle.op.name if is_variable else source.name
+def _output(scope: str, number: int, belongs: str, gradient: Any) -> GradientOutput:
     name = f"{scope}{number}/{belongs.split(':')[0]}"
     if isinstance(gradient, tf.IndexedSlices):
         return GradientOutput(name, belongs, gradient.values.name, gradient.indices.name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +27,13 @@ __all__ = [
     "GradientOutput",
     "MergedRows",
     "Model",
+    "begin_aside",
     "begin_model",
     "current_model",
     "leave_graph",
     "model_to_plan",
     "reset_default_graph",
+    "tensor_key",
 ]
 
 
@@ -87,8 +90,19 @@ class MergedRows:
     inside: frozenset[str]
 
 
+def tensor_key(tensor: Any) -> Any:
+    """What tells a tensor from others, of whatever graph or of none, as long as it is there."""
+    graph = getattr(tensor, "graph", None) if not hasattr(tensor, "numpy") else None
+    return id(tensor) if graph is None else (id(graph), tensor.name)
+
+
 class Model:
     """The private graph with the differentiations recorded on it.
+
+    Attributes:
+        values: gives the value that a variable begins with, by name, where it is not the graph's initializers that do.
+        origins: the user's operations behind those of the graph, by name, where these are copies.
+        copies: for tensors of the user's behind those of the graph, by :func:`tensor_key`, the names of their copies.
 
     Invariants: a call's names are names of this model's graph; the graph's root variable scope makes resource
     variables, whatever TensorFlow's global setting is.
@@ -103,6 +117,9 @@ class Model:
         self._graph: Any = None
         if graph is not None:
             self._take(graph)
+        self.values: Callable[[str], Any] | None = None
+        self.origins: dict[str, Any] = {}
+        self.copies: dict[Any, str] = {}
         self._gradient_calls: list[GradientCall] = []
         self._merged_rows: list[MergedRows] = []
         self._lock = threading.Lock()
@@ -193,6 +210,7 @@ class Model:
 _thread = threading.local()
 _model = Model()
 _begun: list[weakref.ref[Model]] = []  # those of graphs that the script makes itself, in order
+_any_aside = False  # whether there is any that begin_aside made
 
 
 def _entered_graph() -> Any:
@@ -203,7 +221,7 @@ def _entered_graph() -> Any:
 
 def current_model() -> Model:
     """The model that mirrored calls build: that of the script's own graph where one is the default."""
-    if _begun:
+    if _begun or _any_aside:
         from tensorflow.python.framework import ops
 
         stack = ops._default_graph_stack.stack
@@ -221,6 +239,17 @@ def begin_model(graph: Any) -> Model:
     model = Model(graph)
     _begun[:] = [ref for ref in _begun if ref() is not None]
     _begun.append(weakref.ref(model))
+    return model
+
+
+def begin_aside() -> Model:
+    """A model with a graph of its own that only its owner plans: the current one where its graph is the default."""
+    global _any_aside
+    import tensorflow as tf
+
+    graph: Any = tf.Graph()
+    model = graph.tensoropt_model = Model(graph)
+    _any_aside = True
     return model
 
 

@@ -168,6 +168,7 @@ OWN: dict[str, tuple[str, str]] = {
         )
     },
     "train.start_queue_runners": ("tensoropt.api.mirror.queues", "start_queue_runners"),
+    "function": ("tensoropt.api.functions.function", "function"),
     "compare": ("tensoropt.api.session.compare", "compare"),
     "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
@@ -202,7 +203,7 @@ def _rows(remedy: str, names: str, prefix: str = "") -> dict[str, str]:
 UNSUPPORTED: dict[str, str] = {
     **_rows(
         "Call the Python function directly: mirrored calls build one graph.",
-        "function wrap_function autograph",
+        "wrap_function autograph",
     ),
     **_rows(_MINIMIZE, "GradientTape autodiff hessians"),
     **_rows(
@@ -244,7 +245,6 @@ UNSUPPORTED: dict[str, str] = {
         _STRATEGY,
         "distribute dtensor tpu train.SyncReplicasOptimizer train.Server train.replica_device_setter",
     ),
-    **_rows(_LAYER, "keras"),
     **_rows(_LAYER, "framework learn legacy_seq2seq seq2seq slim tpu", "contrib."),
     **_rows(_FEED, "data", "contrib."),
     **_rows("Use an optimizer of tensoropt.train.", "layers.optimize_loss opt", "contrib."),

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.mirror.gradients import differentiate, merged_rows, waiting
+from tensoropt.api.mirror.gradients import gradients_at_once, merged_rows, waiting
 from tensoropt.api.mirror.model import current_model
 from tensoropt.errors import GraphError
 
@@ -61,7 +61,7 @@ class Optimizer(tf.compat.v1.train.Optimizer):
                 raise GraphError(
                     f"Optimizer {self._name!r}: there is no variable to train. Make one with tensoropt.get_variable."
                 )
-            found = differentiate(loss, variables, grad_loss, aggregation_method=aggregation_method)
+            found = gradients_at_once(loss, variables, grad_loss, aggregation_method=aggregation_method)
             found = found if self._applies else waiting(found)
             if gate_gradients == self.GATE_GRAPH:
                 found = tf.tuple(found)

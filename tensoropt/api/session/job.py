@@ -28,6 +28,7 @@ from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.agreement import ValueDigests, agree_on_nodes
 from tensoropt.api.session.deferring import Deferral
 from tensoropt.api.session.fetches import nested_fetches
+from tensoropt.api.session.given import GivenValues
 from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_name
 from tensoropt.api.session.pipelines import Piped, PipelineSession
 from tensoropt.api.session.reference import InitialValues
@@ -49,7 +50,7 @@ from tensoropt.measure.hardware import collect
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, came_to, stage, working
 
-__all__ = ["Job", "current_job"]
+__all__ = ["Job", "current_job", "job_beside"]
 
 _log = logging.getLogger("tensoropt")
 _Value = TypeVar("_Value")
@@ -83,7 +84,9 @@ class Job:
     deferral: Deferral | None = None  # of the plan, until the first training run
     variants: Variants | None = None
     _pipelines: PipelineSession | None = None
-    _initial: list[InitialValues] = field(default_factory=list)  # of what the script has initialized since the build
+    _initial: list[InitialValues | GivenValues] = field(
+        default_factory=list
+    )  # of what the script has initialized since the build
 
     @property
     def rank(self) -> int:
@@ -130,14 +133,19 @@ class Job:
         Raises:
             CollectiveError: if it fails on another rank, or another rank takes another step.
         """
-        self._require_member(what)
+        self.require_member(what)
         if self.guard is None:
             yield
             return
         with self.guard.step(what):
             yield
 
-    def _require_member(self, what: str) -> None:
+    def require_member(self, what: str) -> None:
+        """Lets pass what a rank of the job does.
+
+        Raises:
+            SessionError: this one has left it.
+        """
         if self.left:
             raise SessionError(
                 f"{what}: rank {self.rank} is not needed for the plan and has left the job. Let its program end, as "
@@ -404,10 +412,11 @@ class Job:
             with working("comparing initial values"):
                 digests.agree(self.comm, executor.graph)
 
-    def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues]:
+    def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues | GivenValues]:
         """What gives variables their initial values: whichever copy of the model they were in first."""
         if not self._initial or not all(any(source.has(name) for source in self._initial) for name in names):
-            self._initial.append(InitialValues(model.graph, self.seeds))
+            given = model.values
+            self._initial.append(InitialValues(model.graph, self.seeds) if given is None else GivenValues(given))
         last = self._initial[-1]
         return {name: next((source for source in self._initial if source.has(name)), last) for name in names}
 
@@ -460,7 +469,7 @@ class Job:
         Raises:
             SessionError: before it.
         """
-        self._require_member(what)
+        self.require_member(what)
         if self.executor is None and self.deferral is None:
             raise SessionError(f"{what}: {_NOT_BUILT}")
 
@@ -549,7 +558,7 @@ class Job:
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None, graph: Any, options: Any, run_metadata: Any
     ) -> Any:
         try:
-            self._require_member("run")
+            self.require_member("run")
             if self.executor is None and self.deferral is None:
                 self._begin_pipelines(model_to_plan().graph)
             if graph is not None and self.model is not None and graph is not self.model.graph:
@@ -640,9 +649,29 @@ class Job:
         return known[1]
 
 
-_job = Job()
+_jobs = [Job()]
 
 
 def current_job() -> Job:
-    """The job of this process."""
-    return _job
+    """The job of this process, or the one beside it that is at work."""
+    return _jobs[-1]
+
+
+@contextlib.contextmanager
+def job_beside(job: Job | None = None) -> Iterator[Job]:
+    """A job of the same ranks for another model, which is the current one while this lasts.
+
+    Args:
+        job: one that was made before.
+    """
+    first = _jobs[0]
+    first.require_member("a step of another model")
+    if job is None:
+        job = Job(remeasure=first.remeasure)
+    job.comm, job.guard = first.comm, first.guard
+    job.topology = job.topology or first.topology
+    _jobs.append(job)
+    try:
+        yield job
+    finally:
+        _jobs.remove(job)

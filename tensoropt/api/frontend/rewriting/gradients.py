@@ -23,7 +23,7 @@ __all__ = ["gated", "own_gradient"]
 _lock = threading.Lock()
 
 
-def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
+def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     """An op whose gradient is a function of the script: its outputs, with what that function makes.
 
     ``tf.custom_gradient`` makes an IdentityN of what it gives and of what it takes; ``gradient_override_map`` and
@@ -32,6 +32,9 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     Raises:
         GraphError: if the function fails, or needs what cannot be had here.
     """
+    if not rewriter.is_differentiated(op):
+        # Optimizers pass all gradients through one IdentityN, which need not be split alike.
+        return [rewriter.tensor(scope.value(x), op) for x in op.inputs] if op.type == "IdentityN" else None
     read = [rewriter.tensor(scope.value(x), op) for x in op.inputs]
     # Of what an IdentityN gives, only the function's results are read.
     count = max((place + 1 for place, x in enumerate(op.outputs) if rewriter.readers(x) or _is_result(x)), default=1)
@@ -39,20 +42,21 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
         given = read[: len(op.outputs)]
     else:
         given = list(rewriter.copy(op, scope, read, rewriter.free(f"{scope.prefix}{op.name}/values")).outputs)
-    with op.graph.as_default():
+    known = rewriter.origin(op)
+    with known.graph.as_default():
         graph: Any = func_graph.FuncGraph(f"{op.name}_gradient")
         with graph.as_default():
             incoming = [tf.compat.v1.placeholder(x.dtype, x.shape) for x in given]
             try:
-                found = tf_ops.get_gradient_function(op)(op, *incoming)
+                found = tf_ops.get_gradient_function(known)(known, *incoming)
             except Exception as error:  # whatever the script's function raises
                 raise GraphError(
                     f"{op.type} '{op.name}': its gradient function fails: {type(error).__name__}: {error}"
                 ) from error
             listed = list(found) if isinstance(found, list | tuple) else [found]
             gradients: list[Any] = [None if each is None else tf.convert_to_tensor(each) for each in listed]
-    captured = [(outside, inside) for outside, inside in graph.captures]
-    values = [rewriter.needed(outside, scope) for outside, _ in captured]
+    captured = [(rewriter.here(outside), inside) for outside, inside in graph.captures]
+    values = [_value(rewriter, outside, op, scope) for outside, _ in captured]
     cut = [_cut(rewriter, _as_tensor(rewriter, value, op, scope), op, scope) for value in values]
     wrt = [
         place
@@ -83,6 +87,12 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     name = rewriter.name(op, scope)
     made = _traced(rewriter, op, name, inputs, count, body=body, results=results, wrt=places)
     return [*made, *given[count:]]
+
+
+def _value(rewriter: Rewriter, outside: Any, op: Any, scope: Scope) -> Value:
+    if hasattr(outside, "numpy") and outside.dtype not in (tf.resource, tf.variant):  # of a function's eager code
+        return rewriter.constant(outside.numpy(), op)
+    return rewriter.needed(outside, scope)
 
 
 def _is_result(x: Any) -> bool:

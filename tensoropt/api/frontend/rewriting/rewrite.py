@@ -64,7 +64,9 @@ def rewritten(model: Model, shapes: Mapping[str, Sequence[int]]) -> Rewritten:
     target = tf.Graph()
     target.seed = graph.seed
     rewriter = Rewriter(target, _HANDLERS, guarded, materialize)
+    rewriter.taken_from(graph, model.origins, model.copies)
     calls, merged = model.gradient_calls, model.merged_rows
+    rewriter.differentiates({name for call in calls for name in call.losses}, graph)
     inside = frozenset().union(*(call.inside for call in calls), *(rows.inside for rows in merged))
     rewriter.rewrite(graph, shapes, inside, given_in(sized, calls, inside), merged_from(merged))
     meta = exported(graph, target)

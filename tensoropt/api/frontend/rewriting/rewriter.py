@@ -18,6 +18,7 @@ from tensorflow.python.framework import smart_cond
 from tensoropt.api.frontend.device_graph import Given
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.api.mirror.model import tensor_key
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import traits
 
@@ -111,6 +112,8 @@ class Rewriter:
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
         self._inside: Container[str] = ()
+        self._copied: tuple[Any, Mapping[str, Any], Mapping[Any, str]] = (None, {}, {})
+        self._leading: tuple[Any, Container[Any]] = (None, ())
         self._names: set[str] = set()
         self._fixed: set[str] = set()
         self._known: dict[str, Any] = {}
@@ -120,8 +123,45 @@ class Rewriter:
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
         """A rewriter of the same rules for another new graph."""
         other = Rewriter(graph, self.handlers, self.guarded, self.materialize, probing=probing or self.probing)
-        other._inside = self._inside
+        other._inside, other._copied, other._leading = self._inside, self._copied, self._leading
         return other
+
+    def taken_from(self, graph: Any, origins: Mapping[str, Any], copies: Mapping[Any, str]) -> None:
+        """Says that a graph which is rewritten is a copy of others.
+
+        Args:
+            graph: the copy.
+            origins: the operations behind its own, by name.
+            copies: by :func:`~tensoropt.api.mirror.model.tensor_key`, names of the copies of tensors.
+        """
+        self._copied = graph, origins, copies
+
+    def differentiates(self, losses: Iterable[str], graph: Any) -> None:
+        """Says what is differentiated in the user's own graph, by name; functions that it calls may all be."""
+        pending = [graph.get_tensor_by_name(name).op for name in losses]
+        leading: dict[Any, None] = {}
+        while pending:
+            op = pending.pop()
+            if op not in leading:
+                leading[op] = None
+                pending += [x.op for x in op.inputs]
+        self._leading = graph, leading
+
+    def is_differentiated(self, op: Any) -> bool:
+        """Whether gradients may flow through an op."""
+        graph, leading = self._leading
+        return op.graph is not graph or op in leading
+
+    def origin(self, op: Any) -> Any:
+        """The op that the user's code knows: what an op of a copied graph is a copy of."""
+        graph, origins, _ = self._copied
+        return origins.get(op.name, op) if op.graph is graph else op
+
+    def here(self, tensor: Any) -> Any:
+        """What stands for a tensor of the user's code in the graph that is rewritten."""
+        graph, _, copies = self._copied
+        name = copies.get(tensor_key(tensor)) if copies else None
+        return tensor if name is None else graph.get_tensor_by_name(name)
 
     # ------------------------------------------------------------------------------------------------ going through
 

@@ -1,0 +1,224 @@
+"""``tensoropt.function``: a step of a custom loop, planned and run on all ranks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.api.functions.program import Program
+from tensoropt.api.functions.traced_model import Trace
+from tensoropt.errors import SessionError
+from tensoropt.plan.plan import Plan
+
+__all__ = ["Function", "function"]
+
+
+def function(
+    step: Callable[..., Any] | None = None, *, input_signature: Sequence[Any] | None = None, autograph: bool = True
+) -> Any:
+    """A function of tensors that runs on all ranks by a plan; ``tf.function`` for a job.
+
+    It is traced as ``tf.function`` traces. ``tf.GradientTape`` in it, optimizers, layers and variables are TensorFlow's
+    and Keras's own. A call plans it when it is the first one (or :meth:`Function.plan` does, before), and runs it.
+
+    Also a decorator, with and without arguments.
+
+    Args:
+        step: what is traced; of a ``tf.function`` the Python function behind it.
+        input_signature: ``tf.TensorSpec`` (or nests of them) of its positional arguments. By default those of what it
+            is called with, whose first dimensions are open; Python's numbers and strings are constants of a trace.
+        autograph: whether Python's branches and loops over tensors become TensorFlow's.
+
+    Returns:
+        A :class:`Function`.
+    """
+    if step is None:
+        return functools.partial(function, input_signature=input_signature, autograph=autograph)
+    return Function(step, input_signature, autograph)
+
+
+class Function:
+    """What :func:`function` makes of a step.
+
+    All ranks call it together, each with the whole batch, the same on all of them, or with its share of it: the
+    ``rank``-th part of the first dimension. What comes back is whole, on every rank, as eager tensors.
+
+    Variables that the step uses begin with the values that rank 0 has of them when it is first called. Between calls
+    they may be read and assigned in eager code as always: a variable takes its value over when it is asked for.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        input_signature: Sequence[Any] | None,
+        autograph: bool,
+        program: Program | None = None,
+        name: str | None = None,
+    ) -> None:
+        """See :func:`function`.
+
+        Args:
+            step: see there.
+            input_signature: see there.
+            autograph: see there.
+            program: what runs it, with other functions; by default one of its own.
+            name: what names of its operations begin with, by default its own.
+        """
+        self._step = getattr(step, "python_function", step)
+        functools.update_wrapper(self, self._step, updated=())
+        self._name = name or getattr(self._step, "__name__", type(self._step).__name__).strip("<>")
+        self._signature = None if input_signature is None else tuple(input_signature)
+        self._autograph = autograph
+        self._program = program
+        self._traces: dict[Any, Trace] = {}
+        self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
+
+    @property
+    def tensoropt_plan(self) -> Plan | None:
+        """The plan, once there is one."""
+        return None if self._program is None else self._program.plan
+
+    def plan(self, option: Any = "mini_time", **find_strategy_arguments: Any) -> Plan | None:
+        """Says how the step is planned; collective.
+
+        With an ``input_signature`` it is planned at once, if that leaves no size open or ``batch_size`` gives it, else
+        by the first call.
+
+        Args:
+            option: see :func:`tensoropt.find_strategy`; not ``profiling`` nor ``mini_parallelism``.
+            find_strategy_arguments: others of ``find_strategy``, and ``collectives`` and ``config`` of
+                ``build_execution_graph``.
+
+        Returns:
+            The plan, if it is made.
+
+        Raises:
+            SessionError: it is planned already.
+            TensorOptError: what ``find_strategy`` and ``build_execution_graph`` raise.
+        """
+        if self._program is not None and self._program.is_planned:
+            raise SessionError(
+                f"{self._name}.plan: it is planned already. Call plan before the first call, or make another function "
+                "of the step."
+            )
+        self._asked = option, find_strategy_arguments
+        if self._signature is not None:
+            self._trace(self._signature, {})
+            self._search()
+        return self.tensoropt_plan
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the step.
+
+        Raises:
+            SessionError: other arguments than the signature has.
+            TensorOptError: what planning, building and running raise.
+        """
+        given = self._signature if self._signature is not None else args
+        if self._signature is not None:
+            args = self._bound(args, kwargs)
+            kwargs = {}
+        flat = [*tf.nest.flatten(args), *tf.nest.flatten(kwargs)]
+        arrays = [_array(value) for value in flat if self._signature is not None or _is_tensor(value)]
+        return self._run(self._trace(given, kwargs), arrays, whole=False)
+
+    def run_whole(self, *args: Any) -> Any:
+        """Runs the step with whole batches, which must be the same on all ranks, for a program with other functions.
+
+        Raises:
+            CollectiveError: on all ranks, if they are seen to differ.
+        """
+        trace = self._trace(args, {})
+        return self._run(trace, [_array(value) for value in tf.nest.flatten(args) if _is_tensor(value)], whole=True)
+
+    def asks(self, option: Any, arguments: dict[str, Any]) -> None:
+        """Says how the step is planned, if nothing has planned its program before it first runs."""
+        self._asked = option, arguments
+
+    def sync(self) -> None:
+        """Gives all variables of the step the values that training has given them; collective.
+
+        Needed only before something reads them that eager code does not: a ``tf.function`` that was traced before, or
+        code that one rank runs alone.
+        """
+        if self._program is not None:
+            self._program.sync()
+
+    def _the_program(self) -> Program:
+        if self._program is None:
+            self._program = Program()
+        return self._program
+
+    def _run(self, trace: Trace, arrays: list[np.ndarray], *, whole: bool) -> Any:
+        program = self._the_program()
+        if not program.is_planned:
+            self._search()
+        return program.run(trace, arrays, whole=whole)
+
+    def _search(self) -> None:
+        option, arguments = self._asked
+        self._the_program().search(option, **arguments)
+
+    def _bound(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Arguments by their places, in the structure of the signature."""
+        try:
+            bound = tuple(inspect.signature(self._step).bind(*args, **kwargs).args)
+            tf.nest.assert_same_structure(self._signature, bound)
+        except (TypeError, ValueError) as error:
+            raise SessionError(
+                f"{self._name}: its arguments do not fit input_signature={self._signature}: {error}. Call it with a "
+                "tensor or array for each tf.TensorSpec."
+            ) from error
+        return bound
+
+    def _trace(self, args: Any, kwargs: dict[str, Any]) -> Trace:
+        flat = tf.nest.flatten((args, kwargs))
+        like = repr([_spec(value) if _is_tensor(value) else (type(value), value) for value in flat])
+        key = like, str(tf.nest.map_structure(lambda _: 0, (args, kwargs)))
+        if key not in self._traces:
+            places = [place for place, value in enumerate(flat) if _is_tensor(value)]
+            names = self._argument_names(args, kwargs)
+            specs = [tf.TensorSpec(_spec(flat[p]).shape, _spec(flat[p]).dtype, name=names[p]) for p in places]
+            step = self._step
+
+            def traced(*tensors: Any) -> Any:
+                given = dict(zip(places, tensors, strict=True))
+                whole = [given.get(place, value) for place, value in enumerate(flat)]
+                own_args, own_kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
+                return step(*own_args, **own_kwargs)
+
+            self._traces[key] = self._the_program().trace(traced, specs, self._name, autograph=self._autograph)
+        return self._traces[key]
+
+    def _argument_names(self, args: Any, kwargs: dict[str, Any]) -> list[str]:
+        try:
+            places = list(inspect.signature(self._step).bind_partial(*args).arguments)
+        except TypeError:  # Calling it says what is wrong
+            places = []
+        found = []
+        for number, value in enumerate(args):
+            own = places[number] if number < len(places) else f"argument_{number}"
+            parts = tf.nest.flatten(value)
+            found += [own] if len(parts) == 1 else [f"{own}_{part}" for part in range(len(parts))]
+        return found + [f"{key}_{part}" for key in sorted(kwargs) for part in range(len(tf.nest.flatten(kwargs[key])))]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, tf.TensorSpec | tf.Tensor | np.ndarray | np.generic)
+
+
+def _spec(value: Any) -> Any:
+    """What a tensor of this kind is like, its first dimension open."""
+    if isinstance(value, tf.TensorSpec):
+        return tf.TensorSpec(value.shape, value.dtype)
+    shape = list(np.shape(value))
+    return tf.TensorSpec([None, *shape[1:]] if shape else [], tf.as_dtype(value.dtype))
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)

@@ -1,0 +1,217 @@
+"""Traces that are planned and run together: one model, one plan, one set of variables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context  # to be in eager mode inside of a graph has no public name
+
+from tensoropt.api.find.deferred import DeferredPlan
+from tensoropt.api.functions.held import hold, holder_of, unnoticed
+from tensoropt.api.functions.traced_model import Trace, TracedModel
+from tensoropt.api.session.finding import find_strategy
+from tensoropt.api.session.job import Job, current_job, job_beside
+from tensoropt.api.session.runtime import build_execution_graph
+from tensoropt.errors import CollectiveError, PlanError
+from tensoropt.exec.engines.guard import DifferenceError
+from tensoropt.exec.program.feeding import checksum
+from tensoropt.graph.spec import TensorId
+from tensoropt.plan.plan import Plan
+
+__all__ = ["Program"]
+
+# Whole batches of one shape are compared over ranks so many times, and then once in so many.
+_FIRST_COMPARED, _COMPARED_EVERY = 10, 100
+_NOT_HERE = ("profiling", "mini_parallelism")
+
+
+class Program:
+    """Runs traces by a plan that is searched for the first of them.
+
+    Traces that are added later take their splits from the plan, as operators do that a script makes later. Variables
+    begin with the values that rank 0 has of them.
+    """
+
+    def __init__(self, named: Callable[[Any], str | None] = lambda variable: None) -> None:
+        """Begins with no trace.
+
+        Args:
+            named: the name that a variable is to have in plans and messages, or None.
+        """
+        if current_job().comm is None:
+            current_job().start(None, False)
+        self._traced = TracedModel(named)
+        self._traced.model.values = self._value
+        with job_beside() as job:
+            self._job: Job = job
+        self._plan: Any = None
+        self._shared: set[str] = set()  # variables that begin with rank 0's values
+        self._stale: set[str] = set()  # variables whose value here is older than the script's
+        self._ahead: set[str] = set()  # those whose value here is newer
+        self._names: dict[int, str] = {}
+        self._runs: dict[Any, int] = {}  # with whole batches, by shapes
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan, once it is made."""
+        given = self._plan
+        return given.plan if isinstance(given, DeferredPlan) else given
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a plan was asked for; it may wait for the first run."""
+        return self._plan is not None
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+        return self._job.rank
+
+    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+        """Traces a function of tensors; collective. See :meth:`TracedModel.trace`."""
+        with job_beside(self._job) as job, job.step(f"tracing {name}"):
+            trace = self._traced.trace(function, specs, name, autograph=autograph)
+        for variable in trace.variables:
+            self._names[id(self._traced.variables[variable])] = variable
+        self._take(trace.variables)
+        self._share([variable for variable in trace.variables if variable not in self._shared])
+        return trace
+
+    def search(
+        self, option: Any = "mini_time", *, collectives: str = "auto", config: Any = None, **arguments: Any
+    ) -> None:
+        """Searches a plan for what was traced, and builds it; collective.
+
+        Args:
+            option: see :func:`tensoropt.find_strategy`.
+            collectives: see :func:`tensoropt.build_execution_graph`.
+            config: see there.
+            arguments: others of ``find_strategy``.
+
+        Raises:
+            PlanError: an option that gives no plan for all ranks.
+            TensorOptError: what those raise.
+        """
+        if option in _NOT_HERE:
+            raise PlanError(
+                f"option={option!r}: is not for functions and Keras models, whose ranks all go on. Choose a plan for "
+                "all ranks, such as 'mini_time'."
+            )
+        with self._entered():
+            plan = find_strategy(option, **arguments)
+            build_execution_graph(plan=plan, collectives=collectives, config=config)
+        self._plan = plan
+
+    def run(self, trace: Trace, arguments: Sequence[Any], *, whole: bool = False) -> Any:
+        """Runs a trace on all ranks; collective.
+
+        Args:
+            trace: of this program's.
+            arguments: an array for each of its inputs: the whole batch, or this rank's share.
+            whole: whether it is always the whole batch, which is compared in the first runs and then now and then.
+
+        Returns:
+            What the function returns, of whole values.
+
+        Raises:
+            CollectiveError: on all ranks, if whole batches differ.
+        """
+        if whole:
+            self._compare(trace, arguments)
+        self._take(trace.variables)
+        with self._entered() as job:
+            self._give(job, trace.variables)
+            feeds = dict(zip(trace.inputs, arguments, strict=True))
+            _, *values = job.run([trace.target, *trace.outputs], feeds)
+            if job.executor is not None:
+                self._stale -= job.executor.variables.keys()  # a build takes the values that there are
+        self._ahead |= set(trace.written)
+        return trace.pack([tf.convert_to_tensor(value) for value in values])
+
+    def _compare(self, trace: Trace, arguments: Sequence[Any]) -> None:
+        guard, shapes = self._job.guard, (trace.target, *(np.shape(value) for value in arguments))
+        self._runs[shapes] = count = self._runs.get(shapes, 0) + 1
+        if guard is None or self._job.size == 1 or (count > _FIRST_COMPARED and count % _COMPARED_EVERY):
+            return
+        sums = {name: checksum(np.asarray(value)) for name, value in zip(trace.inputs, arguments, strict=True)}
+        try:
+            guard.meet(f"a batch for {shapes}", shared=sums)
+        except DifferenceError as error:
+            raise CollectiveError(
+                f"{', '.join(error.differing)}: every rank must have the same whole batch, and they differ. Seed what "
+                "shuffles or draws the data alike on all ranks (keras.utils.set_random_seed before the data are made)."
+            ) from error
+
+    def sync(self) -> None:
+        """Gives the script's variables the values that they have here; collective."""
+        for name in sorted(self._ahead):
+            self._fetch(name)
+
+    def asked(self, variable: Any) -> None:
+        """Brings a variable's value to the script, which may also change it."""
+        name = self._names.get(id(variable))
+        if name is None:
+            return
+        if name in self._ahead:
+            self._fetch(name)
+        self._stale.add(name)
+
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[Job]:
+        with job_beside(self._job) as job, self._traced.model.graph.as_default():
+            yield job
+
+    def _fetch(self, name: str) -> None:
+        with self._entered() as job:
+            (value,) = job.require_executor(f"reading variable '{name}'").run([TensorId(name)])
+        self._set(name, value)
+        self._ahead.discard(name)
+
+    def _set(self, name: str, value: Any) -> None:
+        with context.eager_mode(), unnoticed():
+            self._traced.variables[name].assign(value)
+
+    def _value(self, name: str) -> np.ndarray:
+        with context.eager_mode(), unnoticed():
+            return np.asarray(self._traced.variables[name].numpy())
+
+    def _take(self, names: Collection[str]) -> None:
+        """Makes this the holder of variables; collective, if others have newer values of them."""
+        for name in names:
+            variable = self._traced.variables[name]
+            before = holder_of(variable)
+            if before is self:
+                continue
+            if before is not None:
+                before.asked(variable)
+            hold(variable, self)
+            self._stale.add(name)
+
+    def _share(self, names: Sequence[str]) -> None:
+        """Gives variables the values that rank 0 has of them; collective."""
+        self._shared |= set(names)
+        job = self._job
+        if job.guard is None or job.size == 1 or not names:
+            return
+        job.guard.meet(f"sharing the values of {', '.join(names)}")
+        for name in names:
+            value = job.comm.bcast(self._value(name) if job.rank == 0 else None, root=0)
+            if job.rank:
+                self._set(name, value)
+
+    def _give(self, job: Job, names: Collection[str]) -> None:
+        """Brings values that the script may have changed to the devices."""
+        if job.executor is None:
+            return
+        missing = [name for name in names if name not in job.executor.variables]
+        if missing:
+            job.initialize(missing)
+            self._stale -= set(missing)
+        there = sorted(self._stale & job.executor.variables.keys())
+        if there:
+            job.executor.set_variables(self._value, there)
+            self._stale -= set(there)

@@ -1,0 +1,228 @@
+"""Gradient tapes in a function that is traced: their gradients are noted, as those of ``tensoropt.gradients`` are.
+
+A tape records what is computed while it is entered, and takes all else for constant. In a graph that is what operations
+were made meanwhile; tensors that these read from outside are given to TensorFlow as such constants.
+
+What of TensorFlow is replaced for the time of a trace, and by whose private names, stands here alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.mirror.gradients import differentiate, loss_scalars
+from tensoropt.api.mirror.model import GradientCall
+from tensoropt.errors import GraphError
+
+__all__ = ["Noted", "noting_gradients"]
+
+_NAME = "gradients"
+_PATCHED = ("gradient", "jacobian", "batch_jacobian", "watch", "reset", "_push_tape", "_pop_tape")
+_lock = threading.RLock()  # of the class, which all threads share
+_active = threading.local()
+
+
+@dataclass
+class _Recorded:
+    """What a tape has recorded: spans of operations of one graph, by their numbers, and what it was told to watch."""
+
+    graph: Any
+    spans: list[list[int]] = field(default_factory=list)
+    watched: set[int] = field(default_factory=set)  # of tensors
+    kept: list[Any] = field(default_factory=list)  # so that no other object gets their number
+
+    def operations(self) -> set[Any]:
+        made = self.graph.get_operations()
+        return {op for begin, *end in self.spans for op in made[begin : end[0] if end else None]}
+
+
+class Noted:
+    """The differentiations that tapes have made, by graph."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[Any, list[GradientCall]]] = {}
+
+    def add(self, graph: Any, call: GradientCall) -> None:
+        """Notes one."""
+        self._calls.setdefault(id(graph), (graph, []))[1].append(call)
+
+    def of(self, graph: Any) -> list[GradientCall]:
+        """Those in a graph, in the order of the calls."""
+        return self._calls.get(id(graph), (graph, []))[1]
+
+
+@contextlib.contextmanager
+def noting_gradients() -> Iterator[Noted]:
+    """While this lasts, tapes of this thread note their gradients in functions that are traced.
+
+    Those in other threads, and in eager code, are as always.
+    """
+    noted = Noted()
+    tape = tf.GradientTape
+    with _lock:
+        own = {name: getattr(tape, name) for name in _PATCHED}
+        before = getattr(_active, "noted", None)
+        _active.noted = noted
+        for name, made in _replacements(own).items():
+            setattr(tape, name, made)
+        try:
+            yield noted
+        finally:
+            _active.noted = before
+            for name, original in own.items():
+                setattr(tape, name, original)
+
+
+def _graph() -> Any:
+    """The graph of the function that is traced, if gradients are noted there."""
+    if getattr(_active, "noted", None) is None or tf.executing_eagerly():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    return graph if graph.building_function else None
+
+
+def _replacements(own: dict[str, Any]) -> dict[str, Any]:
+    def push(tape: Any) -> None:
+        own["_push_tape"](tape)
+        graph = _graph()
+        if graph is not None:
+            recorded = tape.__dict__.setdefault("_tensoropt_recorded", _Recorded(graph))
+            recorded.spans.append([len(recorded.graph.get_operations())])
+
+    def pop(tape: Any) -> None:
+        own["_pop_tape"](tape)
+        recorded = getattr(tape, "_tensoropt_recorded", None)
+        if recorded is not None and recorded.spans and len(recorded.spans[-1]) == 1:
+            recorded.spans[-1].append(len(recorded.graph.get_operations()))
+
+    def reset(tape: Any) -> None:
+        tape.__dict__.pop("_tensoropt_recorded", None)
+        own["reset"](tape)
+
+    def watch(tape: Any, tensor: Any) -> None:
+        own["watch"](tape, tensor)
+        recorded = getattr(tape, "_tensoropt_recorded", None)
+        if recorded is not None:
+            for each in tf.nest.flatten(tensor):
+                handle = _handle(each)
+                recorded.watched.add(id(each if handle is None else handle))
+                recorded.kept.append(each)
+
+    def gradient(
+        tape: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        graph = _graph()
+        if graph is None or tape._tape is None:
+            return own["gradient"](tape, target, sources, output_gradients, unconnected_gradients)
+        if tape._recording and not tape._persistent:
+            tape._pop_tape()
+        recorded = getattr(tape, "_tensoropt_recorded", None)
+        if recorded is None or recorded.graph is not graph:
+            raise GraphError(
+                "GradientTape.gradient: it is called in another function, loop or branch than the one that entered the "
+                "tape. Call it where the tape is entered."
+            )
+        if getattr(graph.outer_graph, "building_function", False):
+            raise GraphError(
+                f"GradientTape.gradient: it is called in '{graph.name}', a function, loop or branch inside of the one "
+                "that is traced, where devices cannot make gradients of their own. Call it in the step itself: leave "
+                "@tf.function out of the functions that the step calls, and write tapes around loops, not into them."
+            )
+        flat = tf.nest.flatten(sources)
+        weights = tf.nest.flatten(output_gradients) if output_gradients is not None else []
+        found = _gradients(graph, tape, recorded, tf.nest.flatten(target), flat, weights)
+        if tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO:
+            found = [tf.zeros_like(x) if each is None else each for x, each in zip(flat, found, strict=True)]
+        if not tape._persistent:
+            tape._watched_variables = tape._tape.watched_variables()
+            tape._tape = None
+        return tf.nest.pack_sequence_as(sources, found)
+
+    def refused(name: str) -> Any:
+        def jacobian(tape: Any, *args: Any, **kwargs: Any) -> Any:
+            if _graph() is None:
+                return own[name](tape, *args, **kwargs)
+            raise GraphError(
+                f"GradientTape.{name}: it is not supported in a step that is planned. Call gradient for each of the "
+                "elements that are wanted."
+            )
+
+        return jacobian
+
+    return {
+        "gradient": gradient,
+        "jacobian": refused("jacobian"),
+        "batch_jacobian": refused("batch_jacobian"),
+        "watch": watch,
+        "reset": reset,
+        "_push_tape": push,
+        "_pop_tape": pop,
+    }
+
+
+def _gradients(
+    graph: Any, tape: Any, recorded: _Recorded, targets: list[Any], sources: list[Any], weights: list[Any]
+) -> list[Any]:
+    """The gradients of what a tape has recorded, noted; None for each source that no target depends on."""
+    inside = recorded.operations()
+    pairs = [(y, weights[place] if place < len(weights) else None) for place, y in enumerate(targets)]
+    pairs = [(y, weight) for y, weight in pairs if getattr(y, "graph", None) is graph and y.op in inside]
+    places = [place for place, source in enumerate(sources) if _is_recorded(tape, recorded, source, inside)]
+    found: list[Any] = [None] * len(sources)
+    if not pairs or not places:
+        return found
+    stopped = {
+        tensor.name: tensor
+        for op in inside
+        for tensor in op.inputs
+        if tensor.op not in inside and tensor.op.inputs and (tensor.dtype.is_floating or tensor.dtype.is_complex)
+    }
+    captured = {id(outer): inner for outer, inner in graph.captures}
+    asked = [_variable(sources[place]) for place in places]
+    handles = [_handle(source) for source in asked]
+    belongs = [
+        source.name if handle is None else captured[id(handle)].op.name
+        for source, handle in zip(asked, handles, strict=True)
+    ]
+    with tf.name_scope(_NAME) as scope:
+        losses = loss_scalars([y for y, _ in pairs], [weight for _, weight in pairs])
+        # In the order in which they were made, which is that of all processes.
+        constants = [stopped[name] for name in sorted(stopped)]
+        made, call = differentiate(losses, asked, belongs, constants, scope)
+    if call is not None:
+        _active.noted.add(graph, call)
+    for place, each in zip(places, made, strict=True):
+        found[place] = each
+    return found
+
+
+def _is_recorded(tape: Any, recorded: _Recorded, source: Any, inside: set[Any]) -> bool:
+    """Whether a tape knows a source: a variable that it watches and that was read, or a tensor."""
+    handle = _handle(source)
+    if handle is None:
+        return getattr(source, "graph", None) is recorded.graph and (
+            id(source) in recorded.watched or source.op in inside
+        )
+    if not any(outer is handle for outer, _ in recorded.graph.captures):
+        return False
+    return (tape._watch_accessed_variables and _variable(source).trainable) or id(handle) in recorded.watched
+
+
+def _handle(source: Any) -> Any:
+    return getattr(source, "handle", None)
+
+
+def _variable(source: Any) -> Any:
+    """TensorFlow's variable of a variable; Keras has its own around them."""
+    value = getattr(source, "value", None)
+    return value if isinstance(value, tf.Variable) and not isinstance(source, tf.Variable) else source

@@ -1,0 +1,267 @@
+"""Functions that TensorFlow has traced, as parts of one model: the importer's second door.
+
+A trace is a graph of its own, with placeholders for arguments and for what it captures. Here it becomes operations of
+a model's graph: those of captured variables are variables there, one for each, however many traces capture it. All else
+(calls of functions, loops, sizes that are open) the importer takes as it takes the graphs of scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
+from tensoropt.api.frontend.rewriting.rewriter import function_attrs, order
+from tensoropt.api.functions.held import handle_of
+from tensoropt.api.functions.tapes import noting_gradients
+from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
+from tensoropt.errors import GraphError
+
+__all__ = ["Trace", "TracedModel"]
+
+_LEFT_OUT_ATTRS = ("_class", "_output_shapes", "_user_specified_name", "_XlaMustCompile", "_noinline")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A function in a model's graph.
+
+    Attributes:
+        inputs: names of the placeholders of its arguments.
+        outputs: names of the tensors that it gives.
+        target: name of the operation that has all its effects.
+        pack: makes what the function returns of the values of its outputs.
+        variables: names of the variables that it captures.
+        written: names of those that it writes.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    target: str
+    pack: Callable[[Sequence[Any]], Any]
+    variables: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+class TracedModel:
+    """A model whose graph is made of traces.
+
+    Attributes:
+        model: the model.
+        variables: TensorFlow's variables behind its own, by name.
+    """
+
+    def __init__(self, named: Callable[[Any], str | None] = lambda variable: None) -> None:
+        """Begins with no trace.
+
+        Args:
+            named: the name that a variable is to have here, or None.
+        """
+        self.model: Model = begin_aside()
+        self.variables: dict[str, Any] = {}
+        self._named = named
+        self._names: dict[int, str] = {}  # by the variable's handle
+        self._prefixes: set[str] = set()
+        self._sources: list[Any] = []  # what was traced, which operations do not keep alive
+
+    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+        """Traces a function of tensors, and adds it.
+
+        Args:
+            function: what is traced. It takes a tensor for each spec.
+            specs: ``tf.TensorSpec`` of its arguments.
+            name: what names of its operations begin with.
+            autograph: whether Python's branches and loops over tensors become TensorFlow's.
+
+        Raises:
+            GraphError: it cannot be taken into a model's graph; naming what, and why.
+        """
+        if not tf.executing_eagerly():
+            raise GraphError(
+                f"{name}: is traced inside of a graph. Call it in eager code, which is TensorFlow 2's default."
+            )
+        with noting_gradients() as noted:
+            traced = tf.function(function, autograph=autograph, jit_compile=False)
+            concrete = traced.get_concrete_function(*specs)
+        return self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
+
+    def _free(self, name: str) -> str:
+        base = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", name).lstrip("_") or "step"
+        free, number = base, 0
+        while free in self._prefixes:
+            number += 1
+            free = f"{base}_{number}"
+        self._prefixes.add(free)
+        return free
+
+    def _add(self, concrete: Any, calls: Sequence[GradientCall], count: int, prefix: str) -> Trace:
+        source, graph = concrete.graph, self.model.graph
+        if source.deferred_internal_captures:
+            raise GraphError(f"{prefix}: captures tensors that are given when it is called. Give them as arguments.")
+        variables = {id(handle_of(variable)): variable for variable in source.variables}
+        copy = _Copy(self.model, prefix, source)
+        self._sources.append(concrete)
+        captured, handles = [], []
+        for outer, inner in list(source.captures):
+            if inner.dtype == tf.resource:
+                variable = variables.get(id(outer))
+                if variable is None:
+                    raise GraphError(
+                        f"{prefix}: takes '{inner.op.name}', which is no variable, such as a table or an iterator. "
+                        "Read it outside, and give what it gives as an argument."
+                    )
+                name, handle = self._variable(variable, inner, prefix)
+                captured.append(name)
+                handles.append(inner)
+                copy.put(inner, outer, handle)
+            elif isinstance(outer, tf.Tensor) and hasattr(outer, "numpy") and inner.dtype != tf.variant:
+                with graph.as_default(), tf.control_dependencies(None):
+                    copy.put(inner, outer, tf.constant(outer.numpy(), name=f"{prefix}/{inner.op.name}"))
+            else:
+                raise GraphError(
+                    f"{prefix}: takes '{inner.op.name}', a {inner.dtype.name} tensor from outside. Give it as an "
+                    "argument."
+                )
+        copy.run()
+        inside = frozenset().union(*(call.inside for call in calls))
+        for call in calls:
+            self.model.add_gradient_call(copy.renamed(call))
+        effects = [
+            copy.operation(op)
+            for op in order(source.control_outputs)
+            if op in set(source.control_outputs) and has_effect(op) and op.name not in inside
+        ]
+        with graph.as_default():
+            target = tf.group(*effects, name=f"{prefix}/effects")
+            outputs = [
+                tf.identity(copy.tensor(x), name=f"{prefix}/output_{place}") for place, x in enumerate(source.outputs)
+            ]
+        return Trace(
+            tuple(copy.tensor(x).op.name for x in concrete.inputs[:count]),
+            tuple(x.name for x in outputs),
+            target.name,
+            concrete.function_type.pack_output,
+            tuple(captured),
+            tuple(name for name, inner in zip(captured, handles, strict=True) if _is_written(inner, inside)),
+        )
+
+    def _variable(self, variable: Any, inner: Any, prefix: str) -> tuple[str, Any]:
+        graph = self.model.graph
+        known = self._names.get(id(handle_of(variable)))
+        if known is not None:
+            return known, graph.get_tensor_by_name(f"{known}:0")
+        wanted = self._named(variable) or _described(variable, inner)
+        name = graph.unique_name(re.sub(r"[^A-Za-z0-9_.\\/-]", "_", wanted).lstrip("_/-\\") or "variable")
+        attrs = {
+            "dtype": tf.compat.v1.AttrValue(type=variable.dtype.as_datatype_enum),
+            "shape": tf.compat.v1.AttrValue(shape=variable.shape.as_proto()),
+            "shared_name": tf.compat.v1.AttrValue(s=name.encode()),
+        }
+        made = graph._create_op_internal(HANDLE, [], [tf.resource], name=f"{name}/", attrs=attrs)
+        self._names[id(handle_of(variable))] = name
+        self.variables[name] = variable
+        return name, made.outputs[0]
+
+
+def _is_written(handle: Any, inside: Collection[str]) -> bool:
+    """Whether anything may write a captured variable: what does more than to read it."""
+    return any(has_effect(op) and op.name not in inside for op in handle.consumers())
+
+
+def _described(variable: Any, inner: Any) -> str:
+    """A name for a variable: its own or, as Keras names a layer's variables alike, with the layer that reads it."""
+    own = str(variable.name).split(":")[0]
+    if "/" in own:
+        return own
+    reads = [op.name for op in inner.consumers() if is_plain_read(op, {})]
+    scope = reads[0].split("/")[:-2] if reads else []
+    return "/".join([*scope, own])
+
+
+class _Copy:
+    """Makes the operations of a trace again in another graph, under a prefix."""
+
+    def __init__(self, model: Model, prefix: str, source: Any) -> None:
+        self._model, self._graph, self._prefix, self._source = model, model.graph, prefix, source
+        self._tensors: dict[str, Any] = {}
+        self._operations: dict[str, Any] = {}
+
+    def put(self, inner: Any, outer: Any, stand_in: Any) -> None:
+        """Has a tensor stand for a captured one."""
+        self._tensors[inner.name] = stand_in
+        self._operations[inner.op.name] = stand_in.op
+        self._model.copies |= dict.fromkeys((tensor_key(inner), tensor_key(outer)), stand_in.name)
+
+    def tensor(self, tensor: Any) -> Any:
+        """What stands for a tensor of the trace."""
+        return self._tensors[tensor.name]
+
+    def operation(self, op: Any) -> Any:
+        """What stands for an operation of the trace."""
+        return self._operations[op.name]
+
+    def run(self) -> None:
+        """Makes all operations that are not there yet, each after what it reads."""
+        place = {op: number for number, op in enumerate(self._source.get_operations())}
+        for op in order(self._source.get_operations()):
+            if op.name not in self._operations:
+                self._make(op, sorted(op.control_inputs, key=place.__getitem__))
+
+    def _make(self, op: Any, controls: Sequence[Any]) -> None:
+        attrs = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
+        for attr in function_attrs(op):
+            value = attrs[attr]
+            for name in [value.func.name] if value.HasField("func") else [each.name for each in value.list.func]:
+                self._graph._add_function_recursive(_defined(self._source, name))
+        inputs = [self._tensors[x.name] for x in op.inputs]
+        name = f"{self._prefix}/{op.name}"
+        made = self._graph._create_op_internal(
+            op.type, inputs, [x.dtype for x in op.outputs], name=f"{name}/", attrs=attrs
+        )
+        if controls:
+            made._add_control_inputs([self._operations[each.name] for each in controls])
+        for new, old in zip(made.outputs, op.outputs, strict=True):
+            if not new.shape.is_fully_defined() and new.shape.is_compatible_with(old.shape):
+                new.set_shape(old.shape)
+            self._tensors[old.name] = new
+            self._model.copies[tensor_key(old)] = new.name
+        self._operations[op.name] = made
+        self._model.origins[name] = op
+
+    def renamed(self, call: GradientCall) -> GradientCall:
+        """A differentiation by the names that its tensors have here."""
+        outputs = tuple(
+            replace(
+                output,
+                name=self._named_gradient(output.name, output.source),
+                source=self._named(output.source) if ":" in output.source else self._operations[output.source].name,
+                values=self._named(output.values),
+                indices=None if output.indices is None else self._named(output.indices),
+            )
+            for output in call.outputs
+        )
+        return GradientCall(
+            tuple(map(self._named, call.losses)),
+            outputs,
+            tuple(map(self._named, call.stopped)),
+            frozenset(self._operations[name].name for name in call.inside),
+        )
+
+    def _named_gradient(self, name: str, source: str) -> str:
+        """The name of a gradient, which ends in that of what it belongs to."""
+        ending = source.split(":")[0]
+        own = ending if ":" in source else self._operations[source].name
+        return f"{self._prefix}/{name.removesuffix(ending)}{own}"
+
+    def _named(self, tensor: str) -> str:
+        return str(self._tensors[tensor].name)
+
+
+def _defined(graph: Any, name: str) -> Any:
+    while graph._get_function(name) is None:
+        graph = graph.outer_graph
+    return graph._get_function(name)

@@ -1,0 +1,1 @@
+"""Keras models whose ``fit`` runs on all ranks by a plan."""

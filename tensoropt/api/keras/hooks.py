@@ -1,0 +1,156 @@
+"""What of Keras is private and used here: nothing else of this package knows any of it.
+
+Tested with Keras 3.15. Keras's trainer calls ``make_train_function`` and its likes, which give a function of an
+iterator that takes a step, and keep it as ``train_function``. A model's own ones are put in their place, on the one
+model.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+__all__ = [
+    "KINDS",
+    "check_model",
+    "compiled_as",
+    "is_seeded",
+    "model_of_keras",
+    "replace_steps",
+    "replace_trainer",
+    "step_of",
+    "write_on_one_rank",
+]
+
+KINDS = ("train", "test", "predict")
+_QUIET = ("fit", "evaluate", "predict")
+# Callbacks that write files, by the attribute that says where; ranks but the first leave them out.
+_WRITING = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
+
+
+def model_of_keras(model: Any) -> bool:
+    """Whether something is a model of Keras 3 on TensorFlow."""
+    import keras
+
+    return isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow"
+
+
+def check_model(model: Any) -> str | None:
+    """What keeps a model from being parallelized, if anything does, with the remedy."""
+    if not model.compiled:
+        return "it is not compiled. Call compile first"
+    if model.run_eagerly:
+        return "it runs eagerly, step by step. Compile it with run_eagerly=False"
+    if not isinstance(model.distribute_strategy, type(tf.distribute.get_strategy())):
+        return "it was made under a strategy of tf.distribute. Make it without"
+    return None
+
+
+def compiled_as(model: Any) -> tuple[Any, ...]:
+    """What ``compile`` and ``trainable`` have made of a model: another one has other steps."""
+    trainable = tuple(id(variable) for variable in model.trainable_variables)
+    return model.optimizer, model._compile_loss, model._compile_metrics, trainable
+
+
+def is_seeded() -> bool:
+    """Whether the script has set TensorFlow's seed, by which Keras shuffles arrays."""
+    return context.global_seed() is not None
+
+
+def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
+    """A model's step of one batch, which a subclass may have overridden."""
+    step: Callable[[Any], Any] = getattr(model, f"{kind}_step")
+    return step
+
+
+def replace_steps(model: Any, run: Callable[[str, Any], Any]) -> None:
+    """Has a model's trainer take its steps by ``run(kind, batch)``."""
+
+    def made(kind: str) -> Callable[..., Any]:
+        def take(batches: Iterable[Any]) -> Any:
+            outputs = None
+            for _, batch in zip(range(model.steps_per_execution), batches, strict=False):
+                outputs = run(kind, batch)
+            if outputs is None:
+                raise StopIteration
+            return outputs
+
+        def predict(batches: Sequence[Any]) -> Any:
+            outputs = [run(kind, batch) for batch in batches]
+            return (
+                outputs[0] if len(outputs) == 1 else tf.nest.map_structure(lambda *each: tf.concat(each, 0), *outputs)
+            )
+
+        function = predict if kind == "predict" else take
+
+        def make(force: bool = False) -> Any:
+            setattr(model, f"{kind}_function", function)
+            return function
+
+        return make
+
+    for kind in KINDS:
+        setattr(model, f"make_{kind}_function", made(kind))
+        setattr(model, f"{kind}_function", None)
+
+
+def replace_trainer(model: Any, rank: int, sync: Callable[[], None]) -> None:
+    """Has ``fit`` and its likes speak and write on rank 0 alone, and end with trained values everywhere.
+
+    Args:
+        model: the model.
+        rank: this process's.
+        sync: gives all variables their values; collective.
+    """
+
+    def wrap(name: str) -> Callable[..., Any]:
+        original = getattr(model, name)
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Validation in fit has the callbacks that fit has made.
+            bound = signature.bind(*args, **kwargs)
+            given = bound.arguments.get("callbacks")
+            if not hasattr(given, "callbacks"):
+                if rank:
+                    bound.arguments["verbose"] = 0
+                bound.arguments["callbacks"] = write_on_one_rank(given, rank, sync)
+            return original(*bound.args, **bound.kwargs)
+
+        return call
+
+    for name in _QUIET:
+        setattr(model, name, wrap(name))
+
+
+def write_on_one_rank(callbacks: Any, rank: int, sync: Callable[[], None]) -> list[Any]:
+    """Callbacks of which those that write files act on rank 0 alone, when all ranks have brought the values there."""
+    import keras
+
+    class Bring(keras.callbacks.Callback):
+        """Brings trained values to the script's variables before other callbacks read them."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            sync()
+
+        def on_train_end(self, logs: Any = None) -> None:
+            sync()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if by_batch:
+                sync()
+
+    given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    writing = tuple(getattr(keras.callbacks, name) for name in _WRITING)
+    by_batch = any(isinstance(each, writing) and getattr(each, "save_freq", "epoch") != "epoch" for each in given)
+    kept = [each for each in given if not rank or not isinstance(each, writing)]
+    for each in kept:
+        if rank and getattr(each, "verbose", 0):
+            each.verbose = 0
+    return [Bring(), *kept]

@@ -1,0 +1,78 @@
+"""The programs behind a parallel Keras model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.functions.function import Function
+from tensoropt.api.functions.program import Program
+from tensoropt.api.keras import hooks
+from tensoropt.api.session.job import current_job
+
+__all__ = ["Parallel"]
+
+_TRAIN = "train"
+
+
+class Parallel:
+    """Takes a model's steps by programs: one that trains, and evaluates beside; before there is a plan for training,
+    another one that only evaluates or predicts.
+    """
+
+    def __init__(self, model: Any, option: Any, arguments: Mapping[str, Any]) -> None:
+        """Takes the arguments of :func:`parallelize`; collective."""
+        job = current_job()
+        if job.comm is None:
+            job.start(None, False)
+        self._model = model
+        self._option, self._arguments = option, dict(arguments)
+        self._compiled: Any = None
+        self._programs: dict[bool, Program] = {}  # by whether it trains
+        self._functions: dict[tuple[str, bool], Function] = {}
+        self.rank, self.size = job.rank, job.size
+        drawn = job.on_rank_0("drawing a seed", lambda: tf.random.uniform([], 1, 2**31 - 1, tf.int32).numpy().item())
+        if not hooks.is_seeded() and self.size > 1:
+            tf.random.set_seed(drawn)  # by which all ranks shuffle alike
+
+    def step(self, kind: str, batch: Any) -> Any:
+        """One step of the model; collective.
+
+        Args:
+            kind: which one, such as ``train``.
+            batch: the whole batch, the same on all ranks.
+        """
+        compiled = hooks.compiled_as(self._model)
+        if self._compiled is not None and not _same(compiled, self._compiled):
+            self._programs, self._functions = {}, {}
+        trains = kind == _TRAIN or True in self._programs
+        result = self._function(kind, trains).run_whole(batch)
+        self._compiled = hooks.compiled_as(self._model)  # the first batch may have built it
+        if trains:
+            self._model.tensoropt_plan = self._programs[True].plan
+        return result
+
+    def sync(self) -> None:
+        """Gives the model's variables the values that training has given them; collective."""
+        for program in self._programs.values():
+            program.sync()
+
+    def _function(self, kind: str, trains: bool) -> Function:
+        if (kind, trains) not in self._functions:
+            if trains not in self._programs:
+                self._programs[trains] = Program()
+            made = Function(hooks.step_of(self._model, kind), None, False, self._programs[trains], kind)
+            made.asks(self._option if trains or self._is_name() else "mini_time", {**self._arguments, "feed": "global"})
+            self._functions[kind, trains] = made
+        return self._functions[kind, trains]
+
+    def _is_name(self) -> bool:
+        """Whether the option may be for any program, not a plan of the one that trains."""
+        option = self._option
+        return isinstance(option, str) and not option.endswith(".json") and "/" not in option
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return all(a is b or (isinstance(a, tuple) and a == b) for a, b in zip(one, other, strict=True))

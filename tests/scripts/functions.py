@@ -1,0 +1,249 @@
+"""Steps of custom loops by ``tensoropt.function``, beside ``tf.function`` in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tensoropt
+from tensoropt.errors import GraphError, SessionError
+from tests.scripts.cases import case
+
+_Made = Callable[[], tuple[Callable[..., Any], list[Any]]]
+
+
+def _arrays(*sizes: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.default_rng(5)
+    return [(random.normal(size=(n, 6)).astype(np.float32), random.integers(0, 4, n).astype(np.int32)) for n in sizes]
+
+
+def _weights(*shapes: tuple[int, ...]) -> list[Any]:
+    random = np.random.default_rng(1)
+    return [tf.Variable(random.normal(size=shape).astype(np.float32), name=f"w{i}") for i, shape in enumerate(shapes)]
+
+
+def _same(made: Any, expected: Any) -> None:
+    for one, other in zip(tf.nest.flatten(made), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=2e-6)
+
+
+def _compare(make: _Made, sizes: tuple[int, ...] = (8, 8, 8), **options: Any) -> Any:
+    plain, expected = make()
+    step, found = make()
+    alone, ours = tf.function(plain), tensoropt.function(step, **options)
+    for x, y in _arrays(*sizes):
+        _same(ours(x, y), alone(x, y))
+    _same(found, expected)
+    return ours
+
+
+def _loss(w: Any, v: Any, x: Any, y: Any) -> Any:
+    logits = tf.matmul(tf.nn.relu(tf.matmul(x, w)), v)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+
+def _descent() -> tuple[Callable[..., Any], list[Any]]:
+    w, v = _weights((6, 8), (8, 4))
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = _loss(w, v, x, y)
+        gradients, norm = tf.clip_by_global_norm(tape.gradient(loss, [w, v]), 0.5)
+        for variable, gradient in zip((w, v), gradients, strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"loss": loss, "norm": norm}
+
+    return step, [w, v]
+
+
+@case
+def step_trains_as_tensorflow_alone_on_batches_of_any_size() -> None:
+    ours = _compare(_descent, (8, 8, 5, 8, 1))
+    assert ours.tensoropt_plan.mesh.size == tensoropt.world_size()
+
+
+@case
+def step_is_planned_before_it_is_called() -> None:
+    step, _ = _descent()
+    signature = [tf.TensorSpec([8, 6]), tf.TensorSpec([8], tf.int32)]
+    ours = tensoropt.function(step, input_signature=signature)
+    plan = ours.plan("mini_memory")
+    assert plan is not None and ours.tensoropt_plan is plan
+    expected, _ = _descent()
+    for x, y in _arrays(8, 8):
+        _same(ours(x, y=y), tf.function(expected)(x, y))
+    try:
+        ours.plan()
+    except SessionError as error:
+        assert "planned already" in str(error)
+    else:
+        raise AssertionError("a second plan was taken")
+
+
+@case
+def shares_are_fed_as_whole_batches_are() -> None:
+    step, found = _descent()
+    plain, expected = _descent()
+    ours = tensoropt.function(step)
+    rank, size = tensoropt.world_rank(), tensoropt.world_size()
+    for x, y in _arrays(8, 8):
+        here = slice(rank * 8 // size, (rank + 1) * 8 // size)
+        _same(ours(x[here], y[here]), tf.function(plain)(x, y))
+    _same(found, expected)
+
+
+@case
+def what_a_tape_does_not_record_is_constant() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            scale = tf.reduce_mean(w)  # made before the tape
+            with tf.GradientTape(persistent=True) as tape:
+                hidden = tf.matmul(x, w) * scale
+                with tape.stop_recording():
+                    norm = tf.reduce_sum(hidden**2)
+                loss = _loss(w, v, x, y) + tf.reduce_sum(hidden**2) / norm + tf.reduce_mean(hidden)
+            first = tape.gradient(loss, [w, v])
+            inner = tape.gradient(loss, hidden)
+            late = tape.gradient(tf.reduce_sum(loss * 2.0), w)
+            for variable, gradient in zip((w, v), first, strict=True):
+                variable.assign_sub(0.1 * gradient)
+            return loss, inner, late is None, tape.gradient(norm, w) is None
+
+        return step, [w, v]
+
+    _compare(make)
+
+
+@case
+def watched_variables_alone_have_gradients_where_a_tape_is_told() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(v)
+                loss = _loss(w, v, x, y)
+            of_w, of_v = tape.gradient(loss, [w, v])
+            v.assign_sub(0.1 * of_v)
+            return loss, of_w is None
+
+        return step, [w, v]
+
+    _compare(make)
+
+
+@case
+def tapes_in_tapes_give_gradients_of_gradients() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    score = tf.reduce_sum(tf.tanh(tf.matmul(tf.tanh(tf.matmul(x, w)), v)))
+                slope = tape.gradient(score, x)
+                loss = tf.reduce_mean((tf.norm(slope, axis=1) - 1.0) ** 2)
+            for variable, gradient in zip((w, v), outer.gradient(loss, [w, v]), strict=True):
+                variable.assign_sub(0.1 * gradient)
+            return loss
+
+        return step, [w, v]
+
+    _compare(make)
+
+
+@case
+def rows_stay_rows() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (table, w) = _weights((4, 6), (6, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = _loss(w, tf.eye(4), x + tf.gather(table, y), y)
+            rows, gradient = tape.gradient(loss, [table, w])
+            table.scatter_sub(tf.IndexedSlices(0.1 * rows.values, rows.indices))
+            w.assign_sub(0.1 * gradient)
+            return loss
+
+        return step, [table, w]
+
+    _compare(make)
+
+
+@case
+def python_branches_calls_and_custom_gradients_are_taken_in() -> None:
+    @tf.function
+    def squashed(x: Any) -> Any:
+        return tf.nn.silu(x) * 2.0
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+        count = tf.Variable(0)
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = _loss(w, v, squashed(x), y) + tf.reduce_mean(tf.nn.silu(tf.matmul(x, w)))
+            gradients = tape.gradient(loss, [w, v])
+            rate = tf.constant(0.1)
+            if count > 1:
+                rate = tf.constant(0.01)
+            for variable, gradient in zip((w, v), gradients, strict=True):
+                variable.assign_sub(rate * gradient)
+            count.assign_add(1)
+            return loss
+
+        return step, [w, v, count]
+
+    _compare(make, (8, 8, 8, 8))
+
+
+@case
+def variables_are_read_and_assigned_between_calls() -> None:
+    step, (w, v) = _descent()
+    ours = tensoropt.function(step)
+    plain, (a, b) = _descent()
+    alone = tf.function(plain)
+    for number, (x, y) in enumerate(_arrays(8, 8, 8, 8)):
+        _same(ours(x, y), alone(x, y))
+        if number == 1:
+            for one, other in ((w, a), (v, b)):
+                one.assign(one * 0.5)
+                other.assign(other * 0.5)
+        _same(tf.reduce_sum(w), tf.reduce_sum(a))
+    _same([w, v], [a, b])
+
+
+@case
+def functions_share_variables() -> None:
+    step, (w, v) = _descent()
+    plain, (a, b) = _descent()
+    ours, alone = tensoropt.function(step), tf.function(plain)
+    evaluate = tensoropt.function(lambda x, y: _loss(w, v, x, y))
+    for x, y in _arrays(8, 8):
+        ours(x, y), alone(x, y)
+        _same(evaluate(x, y), _loss(a, b, x, y))
+
+
+@case
+def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
+    w, v = _weights((6, 8), (8, 4))
+
+    @tf.function
+    def inner(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = _loss(w, v, x, y)
+        return tape.gradient(loss, w)
+
+    ours = tensoropt.function(lambda x, y: inner(x, y))
+    try:
+        ours(*_arrays(8)[0])
+    except GraphError as error:
+        assert "leave @tf.function out" in str(error), error
+    else:
+        raise AssertionError("it was taken")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
 from tensoropt.api.find.deferred import DeferredPlan
 from tensoropt.api.find.planner import Planner
@@ -23,27 +21,23 @@ from tensoropt.api.frontend.imported_model import (
     import_model,
     storable_variables,
 )
-from tensoropt.api.frontend.pipelines import Pipelines
 from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.agreement import ValueDigests, agree_on_nodes
 from tensoropt.api.session.deferring import Deferral
-from tensoropt.api.session.fetches import nested_fetches
 from tensoropt.api.session.given import GivenValues
-from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_name
-from tensoropt.api.session.pipelines import Piped, PipelineSession
 from tensoropt.api.session.reference import InitialValues
+from tensoropt.api.session.runs import Runs
 from tensoropt.api.session.seeds import Seeds, resolve_seeds, with_seeds
 from tensoropt.api.session.session_config import merged_config
 from tensoropt.api.session.variants import Variants
 from tensoropt.cluster import Topology
 from tensoropt.errors import ClusterError, CollectiveError, PlanError, SessionError, TensorOptError
-from tensoropt.exec.engines.guard import EndedError, Guard, note_told
+from tensoropt.exec.engines.guard import Guard, note_told
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.checkpoint import set_state, state_of
 from tensoropt.exec.program.executor import Executor
-from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.spec import TensorId
 from tensoropt.logs import set_up_logging
 from tensoropt.measure.hardware import collect
@@ -78,15 +72,17 @@ class Job:
     remeasure: bool = False  # operators too, since init(refresh=True)
     config: Any = None  # of build_execution_graph
     session_config: Any = None  # of the script's last session that has one
-    _known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     _planner: Planner | None = None
-    _running: threading.Lock = field(default_factory=threading.Lock)
     deferral: Deferral | None = None  # of the plan, until the first training run
     variants: Variants | None = None
-    _pipelines: PipelineSession | None = None
+    _runs: Runs = field(init=False)
     _initial: list[InitialValues | GivenValues] = field(
         default_factory=list
     )  # of what the script has initialized since the build
+
+    def __post_init__(self) -> None:
+        """Makes what runs have in common."""
+        self._runs = Runs(self)
 
     @property
     def rank(self) -> int:
@@ -105,6 +101,11 @@ class Job:
             found = self._start(topology, refresh, what)
             came_to(str(found))
         return found
+
+    def start_once(self) -> None:
+        """Starts MPI and collects the hardware, if nobody did."""
+        if self.comm is None:
+            self.start(None, False)
 
     def _start(self, topology: Topology | None, refresh: bool, what: str) -> Topology:
         if self.comm is None:
@@ -241,8 +242,7 @@ class Job:
         Raises:
             SystemExit: on a surplus rank.
         """
-        if self.comm is None:
-            self.start(None, False)
+        self.start_once()
         self.deferral = None
         with stage("build", "build_execution_graph"):
             self._build(plan, imported, collectives, config)
@@ -254,15 +254,13 @@ class Job:
         Raises:
             EngineError: collectives that cannot be used here.
         """
-        if self.comm is None:
-            self.start(None, False)
+        self.start_once()
         with self.step("build_execution_graph"):
             check_collectives(collectives)
         self._close_executor()
         self.model = model_to_plan()
-        self._known.clear()
         self._forget_initial()
-        self._begin_pipelines(self.model.graph)
+        self._runs.begin(self.model.graph)
         self.deferral = Deferral(self, self.model, plan, collectives)
 
     def _close_executor(self) -> None:
@@ -286,8 +284,7 @@ class Job:
     def _use(self, executor: Executor, model: Model, imported: ImportedModel, seeds: Seeds) -> None:
         self.executor, self.model, self.seeds = executor, model, seeds
         self.variants = Variants(self, model, imported, executor)
-        self._known.clear()
-        self._begin_pipelines(model.graph)
+        self._runs.begin(model.graph)
         self._planner = None  # its tables are large, and training needs the memory
 
     def build_for_now(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
@@ -355,8 +352,7 @@ class Job:
         seeds: Seeds | None = None,
     ) -> tuple[Executor, Seeds]:
         """An executor whose variables have no values yet, and the seeds that it uses."""
-        if self.comm is None:
-            self.start(None, False)
+        self.start_once()
         with self.step("checking the plan"):
             check_collectives(collectives)
             check_device_count(plan, self.size)
@@ -369,7 +365,7 @@ class Job:
         self._agree_on(plan, imported)
         engine = make_engine(collectives, plan.mesh.shape)
         if seeds is None:
-            seeds = resolve_seeds(model.graph, self._draw_seed())
+            seeds = resolve_seeds(model.graph, self.draw_seed())
         executor = Executor(
             with_seeds(imported.graph, seeds),
             plan,
@@ -420,31 +416,20 @@ class Job:
         last = self._initial[-1]
         return {name: next((source for source in self._initial if source.has(name)), last) for name in names}
 
-    def _begin_pipelines(self, graph: Any) -> None:
-        """Makes the session of a graph's pipelines, if there is none; before the execution graph they run, too."""
-        if self._pipelines is not None and self._pipelines.graph is graph:
-            return
-        if self.comm is None:
-            self.start(None, False)
-        if self._pipelines is not None:
-            self._pipelines.close()
-        drawn = self.on_rank_0("drawing a seed", lambda: int.from_bytes(os.urandom(3), "big") + 1)
-        self._pipelines = PipelineSession(graph, drawn)
-
     def _forget_initial(self) -> None:
         for source in self._initial:
             source.close()
         self._initial.clear()
 
-    def _draw_seed(self) -> int:
-        drawn = int.from_bytes(os.urandom(3), "big") + 1 if self.rank == 0 else None
-        return int(self.comm.bcast(drawn, root=0))
+    def draw_seed(self) -> int:
+        """A random seed, the same on all ranks; collective."""
+        return self.on_rank_0("drawing a seed", lambda: int.from_bytes(os.urandom(3), "big") + 1)
 
     def more_seeds(self) -> Seeds:
         """The job's seeds, with those of random operators that the script has made since; collective."""
         base = next((seed for seed, _ in self.seeds.values()), None)
         graph = (self.model or model_to_plan()).graph
-        found = resolve_seeds(graph, self._draw_seed() if base is None else base)
+        found = resolve_seeds(graph, self.draw_seed() if base is None else base)
         self.seeds = {**found, **self.seeds}
         return self.seeds
 
@@ -530,7 +515,7 @@ class Job:
             SessionError: with several ranks, if another thread is in a run.
         """
         with self.turn("run"):
-            return self._run(fetches, feed_dict, graph, options, run_metadata)
+            return self._runs.run(fetches, feed_dict, graph, options, run_metadata)
 
     @contextlib.contextmanager
     def turn(self, what: str) -> Iterator[None]:
@@ -539,114 +524,8 @@ class Job:
         Raises:
             SessionError: with several ranks, if another thread is in a run.
         """
-        if not self._running.acquire(blocking=self.size == 1):
-            error = SessionError(
-                f"{what}: another thread of rank {self.rank} is in a run. With {self.size} ranks all must take the "
-                "same steps in the same order, which threads do not. Call run from one thread, and let others fill a "
-                "queue for it."
-            )
-            with self._running:  # the other ranks hear of it instead of this thread's step
-                if self.guard is not None:
-                    self.guard.meet(what, error)
-            raise error
-        try:
+        with self._runs.turn(what):
             yield
-        finally:
-            self._running.release()
-
-    def _run(
-        self, fetches: Any, feed_dict: Mapping[Any, Any] | None, graph: Any, options: Any, run_metadata: Any
-    ) -> Any:
-        try:
-            self.require_member("run")
-            if self.executor is None and self.deferral is None:
-                self._begin_pipelines(model_to_plan().graph)
-            if graph is not None and self.model is not None and graph is not self.model.graph:
-                raise SessionError(
-                    "Session.run: the session is of another graph than the one that build_execution_graph built. Open "
-                    "it with that graph, Session(graph=…), or build the execution graph of the session's model."
-                )
-            items, build = nested_fetches(fetches)
-            resolved = [self._resolved(item) for item in items]
-            model = self.model or model_to_plan()
-            pipelines = self._piped()
-            feeds = {feed_of(model, key, pipelines): value for key, value in (feed_dict or {}).items()}
-            feeds = {key: value for key, value in feeds.items() if key not in pipelines.inside}
-            given = {tensor_name(key): value for key, value in (feed_dict or {}).items()}
-            wanted = [
-                other for item in resolved for other in (item.others if isinstance(item, Initialize) else (item,))
-            ]
-            unique = list(dict.fromkeys(wanted))
-            piped = [item for item in unique if isinstance(item, Piped)]
-            steps = [item for item in unique if not isinstance(item, Piped)]
-            initialized = {name for item in resolved if isinstance(item, Initialize) for name in item.variables}
-            if steps or initialized:
-                self.require_built("run")
-        except Exception as error:
-            if self.guard is not None:
-                self.guard.meet("run", error)
-            raise
-        if initialized and not feeds and self.executor is None and self.deferral is not None:
-            self.deferral.initialized.append(initialized)
-        elif initialized:
-            self.initialize(initialized, given)
-            known = self.require_executor("run").graph
-            feeds = {key: value for key, value in feeds.items() if isinstance(key, str) or key.op in known}
-        try:
-            values, elements = self._read(steps, piped, feeds, given)
-            if steps:
-                made = self._values(steps, {**feeds, **elements}, options, run_metadata)
-                values |= dict(zip(steps, made, strict=True))
-        except EndedError as error:
-            raise tf.errors.OutOfRangeError(None, None, str(error)) from error
-        return build([None if isinstance(item, Initialize) else values[item] for item in resolved])
-
-    def _piped(self) -> Pipelines:
-        return Pipelines() if self._pipelines is None else self._pipelines.pipelines
-
-    def _read(
-        self, steps: list[Fetch], piped: list[Piped], feeds: Mapping[Any, Any], given: Mapping[str, Any]
-    ) -> tuple[dict[Any, Any], dict[str, Any]]:
-        """What pipelines give for fetches, and the elements that steps need, by placeholder.
-
-        Raises:
-            tf.errors.OutOfRangeError: at the end of this rank's data, which is that of all ranks.
-            EndedError: nothing but pipelines runs, and the data of another rank have ended.
-        """
-        if self._pipelines is None:
-            return {}, {}
-        elements = self._piped().elements
-        try:
-            runs = self.deferral or self.variants
-            read = runs.read_by(steps, feeds) if runs is not None and elements and steps else ()
-            places = [place for place in elements if place in read]
-            names = [*(item.name for item in piped), *(elements[place].name for place in places)]
-            if not names:
-                return {}, {}
-            with working("reading the input pipeline"):
-                found = self._pipelines.run(names, given)
-        except Exception as error:
-            if self.guard is not None:
-                self.guard.meet("run", error, ended=isinstance(error, tf.errors.OutOfRangeError))
-            raise
-        if not steps and self.guard is not None:
-            self.guard.meet(f"run [{', '.join(names)}] of an input pipeline")
-        return dict(zip(piped, found, strict=False)), dict(zip(places, found[len(piped) :], strict=True))
-
-    def _values(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any], options: Any, run_metadata: Any) -> list[Any]:
-        if self.deferral is not None:
-            self.deferral.prepare(fetches, feeds)
-        if self.variants is None:
-            raise SessionError(f"run: {_NOT_BUILT}")
-        return self.variants.run(fetches, feeds, options, run_metadata)
-
-    def _resolved(self, item: Any) -> Any:
-        """What the executor calls a fetch; looked up once per object."""
-        key = item if isinstance(item, str) else id(item)
-        known = self._known.get(key)
-        if known is None or known[0] is not item:
-            self._known[key] = known = (item, fetch_of(self.model or model_to_plan(), item, self._piped()))
-        return known[1]
 
 
 _jobs = [Job()]

@@ -18,10 +18,7 @@ def nested_fetches(fetches: Any) -> tuple[list[Any], _Build]:
     """What is fetched, one by one, and what puts the values of these into the nest that they came in.
 
     Lists, tuples, named tuples, dicts (with any keys) and classes of ``attrs`` may be nested. Of sparse tensors and of
-    rows come TensorFlow's values of these.
-
-    Raises:
-        TypeError: a fetch is None.
+    rows come TensorFlow's values of these. Whatever else there is (None, too) counts as something to fetch.
     """
     found: list[Any] = []
     return found, _add(fetches, found)
@@ -29,8 +26,6 @@ def nested_fetches(fetches: Any) -> tuple[list[Any], _Build]:
 
 def _add(fetch: Any, found: list[Any]) -> _Build:
     """Adds the fetches in a nest to those that were found, and returns what builds the nest of all values."""
-    if fetch is None:
-        raise TypeError("Argument `fetch` = None has invalid type 'NoneType'. Cannot be None")
     kind = type(fetch)
     if isinstance(fetch, list | tuple):
         parts = [_add(each, found) for each in fetch]

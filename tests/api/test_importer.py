@@ -301,15 +301,16 @@ def test_a_check_of_numbers_and_an_assertion_that_a_step_waits_for_run_with_it(m
     assert graph["rows"].control_inputs == ("check",)
 
 
-def test_an_operand_that_must_be_fixed_and_is_not_is_refused(model: Model) -> None:
+def test_an_operand_that_rules_go_by_and_only_a_run_knows_makes_an_operator_that_runs_whole(model: Model) -> None:
     shape = to.placeholder(to.int32, [2], name="shape")
     w = to.get_variable("w", [4, 4])
     y = to.reshape(w, shape, name="y")
     with model.enter():
         y.set_shape([8, 2])
     to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(y))
-    with pytest.raises(GraphError, match=r"Reshape 'y' .*: its .* is 'shape:0', which is not known before"):
-        _imported()
+    graph = _imported().graph
+    (whole,) = graph.of_type("Subgraph")
+    assert set(whole.inputs) == {TensorId("w"), TensorId("shape")} and whole.outputs[0].shape == (8, 2)
 
 
 def test_a_random_operand_is_not_taken_for_a_constant(model: Model) -> None:

@@ -304,6 +304,18 @@ def tensors_whose_shapes_only_a_run_knows() -> None:
 
 
 @case
+def parts_at_places_that_only_a_run_knows() -> None:
+    def build(m: Any, made: dict[str, Any]) -> Any:
+        n, y = made["n"], tf.tanh(tf.matmul(made["x"][:, 0], made["w"]))
+        row, rows = y[n[0]], tf.slice(y, [n[1], 0], [2, _WIDTH])
+        sums = tf.reduce_sum(y, tf.minimum(n[2], 0))
+        sums.set_shape([_WIDTH])
+        return y * row + tf.reduce_mean(rows, 0) + tf.roll(y, n[3], 0) + 0.1 * sums
+
+    check(build, "n")
+
+
+@case
 def loops_that_stay_loops() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         x, w = made["x"][:, 0], made["w"]

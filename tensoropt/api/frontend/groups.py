@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
+from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import traits
 
@@ -40,9 +41,16 @@ class Group:
 
 
 def is_opaque(op: Any) -> bool:
-    """Whether an operation makes a tensor whose shape only a run knows or a list of tensors, or is a branch or loop."""
+    """Whether an operation makes a tensor whose shape only a run knows or a list of tensors, or is a branch or loop.
+
+    Or its rule goes by what only a run knows, such as where a slice begins.
+    """
     if traits(op).is_source or traits(op).is_group or traits(op).reads_variable:
         return False
+    return _is_open(op) or not all(is_static(op.inputs[place]) for place in static_operands(op))
+
+
+def _is_open(op: Any) -> bool:
     if any(tensor.dtype == tf.variant for tensor in op.outputs):
         return True
     if _calls(op):
@@ -73,7 +81,8 @@ def groups_of(roots: Iterable[Any], known: Collection[str]) -> list[Group]:
     place = {op: number for number, op in enumerate(needed)}
     found: list[set[Any]] = []
     for op in opaque:
-        _add(found, {op, *(x for t in op.outputs for x in t.consumers() if x in place)})
+        readers = [x for t in op.outputs for x in t.consumers() if x in place] if _is_open(op) else []
+        _add(found, {op, *readers})
     while True:
         convex = [_closed(members, needed, place) for members in found]
         merged: list[set[Any]] = []

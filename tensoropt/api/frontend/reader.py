@@ -18,10 +18,11 @@ from tensoropt.api.frontend.effects import (
     makes_handle,
 )
 from tensoropt.api.frontend.groups import Group, groups_of, is_opaque
+from tensoropt.api.frontend.static_values import static_operands, static_value
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import declaration, has_rule, traits
+from tensoropt.graph.registry import has_rule, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.graph.traced import COUNT, GRAPH, traced_attrs
 
@@ -256,9 +257,7 @@ class Reader:
         dilated = dilated_convolution(tf_op)
         if dilated is not None:
             return self._dilated(tf_op, dilated, origin)
-        static_operands = declaration(tf_op.type).static if has_rule(tf_op.type) else {}
-        count = len(tf_op.inputs)
-        fixed = {position % count: what for position, what in static_operands.items()} if count else {}
+        fixed = static_operands(tf_op)
         static: dict[int, Any] = {}
         dynamic: list[Any] = []
         controls = list(tf_op.control_inputs)
@@ -266,7 +265,7 @@ class Reader:
             if position not in fixed:
                 dynamic.append(tensor)
                 continue
-            value = _static_value(tensor)
+            value = static_value(tensor)
             if value is None:
                 raise GraphError(
                     f"{tf_op.type} '{tf_op.name}' ({source}): its {fixed[position]} is '{tensor.name}', which is not "
@@ -355,40 +354,6 @@ def _controls_of(tensor: Any) -> list[Any]:
         pending += before
         seen |= before.keys()
     return found
-
-
-def _static_value(tensor: Any) -> Any:
-    """The value of a tensor that depends on nothing but constants and static shapes, else None."""
-    value = tf.get_static_value(tensor)
-    if value is not None:
-        return value
-    # What TensorFlow does not fold by itself is computed, in a graph that holds nothing else.
-    with tf.Graph().as_default() as scratch:
-        copy = _constant_copy(tensor, scratch, {})
-        if copy is None:
-            return None
-        with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
-            return session.run(copy)
-
-
-def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
-    """``tensor`` rebuilt in ``scratch`` from constants; None if it depends on anything else."""
-    if tensor.name not in made:
-        tensor.graph.prevent_feeding(tensor)
-        value = tf.get_static_value(tensor)
-        op = tensor.op
-        if value is not None:
-            made[tensor.name] = tf.constant(value)
-        elif op.op_def.is_stateful or not op.inputs or tensor.dtype in (tf.resource, tf.variant):
-            made[tensor.name] = None
-        else:
-            operands = [_constant_copy(operand, scratch, made) for operand in op.inputs]
-            made[tensor.name] = None
-            if all(operand is not None for operand in operands):
-                attrs = {key: item for key, item in op.node_def.attr.items() if not key.startswith("_")}
-                copy = scratch.create_op(op.type, operands, [out.dtype for out in op.outputs], attrs=attrs)
-                made |= {out.name: twin for out, twin in zip(op.outputs, copy.outputs, strict=True)}
-    return made[tensor.name]
 
 
 def _variable(tf_op: Any, source: str | None) -> Operator:

@@ -1,0 +1,71 @@
+"""Values that are known before a graph runs: shapes, axes and paddings, as rules of ops go by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.graph.registry import declaration, has_rule
+
+__all__ = ["is_static", "static_operands", "static_value"]
+
+
+def static_operands(op: Any) -> dict[int, str]:
+    """What operands of an operation are whose values its rule goes by, by their places."""
+    declared = declaration(op.type).static if has_rule(op.type) else {}
+    count = len(op.inputs)
+    return {place % count: what for place, what in declared.items()} if count else {}
+
+
+def is_static(tensor: Any) -> bool:
+    """Whether there is a :func:`static_value`; nothing is computed for it."""
+    pending, seen = [tensor], {tensor.name}
+    while pending:
+        tensor = pending.pop()
+        if tf.get_static_value(tensor) is not None:
+            continue
+        if _is_of_a_run(tensor):
+            return False
+        pending += [x for x in tensor.op.inputs if x.name not in seen]
+        seen.update(x.name for x in tensor.op.inputs)
+    return True
+
+
+def static_value(tensor: Any) -> Any:
+    """The value of a tensor that depends on nothing but constants and static shapes, else None."""
+    value = tf.get_static_value(tensor)
+    if value is not None:
+        return value
+    # What TensorFlow does not fold by itself is computed, in a graph that holds nothing else.
+    with tf.Graph().as_default() as scratch:
+        copy = _constant_copy(tensor, scratch, {})
+        if copy is None:
+            return None
+        with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
+            return session.run(copy)
+
+
+def _constant_copy(tensor: Any, scratch: Any, made: dict[str, Any]) -> Any:
+    """``tensor`` rebuilt in ``scratch`` from constants; None if it depends on anything else."""
+    if tensor.name not in made:
+        tensor.graph.prevent_feeding(tensor)
+        value = tf.get_static_value(tensor)
+        op = tensor.op
+        if value is not None:
+            made[tensor.name] = tf.constant(value)
+        elif _is_of_a_run(tensor):
+            made[tensor.name] = None
+        else:
+            operands = [_constant_copy(operand, scratch, made) for operand in op.inputs]
+            made[tensor.name] = None
+            if all(operand is not None for operand in operands):
+                attrs = {key: item for key, item in op.node_def.attr.items() if not key.startswith("_")}
+                copy = scratch.create_op(op.type, operands, [out.dtype for out in op.outputs], attrs=attrs)
+                made |= {out.name: twin for out, twin in zip(op.outputs, copy.outputs, strict=True)}
+    return made[tensor.name]
+
+
+def _is_of_a_run(tensor: Any) -> bool:
+    op = tensor.op
+    return bool(op.op_def.is_stateful or not op.inputs or tensor.dtype in (tf.resource, tf.variant))

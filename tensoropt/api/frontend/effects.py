@@ -10,6 +10,7 @@ from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 from tensoropt.graph.registry import traits
 
 __all__ = [
+    "HANDLE",
     "PASSED_ON",
     "PLACEHOLDER",
     "WITH_DEFAULT",
@@ -27,7 +28,7 @@ __all__ = [
 
 # A loop of TensorFlow 1 leads back to these.
 _LOOPS = ("Merge", "RefMerge")
-_HANDLE = "VarHandleOp"
+HANDLE = "VarHandleOp"
 PLACEHOLDER, WITH_DEFAULT, PASSED_ON = "Placeholder", "PlaceholderWithDefault", "Identity"
 """What nodes of graphs are made to be that are fed, or that stand for another."""
 
@@ -47,7 +48,7 @@ def has_effect(op: Any) -> bool:
 
 def makes_handle(op: Any) -> bool:
     """Whether an operation makes the handle of a variable."""
-    return op.type == _HANDLE
+    return op.type == HANDLE
 
 
 def is_pipeline(op: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.frontend.effects import has_effect, is_plain_read
+from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
 from tensoropt.api.frontend.rewriting.rewriter import function_attrs, order
 from tensoropt.api.functions.held import handle_of
 from tensoropt.api.functions.tapes import noting_gradients
@@ -161,7 +161,7 @@ class TracedModel:
             "shape": tf.compat.v1.AttrValue(shape=variable.shape.as_proto()),
             "shared_name": tf.compat.v1.AttrValue(s=name.encode()),
         }
-        made = graph._create_op_internal("VarHandleOp", [], [tf.resource], name=f"{name}/", attrs=attrs)
+        made = graph._create_op_internal(HANDLE, [], [tf.resource], name=f"{name}/", attrs=attrs)
         self._names[id(handle_of(variable))] = name
         self.variables[name] = variable
         return name, made.outputs[0]

@@ -1,0 +1,45 @@
+"""``tensoropt.keras.parallelize`` on two ranks, beside Keras alone in one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.api.test_runtime import Failures
+from tests.mpi_support import run_mpi
+
+pytestmark = pytest.mark.mpi
+
+_SCRIPT = Path(__file__).parent.parent / "scripts" / "run_cases.py"
+_CASES = [
+    "mlp with dropout has the history of keras alone",
+    "convolutions and batch norm have the history of keras alone",
+    "transformer has the history of keras alone",
+    "lstm has the history of keras alone",
+    "recommender has the history of keras alone",
+    "what batch norm hides differs no more than for keras itself",
+    "weights that callbacks read and set count",
+    "datasets and several steps per execution are taken",
+    "files are written by one rank and read by keras alone",
+    "model that is compiled again is planned again",
+    "own train step and two optimizers are taken",
+    "what cannot be parallel says why",
+]
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
+    chosen = [f"keras_models:{case}" for case in _CASES]
+    environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
+    job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=500, env=environment)
+    line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
+    found: Failures = json.loads(line.removeprefix("RESULT "))
+    return found
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_keras_on_two_ranks(case: str, on_two: Failures) -> None:
+    failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(on_two) if found[case]]
+    assert len(on_two) == 2 and not failed, "\n".join(failed)

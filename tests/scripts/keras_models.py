@@ -1,0 +1,277 @@
+"""Keras models by ``tensoropt.keras.parallelize``, beside the same models by Keras alone in this process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import tensoropt
+from tensoropt.errors import SessionError
+from tensoropt.keras import parallelize
+from tests.scripts.cases import case
+
+_Made = tuple[Any, Any, np.ndarray]
+_ROWS = 43  # no number of ranks divides it, nor does a batch
+_CLASSES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _random() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def _labels() -> np.ndarray:
+    return _random().integers(0, 4, _ROWS)
+
+
+def _tokens() -> np.ndarray:
+    return _random().integers(0, 20, (_ROWS, 6)).astype(np.int32)
+
+
+def _mlp() -> _Made:
+    model = keras.Sequential(
+        [keras.Input((8,)), layers.Dense(16, activation="relu"), layers.Dropout(0.2), layers.Dense(4)]
+    )
+    model.compile(keras.optimizers.Adam(0.01), _CLASSES, metrics=["accuracy"])
+    return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
+
+
+def _cnn(bias: bool = False) -> _Made:
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(8, 3, use_bias=bias),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(4),
+        ]
+    )
+    model.compile(keras.optimizers.AdamW(0.01, clipnorm=0.5), _CLASSES, metrics=["accuracy"])
+    return model, _random().normal(size=(_ROWS, 8, 8, 1)).astype(np.float32), _labels()
+
+
+def _transformer() -> _Made:
+    tokens = keras.Input((6,), dtype="int32")
+    hidden = layers.Embedding(20, 16)(tokens)
+    hidden = layers.LayerNormalization()(hidden + layers.MultiHeadAttention(2, 8)(hidden, hidden))
+    hidden = hidden + layers.Dense(16)(layers.Dense(32, activation="gelu")(hidden))
+    model = keras.Model(tokens, layers.Dense(4)(layers.GlobalAveragePooling1D()(hidden)))
+    model.compile(keras.optimizers.AdamW(0.01, global_clipnorm=0.5), _CLASSES, metrics=["accuracy"])
+    return model, _tokens(), _labels()
+
+
+def _lstm() -> _Made:
+    model = keras.Sequential(
+        [keras.Input((6,), dtype="int32"), layers.Embedding(20, 16), layers.LSTM(16), layers.Dense(4)]
+    )
+    model.compile(keras.optimizers.Adam(0.01), _CLASSES, metrics=["accuracy"])
+    return model, _tokens(), _labels()
+
+
+def _recommender() -> _Made:
+    user, item = keras.Input((), dtype="int32", name="user"), keras.Input((), dtype="int32", name="item")
+    towers = [layers.Dense(8)(layers.Embedding(rows, 16)(x)) for rows, x in ((50, user), (40, item))]
+    model = keras.Model([user, item], layers.Dot(1)(towers))
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    random = _random()
+    pairs = [random.integers(0, rows, _ROWS).astype(np.int32) for rows in (50, 40)]
+    return model, pairs, random.normal(size=_ROWS).astype(np.float32)
+
+
+def _trained(make: Callable[[], _Made], option: str | None, scale: float = 1.0) -> dict[str, Any]:
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    model, x, y = make()
+    x = x * np.float32(scale) if scale != 1.0 else x
+    if option is not None:
+        assert parallelize(model, option) is model and model.tensoropt_plan is None
+    rates = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7)
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x, y), callbacks=[rates])
+    result = {name: np.asarray(values) for name, values in history.history.items()}
+    result["evaluated"] = np.asarray(model.evaluate(x, y, verbose=0, batch_size=32))
+    result["predicted"] = model.predict(x, verbose=0)
+    result["on_batch"] = np.asarray(model.train_on_batch(x, y))
+    result |= {f"weight {number}": value for number, value in enumerate(model.get_weights())}
+    result["steps"] = np.asarray(model.optimizer.iterations)
+    if option is not None:
+        assert model.tensoropt_plan.option == option and model.tensoropt_plan.mesh.size == tensoropt.world_size()
+    return result
+
+
+def _compare(make: Callable[[], _Made], *options: str) -> None:
+    expected = _trained(make, None)
+    for option in options:
+        found = _trained(make, option)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-5, err_msg=f"{option}: {name}")
+
+
+@case
+def mlp_with_dropout_has_the_history_of_keras_alone() -> None:
+    _compare(_mlp, "mini_time")
+
+
+@case
+def convolutions_and_batch_norm_have_the_history_of_keras_alone() -> None:
+    _compare(_cnn, "mini_memory")
+
+
+@case
+def transformer_has_the_history_of_keras_alone() -> None:
+    _compare(_transformer, "data_parallel", "mini_memory")
+
+
+@case
+def lstm_has_the_history_of_keras_alone() -> None:
+    _compare(_lstm, "data_parallel")
+
+
+@case
+def recommender_has_the_history_of_keras_alone() -> None:
+    _compare(_recommender, "mini_memory")
+
+
+@case
+def what_batch_norm_hides_differs_no_more_than_for_keras_itself() -> None:
+    """A bias before a batch norm has no gradient but rounding, which Adam makes steps of."""
+
+    def make() -> _Made:
+        return _cnn(bias=True)
+
+    expected, other, found = _trained(make, None), _trained(make, None, 1 + 1e-7), _trained(make, "data_parallel")
+    for name in ("loss", "val_loss"):
+        spread = np.abs(other[name] - expected[name]).max()
+        assert np.abs(found[name] - expected[name]).max() <= max(5 * spread, 1e-6), (name, spread)
+
+
+@case
+def weights_that_callbacks_read_and_set_count() -> None:
+    class Halve(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.set_weights([value * 0.5 for value in self.model.get_weights()])
+
+    found = []
+    for parallel in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model, x, y = _mlp()
+        if parallel:
+            parallelize(model, "mini_memory")
+        stop = keras.callbacks.EarlyStopping(monitor="loss", patience=1, restore_best_weights=True)
+        history = model.fit(
+            x, y, batch_size=16, epochs=3, verbose=0, callbacks=[Halve(), stop], class_weight={0: 2.0, 1: 1.0, 2: 0.5}
+        )
+        found.append([*history.history["loss"], *(float(np.abs(value).sum()) for value in model.get_weights())])
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+
+
+@case
+def datasets_and_several_steps_per_execution_are_taken() -> None:
+    found = []
+    for parallel in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model, x, y = _mlp()
+        model.compile(keras.optimizers.SGD(0.1), _CLASSES, metrics=["accuracy"], steps_per_execution=2)
+        if parallel:
+            parallelize(model)
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+        history = model.fit(data, epochs=2, verbose=0)
+        found.append([*history.history["loss"], *history.history["accuracy"], *model.predict(data, verbose=0).ravel()])
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-5, atol=1e-6)
+
+
+@case
+def files_are_written_by_one_rank_and_read_by_keras_alone() -> None:
+    keras.utils.set_random_seed(0)
+    model, x, y = _mlp()
+    parallelize(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "best.keras"
+        keep = keras.callbacks.ModelCheckpoint(str(path), monitor="loss")
+        model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[keep])
+        assert path.exists() == (tensoropt.world_rank() == 0)
+        if path.exists():
+            for one, other in zip(keras.models.load_model(path).get_weights(), model.get_weights(), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@case
+def model_that_is_compiled_again_is_planned_again() -> None:
+    found = []
+    for parallel in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model, x, y = _mlp()
+        if parallel:
+            parallelize(model)
+        first = model.evaluate(x, y, verbose=0)
+        model.fit(x, y, batch_size=16, verbose=0)
+        model.layers[0].trainable = False
+        model.compile(keras.optimizers.SGD(0.1), _CLASSES)
+        model.make_train_function(force=True)
+        losses = model.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"]
+        found.append([*first, *losses, *(float(np.abs(value).sum()) for value in model.get_weights())])
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+
+
+@case
+def own_train_step_and_two_optimizers_are_taken() -> None:
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layers.Dense(8, activation="tanh"), layers.Dense(4)
+            self.slow = keras.optimizers.SGD(0.05)
+
+        def call(self, x: Any) -> Any:
+            return self.second(self.first(x))
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape(persistent=True) as tape:
+                loss = self.compute_loss(x=x, y=y, y_pred=self(x))
+            for layer, optimizer in ((self.first, self.slow), (self.second, self.optimizer)):
+                gradients = tape.gradient(loss, layer.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    found = []
+    for parallel in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model = Own()
+        model.compile(keras.optimizers.Adam(0.01), _CLASSES)
+        if parallel:
+            parallelize(model)
+        _, x, y = _mlp()
+        losses = model.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"]
+        found.append([*losses, *(float(np.abs(value).sum()) for value in model.get_weights())])
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+
+
+@case
+def what_cannot_be_parallel_says_why() -> None:
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
+    for given, words in ((model, "not compiled"), (layers.Dense(3), "takes a model of Keras 3")):
+        try:
+            parallelize(given)
+        except SessionError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"{given} was taken")
+    model.compile("adam", "mse", run_eagerly=True)
+    try:
+        parallelize(model)
+    except SessionError as error:
+        assert "run_eagerly=False" in str(error), error
+    else:
+        raise AssertionError("an eager model was taken")

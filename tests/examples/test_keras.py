@@ -19,6 +19,7 @@ _NUMBERS = re.compile(r"(\w*(?:loss|accuracy)):? (\d+\.\d+)")
 _WITHOUT = {
     "@tensoropt.function": "@tf.function",
     '    model = tensoropt.keras.parallelize(model, option="mini_time")': "",
+    '    model = tensoropt.keras.parallelize(model, option="data_parallel")': "",
     "import tensoropt.keras\n": "",
     "import tensoropt\n": "",
     "if tensoropt.world_rank() == 0:": "if True:",

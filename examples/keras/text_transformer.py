@@ -48,7 +48,7 @@ def main():
         keras.losses.BinaryCrossentropy(from_logits=True),
         metrics=[keras.metrics.BinaryAccuracy(threshold=0.0)],
     )
-    model = tensoropt.keras.parallelize(model, option="data_parallel")  # the line
+    model = tensoropt.keras.parallelize(model, option="mini_time")  # the line
     model.fit(*load_data(1250, 0), batch_size=32, epochs=epochs, validation_data=load_data(300, 1), verbose=2)
     model.evaluate(*load_data(300, 2), verbose=2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -64,6 +65,15 @@ def _is_fixed(op: Operator) -> bool:
     return own.is_fanout or own.is_variable or own.is_input
 
 
+def _leads_to(i: int, target: int, ahead: Mapping[int, int]) -> bool:
+    """Whether an operator follows another one, also by way of others."""
+    while i in ahead:
+        i = ahead[i]
+        if i == target:
+            return True
+    return False
+
+
 class _Follower:
     def __init__(self, space: SearchSpace, small_bytes: float) -> None:
         self._space, self._problem, self._small_bytes = space, space.problem, small_bytes
@@ -85,7 +95,7 @@ class _Follower:
             if chosen is not None:
                 ahead[i] = chosen
         for i, op in enumerate(self._space.operators):
-            readers = [reader for reader in self._readers[i] if ahead.get(reader) != i]
+            readers = [reader for reader in self._readers[i] if not _leads_to(reader, i, ahead)]
             if i in ahead or self._heavy[i] or len(readers) != 1:
                 continue
             small = traits(op).is_variable and self._problem.node_memory_bytes[i].max() < self._small_bytes

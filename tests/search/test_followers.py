@@ -122,3 +122,26 @@ def test_equal_layers_of_a_deep_model_decide_as_one(monkeypatch: pytest.MonkeyPa
 def test_a_model_without_equal_layers_is_searched_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followers, "_DEEP", 1)
     assert not contracted(_space(mlp(256, 256, 256))).restricts
+
+
+def test_a_small_variable_whose_gradient_s_step_reads_it_again_follows_nobody_that_follows_it() -> None:
+    import tensoropt
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model, leave_graph
+
+    tensoropt.reset_default_graph()
+    x = tensoropt.placeholder(tensoropt.float32, [8, 4], name="x")
+    rate = tensoropt.placeholder_with_default(0.1, [], name="rate")
+    b = tensoropt.get_variable("b", [4])
+    loss = tensoropt.reduce_mean(tensoropt.square(tensoropt.nn.bias_add(x, b) + b))
+    gradients = tensoropt.gradients(loss, [b])
+    with tensoropt.control_dependencies(gradients):  # weight decay by itself, as AdamW has it
+        decay = tensoropt.assign_sub(b, rate * (0.01 * b))
+    step = tensoropt.train.GradientDescentOptimizer(rate).apply_gradients([(gradients[0], b)])
+    tensoropt.group(decay, step, name="train")
+    graph = import_model(current_model()).graph
+    leave_graph()
+    space = SearchSpace(graph, AnalyticCost(cpu(2)))
+    leaders, _ = follow(space, small_bytes=1e9)
+    assert all(leaders[leader] == leader for leader in leaders)
+    assert len(track_frontier(contracted(space).problem))

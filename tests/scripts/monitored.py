@@ -187,7 +187,7 @@ def what_one_rank_wants_all_do() -> None:
     made = job_model(stepping)
     rank = tensoropt.world_rank()
 
-    class Asks(tensoropt.train.SessionRunHook):  # type: ignore[name-defined, misc]
+    class Asks(tensoropt.train.SessionRunHook):
         count = 0
 
         def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -195,7 +195,7 @@ def what_one_rank_wants_all_do() -> None:
             if rank == 1 and self.count == 3:
                 run_context.request_stop()
 
-    class Waits(tensoropt.train.SessionRunHook):  # type: ignore[name-defined, misc]
+    class Waits(tensoropt.train.SessionRunHook):
         def after_create_session(self, session: Any, coord: Any) -> None:
             self.coord = coord
 
@@ -244,7 +244,7 @@ def an_error_of_one_rank_ends_the_step_on_all() -> None:
     made = job_model(stepping)
     rank = tensoropt.world_rank()
 
-    class Fails(tensoropt.train.SessionRunHook):  # type: ignore[name-defined, misc]
+    class Fails(tensoropt.train.SessionRunHook):
         def __init__(self, error: Exception, where: str) -> None:
             self.error, self.where, self.count, self.ended = error, where, 0, False
 
@@ -327,9 +327,10 @@ def a_scaffold_says_how_to_begin() -> None:
             called.append(True)
             made["b1"].load(np.ones(8, np.float32), session)
 
-        got = {}
+        got: dict[str, Any] = {}
         for turn in range(2):  # first initialized, then restored
-            saver, called = m.train.Saver(m.global_variables(), max_to_keep=2), []
+            called: list[Any] = []
+            saver = m.train.Saver(m.global_variables(), max_to_keep=2)
             scaffold = m.train.Scaffold(
                 init_op=m.global_variables_initializer(),
                 init_feed_dict={made["given"]: [1.0, 2.0, 3.0]},

@@ -147,6 +147,45 @@ def any_tensor_can_be_fed() -> None:
 
 
 @case
+def sparse_tensors_and_tuples_are_fed() -> None:
+    entries, rows = 10, 8
+
+    def make(m: Any) -> Model:
+        indices, values = m.placeholder(m.int64, [entries, 2]), m.placeholder(m.float32, [entries])
+        sparse = tf.SparseTensor(indices, values, [rows, 6])
+        state = (m.placeholder(m.float32, [rows, 3]), (m.placeholder(m.float32, [rows, 3]),))
+        w = m.get_variable("w", [6, 3], initializer=normal(m, 1))
+        y = m.sparse_tensor_dense_matmul(sparse, w) + state[0] * state[1][0]
+        loss = m.reduce_mean(m.square(y - 1.0))
+        train = m.train.GradientDescentOptimizer(0.5).minimize(loss)
+        return {k: v for k, v in locals().items() if k != "m"}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        got: dict[str, Any] = {}
+        for number in range(3):
+            random = np.random.default_rng(number)
+            chosen = np.sort(random.choice(rows * 6, entries, replace=False))
+            values = random.normal(size=entries).astype(np.float32)
+            sparse = tf.compat.v1.SparseTensorValue(np.stack([chosen // 6, chosen % 6], 1), values, [rows, 6])
+            a, b = random.normal(size=(2, rows, 3)).astype(np.float32)
+            feeds: dict[Any, Any] = {made["state"]: (a, (b,))}
+            if m is tensoropt:
+                feeds[made["sparse"]] = sparse
+            else:  # which feeds no shape that is a constant
+                feeds |= {made["indices"]: sparse.indices, made["values"]: values}
+            got[f"loss {number}"] = session.run([made["train"], made["loss"]], feeds)[1]
+        if m is tensoropt:
+            with pytest.raises(FeedError, match=r"wants 2 parts, got 3"):
+                session.run(made["loss"], {**feeds, made["state"]: (a, b, a)})
+            with pytest.raises(FeedError, match=r"is \[8, 6\] in the model, got \[8, 7\]"):
+                session.run(made["loss"], {**feeds, made["sparse"]: sparse._replace(dense_shape=[rows, 7])})
+        return {**got, "w": session.run(made["w"])}
+
+    compare_sessions(make, script)
+
+
+@case
 def what_is_fed_to_a_tensor_is_compared() -> None:
     for _, m, made, session in in_sessions(classifier):
         if m is tensoropt:

@@ -1,4 +1,4 @@
-"""Nests of fetches as TensorFlow takes them, and results in the same nests."""
+"""Nests of fetches and feeds as TensorFlow takes them, and results in the same nests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.indexed_slices import IndexedSlicesValue
 
-__all__ = ["nested_fetches"]
+from tensoropt.errors import FeedError
+from tensoropt.graph.registry import traits
+
+__all__ = ["flat_feeds", "nested_fetches"]
 
 _Build = Callable[[Sequence[Any]], Any]
 
@@ -22,6 +26,44 @@ def nested_fetches(fetches: Any) -> tuple[list[Any], _Build]:
     """
     found: list[Any] = []
     return found, _add(fetches, found)
+
+
+def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
+    """Feeds tensor by tensor: of tuples of tensors (such as states of cells), sparse tensors and rows their parts.
+
+    Raises:
+        FeedError: what is fed has not the parts that are wanted.
+    """
+    found: list[tuple[Any, Any]] = []
+    pending = list((feed_dict or {}).items())
+    while pending:
+        key, value = pending.pop(0)
+        if isinstance(key, tf.SparseTensor):
+            parts = [key.indices, key.values, key.dense_shape]
+        elif isinstance(key, tf.IndexedSlices):
+            parts = [part for part in (key.values, key.indices, key.dense_shape) if part is not None]
+        elif isinstance(key, tuple):
+            parts = list(key)
+        else:
+            found.append((key, value))
+            continue
+        if not isinstance(value, tuple | list | np.ndarray) or len(value) != len(parts):
+            given = f"{len(value)}" if isinstance(value, tuple | list | np.ndarray) else type(value).__name__
+            raise FeedError(f"Feed {key!r}: wants {len(parts)} parts, got {given}.")
+        for part, given in zip(parts, value, strict=True):
+            known = None if isinstance(part, tuple) or not hasattr(part, "op") else _constant_of(part)
+            if known is None:
+                pending.append((part, given))
+            elif not np.array_equal(known, given):
+                raise FeedError(
+                    f"Feed '{part.name}': is {known.tolist()} in the model, got {np.asarray(given).tolist()}."
+                )
+    return found
+
+
+def _constant_of(tensor: Any) -> Any:
+    """What a part of a sparse tensor always is, such as a shape that the script has given."""
+    return tf.get_static_value(tensor) if traits(tensor.op).is_constant else None
 
 
 def _add(fetch: Any, found: list[Any]) -> _Build:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.pipelines import Pipelines
 from tensoropt.api.mirror.model import model_to_plan
-from tensoropt.api.session.fetches import nested_fetches
+from tensoropt.api.session.fetches import flat_feeds, nested_fetches
 from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_name
 from tensoropt.api.session.pipelines import Piped, PipelineSession
 from tensoropt.errors import SessionError
@@ -83,9 +83,10 @@ class Runs:
             resolved = [self._resolved(item) for item in items]
             model = job.model or model_to_plan()
             pipelines = self._piped()
-            feeds = {feed_of(model, key, pipelines): value for key, value in (feed_dict or {}).items()}
+            fed = flat_feeds(feed_dict)
+            feeds = {feed_of(model, key, pipelines): value for key, value in fed}
             feeds = {key: value for key, value in feeds.items() if key not in pipelines.inside}
-            given = {tensor_name(key): value for key, value in (feed_dict or {}).items()}
+            given = {tensor_name(key): value for key, value in fed}
             wanted = [
                 other for item in resolved for other in (item.others if isinstance(item, Initialize) else (item,))
             ]

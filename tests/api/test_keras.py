@@ -33,7 +33,7 @@ _CASES = [
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     chosen = [f"keras_models:{case}" for case in _CASES]
     environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
-    job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=500, env=environment)
+    job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=900, env=environment)
     line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
     found: Failures = json.loads(line.removeprefix("RESULT "))
     return found

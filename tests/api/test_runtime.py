@@ -51,7 +51,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Failure
 
     @functools.cache
     def run(ranks: int) -> Failures:
-        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, tmp_path_factory.mktemp("cases"), *_JOBS[ranks], timeout=400)
+        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, tmp_path_factory.mktemp("cases"), *_JOBS[ranks], timeout=900)
         line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
         found: Failures = json.loads(line.removeprefix("RESULT "))
         assert len(found) == ranks

@@ -18,14 +18,12 @@ from tensoropt.api.session.job import Job, current_job, job_beside
 from tensoropt.api.session.runtime import build_execution_graph
 from tensoropt.errors import CollectiveError, PlanError
 from tensoropt.exec.engines.guard import DifferenceError
-from tensoropt.exec.program.feeding import checksum
+from tensoropt.exec.program.feeding import checksum, is_compared
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.plan import Plan
 
 __all__ = ["Program"]
 
-# Whole batches of one shape are compared over ranks so many times, and then once in so many.
-_FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 _NOT_HERE = ("profiling", "mini_parallelism")
 
 
@@ -42,8 +40,7 @@ class Program:
         Args:
             named: the name that a variable is to have in plans and messages, or None.
         """
-        if current_job().comm is None:
-            current_job().start(None, False)
+        current_job().start_once()
         self._traced = TracedModel(named)
         self._traced.model.values = self._value
         with job_beside() as job:
@@ -134,8 +131,9 @@ class Program:
 
     def _compare(self, trace: Trace, arguments: Sequence[Any]) -> None:
         guard, shapes = self._job.guard, (trace.target, *(np.shape(value) for value in arguments))
-        self._runs[shapes] = count = self._runs.get(shapes, 0) + 1
-        if guard is None or self._job.size == 1 or (count > _FIRST_COMPARED and count % _COMPARED_EVERY):
+        runs = self._runs.get(shapes, 0)
+        self._runs[shapes] = runs + 1
+        if guard is None or self._job.size == 1 or not is_compared(runs):
             return
         sums = {name: checksum(np.asarray(value)) for name, value in zip(trace.inputs, arguments, strict=True)}
         try:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
-from tensoropt.api.frontend.rewriting.rewriter import function_attrs, order
+from tensoropt.api.frontend.rewriting.rewriter import free_name, function_attrs, order
 from tensoropt.api.functions.held import handle_of
 from tensoropt.api.functions.tapes import noting_gradients
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
@@ -91,12 +91,7 @@ class TracedModel:
 
     def _free(self, name: str) -> str:
         base = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", name).lstrip("_") or "step"
-        free, number = base, 0
-        while free in self._prefixes:
-            number += 1
-            free = f"{base}_{number}"
-        self._prefixes.add(free)
-        return free
+        return free_name(base, self._prefixes)
 
     def _add(self, concrete: Any, calls: Sequence[GradientCall], count: int, prefix: str) -> Trace:
         source, graph = concrete.graph, self.model.graph

@@ -25,15 +25,14 @@ class Parallel:
     def __init__(self, model: Any, option: Any, arguments: Mapping[str, Any]) -> None:
         """Takes the arguments of :func:`parallelize`; collective."""
         job = current_job()
-        if job.comm is None:
-            job.start(None, False)
+        job.start_once()
         self._model = model
         self._option, self._arguments = option, dict(arguments)
         self._compiled: Any = None
         self._programs: dict[bool, Program] = {}  # by whether it trains
         self._functions: dict[tuple[str, bool], Function] = {}
         self.rank, self.size = job.rank, job.size
-        drawn = job.on_rank_0("drawing a seed", lambda: tf.random.uniform([], 1, 2**31 - 1, tf.int32).numpy().item())
+        drawn = job.draw_seed()
         if not hooks.is_seeded() and self.size > 1:
             tf.random.set_seed(drawn)  # by which all ranks shuffle alike
 

@@ -21,7 +21,7 @@ from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.building import Builder
 from tensoropt.exec.program.calling import callable_of
 from tensoropt.exec.program.fed import check_not_differentiated, copies, fed_array
-from tensoropt.exec.program.feeding import Feeding, checksum
+from tensoropt.exec.program.feeding import Feeding, checksum, is_compared
 from tensoropt.exec.program.fetch import Fetch, names_of
 from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local import LocalGraph
@@ -43,8 +43,6 @@ from tensoropt.stages import working
 __all__ = ["Executor"]
 
 _log = logging.getLogger("tensoropt")
-# What is fed whole is compared over ranks in so many first runs of a program, and then in one of so many.
-_FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 
 
 # What makes a program: the fetches, per placeholder that is fed whether it is a share of the batch, and other tensors
@@ -406,7 +404,7 @@ class Executor:
         if not (whole or key[2]) or self._guard is None or self._guard.size == 1:
             return {}
         runs = self._runs.get(key, 0)
-        if runs >= _FIRST_COMPARED and runs % _COMPARED_EVERY:
+        if not is_compared(runs):
             return {}
         sums = {name: self._feeding.checksum(self.graph[name], given[name]) for name in whole}
         return sums | {str(tensor): checksum(local[str(tensor)]) for tensor in key[2]}

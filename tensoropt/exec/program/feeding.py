@@ -15,9 +15,11 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Mesh
 
-__all__ = ["Feeding", "checked_array", "checksum", "share_layout"]
+__all__ = ["Feeding", "checked_array", "checksum", "is_compared", "share_layout"]
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1024
+# What is fed whole is compared over ranks in so many first runs of a program, and then in one of so many.
+_FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,11 @@ def checked_array(subject: str, wanted: str, dtype: str, value: Any) -> np.ndarr
         got = f"{type(value).__name__}" if array.dtype.kind == "O" else f"an array of {array.dtype}"
         raise FeedError(f"{subject}: wants {dtype}, got {got}. Cast it with .astype({dtype!r}).")
     return array
+
+
+def is_compared(runs: int) -> bool:
+    """Whether what is fed whole is compared over ranks, after so many runs of a program."""
+    return runs < _FIRST_COMPARED or runs % _COMPARED_EVERY == 0
 
 
 def checksum(array: np.ndarray) -> int:

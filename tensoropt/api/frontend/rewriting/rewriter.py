@@ -22,7 +22,17 @@ from tensoropt.api.mirror.model import tensor_key
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import traits
 
-__all__ = ["OWN_GRADIENT", "CannotRewrite", "Handler", "Rewriter", "Scope", "function_attrs", "function_of", "order"]
+__all__ = [
+    "OWN_GRADIENT",
+    "CannotRewrite",
+    "Handler",
+    "Rewriter",
+    "Scope",
+    "free_name",
+    "function_attrs",
+    "function_of",
+    "order",
+]
 
 # A tensor with more elements is not folded into a constant.
 _FOLDED_ELEMENTS = 1024
@@ -429,12 +439,7 @@ class Rewriter:
 
     def free(self, name: str) -> str:
         """A name that no op has, made of ``name``."""
-        free, number = name, 0
-        while free in self._names:
-            number += 1
-            free = f"{name}_{number}"
-        self._names.add(free)
-        return free
+        return free_name(name, self._names)
 
     # ---------------------------------------------------------------------------------------------- waiting for ops
 
@@ -510,6 +515,16 @@ class Rewriter:
             return self.build(late, value, of=op, scope=scope, name="after")
 
         return [wait(value) for value in values]
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """A name that is not taken, made of ``name``, and taken from now on."""
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    return free
 
 
 def order(roots: Iterable[Any], *, controls: bool = True) -> list[Any]:

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensoropt.contrib import layers, rnn  # type: ignore[import-not-found]
+from tensoropt.contrib import (  # type: ignore[import-not-found]
+    framework,
+    layers,
+    legacy_seq2seq,
+    metrics,
+    rnn,
+    seq2seq,
+)
 
 import tensoropt
 from tensoropt.api.mirror.lookup import UnsupportedError
@@ -97,3 +104,61 @@ def test_embed_sequence_and_cells(model: Model) -> None:
 def test_what_is_missing_names_its_counterpart(name: str, remedy: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"tf.contrib.{name} is not supported .*{remedy}"):
         getattr(tensoropt.contrib, name)
+
+
+def test_sequences(model: Model) -> None:
+    random = np.random.default_rng(0)
+    logits, targets = random.normal(size=(3, 4, 5)).astype(np.float32), random.integers(0, 5, (3, 4))
+    weights = random.uniform(size=(3, 4)).astype(np.float32)
+    scores = logits - np.log(np.exp(logits).sum(2, keepdims=True))
+    losses = -np.take_along_axis(scores, targets[:, :, None], 2)[:, :, 0] * weights
+    steps = [list(np.swapaxes(each, 0, 1)) for each in (logits, targets, weights)]
+    total = losses.sum(1) / weights.sum(1)
+    wanted = [total, losses.sum(1), total.sum() / 3, total.sum(), losses.sum() / weights.sum(), total, losses]
+    got = [
+        legacy_seq2seq.sequence_loss_by_example(*steps),
+        legacy_seq2seq.sequence_loss_by_example(*steps, average_across_timesteps=False),
+        legacy_seq2seq.sequence_loss(*steps),
+        legacy_seq2seq.sequence_loss(*steps, average_across_batch=False),
+        seq2seq.sequence_loss(logits, targets, weights),
+        seq2seq.sequence_loss(logits, targets, weights, average_across_batch=False),
+        seq2seq.sequence_loss(logits, targets, weights, False, False),
+    ]
+    for mine, theirs in zip(_run(got), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    with pytest.raises(GraphError, match=r"logits, targets and weights for each step\. Got 4, 4 and 3"):
+        legacy_seq2seq.sequence_loss_by_example(steps[0], steps[1], steps[2][:3])
+    with pytest.raises(GraphError, match=r"needs logits \(batch, steps, classes\).* Got \(3, 4\)"):
+        seq2seq.sequence_loss(weights, targets, weights)
+
+
+def test_a_decoder_may_read_what_it_gave(model: Model) -> None:
+    cell, x = rnn.GRUCell(2), [tensoropt.ones([3, 2]) * step for step in range(3)]
+    given, _ = legacy_seq2seq.rnn_decoder(x, cell.zero_state(3, tf.float32), cell, scope="d")
+    with v1.variable_scope(v1.get_variable_scope(), reuse=True):
+        looped, _ = legacy_seq2seq.rnn_decoder(
+            x, cell.zero_state(3, tf.float32), cell, loop_function=lambda last, step: 0 * last + step, scope="d"
+        )
+    assert _names()[0] == "d/gru_cell/gates/kernel"
+    assert len(_names()) == 4
+    given, looped = _run([given, looped])
+    np.testing.assert_array_equal(given, looped)
+
+
+def test_metrics_take_predictions_first(model: Model) -> None:
+    predictions, labels = tensoropt.constant([1, 0, 1, 1]), tensoropt.constant([1, 1, 1, 1])
+    weighted = metrics.accuracy(predictions, labels, [1.0, 1.0, 0.0, 0.0])
+    _, update = metrics.streaming_recall(predictions, labels, name="recall")
+    assert metrics.streaming_mean is tensoropt.metrics.mean
+    with v1.Session() as session:
+        session.run(v1.local_variables_initializer())
+        assert session.run([metrics.accuracy(predictions, labels), weighted, update]) == [0.75, 0.5, 0.75]
+    with pytest.raises(GraphError, match=r"must be alike. Got int32\(4,\) and float32\(4,\)"):
+        metrics.accuracy(predictions, tensoropt.ones([4]))
+
+
+def test_what_only_has_another_name_now(model: Model) -> None:
+    step = framework.get_or_create_global_step()
+    assert step is framework.get_global_step()
+    assert "init_from_checkpoint" in dir(framework)
+    assert framework.nest.flatten([1, [2]]) == [1, 2]

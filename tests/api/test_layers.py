@@ -406,8 +406,9 @@ class TestBatchNormalization:
         self, model: Model, shape: Any, axis: int, fused: Any, training: bool, known: bool
     ) -> None:
         x = _random(*shape)
-        flag = training if known else tensoropt.placeholder(tensoropt.bool, [])
+        flag = training if known else tensoropt.placeholder(tensoropt.bool, None if len(shape) == 2 else [])
         y = self.build(x, axis=axis, fused=fused, training=flag)
+        assert y.shape == shape
         got, variables = _run(model, y, None if known else {flag: training}, updates=True)
         unbiased = len(shape) == 4 and fused is None and axis in (3, -1)
         expected, mean, variance = self.expected(x, axis, training, unbiased)

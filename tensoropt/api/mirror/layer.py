@@ -104,5 +104,7 @@ def chosen(flag: Any, one: Any, other: Any) -> Any:
     """
     known = static_bool(flag)
     if known is None:
+        if flag.shape.rank is None:  # placeholder(tf.bool): with it the result would have no shape, either
+            flag = tf.reshape(flag, [])
         return tf.where(flag, one, other)
     return one if known else other

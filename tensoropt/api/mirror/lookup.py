@@ -24,6 +24,7 @@ from tensoropt import errors
 from tensoropt.api.mirror.loading import load_tensorflow
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.mirror.namespaces import (
+    ALIASES,
     CONTEXT_CLASSES,
     NAMESPACES,
     OWN,
@@ -122,6 +123,8 @@ def _find(path: str, dotted: str, name: str) -> Any:
         return importlib.import_module(f"tensoropt.{name}")
     if dotted in NAMESPACES:
         return _namespace(dotted)
+    if dotted in ALIASES:
+        return lookup(*ALIASES[dotted].rpartition(".")[::2])
     if dotted in UNSUPPORTED:
         raise UnsupportedError(f"tensoropt.{dotted}: tf.{dotted} is not supported by tensoropt. {UNSUPPORTED[dotted]}")
     twin = tensorflow_twin(dotted)
@@ -179,7 +182,7 @@ def names(path: str) -> list[str]:
 
     Loads TensorFlow, to see what it has.
     """
-    found = {own.rpartition(".")[2] for own in OWN if own.rpartition(".")[0] == path}
+    found = {own.rpartition(".")[2] for own in (*OWN, *ALIASES) if own.rpartition(".")[0] == path}
     for module in _twin_modules(path):
         found.update(name for name in dir(module) if not name.startswith("_"))
     prefix = f"{path}." if path else ""

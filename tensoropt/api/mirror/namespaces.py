@@ -6,6 +6,7 @@ Names are dotted, without ``tf.`` in front (``nn.relu``). Nothing here needs Ten
 from __future__ import annotations
 
 __all__ = [
+    "ALIASES",
     "CONTEXT_CLASSES",
     "NAMESPACES",
     "OWN",
@@ -17,7 +18,8 @@ __all__ = [
 
 #: Namespaces whose callables are wrapped. Namespaces inside them (``math.special``) are too.
 NAMESPACES = (
-    "audio", "bitwise", "compat", "contrib", "contrib.layers", "contrib.rnn", "data", "debugging",
+    "audio", "bitwise", "compat", "contrib", "contrib.framework", "contrib.layers", "contrib.legacy_seq2seq",
+    "contrib.metrics", "contrib.rnn", "contrib.seq2seq", "data", "debugging",
     "dtypes", "graph_util", "image", "initializers", "io", "layers", "linalg", "losses", "manip", "math", "metrics",
     "nest", "nn", "nn.rnn_cell", "quantization", "ragged", "random", "raw_ops", "sets", "signal", "sparse",
     "spectral", "strings", "summary", "train",
@@ -79,6 +81,7 @@ _RANDOM = "tensoropt.api.mirror.random"
 _LAYERS = "tensoropt.api.mirror.layers"
 _RUNTIME = "tensoropt.api.session.runtime"
 _STRATEGIES = "tensoropt.api.session.finding"
+_SEQUENCES = "tensoropt.api.mirror.contrib_sequences"
 _OPTIMIZERS = (
     "AdadeltaOptimizer", "AdagradDAOptimizer", "AdagradOptimizer", "AdamOptimizer", "FtrlOptimizer",
     "GradientDescentOptimizer", "MomentumOptimizer", "ProximalAdagradOptimizer",
@@ -118,6 +121,21 @@ OWN: dict[str, tuple[str, str]] = {
             "avg_pool2d", "batch_norm", "conv2d", "convolution2d", "dropout", "embed_sequence", "flatten",
             "fully_connected", "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "linear", "max_pool2d",
             "relu", "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
+        )
+    },
+    **{
+        f"contrib.legacy_seq2seq.{name}": (_SEQUENCES, name) for name in ("rnn_decoder", "sequence_loss_by_example")
+    },
+    "contrib.legacy_seq2seq.sequence_loss": (_SEQUENCES, "sequence_loss_of_steps"),
+    "contrib.seq2seq.sequence_loss": (_SEQUENCES, "sequence_loss"),
+    **{
+        f"contrib.metrics.{name}": ("tensoropt.api.mirror.contrib_metrics", name)
+        for name in (
+            "accuracy", "streaming_accuracy", "streaming_auc", "streaming_false_negatives",
+            "streaming_false_positives", "streaming_mean_absolute_error", "streaming_mean_iou",
+            "streaming_mean_relative_error", "streaming_mean_squared_error", "streaming_precision",
+            "streaming_recall", "streaming_root_mean_squared_error", "streaming_true_negatives",
+            "streaming_true_positives",
         )
     },
     **{
@@ -163,8 +181,8 @@ OWN: dict[str, tuple[str, str]] = {
     **{
         f"train.{name}": (_HOOKS, name)
         for name in (
-            "CheckpointSaverHook", "LoggingTensorHook", "NanTensorHook", "SecondOrStepTimer", "StepCounterHook",
-            "SummarySaverHook",
+            "CheckpointSaverHook", "LoggingTensorHook", "NanTensorHook", "ProfilerHook", "SecondOrStepTimer",
+            "StepCounterHook", "SummarySaverHook",
         )
     },
     "train.start_queue_runners": ("tensoropt.api.mirror.queues", "start_queue_runners"),
@@ -179,6 +197,22 @@ OWN: dict[str, tuple[str, str]] = {
             "build_execution_graph", "init", "run", "world_rank", "world_size",
         )
     },
+}  # fmt: skip
+
+#: Names of TensorFlow's removed ``tf.contrib`` for what has another one now.
+ALIASES = {
+    **{
+        f"contrib.framework.{name}": f"train.{name}"
+        for name in (
+            "create_global_step", "get_global_step", "get_or_create_global_step", "init_from_checkpoint",
+            "list_variables", "load_checkpoint", "load_variable",
+        )
+    },
+    "contrib.framework.is_tensor": "is_tensor",
+    "contrib.framework.nest": "nest",
+    "contrib.metrics.confusion_matrix": "math.confusion_matrix",
+    "contrib.metrics.streaming_mean": "metrics.mean",
+    "contrib.metrics.streaming_mean_tensor": "metrics.mean_tensor",
 }  # fmt: skip
 
 _FEED = "Read and batch the data by tensoropt.data, or in Python and pass it through feed_dict."
@@ -245,7 +279,7 @@ UNSUPPORTED: dict[str, str] = {
         _STRATEGY,
         "distribute dtensor tpu train.SyncReplicasOptimizer train.Server train.replica_device_setter",
     ),
-    **_rows(_LAYER, "framework learn legacy_seq2seq seq2seq slim tpu", "contrib."),
+    **_rows(_LAYER, "learn slim tpu", "contrib."),
     **_rows(_FEED, "data", "contrib."),
     **_rows("Use an optimizer of tensoropt.train.", "layers.optimize_loss opt", "contrib."),
     **_rows(
@@ -266,7 +300,6 @@ UNSUPPORTED: dict[str, str] = {
         "GlobalStepWaiterHook SessionManager Supervisor WorkerSessionCreator basic_train_loop",
         "train.",
     ),
-    "train.ProfilerHook": "Run a step with options=tensoropt.RunOptions(trace_level=…) and run_metadata instead.",
     **_rows(
         _OUTSIDE,
         "config experimental lite mixed_precision mlir security tools xla",

@@ -16,7 +16,13 @@ _is_done = False
 _unknown_is_dimension = False
 
 
-class Size(int):
+class _Integers(type):
+    """What has a ``name``, by which Keras knows the dtypes of Python's numbers."""
+
+    name = "int64"
+
+
+class Size(int, metaclass=_Integers):
     """A known size of a shape."""
 
     __slots__ = ()

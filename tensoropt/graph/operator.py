@@ -31,6 +31,7 @@ class Operator:
         body: for a ``Subgraph``, TensorFlow's definition of the ops that it is, opaque here: a graph in which
             placeholders ``input0``, … stand for its inputs.
         results: the tensors of ``body`` that are its outputs.
+        draws: the ops of ``body`` that draw numbers by a state that they are given, by their types, names and seeds.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Operator:
     functions: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     body: Any = field(default=None, compare=False, repr=False)
     results: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    draws: tuple[Operator, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""

@@ -280,13 +280,16 @@ class _Step:
             op = self._graph[name]
             if traits(op).is_gradient and op.inputs[0] == tensor:
                 self._values.update((TensorId(name, index), gradient) for index in range(len(op.outputs)))
+                self._waiting[name].clear()
                 ready.append(name)
         self._moment(tensor.op, True, [gradient])
         while ready:
             done = ready.pop()
             for name in self._readers.get(done, ()):
                 waiting = self._waiting[name]
-                waiting.discard(done)
+                if done not in waiting:
+                    continue  # a gradient that came before the step in which it is computed again
+                waiting.remove(done)
                 if not waiting:
                     self.forward(self._graph[name], late=True)
                     ready.append(name)

@@ -304,6 +304,24 @@ def tensors_whose_shapes_only_a_run_knows() -> None:
 
 
 @case
+def as_many_random_numbers_as_a_run_says() -> None:
+    """Drawn in training and, as TensorFlow does, in what is fetched between; one of them by two fetches."""
+
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        kept = m.boolean_mask(made["x"][:, 0], made["n"] > 2)
+        noise = m.random_uniform(tf.shape(kept))
+        turns = m.random_uniform(tf.shape(kept)[:1], 0, 9, tf.int32)
+        dropped = kept * tf.floor(0.5 + noise) + m.random_normal(tf.shape(kept), seed=5)
+        y = tf.matmul(dropped, made["w"]) * tf.cast(turns, tf.float32)[:, None]
+        loss = 0.01 * tf.reduce_sum(tf.square(y)) + tf.reduce_mean(m.truncated_normal(made["n"][:1]) * made["w"][0, 0])
+        train = m.train.GradientDescentOptimizer(0.01).minimize(loss)
+        return {**made, "loss": loss, "y": tf.reduce_sum(y), "noise": tf.reduce_sum(noise), "train": train}
+
+    compare(make, ["loss", "y", "noise", "w"], "train", only("x", "n"), options=_OPTIONS)
+
+
+@case
 def parts_at_places_that_only_a_run_knows() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         n, y = made["n"], tf.tanh(tf.matmul(made["x"][:, 0], made["w"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import pytest
@@ -16,7 +17,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.space.peak import PeakMemory, peak_memory
 from tensoropt.space.space import SearchSpace
-from tests.plan.small_graphs import convolutions, embedding, mlp, operator, tied
+from tests.plan.small_graphs import convolutions, embedding, mlp, operator, tied, trained_mlp
 
 pytestmark = pytest.mark.pure
 
@@ -207,3 +208,23 @@ def test_every_output_of_an_op_that_passes_tensors_on_is_its_input() -> None:
     graph = Graph(operators, frozenset(op.name for op in operators))
     peak = _peak(graph, _plan(graph, {}))
     assert peak.parts == {"inputs": 2 * size, "activations": 2 * size}
+
+
+def test_a_gradient_that_waits_for_what_an_earlier_one_is_used_for_is_followed_once() -> None:
+    """As in a step that trains several times: each following again would follow all that comes later, again."""
+    graph = trained_mlp()
+    first = graph["gradients/w1"]
+    more = (
+        operator("later", "Neg", ("gradients/w1",), (6, 12)),
+        dataclasses.replace(first, name="gradients_1/w1", control_inputs=(*first.control_inputs, "later")),
+        operator("used", "Neg", ("gradients_1/w1",), (6, 12)),
+    )
+    graph = Graph((*graph.operators, *more), graph.training | {op.name for op in more}, graph.differentiable)
+    followed: list[str] = []
+
+    def scratch(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
+        followed.append(op.name)
+        return 0.0, 0.0, 0.0
+
+    peak_memory(graph, rules_of(graph), _plan(graph, {}), scratch)
+    assert sorted(name for name in followed if name in ("later", "used", "update")) == ["later", "update", "used"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,8 @@ import tensorflow as tf
 from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import traits
 
 __all__ = ["Group", "groups_of", "is_opaque"]
@@ -28,6 +31,7 @@ class Group:
         outputs: tensors of known shapes that they make for others.
         body: a ``GraphDef`` of them, in which placeholders ``input0``, … stand for the inputs.
         results: the outputs' names in it.
+        draws: the ops of it that draw numbers, with their seeds, which it has not.
         digest: a hash of it.
     """
 
@@ -37,6 +41,7 @@ class Group:
     outputs: tuple[Any, ...]
     body: Any
     results: tuple[str, ...]
+    draws: tuple[Operator, ...]
     digest: str
 
 
@@ -139,11 +144,12 @@ def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int]) -> 
 def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, int]) -> Group:
     inside = set(operations)
     for op in operations:
-        if (has_effect(op) and not _calls(op)) or traits(op).is_variable:
+        if (has_effect(op) and not _calls(op) and not draws_by_state(op)) or traits(op).is_variable:
             raise GraphError(
-                f"{op.type} '{op.name}': has an effect, or draws numbers, and works with tensors whose shapes only a "
-                f"run knows ('{operations[0].name}' makes one), so that every device would do it by itself. Give it "
-                "tensors of known shapes: mask by tensoropt.where instead of tensoropt.boolean_mask."
+                f"{op.type} '{op.name}': has an effect, or a random state of its own, and works with tensors whose "
+                f"shapes only a run knows ('{operations[0].name}' makes one), so that every device would do it by "
+                "itself. Give it tensors of known shapes (mask by tensoropt.where instead of tensoropt.boolean_mask), "
+                "and draw by random_uniform or random_normal, which may have any."
             )
     read = {
         op
@@ -159,6 +165,7 @@ def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, i
                 "fetched by itself. Fetch what has a known shape, such as a sum of it."
             )
     inputs: dict[str, Any] = {}
+    draws: list[Operator] = []
     graph = operations[0].graph
     body = tf.compat.v1.GraphDef()
     body.versions.CopyFrom(graph.as_graph_def().versions)
@@ -168,6 +175,9 @@ def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, i
         node.CopyFrom(op.node_def)
         for attr in ("_class", "_output_shapes"):
             node.attr.pop(attr, None)
+        if draws_by_state(op):
+            seeds = {key: node.attr.pop(key).i for key in ("seed", "seed2")}
+            draws.append(Operator(op.name, op.type, (), (), MappingProxyType(seeds), node={}))
         names = []
         for t in op.inputs:
             if t.op not in inside:
@@ -192,6 +202,7 @@ def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, i
         tuple(outputs),
         body,
         tuple(t.name for t in outputs),
+        tuple(draws),
         digest,
     )
 

@@ -88,7 +88,7 @@ def import_model(
     full = filled_shapes(model, batch_size, shapes, None if part is None else part.operations)
     try:
         if needs_rewriting(model):
-            made = rewritten(model, full)
+            made = rewritten(model, full, part)
             tf_graph, sources = made.graph, {**sources, **made.origins}
         else:
             tf_graph = device_graph(model, full, part)

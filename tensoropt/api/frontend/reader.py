@@ -202,6 +202,7 @@ class Reader:
             node={},
             body=group.body,
             results=group.results,
+            draws=group.draws,
         )
         places = {tensor.name: place for place, tensor in enumerate(group.outputs)}
         passed = []

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
 
 __all__ = ["resolve_seeds", "with_seeds", "with_seeds_in_meta_graph"]
 
@@ -32,16 +33,17 @@ def resolve_seeds(graph: Any, base: int) -> dict[str, tuple[int, int]]:
 
 def with_seeds(graph: Graph, seeds: Seeds) -> Graph:
     """The graph with the seeds in its operators' TensorFlow attributes. Plans do not depend on them."""
-    operators = []
-    for op in graph.operators:
-        if op.name in seeds:
-            node = dict(op.node)
-            for key, value in zip(("seed", "seed2"), seeds[op.name], strict=True):
-                node[key] = tf.compat.v1.AttrValue(i=value)
-            attrs = {**op.attrs, **dict(zip(("seed", "seed2"), seeds[op.name], strict=True))}
-            op = replace(op, node=node, attrs=attrs)
-        operators.append(op)
-    return Graph(tuple(operators), graph.training, graph.differentiable)
+
+    def seeded(op: Operator) -> Operator:
+        if op.draws:
+            return replace(op, draws=tuple(map(seeded, op.draws)))
+        if op.name not in seeds:
+            return op
+        given = dict(zip(("seed", "seed2"), seeds[op.name], strict=True))
+        node = {**op.node, **{key: tf.compat.v1.AttrValue(i=value) for key, value in given.items()}}
+        return replace(op, node=node, attrs={**op.attrs, **given})
+
+    return Graph(tuple(map(seeded, graph.operators)), graph.training, graph.differentiable)
 
 
 def with_seeds_in_meta_graph(meta_graph: Any, seeds: Seeds) -> Any:

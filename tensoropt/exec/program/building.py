@@ -14,6 +14,7 @@ from tensoropt.errors import SessionError
 from tensoropt.exec.program.fed import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
+from tensoropt.exec.program.generators import Draws
 from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.local import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
@@ -59,6 +60,7 @@ class Builder:
         self._needed = needed
         self._values: dict[TensorId, Any] = {}
         self._reuse = Reuse(local.graph, local.rules, local.plan, local.engine, self._values)
+        self._draws = Draws(local.generators)
         self._operations: dict[str, Any] = {}
         self._added: set[str] = set()
         self._differentiated: dict[int, _Differentiated] = {}
@@ -192,7 +194,7 @@ class Builder:
             local.plan.configuration(op.name),
             local.plan.mesh,
             local.engine,
-            local.generators.get(op.name),
+            self._draws,
         )
         if op.handles:
             outputs = self._in_place(context, inputs)

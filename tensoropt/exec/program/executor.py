@@ -178,8 +178,9 @@ class Executor:
     def _add_generators(self, graph: Graph) -> None:
         known = self._local.generators
         unsaved = {op.name for op in self.unsaved_generators}
-        for op in graph.operators:
-            if op.name in known or op.name in unsaved or not self._local.is_shared(op):
+        drawing = (each for op in graph.operators for each in ((op,) if self._local.is_shared(op) else op.draws))
+        for op in drawing:
+            if op.name in known or op.name in unsaved:
                 continue
             if not draws_by_state(op):
                 self.unsaved_generators.append(op)

@@ -5,6 +5,9 @@ TensorFlow's own ops keep it out of reach, in their kernels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +15,7 @@ import tensorflow as tf
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import seeds_of
 
-__all__ = ["Generator"]
+__all__ = ["Draws", "Generator"]
 
 
 class Generator:
@@ -35,12 +38,25 @@ class Generator:
                 collections=["tensoropt_generators"],
             )
 
-    def next_state(self, step: int) -> Any:
-        """The state for one draw, as a tensor; the next draw's is further by ``step``."""
+    def next_state(self, step: Any) -> Any:
+        """The state for one draw, as a tensor; the next draw's is further by ``step`` (int64)."""
         with tf.device("/CPU:0"):
-            moved = tf.constant([0, step, 0], tf.int64)
+            moved = tf.stack([tf.constant(0, tf.int64), step, 0])
             return self.variable.assign_add(moved) - moved
 
     def set(self, session: Any, state: Any = None) -> None:
         """Sets the state; to its beginning, by default."""
         session.run(self.variable.initializer, {} if state is None else {self._feed: state})
+
+
+@dataclass(slots=True, eq=False)
+class Draws:
+    """What random operators of one program draw by.
+
+    Attributes:
+        generators: the states, by the names of operators, and of ops in subgraphs.
+        drawn: numbers of ops in subgraphs, by name. Each is drawn once, however many subgraphs have the op.
+    """
+
+    generators: Mapping[str, Generator] = field(default_factory=lambda: MappingProxyType({}))
+    drawn: dict[str, Any] = field(default_factory=dict)

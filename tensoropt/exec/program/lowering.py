@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tensoropt.errors import OpError
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.program.generators import Generator
+from tensoropt.exec.program.bodies import body_outputs
+from tensoropt.exec.program.generators import Draws
 from tensoropt.exec.program.gradient import late, with_gradient
 from tensoropt.exec.program.summands import held_dtype, in_sum_dtype, widened_operator, widened_spec
 from tensoropt.graph.operator import Operator
@@ -34,7 +35,7 @@ class OpLowering:
         configuration: Configuration,
         mesh: Mesh,
         engine: CollectiveEngine,
-        generator: Generator | None = None,
+        draws: Draws | None = None,
     ) -> None:
         self.tf = tf
         self.op = op
@@ -45,7 +46,7 @@ class OpLowering:
         self._configuration = configuration
         self._mesh = mesh
         self._engine = engine
-        self._generator = generator
+        self._draws = draws or Draws()
 
     def widened(self) -> OpLowering:
         """The same operator on float32 wherever it is on 16-bit floats."""
@@ -77,7 +78,9 @@ class OpLowering:
     ) -> list[Any]:
         """See :meth:`tensoropt.graph.lowering.Lowering.emit`."""
         if self.op.body is not None:
-            return self._emit_body(inputs)
+            # A gradient of rows, as lookups have, becomes whole: no operator that it goes to expects it.
+            read = [with_gradient([x], [x], _whole)[0] if _is_differentiable(x) else x for x in inputs]
+            return body_outputs(self.op, read, self._draws)
         values = dict(self.op.static) | dict(static or {})
         unknown = sorted(set(values) - set(self.op.static))
         if unknown:
@@ -106,21 +109,6 @@ class OpLowering:
             name=self.op.name,
         )
         return list(self.operation.outputs)
-
-    def _emit_body(self, inputs: Sequence[Any]) -> list[Any]:
-        """The ops of a subgraph, one by one, so that TensorFlow knows their gradients."""
-        names = {node.name for node in self.op.body.node}
-        # A gradient of rows, as lookups have, becomes whole: no operator that it goes to expects it.
-        whole = [with_gradient([x], [x], _whole)[0] if _is_differentiable(x) else x for x in inputs]
-        given = {f"input{place}": tensor for place, tensor in enumerate(whole)}
-        return list(
-            tf.graph_util.import_graph_def(
-                self.op.body,
-                input_map={f"{name}:0": tensor for name, tensor in given.items() if name in names},
-                return_elements=list(self.op.results),
-                name=self.op.name,
-            )
-        )
 
     def input_shape(self, index: int) -> tuple[int, ...]:
         """Local shape of an input."""
@@ -162,7 +150,8 @@ class OpLowering:
 
     def next_state(self, step: int) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.next_state`."""
-        return None if self._generator is None else self._generator.next_state(step)
+        own = self._draws.generators.get(self.op.name)
+        return None if own is None else own.next_state(step)
 
     def all_reduce(self, tensor: Any, axes: str | Sequence[str], *, op: str = "sum", gradient: str | None) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.all_reduce`."""

@@ -19,15 +19,25 @@ from tensoropt.graph.traits import Traits, Work
 def _convolve(ctx: Lowering, image: Any, filters: Any) -> list[Any]:
     attrs = ctx.op.attrs
     if "block" not in attrs:
-        return ctx.emit([image, filters])
+        return _by_groups(ctx, image, filters)
     # A dilated one (see api/frontend/dilation.py), made as TensorFlow makes it in one process.
     tf = ctx.tf
     moved = tf.space_to_batch(image, attrs["block"], attrs["block_paddings"])
     if len(attrs["block"]) < len(filters.shape) - 2:  # lines are images of one row
         made = tf.squeeze(ctx.emit([tf.expand_dims(moved, 1), filters])[0], 1)
     else:
-        (made,) = ctx.emit([moved, filters])
+        (made,) = _by_groups(ctx, moved, filters)
     return [tf.batch_to_space(made, attrs["block"], attrs["block_crops"])]
+
+
+def _by_groups(ctx: Lowering, image: Any, filters: Any) -> list[Any]:
+    """Each group by itself, since TensorFlow's gradients of grouped convolutions fail on CPUs for many shapes."""
+    axis = 1 if ctx.op.attrs["data_format"].startswith("NC") else len(image.shape) - 1
+    groups = image.shape[axis] // filters.shape[-2]
+    if groups == 1:
+        return ctx.emit([image, filters])
+    images, kernels = ctx.tf.split(image, groups, axis), ctx.tf.split(filters, groups, -1)
+    return [ctx.tf.concat([ctx.emit([x, w])[0] for x, w in zip(images, kernels, strict=True)], axis)]
 
 
 def _image(op: Operator, channels: str) -> str:
@@ -90,6 +100,7 @@ def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits
         # Six groups of two channels each, which make one channel each, and two groups of three.
         Sample("Conv2D", (floats(2, 3, 3, 12), floats(2, 2, 2, 6)), _PLAIN),
         Sample("Conv2D", (floats(2, 3, 3, 6), floats(2, 2, 3, 4)), _PLAIN),
+        Sample("Conv2D", (floats(4, 8, 8, 4), floats(3, 3, 2, 8)), _PLAIN),
     ],
     traits=_traits("Conv2DBackpropInput", "Conv2DBackpropFilter", merged_with=("Pad",)),
 )

@@ -19,7 +19,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
-from tensoropt.graph.traits import Traits
+from tensoropt.graph.traits import Traits, Typed
 
 # Arithmetic operations per number: Philox's ten rounds, and what makes numbers of another distribution of them.
 _FLOPS = {
@@ -46,7 +46,7 @@ def _seeds(ctx: Lowering) -> dict[str, int]:
     return dict(zip(("seed", "seed2"), seeds_of(ctx.op), strict=True))
 
 
-def draws_by_state(op: Operator) -> bool:
+def draws_by_state(op: Typed) -> bool:
     """Whether an op draws by a state that it is given, and not by one inside of TensorFlow's kernel."""
     return op.type in _TWINS
 
@@ -62,22 +62,38 @@ _PHILOX = 1
 
 def _by_state(ctx: Lowering, *inputs: Any) -> Any:
     """The numbers of TensorFlow's op by the op that is given where they begin, so that this can be saved."""
-    state = ctx.next_state(_SKIPPED * ctx.op.outputs[0].elements)
+    (output,) = ctx.op.outputs
+    state = ctx.next_state(numbers_skipped(output.elements))
     if state is None:
         return _stateful(ctx, *inputs)
-    tf = ctx.tf
+    return ctx.slice_output(drawn(ctx.tf, ctx.op.type, state, ctx.op.static[0], inputs, output.dtype))
+
+
+def numbers_skipped(count: Any) -> Any:
+    """By how much the state goes on of an op that gives ``count`` numbers."""
+    return _SKIPPED * count
+
+
+def drawn(tf: Any, op_type: str, state: Any, shape: Any, limits: Sequence[Any], dtype: Any) -> Any:
+    """The numbers of an op that :func:`draws_by_state`.
+
+    Args:
+        tf: TensorFlow.
+        op_type: the op's.
+        state: of its generator.
+        shape: of what it gives.
+        limits: of integers, the smallest and the one after the largest.
+        dtype: of the numbers.
+    """
     # The state is on the CPU, as is what is made of it; the numbers are made where TensorFlow would make them.
     with tf.device("/CPU:0"):
         seed, position, seed2 = tf.unstack(tf.bitcast(state, tf.uint64))
         key, counter = tf.reshape(seed, [1]), tf.stack([position, seed2])
-    shape = ctx.op.static[0]
-    twin = getattr(tf.raw_ops, _TWINS[ctx.op.type])
-    if inputs:
-        low, high = inputs
-        drawn = twin(shape=shape, key=key, counter=counter, alg=_PHILOX, minval=low, maxval=high)
-    else:
-        drawn = twin(shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=ctx.op.outputs[0].dtype)
-    return ctx.slice_output(drawn)
+    twin = getattr(tf.raw_ops, _TWINS[op_type])
+    if limits:
+        low, high = limits
+        return twin(shape=shape, key=key, counter=counter, alg=_PHILOX, minval=low, maxval=high)
+    return twin(shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype)
 
 
 _TWINS = {

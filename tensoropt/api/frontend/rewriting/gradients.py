@@ -32,7 +32,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
     Raises:
         GraphError: if the function fails, or needs what cannot be had here.
     """
-    if not rewriter.is_differentiated(op):
+    if not rewriter.is_differentiated(op, scope):
         # Optimizers pass all gradients through one IdentityN, which need not be split alike.
         return [rewriter.tensor(scope.value(x), op) for x in op.inputs] if op.type == "IdentityN" else None
     read = [rewriter.tensor(scope.value(x), op) for x in op.inputs]
@@ -77,7 +77,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
             taken = inputs[place_of + place]
             stand = tf.compat.v1.placeholder(taken.dtype, taken.shape, name=f"input{place_of + place}")
             arguments[inside.name] = VariableValue(stand) if _is_variable(value) else stand
-    inner_scope = Scope(graph, "gradient/", scope)
+    inner_scope = Scope(graph, "gradient/", scope, caller=op)
     inner_scope.values |= arguments
     for name in arguments:
         inner_scope.operations[name.split(":")[0]] = []

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
-from tensoropt.api.frontend.device_graph import device_graph, given_in, merged_from
+from tensoropt.api.frontend.device_graph import Part, device_graph, given_in, merged_from
 from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.rewriting.calls import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
 from tensoropt.api.frontend.rewriting.gradients import own_gradient
@@ -47,30 +47,35 @@ def is_rewritten(op: Any) -> bool:
     return bool("_gradient_op_type" in op.node_def.attr or op.type in CALL_HANDLERS or function_attrs(op))
 
 
-def rewritten(model: Model, shapes: Mapping[str, Sequence[int]]) -> Rewritten:
+def rewritten(model: Model, shapes: Mapping[str, Sequence[int]], part: Part | None = None) -> Rewritten:
     """Makes a model's graph again as plain ops, for devices (see :func:`device_graph`).
 
     Args:
         model: the model.
         shapes: of placeholders that it leaves open, by name.
+        part: what is made again, without collections; by default all.
 
     Raises:
         GraphError: naming the op that cannot be made again, and why.
     """
     graph = model.graph
+    calls, merged = (model.gradient_calls, model.merged_rows) if part is None else (part.gradients, part.merged)
     # The sizes of rows follow from those of what is fed.
-    open_rows = any(output.indices is not None for call in model.gradient_calls for output in call.outputs)
-    sized = device_graph(model, shapes, cut=False) if shapes and open_rows else graph
+    open_rows = any(output.indices is not None for call in calls for output in call.outputs)
+    sized = device_graph(model, shapes, part, cut=False) if shapes and open_rows else graph
     target = tf.Graph()
     target.seed = graph.seed
     rewriter = Rewriter(target, _HANDLERS, guarded, materialize)
     rewriter.taken_from(graph, model.origins, model.copies)
-    calls, merged = model.gradient_calls, model.merged_rows
-    rewriter.differentiates({name for call in calls for name in call.losses}, graph)
-    inside = frozenset().union(*(call.inside for call in calls), *(rows.inside for rows in merged))
-    rewriter.rewrite(graph, shapes, inside, given_in(sized, calls, inside), merged_from(merged))
-    meta = exported(graph, target)
-    meta.graph_def.Clear()
-    with target.as_default():
-        meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
+    rewriter.differentiates({name for call in model.gradient_calls for name in call.losses}, graph)
+    every = model.gradient_calls, model.merged_rows
+    inside = frozenset().union(*(one.inside for made in every for one in made))
+    given = given_in(sized, calls, inside)
+    names = None if part is None else part.operations | {name.split(":")[0] for name in given}
+    rewriter.rewrite(graph, shapes, inside, given, merged_from(merged), names)
+    if part is None:
+        meta = exported(graph, target)
+        meta.graph_def.Clear()
+        with target.as_default():
+            meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
     return Rewritten(target, rewriter.origins)

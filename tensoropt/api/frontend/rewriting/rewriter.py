@@ -60,6 +60,7 @@ class Scope:
         graph: the graph.
         prefix: what names of ops that are made of its ops begin with.
         outer: the scope in which the function is called.
+        caller: the op of that scope which calls it.
         guard: a condition under which what is done here counts; None if it does in any case.
         after: ops of the new graph that have run before anything here does.
         turn: a number that only this turn of the loops around has; 0 in their first ones.
@@ -75,6 +76,7 @@ class Scope:
     turn: int = 0
     values: dict[str, Value] = field(default_factory=dict)
     operations: dict[str, list[Any]] = field(default_factory=dict)
+    caller: Any = None
 
     def value(self, tensor: Any) -> Value:
         """What stands for a tensor of this graph, or of one outside of it."""
@@ -157,9 +159,11 @@ class Rewriter:
                 pending += [x.op for x in op.inputs]
         self._leading = graph, leading
 
-    def is_differentiated(self, op: Any) -> bool:
-        """Whether gradients may flow through an op."""
+    def is_differentiated(self, op: Any, scope: Scope) -> bool:
+        """Whether gradients may flow through an op; of a function's, where they may through what calls it."""
         graph, leading = self._leading
+        while op.graph is not graph and scope.caller is not None and scope.outer is not None:
+            op, scope = scope.caller, scope.outer
         return op.graph is not graph or op in leading
 
     def origin(self, op: Any) -> Any:
@@ -182,8 +186,9 @@ class Rewriter:
         inside: Container[str] = (),
         given: Mapping[str, Given] = MappingProxyType({}),
         merged: Mapping[str, str] = MappingProxyType({}),
+        names: Container[str] | None = None,
     ) -> None:
-        """Makes all of a user's graph again, under its own names.
+        """Makes a user's graph again, under its own names.
 
         Args:
             graph: the user's.
@@ -191,11 +196,13 @@ class Rewriter:
             inside: names of operations that are left out.
             given: what stands for tensors that these make, by the tensors' names.
             merged: names of tensors that operations pass on, by the operations' names.
+            names: of the operations that are needed; by default all.
         """
-        self._names.update(op.name for op in graph.get_operations())
+        operations = graph.get_operations()
+        self._names.update(op.name for op in operations)
         self._inside = inside
         scope = Scope(graph)
-        for op in order(graph.get_operations()):
+        for op in order(op for op in operations if names is None or op.name in names):
             if op.name in inside:
                 stand_ins = {x.name: self._given(given[x.name], op, scope) for x in op.outputs if x.name in given}
                 scope.values |= {name: made.outputs[0] for name, made in stand_ins.items()}
@@ -265,7 +272,7 @@ class Rewriter:
         own_guard = scope.guard if guard is None else guard
         # As in TensorFlow, nothing in it reads a variable before the function's inputs are there.
         waits = (*scope.after, *self.before(caller, scope), *after, *self.late(arguments.values()))
-        inner = Scope(function, f"{prefix}/", scope, own_guard, waits, scope.turn * _MANY_TURNS + turn)
+        inner = Scope(function, f"{prefix}/", scope, own_guard, waits, scope.turn * _MANY_TURNS + turn, caller=caller)
         for place, value in arguments.items():
             inner.values[function.inputs[place].name] = value
             inner.operations[function.inputs[place].op.name] = []
@@ -538,7 +545,8 @@ def order(roots: Iterable[Any], *, controls: bool = True) -> list[Any]:
             if op in done:
                 pending.pop()
                 continue
-            waited = op.control_inputs if controls else ()
+            # TensorFlow has them in another order in each process.
+            waited = sorted(op.control_inputs, key=lambda x: x.name) if controls else ()
             before = [x for x in (*(t.op for t in op.inputs), *waited) if x not in done]
             if before and op not in open_ops:
                 open_ops.add(op)

@@ -1,0 +1,75 @@
+"""The ops of a subgraph on one device, one by one, so that TensorFlow knows their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.exec.program.generators import Draws, Generator
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.random import drawn, numbers_skipped, seeds_of
+
+__all__ = ["body_outputs"]
+
+
+def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> list[Any]:
+    """The outputs of a ``Subgraph`` in the default graph.
+
+    Args:
+        op: the operator.
+        inputs: its inputs.
+        draws: what its random ops draw by; states go on by as many numbers as a run says that there are. An op that
+            has none draws by TensorFlow's kernel.
+    """
+    random = {draw.name: draw for draw in op.draws}
+    made = {f"input{place}:0": tensor for place, tensor in enumerate(inputs)}
+    piece = _piece(op)
+    for node in op.body.node:
+        if f"{node.name}:0" in made:  # stands for an input
+            continue
+        if node.name in draws.generators:
+            _import(op, piece, made)
+            piece = _piece(op)
+            if node.name not in draws.drawn:
+                draws.drawn[node.name] = _drawn(node, made, draws.generators[node.name])
+            made[f"{node.name}:0"] = draws.drawn[node.name]
+        else:
+            added = piece.node.add()
+            added.CopyFrom(node)
+            if node.name in random:
+                added.attr["seed"].i, added.attr["seed2"].i = seeds_of(random[node.name])
+    _import(op, piece, made)
+    return [made[name] for name in op.results]
+
+
+def _piece(op: Operator) -> Any:
+    """A graph for some of the ops, which may call what all of them may."""
+    return tf.compat.v1.GraphDef(versions=op.body.versions, library=op.body.library)
+
+
+def _import(op: Operator, piece: Any, made: dict[str, Any]) -> None:
+    """Adds ops to the default graph, and their outputs to those that are ``made``."""
+    names = {node.name for node in piece.node}
+    before = {_key(name) for node in piece.node for name in node.input}
+    given = {key: made[key] for key in before if key.lstrip("^").split(":")[0] not in names}
+    found = tf.graph_util.import_graph_def(piece, input_map=given, return_elements=sorted(names), name=op.name)
+    for name, operation in zip(sorted(names), found, strict=True):
+        made |= {f"{name}:{place}": tensor for place, tensor in enumerate(operation.outputs)}
+        with tf.control_dependencies([operation]):
+            made[f"^{name}"] = operation.outputs[0] if operation.outputs else tf.constant(0)
+
+
+def _drawn(node: Any, made: Mapping[str, Any], generator: Generator) -> Any:
+    """The numbers of a random op."""
+    shape, *limits = (made[_key(name)] for name in node.input if not name.startswith("^"))
+    dtype = tf.as_dtype(node.attr["dtype" if "dtype" in node.attr else "Tout"].type)
+    with tf.control_dependencies([made[name] for name in node.input if name.startswith("^")]):
+        count = tf.reduce_prod(tf.cast(shape, tf.int64))
+        return drawn(tf, node.op, generator.next_state(numbers_skipped(count)), shape, limits, dtype)
+
+
+def _key(name: str) -> str:
+    """A tensor by its whole name; what only must run first as it is."""
+    return name if ":" in name or name.startswith("^") else f"{name}:0"

@@ -77,7 +77,7 @@ def test_every_file_that_is_not_python_is_declared_as_package_data(settings: dic
 def test_every_import_is_of_what_is_named_as_a_dependency(settings: dict[str, Any], folder: str) -> None:
     project = settings["project"]
     named = [*project["dependencies"], *(name for group in project["optional-dependencies"].values() for name in group)]
-    known = {re.split(r"[^\w-]", name)[0].replace("scikit-learn", "sklearn") for name in named}
+    known = {re.split(r"[^\w-]", name)[0].replace("scikit-learn", "sklearn").replace("-", "_") for name in named}
     known |= {
         "tensoropt",
         "examples",

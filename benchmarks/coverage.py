@@ -1,0 +1,171 @@
+"""Keras models beside Keras alone: which can be imported, planned and trained, and whether numbers are the same.
+
+    python -m benchmarks.coverage --json coverage.json
+    python -m benchmarks.coverage --models lstm gru unet --ranks 4 --sizes
+
+Each model is imported and planned for 16 devices of a preset, without any, and trained for some steps on ranks of this
+machine and by Keras alone. It is *equal* if what it says of each step (losses, metrics) differs by no more than five
+times what Keras alone differs by when its inputs are scaled by 1 ± 1e-7 (where these are integers, its weights), as
+small networks with batch normalization amplify rounding a thousandfold. Seconds are of processors, which other work
+on the machine disturbs least. Models of keras-hub need that package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.arguments import output_file, positive
+from benchmarks.coverage_models import MODELS, SIZES
+from benchmarks.coverage_worker import MARK
+from benchmarks.launch import ROOT, command_of
+
+__all__ = ["difference", "judged", "measured", "row"]
+
+_WORKER = "benchmarks.coverage_worker"
+_HUB = "hub_"
+_ROUNDING, _TIMES = 1e-5, 5.0  # differences that are none: relative, or so many times the spread
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=list(MODELS), metavar="MODEL")
+    parser.add_argument("--sizes", action="store_true", help="import all further sizes of keras.applications, too")
+    parser.add_argument("--devices", type=positive, default=16, help="to plan for (default %(default)s)")
+    parser.add_argument("--ranks", type=positive, default=2, help="to train on (default %(default)s)")
+    parser.add_argument("--steps", type=positive, default=5)
+    parser.add_argument("--option", default="mini_time", help="of parallelize, to train (default %(default)s)")
+    parser.add_argument("--seconds", type=positive, default=600, help="for each program (default %(default)s)")
+    parser.add_argument("--json", type=output_file, default=None, metavar="FILE")
+    flags = parser.parse_args()
+    console = Console(stderr=True)
+    has_hub = importlib.util.find_spec("keras_hub") is not None
+    left_out = [name for name in flags.models if name.startswith(_HUB) and not has_hub]
+    if left_out:
+        console.print(f"keras-hub is not installed, so {', '.join(left_out)} are left out: pip install keras-hub")
+    found: dict[str, dict[str, Any]] = {}
+    names = [name for name in flags.models if name not in left_out]
+    for name in [*names, *(SIZES if flags.sizes else ())]:
+        console.print(name, markup=False)
+        found[name] = measured(name, flags)
+        if flags.json is not None:
+            report = {"devices": flags.devices, "ranks": flags.ranks, "option": flags.option, "models": found}
+            flags.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    _show(found, flags)
+
+
+def measured(model: str, flags: argparse.Namespace) -> dict[str, Any]:
+    """The figures of a model; ``errors`` has what failed, by task."""
+    result: dict[str, Any] = {}
+    if model in SIZES:
+        tasks: tuple[tuple[str, int | None], ...] = (("import", None),)
+    else:
+        tasks = (("plan", None), ("alone", None), ("ranks", flags.ranks))
+    for task, ranks in tasks:
+        given = [task, model, "--devices", str(flags.devices), "--steps", str(flags.steps), "--option", flags.option]
+        try:
+            result[task] = _run(given, ranks, flags.seconds)
+        except RuntimeError as error:
+            result.setdefault("errors", {})[task] = str(error)
+    if "alone" in result and "ranks" in result:
+        result |= judged(result["alone"]["logs"], result["ranks"]["logs"][0])
+    return result
+
+
+def _run(arguments: list[str], ranks: int | None, seconds: int) -> dict[str, Any]:
+    """What a worker says.
+
+    Raises:
+        RuntimeError: it failed, with its last lines, or took too long.
+    """
+    command, environment = command_of(_WORKER, arguments, ranks, {"TENSOROPT_COSTS": "analytic"})
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"took longer than {seconds} s") from error
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode or not lines:
+        said = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines()[-3:]
+        raise RuntimeError("\n".join(said[-3:])[-1500:] or f"exit code {done.returncode}")
+    return dict(json.loads(lines[-1].removeprefix(MARK)))
+
+
+def difference(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]]) -> float:
+    """The largest relative difference of what two trainings say of each step.
+
+    Raises:
+        ValueError: they do not say the same things.
+    """
+    worst = 0.0
+    for mine, theirs in zip(one, other, strict=True):
+        if mine.keys() != theirs.keys():
+            raise ValueError(f"one says {sorted(mine)}, the other {sorted(theirs)}")
+        for name, value in mine.items():
+            apart = abs(value - theirs[name]) / max(abs(value), 1e-3)
+            worst = max(worst, apart if apart == apart else float("inf"))
+    return worst
+
+
+def judged(alone: Sequence[Sequence[Mapping[str, float]]], ranks: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Whether ranks say what Keras alone says, which was also trained with inputs scaled a little."""
+    spread = max(difference(alone[0], scaled) for scaled in alone[1:])
+    apart = difference(alone[0], ranks)
+    return {"difference": apart, "spread": spread, "equal": apart <= max(_TIMES * spread, _ROUNDING)}
+
+
+def row(model: str, found: Mapping[str, Any]) -> list[str]:
+    """A line of the table: model, operators, those without a rule, seconds, memory, and equality."""
+    about = found.get("plan") or found.get("import") or {}
+    rules = " ".join(f"{op_type}:{count}" for op_type, count in sorted(about.get("without_rule", {}).items()))
+    imported = about["trace_processor_s"] + about["import_processor_s"] if about else None
+    equal = {True: "yes", False: "NO", None: ""}[found.get("equal")]
+    ranks = found.get("ranks", {}).get("peak_rss_bytes")
+    return [
+        model,
+        f"{about['operators']:,}" if about else "",
+        (rules or "0") if about else "",
+        "" if imported is None else f"{imported:.1f}",
+        f"{about['plan_processor_s']:.1f}" if "plan_processor_s" in about else "",
+        f"{about['memory_bytes'] / 2**20:.1f}" if "memory_bytes" in about else "",
+        equal,
+        f"{found['difference']:.1e}" if "difference" in found else "",
+        f"{found['spread']:.1e}" if "spread" in found else "",
+        "" if ranks is None else f"{ranks / 2**20:.0f}",
+        "; ".join(f"{task}: {text.splitlines()[-1][:80]}" for task, text in found.get("errors", {}).items()),
+    ]
+
+
+def _show(found: Mapping[str, Mapping[str, Any]], flags: argparse.Namespace) -> None:
+    table = Table(title=f"Keras models: planned for {flags.devices} devices, trained on {flags.ranks} ranks")
+    for name in (
+        "model",
+        "operators",
+        "without a rule",
+        "import s",
+        "plan s",
+        "MiB a device",
+        "equal",
+        "differs",
+        "spread",
+        "MiB of a rank",
+        "failed",
+    ):
+        table.add_column(name, overflow="fold", justify="left" if name in ("model", "failed") else "right")
+    for model, about in found.items():
+        table.add_row(*row(model, about))
+    Console(width=None if sys.stdout.isatty() else 180).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tensoropt.api.keras.parallelize import parallelize
+from tensoropt.api.keras.planning import frontier, plan
 
-__all__ = ["parallelize"]
+__all__ = ["frontier", "parallelize", "plan"]

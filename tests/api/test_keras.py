@@ -18,6 +18,7 @@ _CASES = [
     "convolutions and batch norm have the history of keras alone",
     "transformer has the history of keras alone",
     "lstm has the history of keras alone",
+    "grouped convolutions and accumulated gradients have the history of keras alone",
     "recommender has the history of keras alone",
     "what batch norm hides differs no more than for keras itself",
     "weights that callbacks read and set count",
@@ -25,13 +26,33 @@ _CASES = [
     "files are written by one rank and read by keras alone",
     "model that is compiled again is planned again",
     "own train step and two optimizers are taken",
+    "sizes of shapes are numbers for keras",
     "what cannot be parallel says why",
+]
+_PINS = [
+    "pinned variables are stored so and train as keras alone",
+    "plan that was made before is taken",
+    "ranks that have their own shares train as one that has all",
+]
+_DATA = [
+    "data that python makes is taken",
+    "weights of samples and classes and splits for validation count",
+    "logs are written by one rank",
+]
+_FAULTS = [
+    "callback that fails on one rank ends fit on all",
+    "interrupt of one rank ends fit on all",
+    "callback that stops one rank is named",
+    "data that end early on one rank are named",
+    "data of other shapes on one rank are named",
+    "training that was interrupted goes on from its backup",
 ]
 
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
-    chosen = [f"keras_models:{case}" for case in _CASES]
+    scripts = {"keras_models": _CASES, "keras_pins": _PINS, "keras_data": _DATA, "keras_faults": _FAULTS}
+    chosen = [f"{script}:{case}" for script, cases in scripts.items() for case in cases]
     environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
     job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=900, env=environment)
     line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
@@ -39,7 +60,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     return found
 
 
-@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.parametrize("case", [*_CASES, *_PINS, *_DATA, *_FAULTS])
 def test_keras_on_two_ranks(case: str, on_two: Failures) -> None:
     failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(on_two) if found[case]]
     assert len(on_two) == 2 and not failed, "\n".join(failed)

@@ -211,6 +211,10 @@ def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) 
         if planner.undivided(count) is not None:
             passed_by[str(count)] = _UNSHARED
             continue
+        misfit = planner.misfit(count)
+        if misfit is not None:
+            passed_by[str(count)] = misfit
+            continue
         bound, why = planner.least_possible(count)
         if bound > limit.limit_bytes:
             passed_by[str(count)] = why

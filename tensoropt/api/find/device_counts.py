@@ -62,7 +62,7 @@ def profile(
 
 
 def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None) -> ParallelismRow:
-    undivided = planner.undivided(count)
+    undivided = planner.undivided(count) or planner.misfit(count)
     if undivided is not None:
         return ParallelismRow(count, reason=undivided)
     try:

@@ -38,7 +38,9 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
             f"no gain from {devices} devices: {plan.option} is predicted to take {_seconds(plan.time_s)} a step, one "
             f"device {_seconds(alone_s)}; {memory}"
         )
-    if plan.option == DATA_PARALLEL:
+    if planner.is_pinned:  # data parallelism holds all variables whole
+        beside = None
+    elif plan.option == DATA_PARALLEL:
         beside = None if alone_s is None else f"{alone_s / plan.time_s:.3g} times one device"
     else:
         try:

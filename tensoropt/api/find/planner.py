@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from tensoropt.api.find.pins import Pins
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.mirror.model import Model
 from tensoropt.baselines import apply_baseline
@@ -15,7 +16,7 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
-from tensoropt.errors import GraphError, PlanError
+from tensoropt.errors import GraphError, PlanError, ProblemError
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -111,6 +112,26 @@ class Planner:
         op = next(op for op in self.inputs() if op.outputs[0].shape[0] == batch)
         return f"{op}: its batch of {batch} cannot be shared by {devices} devices: {batch} % {devices} != 0"
 
+    def misfit(self, devices: int) -> str | None:
+        """Why what the script has pinned is not for so many devices; None if it is, or nothing is pinned."""
+        pins = self._pins()
+        return None if pins is None else pins.misfit(devices)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the script has pinned how some variables are stored."""
+        return self.model.pins is not None
+
+    def _apart(self, search: str) -> PlanError:
+        return PlanError(
+            f"find_strategy(search={search!r}): has no strategy that stores variables as layout_map has it. Leave "
+            "search out: frontier tracking keeps to it."
+        )
+
+    def _pins(self) -> Pins | None:
+        found: Pins | None = None if self.model.pins is None else self.model.pins()
+        return found
+
     def least_possible(self, devices: int, *, any_batch: bool = False) -> tuple[float, str]:
         """A bound on bytes per device that needs no search, and its reason as a clause.
 
@@ -140,7 +161,7 @@ class Planner:
         """All strategies on a cluster; the space of before, if the cluster is the same.
 
         Raises:
-            PlanError: if the devices do not divide the batch that they are to share.
+            PlanError: if the devices do not divide the batch that they are to share, or what is pinned.
         """
         key = topology.fingerprint()
         if self._space is None or self._space[0] != key:
@@ -155,6 +176,9 @@ class Planner:
                 _warn_of_missing_rules(self.imported.graph, cost)
                 self._warned = True
             allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
+            pins = self._pins()
+            if pins is not None:
+                allowed |= pins.configurations(self.imported.graph, cost.mesh)
             doing(f"pricing strategies on {topology.device_count} devices")
             space = SearchSpace(self.imported.graph, cost, allowed=allowed, reuse=True)
             self._space = key, space
@@ -192,7 +216,12 @@ class Planner:
             InfeasibleError: no strategy is possible, or it came to none that fits.
         """
         finder = search if isinstance(search, Finder) else get_finder(search)
-        return finder.find(self.space(topology), limit, start)
+        try:
+            return finder.find(self.space(topology), limit, start)
+        except ProblemError as error:
+            if not self.is_pinned:
+                raise
+            raise self._apart(finder.name) from error
 
     def least_bytes(self, topology: Topology) -> float:
         """The least memory per device that any strategy takes.
@@ -249,7 +278,13 @@ class Planner:
         return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
 
     def data_parallel_plan(self, topology: Topology, limit: MemoryLimit) -> Plan:
-        """The plan by which every device holds all variables and computes its share of the batch."""
+        """The plan by which every device holds all variables and computes its share of the batch.
+
+        Raises:
+            PlanError: some variables are pinned.
+        """
+        if self.is_pinned:
+            raise self._apart("data_parallel")
         space = self.space(topology)
         return space.plan(space.assignment(data_parallel(space)), "data_parallel", self._notes(topology, limit, space))
 

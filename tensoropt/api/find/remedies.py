@@ -46,7 +46,8 @@ def remedies(planner: Planner, topology: Topology, limit: MemoryLimit, *, data_p
         data_parallel: it is data parallelism that does not fit; other strategies may.
     """
     deadline_s = time.monotonic() + _BUDGET_S
-    least = None if planner.undivided(topology.device_count) else planner.least_bytes(topology)
+    count = topology.device_count
+    least = None if planner.undivided(count) or planner.misfit(count) else planner.least_bytes(topology)
     if data_parallel and least is not None:
         if least <= limit.limit_bytes:
             return f"Use option='mini_time': strategies that take {least:,.0f} bytes or more fit."
@@ -75,6 +76,9 @@ def _more_devices(planner: Planner, topology: Topology, limit: MemoryLimit, dead
         undivided = planner.undivided(count)
         if undivided is not None:
             return _Outcome(None, f"{known}More devices need a larger batch, or feed='global': {undivided}.")
+        misfit = planner.misfit(count)
+        if misfit is not None:
+            return _Outcome(None, f"{known}More devices need other pins: {misfit}.")
         if time.monotonic() > deadline_s:
             return _Outcome(None, f"{known}Whether {count} devices would do was not searched.")
         least = planner.least_bytes(scaled(topology, count))

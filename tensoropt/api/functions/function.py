@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ from tensoropt.api.functions.traced_model import Trace
 from tensoropt.errors import SessionError
 from tensoropt.plan.plan import Plan
 
-__all__ = ["Function", "function"]
+__all__ = ["Function", "function", "traced_step"]
 
 
 def function(
@@ -40,6 +40,13 @@ def function(
     if step is None:
         return functools.partial(function, input_signature=input_signature, autograph=autograph)
     return Function(step, input_signature, autograph)
+
+
+class Tracer(Protocol):
+    """What takes traces."""
+
+    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+        """See :meth:`~tensoropt.api.functions.traced_model.TracedModel.trace`."""
 
 
 class Function:
@@ -181,31 +188,51 @@ class Function:
         like = repr([_spec(value) if _is_tensor(value) else (type(value), value) for value in flat])
         key = like, str(tf.nest.map_structure(lambda _: 0, (args, kwargs)))
         if key not in self._traces:
-            places = [place for place, value in enumerate(flat) if _is_tensor(value)]
-            names = self._argument_names(args, kwargs)
-            specs = [tf.TensorSpec(_spec(flat[p]).shape, _spec(flat[p]).dtype, name=names[p]) for p in places]
-            step = self._step
-
-            def traced(*tensors: Any) -> Any:
-                given = dict(zip(places, tensors, strict=True))
-                whole = [given.get(place, value) for place, value in enumerate(flat)]
-                own_args, own_kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
-                return step(*own_args, **own_kwargs)
-
-            self._traces[key] = self._the_program().trace(traced, specs, self._name, autograph=self._autograph)
+            self._traces[key] = traced_step(
+                self._the_program(), self._step, args, kwargs, self._name, autograph=self._autograph
+            )
         return self._traces[key]
 
-    def _argument_names(self, args: Any, kwargs: dict[str, Any]) -> list[str]:
-        try:
-            places = list(inspect.signature(self._step).bind_partial(*args).arguments)
-        except TypeError:  # Calling it says what is wrong
-            places = []
-        found = []
-        for number, value in enumerate(args):
-            own = places[number] if number < len(places) else f"argument_{number}"
-            parts = tf.nest.flatten(value)
-            found += [own] if len(parts) == 1 else [f"{own}_{part}" for part in range(len(parts))]
-        return found + [f"{key}_{part}" for key in sorted(kwargs) for part in range(len(tf.nest.flatten(kwargs[key])))]
+
+def traced_step(
+    program: Tracer, step: Callable[..., Any], args: Any, kwargs: dict[str, Any], name: str, *, autograph: bool
+) -> Trace:
+    """Traces a step for some arguments.
+
+    Args:
+        program: takes the trace.
+        step: a function of nests of tensors and other values.
+        args: by place; tensors, arrays or their ``tf.TensorSpec``, whose first dimensions are open in the trace of
+            tensors and arrays, and all else as it is.
+        kwargs: by name.
+        name: what names of operations begin with.
+        autograph: whether Python's branches and loops over tensors become TensorFlow's.
+    """
+    flat = tf.nest.flatten((args, kwargs))
+    places = [place for place, value in enumerate(flat) if _is_tensor(value)]
+    names = _argument_names(step, args, kwargs)
+    specs = [tf.TensorSpec(_spec(flat[p]).shape, _spec(flat[p]).dtype, name=names[p]) for p in places]
+
+    def traced(*tensors: Any) -> Any:
+        given = dict(zip(places, tensors, strict=True))
+        whole = [given.get(place, value) for place, value in enumerate(flat)]
+        own_args, own_kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
+        return step(*own_args, **own_kwargs)
+
+    return program.trace(traced, specs, name, autograph=autograph)
+
+
+def _argument_names(step: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> list[str]:
+    try:
+        places = list(inspect.signature(step).bind_partial(*args).arguments)
+    except TypeError:  # Calling it says what is wrong
+        places = []
+    found = []
+    for number, value in enumerate(args):
+        own = places[number] if number < len(places) else f"argument_{number}"
+        parts = tf.nest.flatten(value)
+        found += [own] if len(parts) == 1 else [f"{own}_{part}" for part in range(len(parts))]
+    return found + [f"{key}_{part}" for key in sorted(kwargs) for part in range(len(tf.nest.flatten(kwargs[key])))]
 
 
 def _is_tensor(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from tensoropt.plan.plan import Plan
 __all__ = ["Program"]
 
 _NOT_HERE = ("profiling", "mini_parallelism")
+_BROUGHT_BYTES = 64 * 2**20  # so much of several variables is brought to the script at once
 
 
 class Program:
@@ -49,6 +50,8 @@ class Program:
         self._shared: set[str] = set()  # variables that begin with rank 0's values
         self._stale: set[str] = set()  # variables whose value here is older than the script's
         self._ahead: set[str] = set()  # those whose value here is newer
+        self._written: set[str] = set()
+        self._brought = False  # whether any was brought to the script since the last run
         self._names: dict[int, str] = {}
         self._runs: dict[Any, int] = {}  # with whole batches, by shapes
 
@@ -77,6 +80,10 @@ class Program:
         self._take(trace.variables)
         self._share([variable for variable in trace.variables if variable not in self._shared])
         return trace
+
+    def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
+        """Has the search store some variables in one way only. See :meth:`TracedModel.pin`."""
+        self._traced.pin(pins)
 
     def search(
         self, option: Any = "mini_time", *, collectives: str = "auto", config: Any = None, **arguments: Any
@@ -126,7 +133,9 @@ class Program:
             _, *values = job.run([trace.target, *trace.outputs], feeds)
             if job.executor is not None:
                 self._stale -= job.executor.variables.keys()  # a build takes the values that there are
+        self._written |= set(trace.written)
         self._ahead |= set(trace.written)
+        self._brought = False
         return trace.pack([tf.convert_to_tensor(value) for value in values])
 
     def _compare(self, trace: Trace, arguments: Sequence[Any]) -> None:
@@ -146,8 +155,9 @@ class Program:
 
     def sync(self) -> None:
         """Gives the script's variables the values that they have here; collective."""
-        for name in sorted(self._ahead):
-            self._fetch(name)
+        for group in self._groups():
+            if not self._ahead.isdisjoint(group):
+                self._fetch(group)
 
     def asked(self, variable: Any) -> None:
         """Brings a variable's value to the script, which may also change it."""
@@ -155,7 +165,8 @@ class Program:
         if name is None:
             return
         if name in self._ahead:
-            self._fetch(name)
+            # One is often asked for after each run, such as a counter of steps; who asks for another one reads many.
+            self._fetch([name] if not self._brought else next(group for group in self._groups() if name in group))
         self._stale.add(name)
 
     @contextlib.contextmanager
@@ -163,11 +174,30 @@ class Program:
         with job_beside(self._job) as job, self._traced.model.graph.as_default():
             yield job
 
-    def _fetch(self, name: str) -> None:
+    def _fetch(self, names: Sequence[str]) -> None:
         with self._entered() as job:
-            (value,) = job.require_executor(f"reading variable '{name}'").run([TensorId(name)])
-        self._set(name, value)
-        self._ahead.discard(name)
+            values = job.require_executor(f"reading variables {', '.join(names)}").run([*map(TensorId, names)])
+        self._brought = True
+        for name, value in zip(names, values, strict=True):
+            if name in self._ahead:
+                self._set(name, value)
+                self._ahead.remove(name)
+
+    def _groups(self) -> Iterator[list[str]]:
+        """Variables that are written, such as are brought together: each time the same, as each program takes its time
+        to build."""
+        group: list[str] = []
+        size = 0
+        for name in sorted(self._written):
+            variable = self._traced.variables[name]
+            own = variable.shape.num_elements() * variable.dtype.size
+            if group and size + own > _BROUGHT_BYTES:
+                yield group
+                group, size = [], 0
+            group.append(name)
+            size += own
+        if group:
+            yield group
 
     def _set(self, name: str, value: Any) -> None:
         with context.eager_mode(), unnoticed():

@@ -8,7 +8,7 @@ a model's graph: those of captured variables are variables there, one for each, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,6 +88,14 @@ class TracedModel:
             traced = tf.function(function, autograph=autograph, jit_compile=False)
             concrete = traced.get_concrete_function(*specs)
         return self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
+
+    def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
+        """Has searches store some variables in one way only.
+
+        Args:
+            pins: gives the :class:`~tensoropt.api.find.pins.Pins`, of TensorFlow's variables by their names here.
+        """
+        self.model.pins = lambda: pins(self.variables)
 
     def _free(self, name: str) -> str:
         base = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", name).lstrip("_") or "step"

@@ -10,15 +10,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 __all__ = [
     "KINDS",
+    "Ranks",
     "check_model",
     "compiled_as",
+    "ends_of",
     "is_seeded",
     "model_of_keras",
     "replace_steps",
@@ -29,8 +32,27 @@ __all__ = [
 
 KINDS = ("train", "test", "predict")
 _QUIET = ("fit", "evaluate", "predict")
+_ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
 # Callbacks that write files, by the attribute that says where; ranks but the first leave them out.
 _WRITING = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
+
+
+class Ranks(Protocol):
+    """What the trainer of a model takes part in, as one rank of several; all but ``rank`` is collective."""
+
+    rank: int
+
+    def sync(self) -> None:
+        """Gives all variables their values."""
+
+    def epoch(self, epoch: int) -> None:
+        """Is called where an epoch begins."""
+
+    def end(self, kind: str) -> None:
+        """Is called where data end."""
+
+    def call(self, name: str) -> AbstractContextManager[None]:
+        """A call of ``fit`` or its likes."""
 
 
 def model_of_keras(model: Any) -> bool:
@@ -57,6 +79,16 @@ def compiled_as(model: Any) -> tuple[Any, ...]:
     return model.optimizer, model._compile_loss, model._compile_metrics, trainable
 
 
+def ends_of(model: Any) -> tuple[Any, Any] | None:
+    """The symbolic inputs and outputs of a model, in the structure of its data; None if it does not say them."""
+    model = getattr(model, "_functional", None) or model  # of a Sequential
+    ends = [getattr(model, f"_{name}_struct", None) for name in ("inputs", "outputs")]
+    if any(end is None for end in ends):
+        return None
+    inputs, outputs = (end[0] if isinstance(end, list | tuple) and len(end) == 1 else end for end in ends)
+    return inputs, outputs
+
+
 def is_seeded() -> bool:
     """Whether the script has set TensorFlow's seed, by which Keras shuffles arrays."""
     return context.global_seed() is not None
@@ -68,14 +100,19 @@ def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
     return step
 
 
-def replace_steps(model: Any, run: Callable[[str, Any], Any]) -> None:
-    """Has a model's trainer take its steps by ``run(kind, batch)``."""
+def replace_steps(model: Any, run: Callable[[str, Any], Any], end: Callable[[str], None]) -> None:
+    """Has a model's trainer take its steps by ``run(kind, batch)``, and call ``end(kind)`` where there is no batch."""
+    taken = ["train"]  # the kind of the last one
 
     def made(kind: str) -> Callable[..., Any]:
         def take(batches: Iterable[Any]) -> Any:
-            outputs = None
-            for _, batch in zip(range(model.steps_per_execution), batches, strict=False):
+            taken[:] = [kind]
+            outputs, missing = None, model.steps_per_execution
+            for _, batch in zip(range(missing), batches, strict=False):
                 outputs = run(kind, batch)
+                missing -= 1
+            if missing:
+                end(kind)
             if outputs is None:
                 raise StopIteration
             return outputs
@@ -97,15 +134,21 @@ def replace_steps(model: Any, run: Callable[[str, Any], Any]) -> None:
     for kind in KINDS:
         setattr(model, f"make_{kind}_function", made(kind))
         setattr(model, f"{kind}_function", None)
+    results = model._get_metrics_result_or_logs  # which fit and evaluate call after their last batch
+
+    def results_at_the_end(logs: Any) -> Any:
+        end(taken[-1])
+        return results(logs)
+
+    model._get_metrics_result_or_logs = results_at_the_end
 
 
-def replace_trainer(model: Any, rank: int, sync: Callable[[], None]) -> None:
-    """Has ``fit`` and its likes speak and write on rank 0 alone, and end with trained values everywhere.
+def replace_trainer(model: Any, ranks: Ranks) -> None:
+    """Has ``fit`` and its likes speak and write on rank 0 alone, and end alike everywhere, with trained values.
 
     Args:
         model: the model.
-        rank: this process's.
-        sync: gives all variables their values; collective.
+        ranks: what they take part in.
     """
 
     def wrap(name: str) -> Callable[..., Any]:
@@ -114,30 +157,43 @@ def replace_trainer(model: Any, rank: int, sync: Callable[[], None]) -> None:
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if name not in _QUIET:
+                with ranks.call(name):
+                    return original(*args, **kwargs)
             # Validation in fit has the callbacks that fit has made.
             bound = signature.bind(*args, **kwargs)
             given = bound.arguments.get("callbacks")
             if not hasattr(given, "callbacks"):
-                if rank:
+                if ranks.rank:
                     bound.arguments["verbose"] = 0
-                bound.arguments["callbacks"] = write_on_one_rank(given, rank, sync)
-            return original(*bound.args, **bound.kwargs)
+                with ranks.call(name):
+                    bound.arguments["callbacks"] = write_on_one_rank(given, ranks)
+            with ranks.call(name):
+                return original(*bound.args, **bound.kwargs)
 
         return call
 
-    for name in _QUIET:
+    for name in (*_QUIET, *_ON_BATCH):
         setattr(model, name, wrap(name))
 
 
-def write_on_one_rank(callbacks: Any, rank: int, sync: Callable[[], None]) -> list[Any]:
+def write_on_one_rank(callbacks: Any, ranks: Ranks) -> list[Any]:
     """Callbacks of which those that write files act on rank 0 alone, when all ranks have brought the values there."""
     import keras
+
+    rank, sync = ranks.rank, ranks.sync
 
     class Bring(keras.callbacks.Callback):
         """Brings trained values to the script's variables before other callbacks read them."""
 
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            ranks.epoch(epoch)
+
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             sync()
+
+        def on_predict_end(self, logs: Any = None) -> None:
+            ranks.end("predict")
 
         def on_train_end(self, logs: Any = None) -> None:
             sync()
@@ -148,9 +204,18 @@ def write_on_one_rank(callbacks: Any, rank: int, sync: Callable[[], None]) -> li
 
     given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     writing = tuple(getattr(keras.callbacks, name) for name in _WRITING)
-    by_batch = any(isinstance(each, writing) and getattr(each, "save_freq", "epoch") != "epoch" for each in given)
+    reading = keras.callbacks.BackupAndRestore  # on all ranks
+    by_batch = any(
+        isinstance(each, (*writing, reading)) and getattr(each, "save_freq", "epoch") != "epoch" for each in given
+    )
     kept = [each for each in given if not rank or not isinstance(each, writing)]
     for each in kept:
         if rank and getattr(each, "verbose", 0):
             each.verbose = 0
+        if rank and isinstance(each, reading):
+            each._save_model, each.delete_checkpoint = _nothing, False
     return [Bring(), *kept]
+
+
+def _nothing() -> None:
+    """In the place of what rank 0 alone does."""

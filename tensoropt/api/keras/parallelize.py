@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from tensoropt.api.mirror.loading import load_tensorflow
 from tensoropt.errors import SessionError
 from tensoropt.stages import announce
 
-__all__ = ["parallelize"]
+__all__ = ["checked", "parallelize"]
 
 _BUILT_IN = "tensoropt_parallel"
 
 
-def parallelize(model: Any, option: Any = "mini_time", **find_strategy_arguments: Any) -> Any:
+def parallelize(
+    model: Any,
+    option: Any = "mini_time",
+    *,
+    layout_map: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, int] | None = None,
+    shard: bool = True,
+    **find_strategy_arguments: Any,
+) -> Any:
     """Has ``fit``, ``evaluate``, ``predict`` and ``…_on_batch`` of a compiled Keras model run on all ranks by a plan.
 
     Every rank calls them alike, with the same data: batches are whole, and each rank computes its share, as the plan,
@@ -25,6 +34,13 @@ def parallelize(model: Any, option: Any = "mini_time", **find_strategy_arguments
     Args:
         model: of Keras 3 on TensorFlow, after ``compile``. It may be compiled again.
         option: see :func:`tensoropt.find_strategy`; not ``profiling`` nor ``mini_parallelism``.
+        layout_map: how some variables are stored, in the form of ``keras.distribution.LayoutMap`` (or one): regular
+            expressions of variables' paths, each with a tuple of the name of a mesh axis or None for every dimension.
+            What is not pinned is searched.
+        mesh: devices along each axis that ``layout_map`` names, the outermost first, such as
+            ``{"data": 2, "model": 4}``. By default its one name stands for all devices.
+        shard: whether every rank is given the whole batch and takes its share of it. If not, each is given its share
+            already: a batch is what all ranks have, one after another.
         find_strategy_arguments: others of ``find_strategy`` (``memory_bytes``, ``search``, ``costs``), and
             ``collectives`` and ``config`` of ``build_execution_graph``.
 
@@ -33,32 +49,47 @@ def parallelize(model: Any, option: Any = "mini_time", **find_strategy_arguments
 
     Raises:
         SessionError: for what is no such model, or was not compiled to run as a graph.
+        PlanError: a layout map that is none, or an option with which there is no search that it could constrain.
         TensorOptError: when it first runs, what planning and building raise.
+    """
+    checked("parallelize", model)
+    from tensoropt.api.keras import hooks
+    from tensoropt.api.keras.layouts import layout_pins
+    from tensoropt.api.keras.trained import Parallel
+
+    if "feed" in find_strategy_arguments:
+        raise SessionError(
+            "parallelize: feed is not among its arguments. Leave it out: every rank has the whole batch, or "
+            "with shard=False its share."
+        )
+    if getattr(model, _BUILT_IN, None) is not None:
+        raise SessionError(f"parallelize: the model '{model.name}' is parallel already. Call it once for each model.")
+    pins = layout_pins(layout_map, mesh, option)
+    parallel = Parallel(model, option, find_strategy_arguments, pins, shard)
+    if parallel.size == 1:
+        launched = "OMPI_COMM_WORLD_SIZE" in os.environ
+        announce(f"'{model.name}' trains on one process" + ("" if launched else ": start it with mpirun -n 2, or more"))
+    hooks.replace_steps(model, parallel.step, parallel.end)
+    hooks.replace_trainer(model, parallel)
+    setattr(model, _BUILT_IN, True)
+    model.tensoropt_plan = None
+    return model
+
+
+def checked(caller: str, model: Any) -> None:
+    """Lets a compiled model of Keras 3 on TensorFlow through.
+
+    Raises:
+        SessionError: anything else.
     """
     load_tensorflow()
     from tensoropt.api.keras import hooks
-    from tensoropt.api.keras.trained import Parallel
 
     if not hooks.model_of_keras(model):
         raise SessionError(
-            f"parallelize: takes a model of Keras 3 whose backend is TensorFlow, got {type(model).__name__}. Leave "
+            f"{caller}: takes a model of Keras 3 whose backend is TensorFlow, got {type(model).__name__}. Leave "
             "TF_USE_LEGACY_KERAS unset, and set KERAS_BACKEND=tensorflow."
         )
     wrong = hooks.check_model(model)
     if wrong is not None:
-        raise SessionError(f"parallelize: the model '{model.name}' cannot be parallelized: {wrong}.")
-    if "feed" in find_strategy_arguments:
-        raise SessionError(
-            "parallelize: feed is not among its arguments, as every rank has the whole batch. Leave it out."
-        )
-    if getattr(model, _BUILT_IN, None) is not None:
-        raise SessionError(f"parallelize: the model '{model.name}' is parallel already. Call it once for each model.")
-    parallel = Parallel(model, option, find_strategy_arguments)
-    if parallel.size == 1:
-        launched = "OMPI_COMM_WORLD_SIZE" in os.environ
-        announce(f"'{model.name}' trains on one process" + ("" if launched else ": start it with mpirun -n 2, or more"))
-    hooks.replace_steps(model, parallel.step)
-    hooks.replace_trainer(model, parallel.rank, parallel.sync)
-    setattr(model, _BUILT_IN, True)
-    model.tensoropt_plan = None
-    return model
+        raise SessionError(f"{caller}: the model '{model.name}' cannot be parallelized: {wrong}.")

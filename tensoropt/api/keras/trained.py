@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +12,8 @@ import tensorflow as tf
 from tensoropt.api.functions.function import Function
 from tensoropt.api.functions.program import Program
 from tensoropt.api.keras import hooks
+from tensoropt.api.keras.layouts import LayoutPins
+from tensoropt.api.keras.meeting import Meeting
 from tensoropt.api.session.job import current_job
 
 __all__ = ["Parallel"]
@@ -22,16 +26,20 @@ class Parallel:
     another one that only evaluates or predicts.
     """
 
-    def __init__(self, model: Any, option: Any, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Any, option: Any, arguments: Mapping[str, Any], pins: LayoutPins | None, shard: bool
+    ) -> None:
         """Takes the arguments of :func:`parallelize`; collective."""
         job = current_job()
         job.start_once()
         self._model = model
-        self._option, self._arguments = option, dict(arguments)
+        self._option, self._arguments = option, {**arguments, "feed": "global" if shard else "data_parallel"}
+        self._pins, self._shard = pins, shard
         self._compiled: Any = None
         self._programs: dict[bool, Program] = {}  # by whether it trains
         self._functions: dict[tuple[str, bool], Function] = {}
         self.rank, self.size = job.rank, job.size
+        self._meeting = Meeting(job, shard)
         drawn = job.draw_seed()
         if not hooks.is_seeded() and self.size > 1:
             tf.random.set_seed(drawn)  # by which all ranks shuffle alike
@@ -41,13 +49,15 @@ class Parallel:
 
         Args:
             kind: which one, such as ``train``.
-            batch: the whole batch, the same on all ranks.
+            batch: the whole batch, the same on all ranks; this rank's share, if the job is to share nothing out.
         """
+        self._meeting.batch(kind, batch)
         compiled = hooks.compiled_as(self._model)
         if self._compiled is not None and not _same(compiled, self._compiled):
             self._programs, self._functions = {}, {}
         trains = kind == _TRAIN or True in self._programs
-        result = self._function(kind, trains).run_whole(batch)
+        function = self._function(kind, trains)
+        result = function.run_whole(batch) if self._shard else function(batch)
         self._compiled = hooks.compiled_as(self._model)  # the first batch may have built it
         if trains:
             self._model.tensoropt_plan = self._programs[True].plan
@@ -58,12 +68,26 @@ class Parallel:
         for program in self._programs.values():
             program.sync()
 
+    def epoch(self, epoch: int) -> None:
+        """Is called where an epoch begins; collective."""
+        self._meeting.epoch(epoch)
+
+    def end(self, kind: str) -> None:
+        """Is called where the data of steps of a kind end; collective."""
+        self._meeting.end(kind)
+
+    def call(self, name: str) -> AbstractContextManager[None]:
+        """A call of the model's, of whose failure here other ranks hear."""
+        return self._meeting.call(name)
+
     def _function(self, kind: str, trains: bool) -> Function:
         if (kind, trains) not in self._functions:
             if trains not in self._programs:
                 self._programs[trains] = Program()
+                if self._pins is not None:
+                    self._programs[trains].pin(functools.partial(self._pins.of, self._model))
             made = Function(hooks.step_of(self._model, kind), None, False, self._programs[trains], kind)
-            made.asks(self._option if trains or self._is_name() else "mini_time", {**self._arguments, "feed": "global"})
+            made.asks(self._option if trains or self._is_name() else "mini_time", self._arguments)
             self._functions[kind, trains] = made
         return self._functions[kind, trains]
 

@@ -101,6 +101,7 @@ class Model:
 
     Attributes:
         values: gives the value that a variable begins with, by name, where it is not the graph's initializers that do.
+        pins: gives what is pinned of the storage of variables, if anything is (:class:`tensoropt.api.find.pins.Pins`).
         origins: the user's operations behind those of the graph, by name, where these are copies.
         copies: for tensors of the user's behind those of the graph, by :func:`tensor_key`, the names of their copies.
 
@@ -118,6 +119,7 @@ class Model:
         if graph is not None:
             self._take(graph)
         self.values: Callable[[str], Any] | None = None
+        self.pins: Callable[[], Any] | None = None
         self.origins: dict[str, Any] = {}
         self.copies: dict[Any, str] = {}
         self._gradient_calls: list[GradientCall] = []

@@ -1,0 +1,48 @@
+"""Functions that are traced and planned only: no ranks, no devices, nothing runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tensoropt.api.functions.traced_model import Trace, TracedModel
+from tensoropt.api.session.finding import find_frontier, find_strategy
+from tensoropt.api.session.job import Job, job_beside
+from tensoropt.problem.frontier import Frontier
+
+__all__ = ["Planning"]
+
+
+class Planning:
+    """What a :class:`~tensoropt.api.functions.program.Program` is to functions that run."""
+
+    def __init__(self) -> None:
+        """Begins with no trace."""
+        self._traced = TracedModel()
+        with job_beside() as job:
+            self._job: Job = job
+
+    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+        """Traces a function of tensors. See :meth:`TracedModel.trace`."""
+        with job_beside(self._job) as job, job.step(f"tracing {name}"):
+            return self._traced.trace(function, specs, name, autograph=autograph)
+
+    def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
+        """As :meth:`~tensoropt.api.functions.program.Program.pin`."""
+        self._traced.pin(pins)
+
+    def strategy(self, option: Any, arguments: Mapping[str, Any]) -> Any:
+        """What ``find_strategy`` gives for the traces."""
+        with self._entered():
+            return find_strategy(option, **arguments)
+
+    def frontier(self, arguments: Mapping[str, Any]) -> Frontier:
+        """What ``find_frontier`` gives for the traces."""
+        with self._entered():
+            return find_frontier(**arguments)
+
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[None]:
+        with job_beside(self._job), self._traced.model.graph.as_default():
+            yield

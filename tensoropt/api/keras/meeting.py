@@ -1,0 +1,147 @@
+"""Where the ranks of a Keras model meet: before each batch, where their data end, and where one of them fails."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensoropt.api.session.job import Job
+from tensoropt.errors import CollectiveError
+from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, is_told
+from tensoropt.exec.engines.ranks import written_holders, written_ranks
+
+__all__ = ["Meeting"]
+
+_TOOK = "how many batches were taken"
+_EPOCH = "which epoch begins"
+_ENDED = "whether the data have ended"
+_FORM = "the shapes and types of the batch"
+_PARTS = ("x", "y", "sample_weight")
+_TO_DO = {"train": "train by", "test": "evaluate", "predict": "predict"}
+
+
+class Meeting:
+    """Lets all ranks take the same batch, or none; each says what it has, and hears what keeps others from it."""
+
+    def __init__(self, job: Job, shard: bool) -> None:
+        """Takes the job of the ranks, and whether these are given whole batches, to take their shares of."""
+        self._job, self._shard = job, shard
+        self._taken = dict.fromkeys(_TO_DO, 0)  # since the data began
+
+    def batch(self, kind: str, batch: Any) -> None:
+        """Is called before a batch is run; collective.
+
+        Args:
+            kind: of the step, such as ``train``.
+            batch: this rank's; on all of them of the same shapes and types.
+
+        Raises:
+            CollectiveError: on all ranks, if the data of some have ended, or batches differ in their form; on others
+                than the one that failed, if one did.
+        """
+        if self._job.size > 1:
+            self._meet(kind, _form(batch))
+        self._taken[kind] += 1
+
+    def end(self, kind: str) -> None:
+        """Is called where this rank has no more batches; collective.
+
+        Raises:
+            CollectiveError: on all ranks, if some go on; on others than the one that failed, if one did.
+        """
+        if self._job.size > 1:
+            self._meet(kind, None)
+        self._taken[kind] = 0
+
+    def epoch(self, epoch: int) -> None:
+        """Is called where an epoch begins; collective.
+
+        Raises:
+            CollectiveError: on all ranks, if it is not the same epoch.
+        """
+        if self._job.guard is None or self._job.size == 1:
+            return
+        try:
+            self._job.guard.meet("an epoch of fit", shared={_EPOCH: epoch})
+        except DifferenceError as error:
+            held = written_holders(f"epoch {numbers[_EPOCH]}" for numbers in error.ranks)
+            raise CollectiveError(
+                f"fit: all ranks must train the same epoch. Got {held}. Call fit alike on all of them; "
+                "BackupAndRestore needs a folder that all hosts share."
+            ) from error
+
+    @contextlib.contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """A call such as ``fit``, of whose failure on one rank the others hear where they next wait for it."""
+        try:
+            yield
+        except BaseException as error:  # Ctrl-C, too
+            if self._job.guard is not None and not is_told(error):
+                # Who was interrupted may have left others in the middle of a step, which then has no end.
+                patience_s = None if isinstance(error, Exception) else FAILURE_PATIENCE_S
+                self._job.guard.meet(name, error, patience_s=patience_s)
+            raise
+
+    def _meet(self, kind: str, form: dict[str, str] | None) -> None:
+        """Compares what ranks have: the form of a batch, or None at the end of the data."""
+        job, guard = self._job, self._job.guard
+        if guard is None:
+            return
+        digest = hashlib.sha256(repr(form).encode()).digest()[:7]
+        numbers = {_ENDED: int(form is None), _TOOK: self._taken[kind], _FORM: int.from_bytes(digest, "big")}
+        what = f"a batch to {_TO_DO[kind]}"
+        try:
+            guard.meet(what, shared=numbers)
+        except DifferenceError as error:
+            forms = job.comm.allgather(form)
+            ended = [rank for rank, each in enumerate(forms) if each is None]
+            if ended:
+                others = [rank for rank in range(job.size) if rank not in ended]
+                taken = error.ranks[ended[0]][_TOOK]
+                raise CollectiveError(
+                    f"{what}: the data of {written_ranks(ended)} ended after {taken} batch{'es' * (taken != 1)}, those "
+                    f"of {written_ranks(others)} go on. Give all ranks "
+                    f"{'the same data' if self._shard else 'as many batches'}, and let callbacks stop all or none."
+                ) from error
+            wrong = [name for name in sorted(set().union(*forms)) if len({each.get(name) for each in forms}) > 1]
+            if wrong:
+                held = written_holders(each.get(wrong[0], "none") for each in forms)
+                remedy = "Give all ranks the same whole batches; each takes its share itself."
+                if not self._shard:
+                    remedy = "With shard=False each rank's share of a batch has as many rows: drop what is left over."
+                raise CollectiveError(
+                    f"{what}: '{wrong[0]}' must have one shape and type on all {job.size} ranks. Got {held}. {remedy}"
+                ) from error
+            raise
+
+
+def _form(batch: Any) -> dict[str, str]:
+    """The types and shapes of what a batch has, by name."""
+    parts = batch if isinstance(batch, tuple) and len(batch) <= len(_PARTS) else (batch,)
+    form = {}
+    for part, value in zip(_PARTS, parts, strict=False):
+        for path, leaf in zip(_paths(value), tf.nest.flatten(value), strict=True):
+            if leaf is not None:
+                dtype = getattr(leaf, "dtype", None)
+                kind = type(leaf).__name__ if dtype is None else tf.as_dtype(dtype).name
+                form[f"{part}{path}"] = f"{kind} of {tuple(getattr(leaf, 'shape', np.shape(leaf)))}"
+    return form
+
+
+def _paths(value: Any) -> list[str]:
+    paths = tf.nest.flatten(_named(value, ""))
+    return [str(path) for path in paths]
+
+
+def _named(value: Any, path: str) -> Any:
+    """Nested tuples, lists and dictionaries, with the place of each leaf in its place."""
+    if isinstance(value, dict):
+        return {key: _named(each, f"[{key!r}]" if not path else f"{path}[{key!r}]") for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(each, f"{path}[{place}]") for place, each in enumerate(value)]
+    return path

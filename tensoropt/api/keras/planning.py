@@ -1,0 +1,121 @@
+"""``tensoropt.keras.plan`` and ``frontier``: what a Keras model's training would be, without devices or MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tensoropt.api.arguments import check_sizes
+from tensoropt.api.keras.parallelize import checked
+from tensoropt.api.session.job import current_job
+from tensoropt.cluster import Topology
+from tensoropt.errors import PlanError
+from tensoropt.problem.frontier import Frontier, FrontierPoint
+
+if TYPE_CHECKING:
+    from tensoropt.api.functions.planning import Planning
+
+__all__ = ["frontier", "plan"]
+
+
+def plan(
+    model: Any,
+    topology: Topology | str | None = None,
+    *,
+    option: Any = "mini_time",
+    batch_size: int | None = None,
+    example: Any = None,
+    layout_map: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, int] | None = None,
+    **find_strategy_arguments: Any,
+) -> Any:
+    """Searches the plan by which a compiled Keras model would train on a cluster. Nothing runs.
+
+    With ``topology`` it needs neither MPI nor devices. The plan is an option of :func:`parallelize`, also by the path
+    that ``plan.save`` was given, on as many ranks, if batches are like the example.
+
+    Args:
+        model: of Keras 3 on TensorFlow, after ``compile``. Its optimizer makes its variables, as it does in ``fit``.
+        topology: the cluster, or the name of a preset; by default this job's own.
+        option: see :func:`tensoropt.find_strategy`; ``profiling`` gives a table.
+        batch_size: samples of a step, of all devices together.
+        example: a batch as ``fit`` makes it: ``(x, y)`` or ``(x, y, sample_weight)`` of arrays or ``tf.TensorSpec``. By
+            default ``x`` is what the model says of its inputs, and ``y`` what its losses compare with its outputs.
+        layout_map: see :func:`parallelize`.
+        mesh: see there.
+        find_strategy_arguments: others of ``find_strategy`` (``memory_bytes``, ``search``, ``costs``).
+
+    Returns:
+        The plan; for ``profiling`` the profile.
+
+    Raises:
+        SessionError: for what is no such model.
+        PlanError: no batch size, a model that does not say what it takes, and what ``find_strategy`` raises.
+        TensorOptError: what ``find_strategy`` raises.
+    """
+    planning, arguments = _traced("plan", model, topology, batch_size, example, layout_map, mesh, option)
+    return planning.strategy(option, {**arguments, **find_strategy_arguments})
+
+
+def frontier(
+    model: Any,
+    topology: Topology | str | None = None,
+    *,
+    batch_size: int | None = None,
+    example: Any = None,
+    layout_map: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, int] | None = None,
+    costs: str | None = None,
+) -> Frontier:
+    """All strategies for training a Keras model that are worth having: the trade-off between time and memory.
+
+    A point of it, such as ``frontier.turning_point()``, is an option of :func:`plan` with the same model and batch.
+
+    Args:
+        model: see :func:`plan`.
+        topology: see there.
+        batch_size: see there.
+        example: see there.
+        layout_map: see :func:`parallelize`.
+        mesh: see there.
+        costs: see :func:`tensoropt.find_strategy`.
+
+    Raises:
+        SessionError: for what is no such model.
+        PlanError: no batch size, or a model that does not say what it takes.
+        TensorOptError: what :func:`tensoropt.find_frontier` raises.
+    """
+    planning, arguments = _traced("frontier", model, topology, batch_size, example, layout_map, mesh, "mini_time")
+    return planning.frontier({**arguments, "costs": costs})
+
+
+def _traced(
+    caller: str,
+    model: Any,
+    topology: Topology | str | None,
+    batch_size: int | None,
+    example: Any,
+    layout_map: Mapping[str, Any] | None,
+    mesh: Mapping[str, int] | None,
+    option: Any,
+) -> tuple[Planning, dict[str, Any]]:
+    """The step of training, traced as ``fit`` traces it, and what ``find_strategy`` is to be told."""
+    checked(caller, model)
+    from tensoropt.api.functions.function import traced_step
+    from tensoropt.api.functions.planning import Planning
+    from tensoropt.api.keras import batches, hooks
+    from tensoropt.api.keras.layouts import layout_pins
+
+    check_sizes(caller, batch_size, None)
+    pins = layout_pins(layout_map, mesh, option)
+    batch = batches.batch_of(model, example)
+    size = batch_size if batch_size is not None else batches.size_of(example)
+    if size is None:
+        raise PlanError(f"{caller}: the size of a batch is unknown. Give batch_size=64, or an example of arrays.")
+    if topology is None and not isinstance(option, FrontierPoint):  # a point says which cluster it is for
+        current_job().start_once()
+    planning = Planning()
+    if pins is not None:
+        planning.pin(lambda variables: pins.of(model, variables))
+    traced_step(planning, hooks.step_of(model, "train"), (batch,), {}, "train", autograph=False)
+    return planning, {"topology": topology, "batch_size": size, "feed": "global"}

@@ -1,0 +1,158 @@
+"""Keras models that fail on the last rank alone: all ranks hear of it, and go on together afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import tensoropt
+from tensoropt.errors import CollectiveError
+from tensoropt.keras import parallelize
+from tests.scripts.cases import case
+from tests.scripts.misuse import guilty
+
+_ROWS, _BATCH = 64, 16
+_made: list[Any] = []
+
+
+def _model() -> Any:
+    """One small model, which takes up again after each fault."""
+    if not _made:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        _made.append(parallelize(model, "data_parallel"))
+    return _made[0]
+
+
+def _data(width: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(3)
+    return random.normal(size=(_ROWS, width)).astype(np.float32), random.integers(0, 4, _ROWS)
+
+
+def _fit(data: Any = None, **arguments: Any) -> Any:
+    x, y = data if isinstance(data, tuple) else (data, None) if data is not None else _data()
+    return _model().fit(x, y, **{"batch_size": _BATCH if y is not None else None, "verbose": 0, **arguments})
+
+
+def _fails(run: Callable[[], Any], *words: str, own: type[BaseException] = CollectiveError) -> None:
+    """Runs what must fail on all ranks: with its own error on the guilty one, with what it hears of it on others."""
+    try:
+        run()
+    except BaseException as error:
+        assert isinstance(error, own if guilty() else CollectiveError), repr(error)
+        missing = [word for word in words if word not in str(error)]
+        assert not missing or (isinstance(error, own) and own is not CollectiveError), (missing, str(error))
+    else:
+        raise AssertionError("did not fail")
+    assert np.isfinite(_fit().history["loss"]).all()
+
+
+class _Third(keras.callbacks.Callback):
+    """Does something on the guilty rank after the third batch."""
+
+    def __init__(self, do: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._do = do
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 2 and guilty():
+            self._do(self.model)
+
+
+def _last() -> str:
+    return f"rank {tensoropt.world_size() - 1}"
+
+
+@case
+def callback_that_fails_on_one_rank_ends_fit_on_all() -> None:
+    def fail(model: Any) -> None:
+        raise ValueError("this callback is wrong")
+
+    _fails(lambda: _fit(callbacks=[_Third(fail)]), _last(), "fit", "this callback is wrong", own=ValueError)
+
+
+@case
+def interrupt_of_one_rank_ends_fit_on_all() -> None:
+    def interrupt(model: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    _fails(lambda: _fit(callbacks=[_Third(interrupt)], epochs=3), _last(), "Interrupt", own=KeyboardInterrupt)
+
+
+@case
+def callback_that_stops_one_rank_is_named() -> None:
+    def stop(model: Any) -> None:
+        model.stop_training = True
+
+    _fails(lambda: _fit(callbacks=[_Third(stop)]), f"the data of {_last()} ended after 3 batches", "stop all or none")
+
+
+@case
+def data_that_end_early_on_one_rank_are_named() -> None:
+    def batches(count: int) -> Iterator[Any]:
+        x, y = _data()
+        for number in range(count):
+            if number == 3 and count == 4:
+                raise OSError("the disk is gone")
+            yield x[:_BATCH], y[:_BATCH]
+
+    short = f"the data of {_last()} ended after 2 batches"
+    whole = tf.data.Dataset.from_tensor_slices(_data()).batch(_BATCH)
+    _fails(lambda: _fit(whole.take(2) if guilty() else whole), "a batch to train by", short)
+    _fails(lambda: _fit(batches(2 if guilty() else 3)), short)
+    _fails(lambda: _fit(batches(4 if guilty() else 6)), "the disk is gone", own=Exception)
+    rows = _ROWS // 2 if guilty() else _ROWS
+    part = tuple(array[:rows] for array in _data())
+    _fails(lambda: _fit(validation_data=part), "a batch to evaluate", short)
+    _fails(lambda: _model().predict(part[0], batch_size=_BATCH, verbose=0), "a batch to predict", short)
+
+
+@case
+def data_of_other_shapes_on_one_rank_are_named() -> None:
+    wide = _data(width=8 + 8 * guilty())
+    _fails(lambda: _fit(wide), "'x' must have one shape", f"(16, 16) on {_last()}")
+    _fails(lambda: _fit(batch_size=_BATCH // (1 + guilty())), "'x' must have", f"(8, 8) on {_last()}")
+
+
+@case
+def training_that_was_interrupted_goes_on_from_its_backup() -> None:
+    """The folder is shared; rank 0 writes it, and all read it."""
+
+    def trained(until: int | None, folder: str) -> list[float]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
+        model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        parallelize(model, "data_parallel")
+
+        class Stop(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                if epoch == until:
+                    raise InterruptedError
+
+        backup = keras.callbacks.BackupAndRestore(folder)
+        x, y = _data()
+        try:
+            found = model.fit(x, y, batch_size=_BATCH, epochs=4, verbose=0, shuffle=False, callbacks=[backup, Stop()])
+        except InterruptedError:
+            return []
+        return [float(loss) for loss in found.history["loss"]]
+
+    from mpi4py import MPI
+
+    with tempfile.TemporaryDirectory() as own:
+        folder = MPI.COMM_WORLD.bcast(own)
+        whole = trained(None, str(Path(folder) / "whole"))
+        assert trained(2, str(Path(folder) / "parts")) == []
+        rest = trained(None, str(Path(folder) / "parts"))
+        np.testing.assert_allclose(rest, whole[2:], rtol=1e-5)
+        assert MPI.COMM_WORLD.bcast(not (Path(folder) / "parts").exists())  # rank 0 has removed it

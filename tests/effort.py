@@ -6,7 +6,7 @@ import os
 
 __all__ = ["GRAPHS", "THOROUGH"]
 
-GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "20"))
+GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "12"))
 """Random graphs on four ranks; each takes some seconds."""
 
 THOROUGH = GRAPHS >= 200

@@ -110,7 +110,9 @@ class CollectiveModel:
             return (members - 1) * bytes_in
         if kind == "all_reduce":
             return 2 * (members - 1) * bytes_in // members
-        return (members - 1) * bytes_in // members
+        if kind in ("reduce_scatter", "all_to_all", "broadcast"):
+            return (members - 1) * bytes_in // members
+        raise _unpriced(kind)
 
 
 class _Line(NamedTuple):
@@ -196,11 +198,16 @@ def _stage(
         pairwise = _Line(others * inside * latency_s, fraction / outside * s_per_byte)
         bruck = _Line(rounds * latency_s, rounds / 2 / outside * s_per_byte)
         return (pairwise, bruck)
-    # broadcast: the devices of a unit bring in 1/inside each, then share inside, which the inner stages
-    # price.
-    tree = _Line(rounds * latency_s, rounds * s_per_byte / inside)
-    scatter_then_gather = _Line((rounds + others) * latency_s, 2 * fraction * s_per_byte / inside)
-    return (tree, scatter_then_gather)
+    if kind == "broadcast":
+        # The devices of a unit bring in 1/inside each, then share inside, which the inner stages price.
+        tree = _Line(rounds * latency_s, rounds * s_per_byte / inside)
+        scatter_then_gather = _Line((rounds + others) * latency_s, 2 * fraction * s_per_byte / inside)
+        return (tree, scatter_then_gather)
+    raise _unpriced(kind)
+
+
+def _unpriced(kind: str) -> ClusterError:
+    return ClusterError(f"Collective {kind!r}: is in COLLECTIVE_KINDS and has no price. Add it to CollectiveModel.")
 
 
 def _s_per_byte(levels: tuple[Level, ...], index: int, idle: tuple[int, ...]) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from tensoropt.cluster import Device, Level, Topology
+from tensoropt.cluster import COLLECTIVE_KINDS, Device, Level, Topology
 from tensoropt.errors import ClusterError
 from tensoropt.measure.cache import TOPOLOGIES
 from tensoropt.measure.collective_sizes import METHOD, measure_profile
@@ -103,6 +103,7 @@ def _collect(
         "mpi": MPI.Get_library_version().strip("\0\n "),
         "engine": engine,
         "method": METHOD,
+        "kinds": list(COLLECTIVE_KINDS),
     }
     topology = _on_every_rank(
         comm, "reading the cache", lambda: TOPOLOGIES.load(key) if comm.rank == 0 and not refresh else None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.test_runtime import Failures
+from tests.effort import THOROUGH
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -18,8 +19,7 @@ pytestmark = pytest.mark.mpi
 _SCRIPT = Path(__file__).parent.parent / "scripts" / "run_cases.py"
 _CASES = [
     "training and evaluation take batches of any size",
-    "shares of other sizes are known by what is in them",
-    "what runs before training is kept by it",
+    *(["shares of other sizes are known by what is in them", "what runs before training is kept by it"] * THOROUGH),
 ]
 
 

@@ -35,9 +35,9 @@ _UNDER_MPIRUN = min(20, GRAPHS // 3)
 _FEW = 10  # at a time, for workers that share the tests
 # Then some on other meshes.
 _THREADS = [
-    *((first, _FEW, (2, 2)) for first in range(_UNDER_MPIRUN, GRAPHS, _FEW)),
-    (200, 6 if THOROUGH else 3, (2, 3)),
-    (206, 3 if THOROUGH else 2, (2, 2, 2)),
+    *((first, min(_FEW, GRAPHS - first), (2, 2)) for first in range(_UNDER_MPIRUN, GRAPHS, _FEW)),
+    (200, 6 if THOROUGH else 1, (2, 3)),
+    (206, 3 if THOROUGH else 1, (2, 2, 2)),
 ]
 
 
@@ -82,7 +82,7 @@ def problems_of(case: Case, mesh: tuple[int, ...]) -> list[str]:
 @pytest.mark.tf
 def test_two_lookups_in_one_table_train_like_one_process_under_random_plans(tmp_path: Path) -> None:
     failures = []
-    for seed in range(6):
+    for seed in range(6 if THOROUGH else 3):  # each has another optimizer
         case = make_case(seed, 4, tmp_path, build=_two_lookups)
         assert any(edge.consumer == "table/fanout0" for edge in row_edges(case.imported.graph, _rules(case)))
         failures += problems_of(case, (2, 2))
@@ -91,7 +91,7 @@ def test_two_lookups_in_one_table_train_like_one_process_under_random_plans(tmp_
 
 @pytest.mark.tf
 def test_every_forward_value_can_be_fetched_and_is_that_of_one_process(tmp_path: Path) -> None:
-    for seed in (601, 605, 612):  # 605 has a sigmoid that TensorFlow fuses away
+    for seed in (601, 605, 612) if THOROUGH else (605,):  # 605 has a sigmoid that TensorFlow fuses away
         case = make_case(seed, 4, tmp_path)
         found = _first_differences(case)
         assert set(found) == {"no forward value differs"}, f"seed {seed}: {found[0]}"

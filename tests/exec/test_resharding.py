@@ -17,11 +17,15 @@ from tensoropt.errors import LayoutError
 from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
 from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path, reshard_table
 from tests.cost.odd_cost import OddCost
+from tests.effort import THOROUGH
 from tests.exec.layout_states import InTurns, mistake, pieces, row_mistake, row_pieces, whole_tensor
 
 pytestmark = pytest.mark.tf
 
 _ITEMSIZE = 8  # float64
+_SMALL = [(Mesh((2, 3)), (6, 6, 6)), (Mesh((3, 2)), (6, 2, 3)), (Mesh((2,)), (2, 4))]
+# On three axes, with the seed of odd costs or None.
+_LARGE: list[tuple[tuple[int, ...], int | None]] = [((4, 2, 8), 1), ((4, 2, 8), None), ((8, 8, 8), None)]
 
 
 def _topology(mesh: Mesh) -> Topology:
@@ -89,23 +93,17 @@ class _Walker:
         return np.array([step.bytes_sent(layout, self.whole.shape, _ITEMSIZE, self.mesh, rank) for rank in ranks])
 
 
-@pytest.mark.parametrize("odd", [None, 1], ids=["cluster", "odd costs"])
 @pytest.mark.parametrize(
-    ("mesh", "shape"),
+    ("mesh", "shape", "odd"),
     [
-        (Mesh((2, 2, 2)), (8, 8, 8)),
-        (Mesh((2, 3)), (6, 6, 6)),
-        (Mesh((3, 2)), (6, 2, 3)),
-        (Mesh((2, 2, 2)), (4, 2, 8)),
-        (Mesh((2,)), (2, 4)),
+        *((mesh, shape, odd) for mesh, shape in _SMALL for odd in (None, 1)),
+        *((Mesh((2, 2, 2)), shape, odd) for shape, odd in (_LARGE if THOROUGH else _LARGE[:1])),
     ],
     ids=str,
 )
 def test_every_pair_of_layouts_reshards_and_sends_the_planned_bytes(
     mesh: Mesh, shape: tuple[int, ...], odd: int | None
 ) -> None:
-    if odd is not None and shape == (8, 8, 8):
-        pytest.skip("the odd costs are tried on the smaller spaces")
     cost = AnalyticCost(_topology(mesh)) if odd is None else OddCost(_topology(mesh), odd)
     table = reshard_table(mesh, shape, _ITEMSIZE, cost.step_seconds)
     walker = _Walker(mesh, whole_tensor(shape))
@@ -168,7 +166,7 @@ def test_random_pairs_of_layouts_move_rows_on_three_axes(shape: tuple[int, ...])
     random = np.random.default_rng(5)
     layouts = _row_layouts(mesh, shape)
     world = InTurns(mesh)
-    for number in range(300):
+    for number in range(300 if THOROUGH else 100):
         source, target = (layouts[int(i)] for i in random.integers(len(layouts), size=2))
         problem = _reshard_rows(world, source, target, shape, number)
         assert problem is None, f"{source} -> {target}: {problem}"

@@ -82,12 +82,12 @@ def one_percent(kind: str, x: Any, y: Any) -> Any:
 
 
 def one_element(kind: str, x: Any, y: Any) -> Any:
-    """The largest number of the result is off by a hundredth, all others are right; of rows, one number of each.
+    """The largest number of the result is off by a hundredth, all others are right; of rows, every other number.
 
-    A device drops the rows that belong to others, so a fault in one row may be none.
+    A device drops the rows and the columns that belong to others, so a fault in one number may be none.
     """
     if kind == "rows":
-        return tf.concat([y[..., :1] * tf.constant(1.01, y.dtype), y[..., 1:]], -1)
+        return y * tf.constant([1.01, 1.0] * (y.shape[-1] // 2) + [1.01] * (y.shape[-1] % 2), y.dtype)
     flat = tf.reshape(y, [-1])
     one = tf.one_hot(tf.argmax(tf.abs(flat)), tf.size(flat), dtype=y.dtype)
     return tf.reshape(flat * (1 + tf.constant(0.01, y.dtype) * one), tf.shape(y))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -228,15 +229,20 @@ def time_is_that_of_rank_0() -> None:
 
     logged: list[Any] = []
     logs = tensoropt.train.LoggingTensorHook({"loss": made["loss"]}, every_n_secs=60, formatter=logged.append)
+    trace = tensoropt.train.ProfilerHook(save_secs=60, output_dir=str(folder))
     options = {"save_checkpoint_secs": 1800, "save_summaries_secs": 1800, "summary_dir": str(folder / "summaries")}
     with mock.patch.object(basic_session_run_hooks, "time", Clock):
-        with tensoropt.train.MonitoredTrainingSession(checkpoint_dir=str(folder), hooks=[logs], **options) as session:
+        with tensoropt.train.MonitoredTrainingSession(
+            checkpoint_dir=str(folder), hooks=[logs, trace], **options
+        ) as session:
             for number in range(3):
                 session.run(made["train"], fed(made, number))
     assert len(logged) == 3
     current_job().comm.barrier()
     assert checkpoints(str(folder)) == [f"model.ckpt-{step}.index" for step in range(4)]
     assert len(list((folder / "summaries").iterdir())) == 1
+    timelines = [json.loads((folder / f"timeline-{step}.json").read_text()) for step in (2, 3)]
+    assert all(each["traceEvents"] for each in timelines)
 
 
 @case

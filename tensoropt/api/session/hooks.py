@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "CheckpointSaverHook",
     "LoggingTensorHook",
     "NanTensorHook",
+    "ProfilerHook",
     "SecondOrStepTimer",
     "StepCounterHook",
     "SummarySaverHook",
@@ -102,6 +104,29 @@ class LoggingTensorHook(_OnAllRanks, tf.compat.v1.train.LoggingTensorHook):
 
 class NanTensorHook(_OnAllRanks, tf.compat.v1.train.NanTensorHook):
     """``tf.compat.v1.train.NanTensorHook``."""
+
+
+class ProfilerHook(_OnAllRanks, tf.compat.v1.train.ProfilerHook):
+    """``tf.compat.v1.train.ProfilerHook``: traces of rank 0's part of steps, written there."""
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: str = "",
+        show_dataflow: bool = True,
+        show_memory: bool = False,
+    ) -> None:
+        """Takes TensorFlow's arguments."""
+        # TensorFlow's constructor would begin a file on every rank.
+        self._output_file = os.path.join(output_dir, "timeline-{}.json")
+        self._file_writer = FileWriterCache.get(output_dir)
+        self._show_dataflow, self._show_memory = show_dataflow, show_memory
+        self._timer = tf.compat.v1.train.SecondOrStepTimer(save_secs, save_steps)
+
+    def _save(self, step: int, save_path: str, step_stats: Any) -> None:
+        save = super()._save
+        current_job().on_rank_0(f"writing '{save_path}'", lambda: save(step, save_path, step_stats))
 
 
 class StepCounterHook(_OnAllRanks, tf.compat.v1.train.StepCounterHook):

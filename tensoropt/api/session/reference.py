@@ -52,6 +52,25 @@ def _copy(graph: Any, seeds: Seeds, calls: Sequence[GradientCall] = ()) -> Any:
     return copy
 
 
+def _part(graph: Any, seeds: Seeds, tensors: Iterable[Any]) -> Any:
+    """A copy of what tensors are computed by, with seeds and without devices.
+
+    A session takes time by how large its graph is whenever it runs something else.
+    """
+    names = {op.name for tensor in tensors for op in _operations(tensor)}
+    whole = graph.as_graph_def()
+    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+    part.node.extend(node for node in whole.node if node.name in names)
+    meta = with_seeds_in_meta_graph(tf.compat.v1.MetaGraphDef(graph_def=part), seeds)
+    for node in meta.graph_def.node:
+        node.device = ""
+        node.attr.pop("_class", None)  # it names operations that may not be here
+    copy = tf.Graph()
+    with copy.as_default():
+        tf.graph_util.import_graph_def(meta.graph_def, name="")
+    return copy
+
+
 def _fed_for(name: str) -> str:
     """The placeholder in the place of a gradient's tensor."""
     return f"followed/{name.replace(':', '_')}"
@@ -72,11 +91,9 @@ class InitialValues:
     """
 
     def __init__(self, graph: Any, seeds: Seeds) -> None:
-        self._graph = _copy(graph, seeds)
-        self._initial = {
-            name: self._graph.get_tensor_by_name(initializer.inputs[1].name)
-            for name, initializer in initializers(graph).items()
-        }
+        values = {name: initializer.inputs[1] for name, initializer in initializers(graph).items()}
+        self._graph = _part(graph, seeds, values.values())
+        self._initial = {name: self._graph.get_tensor_by_name(tensor.name) for name, tensor in values.items()}
         self._session = tf.compat.v1.Session(graph=self._graph)
         self._together: dict[str, list[str]] = {}
         self._values: dict[str, np.ndarray] = {}

@@ -178,7 +178,7 @@ class Saver:
 
         Args:
             sess: a ``tensoropt.Session``, or None.
-            save_path: how the checkpoint's files begin.
+            save_path: how the checkpoint's files begin; rank 0's counts.
             global_step: a number that is appended to it, or a variable that has it.
             latest_filename: of the file that has the names of the last checkpoints.
             meta_graph_suffix: of the file of the graph.
@@ -196,6 +196,7 @@ class Saver:
         """
         job = current_job()
         with job.turn("Saver.save"):
+            save_path = _path_of_rank_0(job, save_path)
             # As text, since ranks compare what they are about to do.
             with job.step(f"Saver.save to '{save_path}' (latest_filename={latest_filename!r})"):
                 executor = job.require_executor("Saver.save")
@@ -448,6 +449,14 @@ def _by_name(given: Any) -> dict[str, Any]:
     if twice:
         raise ValueError(f"At least two variables have the same name: {twice[0]}")
     return dict(pairs)
+
+
+def _path_of_rank_0(job: Job, path: Any) -> str:
+    """The path that all ranks save to; scripts make folders that are named by the time."""
+    chosen = job.on_rank_0("the path of Saver.save", lambda: os.fspath(path))
+    if chosen != str(path):
+        _log.warning("Saver.save: rank %d was given '%s', and rank 0 '%s', which all save to", job.rank, path, chosen)
+    return chosen
 
 
 def _check_session(sess: Any) -> None:

@@ -18,6 +18,9 @@ def payload_bytes(kind: str, in_bytes: int, size: int) -> int:
 
     Returns:
         Bytes, rounded down. Headers and the traffic of a non-optimal algorithm are not in it.
+
+    Raises:
+        ValueError: for another kind.
     """
     others = size - 1
     if kind == "all_gather":
@@ -26,4 +29,6 @@ def payload_bytes(kind: str, in_bytes: int, size: int) -> int:
         return 2 * others * in_bytes // size
     if kind == "permute":
         return in_bytes if others else 0
-    return others * in_bytes // size
+    if kind in ("reduce_scatter", "all_to_all", "broadcast"):
+        return others * in_bytes // size
+    raise ValueError(f"Collective {kind!r}: nothing says what it sends. Add it to payload_bytes.")

@@ -63,7 +63,8 @@ def train(steps, log_every=20):
 
     g_vars = [v for v in tf.trainable_variables() if v.name.startswith("generator/")]
     d_vars = [v for v in tf.trainable_variables() if v.name.startswith("critic/")]
-    d_train = tf.train.AdamOptimizer(0.002, beta1=0.5, beta2=0.9).minimize(critic_loss, var_list=d_vars)
+    with tf.control_dependencies([critic_loss]):  # what is fetched beside it is the loss before the step
+        d_train = tf.train.AdamOptimizer(0.002, beta1=0.5, beta2=0.9).minimize(critic_loss, var_list=d_vars)
     g_train = tf.train.AdamOptimizer(0.002, beta1=0.5, beta2=0.9).minimize(generator_loss, var_list=g_vars)
 
     losses = []

@@ -1,8 +1,9 @@
-"""``tensoropt.keras``: Keras models, trained on all ranks by a plan. Keras itself is loaded by nothing here."""
+"""Keras models on all ranks: ``import tensoropt.keras``."""
 
 from __future__ import annotations
 
 from tensoropt.api.keras.parallelize import parallelize
 from tensoropt.api.keras.planning import frontier, plan
+from tensoropt.api.keras.scope import scope
 
-__all__ = ["frontier", "parallelize", "plan"]
+__all__ = ["frontier", "parallelize", "plan", "scope"]

@@ -34,6 +34,14 @@ _PINS = [
     "plan that was made before is taken",
     "ranks that have their own shares train as one that has all",
 ]
+_MEMORY = [
+    "weights built in a scope are those of keras and never whole",
+    "scope draws alike where ranks are not seeded",
+    "values that are made later by other seeds are rank 0s",
+    "what is assigned counts and goes to its pieces",
+    "files are written by rank 0 of what is in pieces",
+    "one rank that reads what is in pieces is told",
+]
 _DATA = [
     "data that python makes is taken",
     "weights of samples and classes and splits for validation count",
@@ -51,7 +59,13 @@ _FAULTS = [
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
-    scripts = {"keras_models": _CASES, "keras_pins": _PINS, "keras_data": _DATA, "keras_faults": _FAULTS}
+    scripts = {
+        "keras_models": _CASES,
+        "keras_pins": _PINS,
+        "keras_memory": _MEMORY,
+        "keras_data": _DATA,
+        "keras_faults": _FAULTS,
+    }
     chosen = [f"{script}:{case}" for script, cases in scripts.items() for case in cases]
     environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
     job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=900, env=environment)
@@ -60,7 +74,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     return found
 
 
-@pytest.mark.parametrize("case", [*_CASES, *_PINS, *_DATA, *_FAULTS])
+@pytest.mark.parametrize("case", [*_CASES, *_PINS, *_MEMORY, *_DATA, *_FAULTS])
 def test_keras_on_two_ranks(case: str, on_two: Failures) -> None:
     failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(on_two) if found[case]]
     assert len(on_two) == 2 and not failed, "\n".join(failed)

@@ -31,8 +31,8 @@ class Holder(Protocol):
         """Is called before eager code reads or writes a variable; collective, if the value is elsewhere."""
 
 
-def hold(variable: Any, holder: Holder) -> None:
-    """Has a holder hear of whoever asks for a variable, in the place of the one before."""
+def hold(variable: Any, holder: Holder | None) -> None:
+    """Has a holder, or nobody, hear of whoever asks for a variable, in the place of the one before."""
     variable.__dict__[_HOLDER] = holder
     own = type(variable)
     if own not in _classes.values():

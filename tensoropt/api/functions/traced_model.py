@@ -18,6 +18,7 @@ from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
 from tensoropt.api.frontend.rewriting.rewriter import free_name, function_attrs, order
 from tensoropt.api.functions.held import handle_of
 from tensoropt.api.functions.tapes import noting_gradients
+from tensoropt.api.functions.unmade import made_later
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
 from tensoropt.errors import GraphError
 
@@ -84,7 +85,7 @@ class TracedModel:
             raise GraphError(
                 f"{name}: is traced inside of a graph. Call it in eager code, which is TensorFlow 2's default."
             )
-        with noting_gradients() as noted:
+        with noting_gradients() as noted, made_later():
             traced = tf.function(function, autograph=autograph, jit_compile=False)
             concrete = traced.get_concrete_function(*specs)
         return self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))

@@ -35,6 +35,8 @@ _QUIET = ("fit", "evaluate", "predict")
 _ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
 # Callbacks that write files, by the attribute that says where; ranks but the first leave them out.
 _WRITING = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
+_WRITE_AT = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")  # where they may read weights
+_SAVING = ("save", "save_weights", "export")
 
 
 class Ranks(Protocol):
@@ -44,6 +46,9 @@ class Ranks(Protocol):
 
     def sync(self) -> None:
         """Gives all variables their values."""
+
+    def write(self, what: str, act: Callable[[], Any]) -> None:
+        """Has the first rank act, with all values at hand."""
 
     def epoch(self, epoch: int) -> None:
         """Is called where an epoch begins."""
@@ -173,15 +178,24 @@ def replace_trainer(model: Any, ranks: Ranks) -> None:
 
         return call
 
+    def wrap_saving(name: str) -> Callable[..., None]:
+        original = getattr(model, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> None:
+            ranks.write(name, functools.partial(original, *args, **kwargs))
+
+        return call
+
     for name in (*_QUIET, *_ON_BATCH):
         setattr(model, name, wrap(name))
+    for name in _SAVING:
+        setattr(model, name, wrap_saving(name))
 
 
 def write_on_one_rank(callbacks: Any, ranks: Ranks) -> list[Any]:
-    """Callbacks of which those that write files act on rank 0 alone, when all ranks have brought the values there."""
+    """Callbacks of which those that write files act on rank 0 alone, for which all ranks bring the values there."""
     import keras
-
-    rank, sync = ranks.rank, ranks.sync
 
     class Bring(keras.callbacks.Callback):
         """Brings trained values to the script's variables before other callbacks read them."""
@@ -190,32 +204,54 @@ def write_on_one_rank(callbacks: Any, ranks: Ranks) -> list[Any]:
             ranks.epoch(epoch)
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            sync()
+            ranks.sync()
 
         def on_predict_end(self, logs: Any = None) -> None:
             ranks.end("predict")
 
         def on_train_end(self, logs: Any = None) -> None:
-            sync()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if by_batch:
-                sync()
+            ranks.sync()
 
     given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     writing = tuple(getattr(keras.callbacks, name) for name in _WRITING)
-    reading = keras.callbacks.BackupAndRestore  # on all ranks
-    by_batch = any(
-        isinstance(each, (*writing, reading)) and getattr(each, "save_freq", "epoch") != "epoch" for each in given
-    )
-    kept = [each for each in given if not rank or not isinstance(each, writing)]
-    for each in kept:
-        if rank and getattr(each, "verbose", 0):
+    kept = []
+    for each in given:
+        if isinstance(each, writing):
+            by_batch = getattr(each, "save_freq", "epoch") != "epoch"
+            places = [*_WRITE_AT, *(["on_train_batch_end"] if by_batch else [])]
+            each = _on_rank_0(each, [place for place in places if _overrides(each, place)], ranks)
+        elif isinstance(each, keras.callbacks.BackupAndRestore):  # all ranks read
+            each = _on_rank_0(each, ["_save_model"], ranks, all_act=True)
+            each.delete_checkpoint = each.delete_checkpoint and not ranks.rank
+        if ranks.rank and getattr(each, "verbose", 0):
             each.verbose = 0
-        if rank and isinstance(each, reading):
-            each._save_model, each.delete_checkpoint = _nothing, False
+        kept.append(each)
     return [Bring(), *kept]
 
 
-def _nothing() -> None:
-    """In the place of what rank 0 alone does."""
+def _overrides(callback: Any, method: str) -> bool:
+    import keras
+
+    return getattr(type(callback), method) is not getattr(keras.callbacks.Callback, method)
+
+
+def _on_rank_0(callback: Any, methods: Sequence[str], ranks: Ranks, *, all_act: bool = False) -> Any:
+    """A callback some of whose methods rank 0 runs alone, while other ranks take part in what it reads.
+
+    Args:
+        callback: the script's.
+        methods: their names.
+        ranks: what they take part in.
+        all_act: whether other ranks act, too, in its other methods.
+    """
+    import keras
+
+    taken = callback if all_act or not ranks.rank else keras.callbacks.Callback()
+    for method in methods:
+        original = getattr(type(callback), method).__get__(callback)
+
+        def call(*args: Any, original: Any = original, method: str = method, **kwargs: Any) -> None:
+            ranks.write(f"{type(callback).__name__}.{method}", functools.partial(original, *args, **kwargs))
+
+        setattr(taken, method, call)
+    return taken

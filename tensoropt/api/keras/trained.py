@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.functions.alone import alone
 from tensoropt.api.functions.function import Function
 from tensoropt.api.functions.program import Program
 from tensoropt.api.keras import hooks
@@ -30,7 +31,7 @@ class Parallel:
         self, model: Any, option: Any, arguments: Mapping[str, Any], pins: LayoutPins | None, shard: bool
     ) -> None:
         """Takes the arguments of :func:`parallelize`; collective."""
-        job = current_job()
+        self._job = job = current_job()
         job.start_once()
         self._model = model
         self._option, self._arguments = option, {**arguments, "feed": "global" if shard else "data_parallel"}
@@ -40,6 +41,7 @@ class Parallel:
         self._functions: dict[tuple[str, bool], Function] = {}
         self.rank, self.size = job.rank, job.size
         self._meeting = Meeting(job, shard)
+        self._writes = False  # whether rank 0 is at it
         drawn = job.draw_seed()
         if not hooks.is_seeded() and self.size > 1:
             tf.random.set_seed(drawn)  # by which all ranks shuffle alike
@@ -64,9 +66,24 @@ class Parallel:
         return result
 
     def sync(self) -> None:
-        """Gives the model's variables the values that training has given them; collective."""
+        """Gives the model's variables the values that training has given them, but for large ones; collective."""
         for program in self._programs.values():
-            program.sync()
+            program.sync(large=False)
+
+    def write(self, what: str, act: Callable[[], Any]) -> None:
+        """Has rank 0 act, such as write a file, with the values of variables that are in pieces; collective."""
+        if self._writes:  # a callback that saves the model
+            act()
+            return
+        self.sync()
+        self._writes = True
+        try:
+            if any(program.values.in_pieces() for program in self._programs.values()):
+                alone(self._job, f"{what} of the model '{self._model.name}'", act)
+            elif self.rank == 0:
+                act()
+        finally:
+            self._writes = False
 
     def epoch(self, epoch: int) -> None:
         """Is called where an epoch begins; collective."""

@@ -51,6 +51,7 @@ _FAULTS = [
     "callback that fails on one rank ends fit on all",
     "interrupt of one rank ends fit on all",
     "callback that stops one rank is named",
+    "one rank that assigns alone is named",
     "data that end early on one rank are named",
     "data of other shapes on one rank are named",
     "training that was interrupted goes on from its backup",

@@ -98,6 +98,23 @@ def callback_that_stops_one_rank_is_named() -> None:
 
 
 @case
+def one_rank_that_assigns_alone_is_named() -> None:
+    class Slower(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1 and guilty():
+                self.model.optimizer.learning_rate = 0.001
+
+    try:
+        _fit(epochs=2, callbacks=[Slower()])
+    except CollectiveError as error:
+        assert "learning_rate" in str(error) and f"assigned on {_last()}" in str(error), error
+    else:
+        raise AssertionError("did not fail")
+    _model().optimizer.learning_rate = 0.01  # by all
+    assert np.isfinite(_fit().history["loss"]).all()
+
+
+@case
 def data_that_end_early_on_one_rank_are_named() -> None:
     def batches(count: int) -> Iterator[Any]:
         x, y = _data()

@@ -58,8 +58,7 @@ def made_later() -> Iterator[None]:
 
     def make(next_creator: Callable[..., Any], **arguments: Any) -> Any:
         initial = arguments.get("initial_value")
-        graph = _traced(initial, arguments.get("dtype")) if callable(initial) else None
-        if graph is None:
+        if not callable(initial) or (graph := _traced(initial, arguments.get("dtype"))) is None:
             return next_creator(**arguments)
         (value,) = graph.outputs
         with tf.init_scope():

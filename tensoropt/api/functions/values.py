@@ -6,6 +6,7 @@ import collections
 import contextlib
 import itertools
 import weakref
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,7 +18,11 @@ from tensorflow.python.eager import context  # to be in eager mode inside of a g
 from tensoropt.api.functions.held import hold, holder_of, unnoticed
 from tensoropt.api.functions.unmade import KEPT_BYTES, Unmade
 from tensoropt.api.session.job import Job
+from tensoropt.errors import CollectiveError
+from tensoropt.exec.engines.guard import DifferenceError
+from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.feeding import checksum
 from tensoropt.graph.spec import TensorId
 
 __all__ = ["Values", "announced_by", "bring_announced"]
@@ -60,6 +65,7 @@ class Values:
         self._stale: set[str] = set()  # variables whose value on the devices is older than the script's
         self._ahead: set[str] = set()  # those whose value there is newer
         self._written: set[str] = set()
+        self._sums: dict[str, int] = {}  # checksums of stale values, as they were when they were asked for
         self._freed: set[str] = set()  # large ones that the script has no storage of
         self._here: set[str] = set()  # large ones that it has
         self._unmade: dict[str, Unmade] = {}  # those that have had no value yet
@@ -119,14 +125,48 @@ class Values:
             return np.asarray(self._variables[name].numpy() if unmade is None else unmade.value())
 
     def give(self, job: Job, names: Collection[str]) -> None:
-        """Brings values that the script may have changed to the devices."""
+        """Brings values that the script may have changed to the devices; collective.
+
+        Raises:
+            CollectiveError: on all ranks, if they have assigned different values.
+        """
         if job.executor is None:
             return
         missing = [name for name in names if name not in job.executor.variables]
         if missing:
             job.initialize(missing)
             self._given(missing)
-        self._give(job.executor, sorted(self._stale & job.executor.variables.keys()))
+        there = sorted(self._stale & job.executor.variables.keys())
+        if job.size > 1:
+            self._agree(job, there)
+        self._give(job.executor, there)
+
+    def _agree(self, job: Job, names: Sequence[str]) -> None:
+        """Compares what ranks have assigned to variables.
+
+        Where copies of one another differ by rounding, and so does what is made of them, rank 0's counts.
+        """
+        sums = {name: checksum(self.value(name)) for name in names if name in self._sums}
+        assigned = {name: found for name, found in sums.items() if found != self._sums[name]}
+        # A step of all ranks, most often of none that has assigned anything.
+        numbers = {name: zlib.crc32(name.encode(), found) for name, found in assigned.items()}
+        if job.guard is None:
+            return
+        try:
+            job.guard.meet("a step with what was assigned", shared=numbers)
+        except DifferenceError as error:
+            for name in error.differing:
+                here = [name in rank for rank in error.ranks]
+                whole = job.comm.bcast(self.value(name) if job.rank == 0 and all(here) else None, root=0)
+                close = whole is not None and np.allclose(self.value(name), whole, rtol=1e-3, atol=1e-5)
+                if not all(job.comm.allgather(close)):
+                    said = written_holders("assigned" if each else "not assigned" for each in here)
+                    raise CollectiveError(
+                        f"Variable '{name}': must be assigned the same value on all {job.size} ranks, or none trains "
+                        f"as one process does. Got {said if not all(here) else 'different values'}. Let callbacks and "
+                        "code that assign to variables act alike on all ranks."
+                    ) from error
+                self._set(name, whole)
 
     def ran(self, written: Collection[str], executor: Executor) -> None:
         """Is called after a run, with what it wrote. It may have built what runs, by the values that there were."""
@@ -155,8 +195,11 @@ class Values:
             return
         if name in self._unmade:
             self._make(name)
-        elif name in self._ahead or name in self._freed:
+        if name in self._stale:
+            return
+        if name in self._ahead or name in self._freed:
             self._bring_for(name)
+        self._sums[name] = checksum(self.value(name))
         self._stale.add(name)
 
     def bring(self, names: Sequence[str]) -> None:
@@ -224,6 +267,7 @@ class Values:
         """Takes note that devices have values."""
         self._stale.difference_update(names)
         for name in names:
+            self._sums.pop(name, None)
             if self._unmade.pop(name, None) is not None:
                 self._freed.add(name)
 

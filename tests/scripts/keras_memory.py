@@ -152,9 +152,13 @@ def files_are_written_by_rank_0_of_what_is_in_pieces() -> None:
         often = keras.callbacks.ModelCheckpoint(str(folder / "often.keras"), save_freq=2)
         _trained(model, callbacks=[keep, often, keras.callbacks.BackupAndRestore(str(folder / "backup"))])
         model.save(folder / "whole.keras")
-        MPI.COMM_WORLD.Barrier()
+        saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        path = MPI.COMM_WORLD.bcast(tensoropt.on_rank_0(lambda: saved.write(str(folder / "tf" / "all"))))
         names = {path.name for path in folder.iterdir()}
-        assert names == {"1.weights.h5", "2.weights.h5", "often.keras", "whole.keras"}, names
+        assert names == {"1.weights.h5", "2.weights.h5", "often.keras", "whole.keras", "tf"}, names
+        read = _model()
+        tf.train.Checkpoint(model=read, optimizer=read.optimizer).restore(path)
+        _same_weights(read, model)
         _same_weights(keras.models.load_model(folder / "whole.keras"), model)
         _same_weights(keras.models.load_model(folder / "often.keras"), model)
         other = _model()

@@ -187,6 +187,7 @@ OWN: dict[str, tuple[str, str]] = {
     },
     "train.start_queue_runners": ("tensoropt.api.mirror.queues", "start_queue_runners"),
     "function": ("tensoropt.api.functions.function", "function"),
+    "on_rank_0": ("tensoropt.api.functions.alone", "on_rank_0"),
     "compare": ("tensoropt.api.session.compare", "compare"),
     "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},

@@ -23,12 +23,12 @@ _OTHERS = [
     ("start", 1, 2, r"_wait_for_all_ranks_to_start_mpi"),
     ("profiling", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in measuring operators"),
     ("build", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in "),
+    ("between steps", 2, 4, r"rank 0: waiting for rank 2, which does not answer, since \d+ s in run \["),
 ]
 FROZEN = [
     *(_OTHERS if THOROUGH else []),
     ("init", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in init\(\)"),
     ("search", 0, 2, r"rank 1: waiting for rank 0, which does not answer, since \d+ s in find_strategy\("),
-    ("between steps", 2, 4, r"rank 0: waiting for rank 2, which does not answer, since \d+ s in run \["),
     (
         "step",
         1,

@@ -18,6 +18,7 @@ from benchmarks import turns
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT
 from benchmarks.step import _tune, alternatives, summary
 from benchmarks.turns import Setting, Team
+from tests.effort import THOROUGH
 from tests.mpi_support import run_mpi
 
 _PROGRAM = "tests.benchmarks.turns_program"
@@ -165,7 +166,7 @@ def test_two_ranks_take_turns_with_the_losses_of_one_process(tmp_path: Path) -> 
             (folder / f"turn-{turn}").write_text(str(steps), encoding="utf-8")
         arguments = [
             "--model",
-            "lstm",
+            "lstm" if THOROUGH else "mlp",
             "--short",
             "--variant",
             variant,

@@ -25,10 +25,10 @@ from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.space.space import SearchSpace
-from tests.effort import THOROUGH
+from tests.effort import some
 
 BATCH = 8
-_OPTIONS: tuple[str | int, ...] = ("data_parallel", "mini_time", 1, 2) if THOROUGH else ("mini_time", 1)
+_OPTIONS: tuple[str | int, ...] = ("data_parallel", "mini_time", 1, 2)
 CASES: dict[str, Callable[[], None]] = {}
 Model = Mapping[str, Any]  # what to run and to feed, by name
 
@@ -136,13 +136,16 @@ def compare(
     options: Sequence[str | int] = _OPTIONS,
     steps: int = 3,
 ) -> None:
-    """Takes steps by several plans and in one process; before the first and after each, all fetches are compared."""
+    """Takes steps by several plans and in one process; before the first and after each, all fetches are compared.
+
+    By default each comparison tries some of its plans.
+    """
     plain = Plain(make)
     wanted = [plain.run(list(fetches), feeds(0))]
     for number in range(steps):
         plain.run(step, feeds(number))
         wanted.append(plain.run(list(fetches), feeds(number)))
-    for option in options:
+    for option in some(options, f"{make.__module__}.{make.__qualname__} {step}", 4):
         job = Distributed(make, option)
         for number in range(steps + 1):
             if number:

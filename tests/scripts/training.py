@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tests.effort import THOROUGH
+from tests.effort import some
 from tests.scripts.cases import Distributed, Plain, case, close, main
 from tests.scripts.trainings import TRAININGS
-
-_MANY = 30  # such models take long: by default they are tried by one plan
 
 
 def check(name: str) -> None:
@@ -18,7 +16,7 @@ def check(name: str) -> None:
     for number, turn in enumerate(training.turns):
         plain.run(turn, training.feeds(number))
         wanted.append(plain.run(fetches, training.feeds(number)))
-    for option in ("mini_time", 1) if THOROUGH or len(training.fetches) < _MANY else (1,):
+    for option in some(("mini_time", 1), name):
         job = Distributed(training.make, option)
         for number, expected in enumerate(wanted):
             if number:

@@ -20,6 +20,7 @@ from tensoropt.exec.engines.watch import (
     stall_limit_s,
 )
 from tensoropt.stages import doing, listen, stage, working
+from tests.effort import THOROUGH
 from tests.mpi_support import MpiRunError, run_mpi
 
 LATE = """
@@ -143,7 +144,8 @@ def test_watch_knows_of_an_engine_as_long_as_it_lives() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("engine", ["mpi", "mpi4py"])
+# `tests/api/test_stalls.py` has the other engine.
+@pytest.mark.parametrize("engine", ["mpi", "mpi4py"] if THOROUGH else ["mpi"])
 def test_late_rank_is_named_and_the_job_ends(engine: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(LATE)

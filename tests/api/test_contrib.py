@@ -76,6 +76,27 @@ def test_updates_of_batch_norm_may_come_before_its_result(model: Model) -> None:
     np.testing.assert_allclose(mean, [1.0])
 
 
+@pytest.mark.parametrize(("fused", "samples"), [(None, 3), (False, 4)])
+def test_two_dimensions_are_normalized_as_contrib_fuses_them(model: Model, fused: bool | None, samples: int) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    fed = tensoropt.placeholder_with_default(x, [None, 3])
+    y = layers.batch_norm(fed, decay=0.5, updates_collections=None, fused=fused)
+    assert y.shape.as_list() == [None, 3]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        got = session.run(y)
+        variance = session.run(v1.global_variables()[2])
+    np.testing.assert_allclose(got, (x - x.mean(0)) / np.sqrt(x.var(0) + 0.001), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(variance, 0.5 + 0.5 * x.var(0) * 4 / samples, rtol=1e-5)
+
+
+def test_biases_are_added_to_the_channels(model: Model) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    y = layers.bias_add(x, tf.nn.relu, initializer=v1.constant_initializer(0.5))
+    assert _names() == ["BiasAdd/biases"]
+    np.testing.assert_allclose(_run(y), np.maximum(x + 0.5, 0))
+
+
 @pytest.mark.parametrize("uniform", [True, False])
 def test_xavier_has_the_variance_of_both_sides(model: Model, uniform: bool) -> None:
     w = tensoropt.get_variable("w", [3, 3, 60, 80], initializer=layers.xavier_initializer(uniform, seed=1))

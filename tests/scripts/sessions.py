@@ -147,6 +147,40 @@ def any_tensor_can_be_fed() -> None:
 
 
 @case
+def a_critic_is_fed_the_actions_that_its_actor_is_trained_by() -> None:
+    def make(m: Any) -> Model:
+        x = m.placeholder(m.float32, [8, 6], name="x")
+        w = m.get_variable("actor", [6, 2], initializer=normal(m, 1))
+        u = m.get_variable("critic", [2, 1], initializer=normal(m, 2))
+        actor = m.tanh(m.matmul(x, w))
+        actions = m.stop_gradient(actor)
+        q = m.matmul(m.square(actions), u)
+        loss = m.reduce_mean(m.square(q - 1.0))
+        train_critic = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        wanted = m.gradients(q, actions)[0]
+        ascent = m.train.GradientDescentOptimizer(-0.1)
+        train_actor = ascent.apply_gradients([(m.gradients(actor, w, grad_ys=wanted)[0], w)])
+        return {k: v for k, v in locals().items() if k != "m"}
+
+    def script(m: Any, made: Model, session: Any) -> Mapping[str, Any]:
+        session.run(m.global_variables_initializer())
+        got: dict[str, Any] = {}
+        for number in range(3):
+            x = batch(number)["x"]
+            acted = np.random.default_rng(number).normal(size=[8, 2])
+            got[f"loss {number}"] = session.run(
+                [made["train_critic"], made["loss"]], {made["x"]: x, made["actions"]: acted}
+            )[1]
+            session.run(made["train_actor"], {made["x"]: x})
+        if m is tensoropt:
+            with pytest.raises(FeedError, match=r"is fed and in the middle of what the training step differentiates"):
+                session.run(made["train_actor"], {made["x"]: x, made["actions"]: acted})
+        return {**got, **dict(zip(["w", "u"], session.run([made["w"], made["u"]]), strict=True))}
+
+    compare_sessions(make, script)
+
+
+@case
 def sparse_tensors_and_tuples_are_fed() -> None:
     entries, rows = 10, 8
 

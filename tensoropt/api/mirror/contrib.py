@@ -20,6 +20,7 @@ from tensoropt.errors import GraphError
 __all__ = [
     "avg_pool2d",
     "batch_norm",
+    "bias_add",
     "conv2d",
     "convolution2d",
     "dropout",
@@ -318,7 +319,8 @@ def batch_norm(
         is_training: a bool, or a boolean scalar tensor.
         reuse: see :func:`fully_connected`, as ``variables_collections``, ``outputs_collections`` and ``trainable``.
         batch_weights: not supported, like ``zero_debias_moving_mean`` and ``renorm``.
-        fused: see :func:`tensoropt.layers.batch_normalization`.
+        fused: see :func:`tensoropt.layers.batch_normalization`. Unless it is False, two dimensions are normalized by
+            that function, too, whose moving variance is of one sample less.
         data_format: ``NHWC`` or ``NCHW``.
         scope: name of the variable scope; default ``BatchNorm``, numbered.
 
@@ -332,6 +334,11 @@ def batch_norm(
         )
     first, regular = param_initializers or {}, param_regularizers or {}
     with _scope(scope, "BatchNorm", reuse, variables_collections) as entered:
+        inputs = tf.convert_to_tensor(inputs)
+        flat = inputs.shape if fused is not False and inputs.shape.rank == 2 else None
+        if flat is not None:  # tf.contrib fuses it as images of one pixel
+            pixel = (-1, 1, 1, flat[1]) if _CHANNELS[data_format] == "channels_last" else (-1, flat[1], 1, 1)
+            inputs = tf.reshape(inputs, pixel)
         layer = layers.BatchNormalization(
             axis=-1 if _CHANNELS[data_format] == "channels_last" else 1,
             momentum=decay,
@@ -348,7 +355,10 @@ def batch_norm(
         )
         kept = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.UPDATE_OPS)
         before = list(kept)
-        outputs = layer(tf.convert_to_tensor(inputs), training=is_training)
+        outputs = layer(inputs, training=is_training)
+        if flat is not None:
+            outputs = tf.reshape(outputs, (-1, flat[1]))
+            outputs.set_shape(flat)
         if updates_collections != tf.compat.v1.GraphKeys.UPDATE_OPS:
             kept[:] = before
             for update in layer.updates:
@@ -356,6 +366,36 @@ def batch_norm(
             if updates_collections is None:
                 with tf.control_dependencies(layer.updates):
                     outputs = tf.identity(outputs)
+        return _finished(outputs, None, None, activation_fn, outputs_collections)
+
+
+def bias_add(
+    inputs: Any,
+    activation_fn: Any = None,
+    initializer: Any = _ZEROS,
+    regularizer: Any = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    data_format: str | None = None,
+    scope: Any = None,
+) -> Any:
+    """Adds ``biases`` to the channels.
+
+    Args:
+        inputs: 2 or more dimensions.
+        activation_fn: see :func:`fully_connected`, as all that follow but ``data_format``; the default scope is
+            ``BiasAdd``.
+        data_format: ``NHWC``, where channels come last, or ``NCHW``.
+    """
+    with _scope(scope, "BiasAdd", reuse, variables_collections):
+        inputs = tf.convert_to_tensor(inputs)
+        channels = inputs.shape[-1 if _CHANNELS[data_format] == "channels_last" else 1]
+        biases = tf.compat.v1.get_variable(
+            "biases", [channels], inputs.dtype.base_dtype, initializer, regularizer, trainable
+        )
+        outputs = tf.nn.bias_add(inputs, biases, data_format)
         return _finished(outputs, None, None, activation_fn, outputs_collections)
 
 

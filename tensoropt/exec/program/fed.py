@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import FeedError
+from tensoropt.graph.differentiation import differentiated_edges
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -58,18 +59,21 @@ def copies(graph: Graph, tensor: TensorId) -> list[TensorId]:
 
 
 def check_not_differentiated(graph: Graph, needed: Sequence[Operator], fed: Iterable[TensorId]) -> None:
-    """Checks that no gradient of a training step flows through a tensor that is fed.
+    """Checks that no gradient among the operators that are needed flows through a tensor that is fed.
 
     Raises:
         FeedError: one does.
     """
-    names = {op.name for op in needed}
-    for tensor in fed:
-        for edge in graph.consumers(tensor):
-            if edge in graph.differentiable and edge.consumer in names:
-                raise FeedError(
-                    f"{graph[tensor.op]}: is fed and in the middle of what the training step differentiates: gradients "
-                    f"flow back through it from {graph[edge.consumer]}. Feed a placeholder in its place, made by "
-                    "tensoropt.placeholder_with_default(tensor, shape), which cuts them off there, or fetch without "
-                    "the training step."
-                )
+    edges = [edge for tensor in fed for edge in graph.consumers(tensor) if edge in graph.differentiable]
+    if not edges:
+        return
+    # Other gradients of the graph may flow there: a critic is fed the actions that its actor is trained by.
+    differentiated = differentiated_edges(graph, needed)
+    for edge in edges:
+        if edge in differentiated:
+            raise FeedError(
+                f"{graph[edge.tensor.op]}: is fed and in the middle of what the training step differentiates: "
+                f"gradients flow back through it from {graph[edge.consumer]}. Feed a placeholder in its place, made by "
+                "tensoropt.placeholder_with_default(tensor, shape), which cuts them off there, or fetch without "
+                "the training step."
+            )

@@ -101,12 +101,22 @@ def _attention_encoder(rows: int) -> Made:
 
 def _attention_decoder(rows: int) -> Made:
     source, target = keras.Input((_TOKENS,), dtype="int32"), keras.Input((_TOKENS,), dtype="int32")
-    memory, hidden = layers.Embedding(_WORDS, 16)(source), layers.Embedding(_WORDS, 16)(target)
+    memory, hidden = (layers.Embedding(_WORDS, 16, mask_zero=True)(text) for text in (source, target))
     memory = _fed_forward(_attended(memory, memory))
     hidden = _fed_forward(_attended(_attended(hidden, hidden, causal=True), memory))
     model = keras.Model([source, target], layers.Dense(_WORDS, activation="softmax")(hidden))
     texts = _texts(rows)
     return _compiled(model), ([texts, np.roll(texts, 1, 1)], texts)
+
+
+def _tagger(rows: int) -> Made:
+    """A label of each token, by two layers of which each reads both ways; padding counts in no loss or metric."""
+    tokens = keras.Input((_TOKENS,), dtype="int32")
+    hidden = layers.Embedding(_WORDS, 16, mask_zero=True)(tokens)
+    for cells in (layers.GRU(8, return_sequences=True), layers.LSTM(8, return_sequences=True)):
+        hidden = layers.Bidirectional(cells)(hidden)
+    model = keras.Model(tokens, layers.Dense(4, activation="softmax")(hidden))
+    return _compiled(model), (_texts(rows), _labels(rows, _TOKENS, below=4))
 
 
 def _recurrent(layer: Callable[[], Any], rows: int) -> Made:
@@ -328,8 +338,8 @@ def _vit(rows: int) -> Made:
 # ------------------------------------------------------------------------------------------------------ the list
 
 
-def _bidirectional() -> Any:
-    return layers.Bidirectional(layers.LSTM(8))
+def _bidirectional(layer: Callable[[int], Any]) -> Any:
+    return layers.Bidirectional(layer(8))
 
 
 _APPLICATIONS = {
@@ -342,7 +352,9 @@ MODELS: Mapping[str, Build] = MappingProxyType(
         "attention_decoder": _attention_decoder,
         "lstm": functools.partial(_recurrent, functools.partial(layers.LSTM, 16)),
         "gru": functools.partial(_recurrent, functools.partial(layers.GRU, 16)),
-        "bidirectional_lstm": functools.partial(_recurrent, _bidirectional),
+        "bidirectional_lstm": functools.partial(_recurrent, functools.partial(_bidirectional, layers.LSTM)),
+        "bidirectional_gru": functools.partial(_recurrent, functools.partial(_bidirectional, layers.GRU)),
+        "tagger": _tagger,
         "unet": _unet,
         "vae": _vae,
         "gan": _gan,

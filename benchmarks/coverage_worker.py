@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,11 +23,12 @@ from tensoropt.api.functions.traced_model import TracedModel
 from tensoropt.cluster.presets import preset
 from tensoropt.graph.registry import has_rule
 
-__all__ = ["MARK", "SCALES"]
+__all__ = ["BATCH", "MARK", "SCALES"]
 
 MARK = "RESULT "
 SCALES = (1 + 1e-7, 1 - 1e-7)  # of inputs, to see how much a model amplifies rounding
-_SEED, _BATCH = 0, 8
+BATCH = 8
+_SEED = 0
 
 
 def main() -> None:
@@ -36,17 +38,19 @@ def main() -> None:
     parser.add_argument("model", choices=sorted({*MODELS, *SIZES}))
     parser.add_argument("--devices", type=int, default=16)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--option", default="mini_time")
+    parser.add_argument("--last", type=int, default=BATCH)
+    parser.add_argument("--options", nargs="+", default=["mini_time"])
     flags = parser.parse_args()
     build = {**MODELS, **SIZES}[flags.model]
+    sizes = [BATCH] * (flags.steps - 1) + [flags.last]
     if flags.task in ("import", "plan"):
         found = _planned(build, flags.devices if flags.task == "plan" else None)
     elif flags.task == "alone":
-        found = {"logs": [_trained(build, flags.steps, None, scale) for scale in (1.0, *SCALES)]}
+        found = {"logs": [_trained(build, sizes, None, scale)[0] for scale in (1.0, *SCALES)]}
     else:
         import tensoropt
 
-        found = {"logs": [_trained(build, flags.steps, flags.option, 1.0)]}
+        found = {"options": {option: _by_option(build, sizes, option) for option in flags.options}}
         if tensoropt.world_rank():
             return
     found["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -99,11 +103,24 @@ def _planned(build: Build, devices: int | None) -> dict[str, Any]:
     return result
 
 
-def _trained(build: Build, steps: int, option: str | None, scale: float) -> list[Mapping[str, float]]:
-    """What a model says of each step, trained by Keras alone or, with an option, on all ranks."""
+def _by_option(build: Build, sizes: Sequence[int], option: str) -> dict[str, Any]:
+    """What a model says of each step on all ranks, and how much of it an option's plan splits; or what failed."""
+    try:
+        logs, plan = _trained(build, sizes, option, 1.0)
+    except Exception as error:  # of any kind: it goes into the report, and the next option is tried
+        return {"error": f"{type(error).__name__}: {error}"}
+    configurations = [operator.configuration for operator in plan.operators.values()]
+    split = sum(any(action is not None for action in each.actions) for each in configurations)
+    return {"logs": logs, "split": split / len(configurations), "reshards": len(plan.edges)}
+
+
+def _trained(
+    build: Build, sizes: Sequence[int], option: str | None, scale: float
+) -> tuple[list[Mapping[str, float]], Any]:
+    """What a model says of each batch, of so many rows, by Keras alone or with an option on all ranks; and the plan."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(_SEED)
-    model, data = build(_BATCH * steps)
+    model, data = build(sum(sizes))
     if scale != 1.0:
         data = _scaled(model, data, scale)
     if option is not None:
@@ -111,11 +128,12 @@ def _trained(build: Build, steps: int, option: str | None, scale: float) -> list
 
         tensoropt.keras.parallelize(model, option)
     logs: list[Mapping[str, float]] = []
-    for number in range(steps):
-        batch = tf.nest.map_structure(lambda array, n=number: array[n * _BATCH : (n + 1) * _BATCH], data)
+    for end, size in zip(itertools.accumulate(sizes), sizes, strict=True):
+        rows = slice(end - size, end)
+        batch = tf.nest.map_structure(lambda array, rows=rows: array[rows], data)
         said = model.train_on_batch(*batch, return_dict=True)
         logs.append({name: float(value) for name, value in said.items()})
-    return logs
+    return logs, getattr(model, "tensoropt_plan", None)
 
 
 def _scaled(model: Any, data: tuple[Any, ...], scale: float) -> tuple[Any, ...]:

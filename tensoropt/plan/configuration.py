@@ -107,25 +107,11 @@ class Configuration:
 
     def input_layouts(self, rule: OpRule, index: int) -> TensorLayouts:
         """The layouts of an input: it gets a partial gradient along axes that split the op but not the input."""
-        dims = rule.inputs[index]
-        value = self._sharded(dims)
-        partial = tuple(
-            axis for axis, action in enumerate(self.actions) if action is not None and axis not in value.used_axes
-        )
-        return TensorLayouts(value, Layout(value.dims, partial, value.at))
+        return _input_layouts(self.actions, rule.inputs[index])
 
     def output_layouts(self, rule: OpRule, index: int) -> TensorLayouts:
         """The layouts of an output: a partial sum along axes that are reduced away."""
-        value = self._sharded(rule.outputs[index])
-        partial = tuple(
-            axis
-            for axis, action in enumerate(self.actions)
-            if action is not None and action in rule.reduced and axis not in value.used_axes
-        )
-        return TensorLayouts(Layout(value.dims, partial, value.at), Layout(value.dims, self.deferred, value.at))
-
-    def _sharded(self, dims: Dims) -> Layout:
-        return Layout(tuple(self.mesh_axes(dim[0]) if dim else () for dim in dims), at=self.at)
+        return _output_layouts(self.actions, rule.outputs[index], rule.reduced)
 
     def __str__(self) -> str:
         return ",".join("*" if action is None else action for action in self.actions) or "-"
@@ -133,6 +119,30 @@ class Configuration:
     def to_json(self) -> list[str | None]:
         """A JSON list with one entry per mesh axis."""
         return list(self.actions)
+
+
+# A plan of ten thousand operators has a few hundred of these, each asked for dozens of times.
+_LAYOUTS = 2**14
+
+
+@functools.lru_cache(maxsize=_LAYOUTS)
+def _input_layouts(actions: tuple[str | None, ...], dims: Dims) -> TensorLayouts:
+    value = _sharded(actions, dims)
+    partial = tuple(axis for axis, action in enumerate(actions) if action is not None and axis not in value.used_axes)
+    return TensorLayouts(value, Layout(value.dims, partial, value.at))
+
+
+@functools.lru_cache(maxsize=_LAYOUTS)
+def _output_layouts(actions: tuple[str | None, ...], dims: Dims, reduced: frozenset[str]) -> TensorLayouts:
+    value = _sharded(actions, dims)
+    partial = tuple(axis for axis, action in enumerate(actions) if action in reduced and axis not in value.used_axes)
+    deferred = Configuration(actions).deferred
+    return TensorLayouts(Layout(value.dims, partial, value.at), Layout(value.dims, deferred, value.at))
+
+
+def _sharded(actions: tuple[str | None, ...], dims: Dims) -> Layout:
+    configuration = Configuration(actions)
+    return Layout(tuple(configuration.mesh_axes(dim[0]) if dim else () for dim in dims), at=configuration.at)
 
 
 def not_executed(configuration: Configuration, rule: OpRule) -> tuple[str, ...]:

@@ -63,7 +63,8 @@ class EdgeCosts:
         self._keeping = Keeping(graph, rules)
         self._row_edges = row_edges(graph, rules)
         self._tables: dict[Edge, ReshardTable] = {}
-        self._edges: dict[tuple[object, ...], Tables] = {}
+        self._edges: dict[Edge, Tables] = {}
+        self._alike: dict[tuple[object, ...], Tables] = {}
         self._pairs: dict[tuple[Edge, int, int], Tables] = {}
 
     def given(self, edge: Edge) -> TensorStates:
@@ -95,6 +96,11 @@ class EdgeCosts:
 
     def tables(self, edge: Edge) -> Tables:
         """Seconds and bytes of an edge for each pair of configurations of its ends; equal edges share theirs."""
+        if edge not in self._edges:
+            self._edges[edge] = self._shared_tables(edge)
+        return self._edges[edge]
+
+    def _shared_tables(self, edge: Edge) -> Tables:
         spec = self._graph.spec(edge.tensor)
         given, wanted = self.given(edge), self.wanted(edge)
         held = self._keeping.copies(edge)
@@ -103,9 +109,9 @@ class EdgeCosts:
         # What the consumer computes again, if it does, is priced as its own.
         again = self._repeated(edge) if "before" in keeps else None
         key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again)
-        if key not in self._edges:
-            self._edges[key] = self._edge_tables(edge, given, wanted)
-        return self._edges[key]
+        if key not in self._alike:
+            self._alike[key] = self._edge_tables(edge, given, wanted)
+        return self._alike[key]
 
     def pair(self, edge: Edge, given: int, wanted: int) -> Tables:
         """The entries of an edge's tables for one pair of configurations; of one alternative, or of all."""

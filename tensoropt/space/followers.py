@@ -84,6 +84,7 @@ class _Follower:
             self._edges.setdefault((u, v), e)
             self._readers[u].append(v)
         self._heavy = [is_heavy(space, op) for op in space.operators]
+        self._found: dict[tuple[int, ...], IntArray] = {}
         self._least: dict[tuple[object, ...], IntArray] = {}
         self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
@@ -135,6 +136,16 @@ class _Follower:
         """For each configuration of one operator, that of its neighbour which costs least beside it."""
         backward = (followed, follower) not in self._edges
         e = self._edges[(follower, followed) if backward else (followed, follower)]
+        problem = self._problem
+        kept = (problem.edge_time_s[e], problem.edge_memory_bytes[e])
+        kept += (problem.node_time_s[follower], problem.node_memory_bytes[follower])
+        # By the objects first, as to look for their memory takes longer than all else here.
+        place = (backward, *map(id, kept))
+        if place not in self._found:
+            self._found[place] = self._least_beside(e, follower, backward)
+        return self._found[place]
+
+    def _least_beside(self, e: int, follower: int, backward: bool) -> IntArray:
         tables = (*self._problem.edge_tables(e), *self._problem.node_tables(follower))
         key = (backward, *(part for table in tables for part in same_memory(table)))
         if key not in self._least:

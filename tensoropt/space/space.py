@@ -109,7 +109,8 @@ class SearchSpace:
         self._kept: dict[object, Any] = {}
         self._choices: dict[tuple[object, ...], Choices] = {}
         self._named: dict[str, Choices] = {}
-        self._nodes: dict[tuple[object, ...], Tables] = {}
+        self._nodes: dict[str, Tables] = {}
+        self._alike: dict[tuple[object, ...], Tables] = {}
         resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening, packing_of(cost))
         self._edge_costs = EdgeCosts(
             graph,
@@ -399,6 +400,11 @@ class SearchSpace:
         return self.choices(name)[chosen[name]]
 
     def _node(self, op: Operator) -> Tables:
+        if op.name not in self._nodes:
+            self._nodes[op.name] = self._shared_node(op)
+        return self._nodes[op.name]
+
+    def _shared_node(self, op: Operator) -> Tables:
         rule = self.rules[op.name]
         gradients = self._gradients(op)
         own = traits(op)
@@ -408,7 +414,7 @@ class SearchSpace:
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if own.is_fanout else 0
         key = (op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name))
-        if key not in self._nodes:
+        if key not in self._alike:
             choices = self.choices_of(op.name)
             sizes = [
                 piece_bytes(spec, states.value, self.mesh)
@@ -429,8 +435,8 @@ class SearchSpace:
             elif not own.is_sink and not own.is_group:
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
                 time = self._op_seconds(op, gradients)
-            self._nodes[key] = time, memory
-        return self._nodes[key]
+            self._alike[key] = time, memory
+        return self._alike[key]
 
     def _gradients(self, op: Operator) -> int:
         return sum(Edge(tensor, op.name, i) in self.graph.differentiable for i, tensor in enumerate(op.inputs))

@@ -10,6 +10,7 @@ import numpy as np
 
 from tensoropt.api.find.pins import Pins
 from tensoropt.api.frontend.imported_model import ImportedModel
+from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import Model
 from tensoropt.baselines import apply_baseline
 from tensoropt.baselines.data_parallel import data_parallel
@@ -184,6 +185,7 @@ class Planner:
             self._space = key, space
         return self._space[1]
 
+    @collecting_new_objects()
     def frontier(self, topology: Topology) -> Frontier:
         """All strategies on a cluster that are worth having.
 
@@ -247,6 +249,7 @@ class Planner:
 
     # ---------------------------------------------------------------------------------------------------- the plans
 
+    @collecting_new_objects()
     def plan(self, topology: Topology, point: FrontierPoint, option: str, limit: MemoryLimit) -> Plan:
         """The plan of a point of this model's frontier on a cluster.
 

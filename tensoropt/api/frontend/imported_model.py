@@ -17,6 +17,7 @@ from tensoropt.api.frontend.pipelines import pipelines_of
 from tensoropt.api.frontend.placeholders import filled_shapes
 from tensoropt.api.frontend.reader import Reader, noted_tensors
 from tensoropt.api.frontend.rewriting.rewrite import is_rewritten, needs_rewriting, rewritten
+from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.graph import Graph
@@ -54,6 +55,7 @@ class ImportedModel:
     noted: Mapping[str, TensorId] = field(default_factory=dict)
 
 
+@collecting_new_objects()
 def import_model(
     model: Model,
     batch_size: int | None = None,

@@ -131,7 +131,7 @@ class Program:
             self._give(job, trace.variables)
             feeds = dict(zip(trace.inputs, arguments, strict=True))
             _, *values = job.run([trace.target, *trace.outputs], feeds)
-            if job.executor is not None:
+            if self._stale and job.executor is not None:
                 self._stale -= job.executor.variables.keys()  # a build takes the values that there are
         self._written |= set(trace.written)
         self._ahead |= set(trace.written)
@@ -235,11 +235,13 @@ class Program:
         """Brings values that the script may have changed to the devices."""
         if job.executor is None:
             return
-        missing = [name for name in names if name not in job.executor.variables]
+        known = job.executor.variables.keys()
+        missing = [name for name in names if name not in known]
         if missing:
             job.initialize(missing)
             self._stale -= set(missing)
-        there = sorted(self._stale & job.executor.variables.keys())
+            known = job.executor.variables.keys()
+        there = sorted(self._stale & known) if self._stale else []
         if there:
             job.executor.set_variables(self._value, there)
             self._stale -= set(there)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-__all__ = ["MODELS", "OPTIMIZERS", "SHORT", "Built", "Model"]
+__all__ = ["CLIP_NORM", "MODELS", "OPTIMIZERS", "SHORT", "Built", "Model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Model:
         batch: takes a random generator and the batch size; gives arrays by placeholder name.
         batch_size: of all devices together.
         learning_rate: of plain gradient descent; Momentum's and Adam's are ``momentum_rate`` and ``adam_rate``.
+        kind: the name of the function that made it.
+        sizes: that function's arguments.
     """
 
     build: Callable[[Any, int], Built]
@@ -37,6 +39,8 @@ class Model:
     learning_rate: float
     momentum_rate: float = 0.01
     adam_rate: float = 0.001
+    kind: str = ""
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
     def train(self, tf: Any, name: str, loss: Any, average: Callable[[Any], Any] = lambda gradient: gradient) -> Any:
         """An operation that trains by a loss.
@@ -50,13 +54,13 @@ class Model:
         optimizer = OPTIMIZERS[name](tf.train, self)
         pairs = [(average(gradient), variable) for gradient, variable in optimizer.compute_gradients(loss)]
         if name in _CLIPPED:
-            clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], _CLIP_NORM)
+            clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], CLIP_NORM)
             pairs = [(gradient, variable) for gradient, (_, variable) in zip(clipped, pairs, strict=True)]
         return optimizer.apply_gradients(pairs)
 
 
 # Optimizers before whose steps all gradients together are scaled down to this norm.
-_CLIPPED, _CLIP_NORM = ("clipped_adam",), 1.0
+_CLIPPED, CLIP_NORM = ("clipped_adam",), 1.0
 OPTIMIZERS: Mapping[str, Callable[[Any, Model], Any]] = MappingProxyType(
     {
         "sgd": lambda train, model: train.GradientDescentOptimizer(model.learning_rate),
@@ -229,25 +233,34 @@ def _sequences(length: int, vocabulary: int) -> Callable[[np.random.Generator, i
     return batch
 
 
+def _sized(make: Callable[..., Model], **sizes: Any) -> Model:
+    return replace(make(**sizes), kind=make.__name__, sizes=MappingProxyType(sizes))
+
+
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
-        "large_softmax": large_softmax(vocabulary=20_000, width=256, hidden=512, batch_size=64),
-        "vgg": vgg(
-            image=32, stages=((2, 32), (2, 64), (3, 128), (3, 256), (3, 256)), hidden=512, classes=64, batch_size=32
+        "large_softmax": _sized(large_softmax, vocabulary=20_000, width=256, hidden=512, batch_size=64),
+        "vgg": _sized(
+            vgg,
+            image=32,
+            stages=((2, 32), (2, 64), (3, 128), (3, 256), (3, 256)),
+            hidden=512,
+            classes=64,
+            batch_size=32,
         ),
-        "transformer": transformer(layers=2, width=256, heads=4, length=32, vocabulary=2048, batch_size=16),
-        "lstm": lstm(layers=2, hidden=256, steps=8, vocabulary=4096, batch_size=64),
+        "transformer": _sized(transformer, layers=2, width=256, heads=4, length=32, vocabulary=2048, batch_size=16),
+        "lstm": _sized(lstm, layers=2, hidden=256, steps=8, vocabulary=4096, batch_size=64),
     }
 )
 """What a step of takes a small machine a tenth of a second or two."""
 
 SHORT: Mapping[str, Model] = MappingProxyType(
     {
-        "mlp": mlp(features=32, hidden=64, layers=2, classes=8, batch_size=16),
-        "cnn": vgg(image=8, stages=((1, 8), (1, 16)), hidden=32, classes=8, batch_size=16),
-        "transformer": transformer(layers=4, width=32, heads=4, length=8, vocabulary=64, batch_size=8),
-        "lstm": lstm(layers=2, hidden=32, steps=4, vocabulary=64, batch_size=16),
-        "large_softmax": large_softmax(vocabulary=1024, width=16, hidden=32, batch_size=16),
+        "mlp": _sized(mlp, features=32, hidden=64, layers=2, classes=8, batch_size=16),
+        "cnn": _sized(vgg, image=8, stages=((1, 8), (1, 16)), hidden=32, classes=8, batch_size=16),
+        "transformer": _sized(transformer, layers=4, width=32, heads=4, length=8, vocabulary=64, batch_size=8),
+        "lstm": _sized(lstm, layers=2, hidden=32, steps=4, vocabulary=64, batch_size=16),
+        "large_softmax": _sized(large_softmax, vocabulary=1024, width=16, hidden=32, batch_size=16),
     }
 )
 """The same kinds of models, in sizes that are built and trained in about a second."""

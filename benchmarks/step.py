@@ -2,11 +2,16 @@
 
     python -m benchmarks.step --ranks 2 --json step.json
     python -m benchmarks.step --models vgg lstm --optimizer adam --options mini_time data_parallel mini_memory
+    python -m benchmarks.step --front-end keras
 
 All variants of a model are there at once and train in turns of some steps, so that a machine whose speed drifts is fair
 to all. All have the same allocator, MPI and thread settings; the rivals are tuned beyond that, one setting after the
 other, by turns of the same kind: one process, which has all cores, in how many operators run side by side, and Horovod
 in its cycle time, its fusion threshold, and what its ranks and its own thread are bound to.
+
+The front end ``keras`` has the same models written in Keras beside these: by ``tensoropt.keras.parallelize``, by Keras
+alone, by Horovod, and by TensorFlow's MultiWorkerMirroredStrategy. They begin with the same weights, so their losses
+are compared with the one process's, too.
 """
 
 from __future__ import annotations
@@ -15,11 +20,13 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,13 +34,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT
-from benchmarks.step_worker import OPTIONS
+from benchmarks.step_worker import JIT, OPTIONS
 from benchmarks.turns import Setting, Team
 
 __all__ = ["alternatives", "measured", "summary"]
 
-_WORKER = "benchmarks.step_worker"
+_WORKER, _KERAS_WORKER = "benchmarks.step_worker", "benchmarks.step_keras_worker"
+_KERAS = "keras_"  # what names of variants begin with
+_MIRRORED = "keras_mirrored"  # TensorFlow's own strategy, which may not run: then the table says why
 _DEFAULTS = "defaults"
+
+_RIVALS = {"": ("one_process", "horovod"), _KERAS: ("one_process", "horovod", "mirrored")}
 
 # What differs from a rival's defaults, by name; of each group one is chosen.
 Groups = Sequence[Mapping[str, tuple[Mapping[str, str], bool]]]
@@ -45,6 +56,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *SHORT}), default=sorted(MODELS))
     parser.add_argument("--short", action="store_true", help="small models of the same kinds, to try the program")
     parser.add_argument("--options", nargs="+", choices=OPTIONS, default=list(OPTIONS[:2]), help="of find_strategy")
+    parser.add_argument("--front-end", choices=("tf1", "keras"), default="tf1", help="keras: both (default tf1 alone)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
     parser.add_argument("--turns", type=int, default=6, help="of each variant (default %(default)s)")
@@ -58,7 +70,7 @@ def main() -> None:
     if unknown:
         parser.error(f"--models: {', '.join(unknown)} not among {', '.join(known)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("benchmarks.step: ended from outside"))  # with its programs
-    names = ("ranks", "optimizer", "turns", "steps", "short", "cached")
+    names = ("front_end", "ranks", "optimizer", "turns", "steps", "short", "cached")
     report: dict[str, Any] = {name: getattr(flags, name) for name in names} | {"cores": _cores(), "models": {}}
     console = Console(stderr=True)
     if not _has_horovod():
@@ -75,34 +87,61 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
     arguments = ("--model", model, "--optimizer", flags.optimizer, *(["--short"] if flags.short else []))
     teams: dict[str, Team] = {}
     tuned: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
     with ExitStack() as stack:
 
-        def start(variant: str, setting: Setting) -> Team:
-            console.print(f"{model}: starts {variant}", markup=False)
-            team = Team(_WORKER, setting)
+        def start(name: str, setting: Setting) -> Team:
+            console.print(f"{model}: starts {name}", markup=False)
+            team = Team(_KERAS_WORKER if name.startswith(_KERAS) else _WORKER, setting)
             stack.callback(team.end)
             return team
 
-        # TensorFlow then looks for Keras 2, in vain. To load Keras 3 takes half of a start; only Horovod needs it.
+        # TensorFlow then looks for Keras 2, in vain. To load Keras 3 takes half of a start; Horovod needs it, too.
         fast, whole = {"TF_USE_LEGACY_KERAS": "1"}, {"TF_USE_LEGACY_KERAS": ""}
-        for number, option in enumerate(flags.options):
-            refresh = ["--refresh"] if number == 0 and not flags.cached else []
-            setting = Setting((*arguments, "--variant", option, *refresh), flags.ranks, fast)
-            teams[option] = start(option, setting)
+        ends = ("", _KERAS) if flags.front_end == "keras" else ("",)
+        for end in ends:
+            for number, option in enumerate(flags.options):
+                refresh = ["--refresh"] if number == 0 and not end and not flags.cached else []
+                setting = Setting(
+                    (*arguments, "--variant", end + option, *refresh), flags.ranks, whole if end else fast
+                )
+                teams[end + option] = start(end + option, setting)
         groups = alternatives(flags.ranks, _cores())
-        for rival, ranks, extra in (("one_process", None, fast), ("horovod", flags.ranks, whole)):
-            if rival == "horovod" and not _has_horovod():
+        for rival in (end + rival for end in ends for rival in _RIVALS[end]):
+            if "horovod" in rival and not _has_horovod():
                 continue
-            extra = {**extra, **groups[rival][0][_DEFAULTS][0]}
-            setting = Setting((*arguments, "--variant", rival), ranks, extra)
-            teams[rival], tuned[rival] = _tune(rival, setting, groups[rival], flags, start)
+            extra = {**(fast if rival == "one_process" else whole), **groups[rival][0][_DEFAULTS][0]}
+            setting = Setting(
+                (*arguments, "--variant", rival), None if rival.endswith("one_process") else flags.ranks, extra
+            )
+            with _noting(rival, failed):
+                teams[rival], tuned[rival] = _tune(rival, setting, groups[rival], flags, start)
         for number in range(flags.turns):
             console.print(f"{model}: turn {number + 1} of {flags.turns}", markup=False)
-            for team in teams.values():
-                team.turn(flags.steps)
-        return summary(
-            {name: (team.turns_s, team.losses, team.about) for name, team in teams.items()}, tuned, flags.options[0]
-        )
+            for name, team in teams.items():
+                if name not in failed:
+                    with _noting(name, failed):
+                        team.turn(flags.steps)
+        found = {name: (team.turns_s, team.losses, team.about) for name, team in teams.items() if name not in failed}
+        return summary(found, tuned, flags.options[0], failed)
+
+
+@contextmanager
+def _noting(variant: str, failed: dict[str, str]) -> Iterator[None]:
+    """Takes note of why TensorFlow's strategy does not run; nothing else may fail."""
+    try:
+        yield
+    except RuntimeError as error:
+        if variant != _MIRRORED:
+            raise
+        failed[variant] = _cause(str(error))
+
+
+def _cause(printed: str) -> str:
+    """The last error in what a program printed."""
+    lines = [line.strip() for line in printed.splitlines()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
+    return (errors or lines)[-1]
 
 
 def _tune(
@@ -168,7 +207,15 @@ def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
         },
         {_DEFAULTS: nothing, **binding},
     ]
-    return {"one_process": one_process, "horovod": horovod}
+    # By default Keras compiles what it runs, where all layers can be.
+    jit: Mapping[str, tuple[Mapping[str, str], bool]] = {_DEFAULTS: nothing, "without XLA": ({JIT: "0"}, True)}
+    return {
+        "one_process": one_process,
+        "horovod": horovod,
+        "keras_one_process": [*one_process, jit],
+        "keras_horovod": horovod,
+        _MIRRORED: [{_DEFAULTS: nothing}],
+    }
 
 
 def _has_horovod() -> bool:
@@ -179,6 +226,7 @@ def summary(
     variants: Mapping[str, tuple[list[list[float]], list[float], Mapping[str, Any]]],
     tuned: Mapping[str, Mapping[str, Any]],
     ours: str,
+    failed: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What was measured of a model.
 
@@ -186,6 +234,7 @@ def summary(
         variants: seconds of each step by turn, losses of all steps, and what was said of the start, by variant.
         tuned: how rivals were, by variant.
         ours: the variant whose speed is compared with the others'.
+        failed: why what did not run did not, by variant.
     """
     reference = np.array(variants["one_process"][1])
     result: dict[str, Any] = {"variants": {}}
@@ -205,6 +254,14 @@ def summary(
     result[f"speedup_of_{ours}_over"] = {
         name: entry["median_s"] / best for name, entry in result["variants"].items() if name != ours
     }
+    keras = [name for name in variants if name.startswith(_KERAS) and name.removeprefix(_KERAS) in OPTIONS]
+    if keras:
+        result["keras_over_tf1"] = {
+            name: result["variants"][name]["median_s"] / result["variants"][name.removeprefix(_KERAS)]["median_s"]
+            for name in keras
+        }
+    if failed:
+        result["failed"] = dict(failed)
     if "horovod" in variants:
         rival = result["variants"]["horovod"]["median_s"]
         result["speedup_over_horovod"] = {
@@ -239,6 +296,8 @@ def _show(model: str, found: Mapping[str, Any], flags: argparse.Namespace) -> No
     console = Console()
     console.width = max(console.width, 110)  # a column that is cut off says nothing
     console.print(table)
+    for name, cause in found.get("failed", {}).items():
+        console.print(f"{name}: does not run: {cause}", markup=False)
     for name, entry in found["variants"].items():
         if "tried" in entry:
             tried = ", ".join(f"{setting} {median_s * 1e3:.1f}" for setting, median_s in entry["tried"].items())

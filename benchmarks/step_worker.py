@@ -13,10 +13,12 @@ import numpy as np
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT, Model
 from benchmarks.turns import take_turns
 
-__all__ = ["OPTIONS", "models"]
+__all__ = ["JIT", "OPTIONS", "SEED", "models"]
 
 OPTIONS = ("mini_time", "data_parallel", "mini_memory", "turning_point")
-_SEED = 7
+SEED = 7
+JIT = "STEP_JIT_COMPILE"
+"""An environment variable: 0 keeps Keras alone from compiling what it runs."""
 
 
 def models(short: bool) -> Mapping[str, Model]:
@@ -43,7 +45,7 @@ def _trainer(
     model: Model, rank: int, size: int, step: Callable[[dict[str, np.ndarray]], float]
 ) -> Callable[[int], dict[str, Any]]:
     """Trains on this rank's shares of batches that are the same in every variant."""
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     count = model.batch_size // size
 
     def train(steps: int) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def _tensoropt(model: Model, flags: argparse.Namespace) -> None:
     started = time.perf_counter()
     tensoropt.init(refresh=flags.refresh)
     init_s = time.perf_counter() - started
-    tensoropt.set_random_seed(_SEED)
+    tensoropt.set_random_seed(SEED)
     built = model.build(tensoropt, model.batch_size)
     train_op = model.train(tensoropt, flags.optimizer, built.loss)
     started = time.perf_counter()
@@ -94,7 +96,7 @@ def _one_process(model: Model, flags: argparse.Namespace) -> None:
     import tensorflow as tf
 
     with tf.Graph().as_default():
-        tf.compat.v1.set_random_seed(_SEED)
+        tf.compat.v1.set_random_seed(SEED)
         built = model.build(tf.compat.v1, model.batch_size)
         train_op = model.train(tf.compat.v1, flags.optimizer, built.loss)
         take_turns(flags.turns, 0, {}, _trainer(model, 0, 1, _session_step(tf, built, built.loss, train_op)))
@@ -106,7 +108,7 @@ def _horovod(model: Model, flags: argparse.Namespace) -> None:
 
     hvd.init()
     with tf.Graph().as_default():
-        tf.compat.v1.set_random_seed(_SEED)
+        tf.compat.v1.set_random_seed(SEED)
         built = model.build(tf.compat.v1, model.batch_size // hvd.size())
         # The embedding's gradient travels as rows, which is Horovod's own and here its faster way.
         train_op = model.train(

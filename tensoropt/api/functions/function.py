@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from tensoropt.api.functions.forms import form_of
 from tensoropt.api.functions.program import Program
 from tensoropt.api.functions.traced_model import Trace
 from tensoropt.errors import SessionError
@@ -82,7 +83,8 @@ class Function:
         self._signature = None if input_signature is None else tuple(input_signature)
         self._autograph = autograph
         self._program = program
-        self._traces: dict[Any, Trace] = {}
+        self._traces: dict[Any, Trace] = {}  # by specs, whose first dimensions are open
+        self._by_form: dict[Hashable, Trace] = {}
         self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
 
     @property
@@ -184,6 +186,13 @@ class Function:
         return bound
 
     def _trace(self, args: Any, kwargs: dict[str, Any]) -> Trace:
+        form = form_of((args, kwargs))
+        known = self._by_form.get(form)
+        if known is None:
+            known = self._by_form[form] = self._trace_of_specs(args, kwargs)
+        return known
+
+    def _trace_of_specs(self, args: Any, kwargs: dict[str, Any]) -> Trace:
         flat = tf.nest.flatten((args, kwargs))
         like = repr([_spec(value) if _is_tensor(value) else (type(value), value) for value in flat])
         key = like, str(tf.nest.map_structure(lambda _: 0, (args, kwargs)))

@@ -86,8 +86,11 @@ class TracedModel:
                 f"{name}: is traced inside of a graph. Call it in eager code, which is TensorFlow 2's default."
             )
         with noting_gradients() as noted, made_later():
-            traced = tf.function(function, autograph=autograph, jit_compile=False)
-            concrete = traced.get_concrete_function(*specs)
+            concrete, made = _traced(function, specs, autograph)
+            if made:
+                # Names of operations must not tell whether layers and optimizers made their variables in this trace: a
+                # plan of it is for later ones, too.
+                concrete, _ = _traced(function, specs, autograph)
         return self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
@@ -169,6 +172,22 @@ class TracedModel:
         self._names[id(handle_of(variable))] = name
         self.variables[name] = variable
         return name, made.outputs[0]
+
+
+def _traced(function: Callable[..., Any], specs: Sequence[Any], autograph: bool) -> tuple[Any, bool]:
+    """A trace, and whether variables were made in it."""
+    made = []
+
+    def note(create: Callable[..., Any], **arguments: Any) -> Any:
+        made.append(create(**arguments))
+        return made[-1]
+
+    def noted(*tensors: Any) -> Any:
+        with tf.variable_creator_scope(note):
+            return function(*tensors)
+
+    traced = tf.function(noted, autograph=autograph, jit_compile=False)
+    return traced.get_concrete_function(*specs), bool(made)
 
 
 def _is_written(handle: Any, inside: Collection[str]) -> bool:

@@ -132,11 +132,13 @@ class Values:
         """
         if job.executor is None:
             return
-        missing = [name for name in names if name not in job.executor.variables]
+        known = job.executor.variables.keys()
+        missing = [name for name in names if name not in known]
         if missing:
             job.initialize(missing)
             self._given(missing)
-        there = sorted(self._stale & job.executor.variables.keys())
+            known = job.executor.variables.keys()
+        there = sorted(self._stale & known)
         if job.size > 1:
             self._agree(job, there)
         self._give(job.executor, there)

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from tensoropt.api.functions.unmade import made_later
+
 __all__ = [
     "KINDS",
     "Ranks",
@@ -100,13 +102,22 @@ def is_seeded() -> bool:
 
 
 def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
-    """A model's step of one batch, which a subclass may have overridden."""
+    """A model's step of one batch, which a subclass may have overridden.
+
+    Its optimizer is built, if the model is: in a trace it would be built under the name that its operations then lack.
+    """
+    optimizer = model.optimizer
+    if kind == "train" and model.built and not getattr(optimizer, "built", True):
+        with made_later():
+            optimizer.build(model.trainable_variables)
     step: Callable[[Any], Any] = getattr(model, f"{kind}_step")
     return step
 
 
-def replace_steps(model: Any, run: Callable[[str, Any], Any], end: Callable[[str], None]) -> None:
-    """Has a model's trainer take its steps by ``run(kind, batch)``, and call ``end(kind)`` where there is no batch."""
+def replace_steps(
+    model: Any, begin: Callable[[], None], run: Callable[[str, Any], Any], end: Callable[[str], None]
+) -> None:
+    """Has a model's trainer call ``begin`` before steps, ``run(kind, batch)`` as one, ``end(kind)`` without a batch."""
     taken = ["train"]  # the kind of the last one
 
     def made(kind: str) -> Callable[..., Any]:
@@ -131,6 +142,7 @@ def replace_steps(model: Any, run: Callable[[str, Any], Any], end: Callable[[str
         function = predict if kind == "predict" else take
 
         def make(force: bool = False) -> Any:
+            begin()
             setattr(model, f"{kind}_function", function)
             return function
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tensoropt.api.functions.forms import form_of
 from tensoropt.api.session.job import Job
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, is_told
@@ -32,6 +33,7 @@ class Meeting:
         """Takes the job of the ranks, and whether these are given whole batches, to take their shares of."""
         self._job, self._shard = job, shard
         self._taken = dict.fromkeys(_TO_DO, 0)  # since the data began
+        self._digests: dict[Hashable, int] = {}  # of batches' forms
 
     def batch(self, kind: str, batch: Any) -> None:
         """Is called before a batch is run; collective.
@@ -45,7 +47,7 @@ class Meeting:
                 than the one that failed, if one did.
         """
         if self._job.size > 1:
-            self._meet(kind, _form(batch))
+            self._meet(kind, batch)
         self._taken[kind] += 1
 
     def end(self, kind: str) -> None:
@@ -55,7 +57,7 @@ class Meeting:
             CollectiveError: on all ranks, if some go on; on others than the one that failed, if one did.
         """
         if self._job.size > 1:
-            self._meet(kind, None)
+            self._meet(kind, None, ended=True)
         self._taken[kind] = 0
 
     def epoch(self, epoch: int) -> None:
@@ -87,24 +89,28 @@ class Meeting:
                 self._job.guard.meet(name, error, patience_s=patience_s)
             raise
 
-    def _meet(self, kind: str, form: dict[str, str] | None) -> None:
-        """Compares what ranks have: the form of a batch, or None at the end of the data."""
+    def _meet(self, kind: str, batch: Any, *, ended: bool = False) -> None:
+        """Compares what ranks have: the form of a batch, or the end of the data."""
         job, guard = self._job, self._job.guard
         if guard is None:
             return
-        digest = hashlib.sha256(repr(form).encode()).digest()[:7]
-        numbers = {_ENDED: int(form is None), _TOOK: self._taken[kind], _FORM: int.from_bytes(digest, "big")}
+        known = None if ended else form_of(batch)
+        digest = self._digests.get(known)
+        if digest is None:
+            described = repr(None if ended else _form(batch)).encode()
+            digest = self._digests[known] = int.from_bytes(hashlib.sha256(described).digest()[:7], "big")
+        numbers = {_ENDED: int(ended), _TOOK: self._taken[kind], _FORM: digest}
         what = f"a batch to {_TO_DO[kind]}"
         try:
             guard.meet(what, shared=numbers)
         except DifferenceError as error:
-            forms = job.comm.allgather(form)
-            ended = [rank for rank, each in enumerate(forms) if each is None]
-            if ended:
-                others = [rank for rank in range(job.size) if rank not in ended]
-                taken = error.ranks[ended[0]][_TOOK]
+            forms = job.comm.allgather(None if ended else _form(batch))
+            done = [rank for rank, each in enumerate(forms) if each is None]
+            if done:
+                others = [rank for rank in range(job.size) if rank not in done]
+                taken = error.ranks[done[0]][_TOOK]
                 raise CollectiveError(
-                    f"{what}: the data of {written_ranks(ended)} ended after {taken} batch{'es' * (taken != 1)}, those "
+                    f"{what}: the data of {written_ranks(done)} ended after {taken} batch{'es' * (taken != 1)}, those "
                     f"of {written_ranks(others)} go on. Give all ranks "
                     f"{'the same data' if self._shard else 'as many batches'}, and let callbacks stop all or none."
                 ) from error

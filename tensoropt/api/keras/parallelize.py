@@ -69,7 +69,7 @@ def parallelize(
     if parallel.size == 1:
         launched = "OMPI_COMM_WORLD_SIZE" in os.environ
         announce(f"'{model.name}' trains on one process" + ("" if launched else ": start it with mpirun -n 2, or more"))
-    hooks.replace_steps(model, parallel.step, parallel.end)
+    hooks.replace_steps(model, parallel.begin, parallel.step, parallel.end)
     hooks.replace_trainer(model, parallel)
     setattr(model, _BUILT_IN, True)
     model.tensoropt_plan = None

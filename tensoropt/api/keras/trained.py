@@ -36,7 +36,7 @@ class Parallel:
         self._model = model
         self._option, self._arguments = option, {**arguments, "feed": "global" if shard else "data_parallel"}
         self._pins, self._shard = pins, shard
-        self._compiled: Any = None
+        self._compiled: Any = None  # how the model was when steps were made
         self._programs: dict[bool, Program] = {}  # by whether it trains
         self._functions: dict[tuple[str, bool], Function] = {}
         self.rank, self.size = job.rank, job.size
@@ -46,6 +46,13 @@ class Parallel:
         if not hooks.is_seeded() and self.size > 1:
             tf.random.set_seed(drawn)  # by which all ranks shuffle alike
 
+    def begin(self) -> None:
+        """Is called before steps are taken: there are to be others if the model was compiled again, as for Keras."""
+        compiled = hooks.compiled_as(self._model)
+        if self._compiled is not None and not _same(compiled, self._compiled):
+            self._programs, self._functions = {}, {}
+        self._compiled = compiled
+
     def step(self, kind: str, batch: Any) -> Any:
         """One step of the model; collective.
 
@@ -54,13 +61,12 @@ class Parallel:
             batch: the whole batch, the same on all ranks; this rank's share, if the job is to share nothing out.
         """
         self._meeting.batch(kind, batch)
-        compiled = hooks.compiled_as(self._model)
-        if self._compiled is not None and not _same(compiled, self._compiled):
-            self._programs, self._functions = {}, {}
         trains = kind == _TRAIN or True in self._programs
+        first = (kind, trains) not in self._functions
         function = self._function(kind, trains)
         result = function.run_whole(batch) if self._shard else function(batch)
-        self._compiled = hooks.compiled_as(self._model)  # the first batch may have built it
+        if first:
+            self._compiled = hooks.compiled_as(self._model)  # the first batch may have built it
         if trains:
             self._model.tensoropt_plan = self._programs[True].plan
         return result

@@ -33,6 +33,7 @@ _IN_PEACE = ["in peace", "late", "nobody waits"] if THOROUGH else ["late"]
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("how", _TRIED)
 def test_the_job_ends_when_one_rank_does(how: str) -> None:
     with pytest.raises(MpiRunError, match=ENDINGS[how]) as failure:
@@ -45,6 +46,7 @@ def test_the_job_ends_when_one_rank_does(how: str) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("how", _IN_PEACE)
 def test_ranks_that_end_one_after_another_end_in_peace(how: str) -> None:
     job = run_mpi(_PROGRAM, 3, how, timeout=60)

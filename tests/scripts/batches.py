@@ -12,7 +12,8 @@ from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import TensorOptError
 from tensoropt.plan.plan import Plan
-from tests.scripts.cases import Distributed, Model, Plain, case, close, normal, picked, share, some_plans
+from tests.effort import some
+from tests.scripts.cases import Distributed, Model, Plain, case, close, normal, picked, share
 
 _PARTS = ["loss", "accuracy", "logits"]
 
@@ -105,7 +106,7 @@ def _epochs(width: int, variables: list[str], **extra: Any) -> list[tuple[Any, d
 
 @case
 def training_and_evaluation_take_batches_of_any_size() -> None:
-    for option in some_plans(("data_parallel", "mini_time", "mini_memory"), f"sizes on {tensoropt.world_size()}"):
+    for option in some(("data_parallel", "mini_time", "mini_memory"), f"sizes on {tensoropt.world_size()}"):
         runs = _epochs(12, ["w", "v"])
         _same_numbers(_Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier), runs, option)
 
@@ -115,7 +116,7 @@ def convolutions_and_statistics_of_the_batch_are_those_of_its_rows() -> None:
     def make(m: Any) -> Model:
         return _open_classifier(m, "GradientDescent")
 
-    for option in some_plans(("data_parallel", "mini_time"), "statistics"):
+    for option in some(("data_parallel", "mini_time"), "statistics"):
         runs = [run for run in _epochs(36, ["kernel", "w", "out"], keep=0.5) if len(run[1].get("x", [0, 0])) > 1]
         _same_numbers(_Open(make, option), Plain(make), runs, option)
 
@@ -288,7 +289,7 @@ def an_example_gives_the_shapes() -> None:
 
 @case
 def what_is_made_after_the_build_can_be_fetched() -> None:
-    for option in some_plans(("data_parallel", "mini_memory"), "after the build"):
+    for option in some(("data_parallel", "mini_memory"), "after the build"):
         job, plain = _Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier)
         _same_numbers(job, plain, _epochs(12, ["w", "v"])[:2], "before")
         for runner, m in ((job, tensoropt), (plain, tf.compat.v1)):

@@ -43,7 +43,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             f"every test has one of the marks {', '.join(TIERS)}; these have none: {', '.join(untiered)}. "
             "`pytestmark = pytest.mark.pure` marks a whole file."
         )
-    items.sort(key=lambda item: item.get_closest_marker("mpi") is None)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """First jobs that mostly wait, beside tests that compute; then those that have all cores to themselves at the end.
+
+    One worker begins with the first test, another one with those without mpirun; who is done takes over from the other.
+    """
+    if item.get_closest_marker("mpi") is None:
+        return 2
+    return 0 if item.get_closest_marker("waits") else 1
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.mpi_support import MpiRunError, run_mpi
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.waits]
 
 
 def write(directory: Path, text: str) -> Path:

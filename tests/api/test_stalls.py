@@ -53,6 +53,7 @@ def _run(stage: str, how: str, rank: int, ranks: int) -> tuple[subprocess.Comple
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize(("stage", "rank", "ranks", "said"), FROZEN, ids=[stage for stage, *_ in FROZEN])
 def test_a_frozen_rank_is_named_and_the_job_ends(stage: str, rank: int, ranks: int, said: str) -> None:
     job, took_s = _run(stage, "frozen", rank, ranks)
@@ -67,6 +68,7 @@ def test_a_frozen_rank_is_named_and_the_job_ends(stage: str, rank: int, ranks: i
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 def test_a_killed_rank_is_named_and_the_job_ends() -> None:
     job, took_s = _run("step", "killed", 1, 2)
     assert job.returncode != 0 and "over" not in job.stdout
@@ -75,6 +77,7 @@ def test_a_killed_rank_is_named_and_the_job_ends() -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 def test_a_rank_at_work_is_waited_for_beyond_the_limit() -> None:
     job, took_s = _run("search", str(2 * _LIMIT_S), 0, 2)
     assert job.returncode == 0 and job.stdout.count("over") == 2

@@ -16,6 +16,7 @@ LINK_BYTES_PER_S = 100e6 / 8
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 def test_a_link_of_100_mbit_between_hosts_is_found(tmp_path: Path) -> None:
     if why_no_hosts():
         pytest.skip(why_no_hosts())

@@ -11,7 +11,6 @@ import numpy as np
 import tensoropt
 from tensoropt.api.session.job import current_job
 from tensoropt.plan.plan import Plan
-from tests.effort import some
 from tests.scripts.cases import (
     BATCH,
     Distributed,
@@ -25,6 +24,7 @@ from tests.scripts.cases import (
     normal,
     sgd_classifier,
     share,
+    some_plans,
 )
 
 # ---------------------------------------------------------------------------------------------------- training
@@ -43,7 +43,7 @@ def any_tensor_can_be_fetched() -> None:
 
 @case
 def shares_of_the_batch_give_the_same_numbers() -> None:
-    for option in some(("data_parallel", "mini_time", 7), "shares"):
+    for option in some_plans(("data_parallel", "mini_time", 7), "shares"):
         results = []
         for cut in (lambda array: array, share):
             job = Distributed(sgd_classifier, option)
@@ -91,7 +91,7 @@ def two_optimizers_take_turns() -> None:
     for number, turn in enumerate(turns):
         plain.run(turn, batch(number))
     wanted = plain.run(["w1", "w2"], batch(0))
-    for option in some(("data_parallel", "mini_time", 8), "turns"):
+    for option in some_plans(("data_parallel", "mini_time", 8), "turns"):
         job = Distributed(make, option)
         for number, turn in enumerate(turns):
             job.run(turn, batch(number))
@@ -293,7 +293,7 @@ def a_session_runs() -> None:
 def another_plan_can_be_built() -> None:
     job = Distributed(sgd_classifier, "data_parallel")
     losses = []
-    for option in some(("data_parallel", "mini_time", 16, 17), "plans", 2):
+    for option in some_plans(("data_parallel", "mini_time", 16, 17), "plans", 2):
         job.build(option)
         losses.append([float(job.run(["loss", "train"], batch(number))[0]) for number in range(3)])
     for other in losses[1:]:
@@ -369,7 +369,7 @@ def dropout_with_a_seed_equals_one_process() -> None:
 
     plain = Plain(make)
     wanted = [plain.run(["dropped", "loss", "train"], batch(number))[:2] for number in range(3)]
-    for option in some(("data_parallel", "mini_time", 18, 19), "dropout"):
+    for option in some_plans(("data_parallel", "mini_time", 18, 19), "dropout"):
         job = Distributed(make, option)
         for number, (dropped, loss) in enumerate(wanted):
             got = job.run(["dropped", "loss", "train"], batch(number))

@@ -127,6 +127,11 @@ def close(mine: Any, theirs: Any, what: str) -> None:
     )
 
 
+def some_plans(plans: Sequence[str | int], of: str, out_of: int = 3) -> Sequence[str | int]:
+    """Options, and numbers of random plans, of which by default a part is tried: see :func:`tests.effort.some`."""
+    return some(plans, of, out_of)
+
+
 def compare(
     make: Callable[[Any], Model],
     fetches: Sequence[str],
@@ -145,7 +150,7 @@ def compare(
     for number in range(steps):
         plain.run(step, feeds(number))
         wanted.append(plain.run(list(fetches), feeds(number)))
-    for option in some(options, f"{make.__module__}.{make.__qualname__} {step}", 4):
+    for option in some_plans(options, f"{make.__module__}.{make.__qualname__} {step}", 4):
         job = Distributed(make, option)
         for number in range(steps + 1):
             if number:

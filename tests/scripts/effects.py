@@ -9,7 +9,6 @@ import tensorflow as tf
 
 import tensoropt
 from tensoropt.errors import SessionError
-from tests.effort import some
 from tests.scripts.cases import (
     BATCH,
     Distributed,
@@ -22,6 +21,7 @@ from tests.scripts.cases import (
     compare,
     normal,
     sgd_classifier,
+    some_plans,
 )
 
 _OPTIONS = ("data_parallel", "mini_time", 1)
@@ -108,7 +108,7 @@ def a_lookup_sees_the_assignment_that_it_waits_for() -> None:
         return {**made, "row": row}
 
     compare(make, ["w1"], "row", batch, options=_OPTIONS, steps=2)
-    for option in some(_OPTIONS, "lookup"):
+    for option in some_plans(_OPTIONS, "lookup"):
         job = Distributed(make, option)
         before = job.run("w1", {})
         close(job.run("row", {}), before[[2, 5]] + 1.0, f"plan {option}: row")

@@ -19,7 +19,6 @@ from tests.effort import THOROUGH
 from tests.scripts.cases import case
 
 _Made = tuple[Any, Any, np.ndarray]
-_LENGTH = 6 if THOROUGH else 3  # of sequences; each turn of a recurrent layer is planned by itself
 _ROWS = 43  # no number of ranks divides it, nor does a batch
 _CLASSES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -33,7 +32,7 @@ def _labels() -> np.ndarray:
 
 
 def _tokens() -> np.ndarray:
-    return _random().integers(0, 20, (_ROWS, _LENGTH)).astype(np.int32)
+    return _random().integers(0, 20, (_ROWS, 6)).astype(np.int32)
 
 
 def _mlp() -> _Made:
@@ -61,7 +60,7 @@ def _cnn(bias: bool = False) -> _Made:
 
 
 def _transformer() -> _Made:
-    tokens = keras.Input((_LENGTH,), dtype="int32")
+    tokens = keras.Input((6,), dtype="int32")
     hidden = layers.Embedding(20, 16)(tokens)
     hidden = layers.LayerNormalization()(hidden + layers.MultiHeadAttention(2, 8)(hidden, hidden))
     hidden = hidden + layers.Dense(16)(layers.Dense(32, activation="gelu")(hidden))
@@ -73,7 +72,7 @@ def _transformer() -> _Made:
 def _lstm() -> _Made:
     model = keras.Sequential(
         [
-            keras.Input((_LENGTH,), dtype="int32"),
+            keras.Input((6,), dtype="int32"),
             layers.Embedding(20, 16, mask_zero=True),
             layers.LSTM(16, dropout=0.2, recurrent_dropout=0.2),
             layers.Dense(4),

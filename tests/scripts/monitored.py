@@ -21,8 +21,7 @@ from tensorflow.python.training import basic_session_run_hooks
 import tensoropt
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import CollectiveError, SessionError
-from tests.effort import some
-from tests.scripts.cases import Model, batch, case, classifier, close, main, random_plan
+from tests.scripts.cases import Model, batch, case, classifier, close, main, random_plan, some_plans
 
 FOLDER = Path(sys.argv[1]) / "monitored"
 
@@ -72,7 +71,7 @@ def compare(make: Callable[[Any], Model], script: Callable[[Any, Model, str], Ma
     """Runs a script, which gets a folder of its own, in one process and by two plans, by default by one of them."""
     with plain_model(make) as made:
         wanted = script(tf.compat.v1, made, str(FOLDER / f"{name} alone {tensoropt.world_rank()}"))
-    for plan in some(("data_parallel", 1), name):
+    for plan in some_plans(("data_parallel", 1), name):
         same(script(tensoropt, job_model(make, plan), str(FOLDER / f"{name} {plan}")), wanted, f"plan {plan}")
 
 

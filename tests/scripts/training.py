@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.effort import some
-from tests.scripts.cases import Distributed, Plain, case, close, main
+from tests.scripts.cases import Distributed, Plain, case, close, main, some_plans
 from tests.scripts.trainings import TRAININGS
 
 
@@ -16,7 +15,7 @@ def check(name: str) -> None:
     for number, turn in enumerate(training.turns):
         plain.run(turn, training.feeds(number))
         wanted.append(plain.run(fetches, training.feeds(number)))
-    for option in some(("mini_time", 1), name):
+    for option in some_plans(("mini_time", 1), name):
         job = Distributed(training.make, option)
         for number, expected in enumerate(wanted):
             if number:

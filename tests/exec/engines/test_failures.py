@@ -26,6 +26,7 @@ ERRORS = {
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("how", ERRORS)
 def test_an_error_is_printed_once_by_the_rank_that_failed_first(how: str) -> None:
     rank, lines = ERRORS[how]

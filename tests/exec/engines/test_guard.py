@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import THOROUGH
 from tests.mpi_support import MpiRunError, run_mpi
 
 _PROGRAM = Path(__file__).with_name("guard_program.py")
@@ -26,14 +25,11 @@ ENDINGS = {
     "killed": r"signal 9",
     "exit of the process": r"non-zero status",
 }
-# By default one of each way: the hook for what is raised (which `test_launch.py` tries in a thread, and with Ctrl-C
-# without ranks), the program that ends, the collective that fails, and what only mpirun sees.
-_TRIED = [*ENDINGS] if THOROUGH else ["exception", "exit with 0", "failed collective", "killed"]
-_IN_PEACE = ["in peace", "late", "nobody waits"] if THOROUGH else ["late"]
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("how", _TRIED)
+@pytest.mark.waits
+@pytest.mark.parametrize("how", ENDINGS)
 def test_the_job_ends_when_one_rank_does(how: str) -> None:
     with pytest.raises(MpiRunError, match=ENDINGS[how]) as failure:
         run_mpi(_PROGRAM, 3, how, timeout=60)
@@ -45,7 +41,8 @@ def test_the_job_ends_when_one_rank_does(how: str) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("how", _IN_PEACE)
+@pytest.mark.waits
+@pytest.mark.parametrize("how", ["in peace", "late", "nobody waits"])
 def test_ranks_that_end_one_after_another_end_in_peace(how: str) -> None:
     job = run_mpi(_PROGRAM, 3, how, timeout=60)
     assert sorted(line for line in job.stdout.splitlines() if "done" in line) == [f"rank {r}: done" for r in range(3)]

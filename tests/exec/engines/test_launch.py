@@ -158,6 +158,7 @@ def test_abort_hook_covers_threads(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("where", ["main", "thread"])
 def test_one_raising_rank_ends_the_job_with_its_traceback(tmp_path: Path, where: str) -> None:
     program = tmp_path / "failing.py"

@@ -144,6 +144,7 @@ def test_watch_knows_of_an_engine_as_long_as_it_lives() -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 # `tests/api/test_stalls.py` has the other engine.
 @pytest.mark.parametrize("engine", ["mpi", "mpi4py"] if THOROUGH else ["mpi"])
 def test_late_rank_is_named_and_the_job_ends(engine: str, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class Trace:
         pack: makes what the function returns of the values of its outputs.
         variables: names of the variables that it captures.
         written: names of those that it writes.
+        sized: whether it is for batches of one size, as the function needs the size as a number.
     """
 
     inputs: tuple[str, ...]
@@ -45,6 +46,7 @@ class Trace:
     pack: Callable[[Sequence[Any]], Any]
     variables: tuple[str, ...]
     written: tuple[str, ...]
+    sized: bool = False
 
 
 class TracedModel:
@@ -68,7 +70,15 @@ class TracedModel:
         self._prefixes: set[str] = set()
         self._sources: list[Any] = []  # what was traced, which operations do not keep alive
 
-    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+    def trace(
+        self,
+        function: Callable[..., Any],
+        specs: Sequence[Any],
+        name: str,
+        *,
+        autograph: bool = True,
+        sized: Sequence[Any] | None = None,
+    ) -> Trace:
         """Traces a function of tensors, and adds it.
 
         Args:
@@ -76,6 +86,8 @@ class TracedModel:
             specs: ``tf.TensorSpec`` of its arguments.
             name: what names of its operations begin with.
             autograph: whether Python's branches and loops over tensors become TensorFlow's.
+            sized: the specs with the sizes that those leave open. They are taken where the function cannot be traced
+                without, such as one that computes with ``x.shape[0]``.
 
         Raises:
             GraphError: it cannot be taken into a model's graph; naming what, and why.
@@ -84,10 +96,16 @@ class TracedModel:
             raise GraphError(
                 f"{name}: is traced inside of a graph. Call it in eager code, which is TensorFlow 2's default."
             )
+        takes_sizes = False
         with noting_gradients() as noted:
-            traced = tf.function(function, autograph=autograph, jit_compile=False)
-            concrete = traced.get_concrete_function(*specs)
-        return self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
+            try:
+                concrete = _concrete(function, specs, autograph)
+            except (TypeError, ValueError):  # what is raised for a None in the place of a number
+                if sized is None or list(sized) == list(specs):
+                    raise
+                concrete, takes_sizes = _concrete(function, sized, autograph), True
+        trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
+        return replace(trace, sized=takes_sizes)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
         """Has searches store some variables in one way only.
@@ -183,6 +201,10 @@ def _described(variable: Any, inner: Any) -> str:
     reads = [op.name for op in inner.consumers() if is_plain_read(op, {})]
     scope = reads[0].split("/")[:-2] if reads else []
     return "/".join([*scope, own])
+
+
+def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: bool) -> Any:
+    return tf.function(function, autograph=autograph, jit_compile=False).get_concrete_function(*specs)
 
 
 class _Copy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -270,3 +271,15 @@ def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
         assert "leave @tf.function out" in str(error), error
     else:
         raise AssertionError("it was taken")
+
+
+@case
+def a_table_in_a_step_is_an_error_that_names_the_layer() -> None:
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"], name="words")
+    ours = tensoropt.function(lambda x: lookup(x))
+    try:
+        ours(np.asarray(["a", "d", "b", "c"]))
+    except GraphError as error:
+        assert "words" in str(error) and "dataset.map" in str(error), error
+    else:
+        raise AssertionError("a table was taken")

@@ -131,10 +131,7 @@ class TracedModel:
             if inner.dtype == tf.resource:
                 variable = variables.get(id(outer))
                 if variable is None:
-                    raise GraphError(
-                        f"{prefix}: takes '{inner.op.name}', which is no variable, such as a table or an iterator. "
-                        "Read it outside, and give what it gives as an argument."
-                    )
+                    raise _no_variable(prefix, inner)
                 name, handle = self._variable(variable, inner, prefix)
                 captured.append(name)
                 handles.append(inner)
@@ -205,6 +202,21 @@ def _described(variable: Any, inner: Any) -> str:
 
 def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: bool) -> Any:
     return tf.function(function, autograph=autograph, jit_compile=False).get_concrete_function(*specs)
+
+
+def _no_variable(prefix: str, inner: Any) -> GraphError:
+    """What is said of a captured handle, by what is done with it."""
+    readers = [op for op in inner.consumers() if op.type.startswith("LookupTable")]
+    if not readers:
+        return GraphError(
+            f"{prefix}: takes '{inner.op.name}', which is no variable, such as an iterator. Read it outside, and give "
+            "what it gives as an argument."
+        )
+    return GraphError(
+        f"{prefix}: {readers[0].type} '{readers[0].name}': takes a table, as StringLookup, IntegerLookup and "
+        "TextVectorization do, which devices cannot have in pieces. Look up before the step: map the layer over the "
+        "data (dataset.map(lambda x, y: (layer(x), y))), and begin the model with the integers that it makes."
+    )
 
 
 class _Copy:

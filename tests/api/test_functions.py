@@ -17,6 +17,7 @@ _CASES = [
     "step trains as tensorflow alone on batches of any size",
     "step is planned before it is called",
     "shares are fed as whole batches are",
+    "step that needs the size of a batch as a number is traced for each size",
     "what a tape does not record is constant",
     "watched variables alone have gradients where a tape is told",
     "tapes in tapes give gradients of gradients",
@@ -25,6 +26,7 @@ _CASES = [
     "variables are read and assigned between calls",
     "functions share variables",
     "a gradient in an inner function is an error that says where",
+    "a table in a step is an error that names the layer",
 ]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.errors import GraphError, SessionError
+from tensoropt.errors import CollectiveError, GraphError, SessionError
 from tests.scripts.cases import case
 
 _Made = Callable[[], tuple[Callable[..., Any], list[Any]]]
@@ -93,6 +94,29 @@ def shares_are_fed_as_whole_batches_are() -> None:
         here = slice(rank * 8 // size, (rank + 1) * 8 // size)
         _same(ours(x[here], y[here]), tf.function(plain)(x, y))
     _same(found, expected)
+
+
+@case
+def step_that_needs_the_size_of_a_batch_as_a_number_is_traced_for_each_size() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        step, variables = _descent()
+
+        def sized(x: Any, y: Any) -> Any:
+            mixed = tf.concat([x, tf.ones((x.shape[0], 6))], axis=0)
+            return step(mixed, tf.concat([y, tf.zeros((x.shape[0],), tf.int32)], axis=0)), x.shape[0] / 2
+
+        return sized, variables
+
+    _compare(make, (8, 8, 5, 8))
+    ours = tensoropt.function(make()[0])
+    (x, y), rank, size = _arrays(8)[0], tensoropt.world_rank(), tensoropt.world_size()
+    here = slice(rank * 8 // size, (rank + 1) * 8 // size)
+    try:
+        ours(x[here], y[here])
+    except CollectiveError as error:
+        assert size > 1 and "every rank must have the same whole batch" in str(error), error
+    else:
+        assert size == 1
 
 
 @case
@@ -247,3 +271,15 @@ def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
         assert "leave @tf.function out" in str(error), error
     else:
         raise AssertionError("it was taken")
+
+
+@case
+def a_table_in_a_step_is_an_error_that_names_the_layer() -> None:
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"], name="words")
+    ours = tensoropt.function(lambda x: lookup(x))
+    try:
+        ours(np.asarray(["a", "d", "b", "c"]))
+    except GraphError as error:
+        assert "words" in str(error) and "dataset.map" in str(error), error
+    else:
+        raise AssertionError("a table was taken")

@@ -15,8 +15,11 @@ from tensoropt.api.functions.program import Program
 from tensoropt.api.functions.traced_model import Trace
 from tensoropt.errors import SessionError
 from tensoropt.plan.plan import Plan
+from tensoropt.stages import announce
 
 __all__ = ["Function", "function", "traced_step"]
+
+_Rows = Callable[[int | None], int | None]  # the first dimension in the job of what has one, or an open one, here
 
 
 def function(
@@ -24,8 +27,10 @@ def function(
 ) -> Any:
     """A function of tensors that runs on all ranks by a plan; ``tf.function`` for a job.
 
-    It is traced as ``tf.function`` traces. ``tf.GradientTape`` in it, optimizers, layers and variables are TensorFlow's
-    and Keras's own. A call plans it when it is the first one (or :meth:`Function.plan` does, before), and runs it.
+    It is traced as ``tf.function`` traces, but with first dimensions open. Where the step needs them as numbers
+    (``x.shape[0]``), it is traced once for each size, and every rank gives the whole batch. ``tf.GradientTape`` in it,
+    optimizers, layers and variables are TensorFlow's and Keras's own. A call plans it when it is the first one (or
+    :meth:`Function.plan` does, before), and runs it.
 
     Also a decorator, with and without arguments.
 
@@ -46,7 +51,15 @@ def function(
 class Tracer(Protocol):
     """What takes traces."""
 
-    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+    def trace(
+        self,
+        function: Callable[..., Any],
+        specs: Sequence[Any],
+        name: str,
+        *,
+        autograph: bool = True,
+        sized: Sequence[Any] | None = None,
+    ) -> Trace:
         """See :meth:`~tensoropt.api.functions.traced_model.TracedModel.trace`."""
 
 
@@ -85,6 +98,7 @@ class Function:
         self._program = program
         self._traces: dict[Any, Trace] = {}  # by specs, whose first dimensions are open
         self._by_form: dict[Hashable, Trace] = {}
+        self._sized = False  # whether each size has a trace of its own
         self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
 
     @property
@@ -193,18 +207,41 @@ class Function:
         return known
 
     def _trace_of_specs(self, args: Any, kwargs: dict[str, Any]) -> Trace:
-        flat = tf.nest.flatten((args, kwargs))
-        like = repr([_spec(value) if _is_tensor(value) else (type(value), value) for value in flat])
-        key = like, str(tf.nest.map_structure(lambda _: 0, (args, kwargs)))
+        key = self._key(args, kwargs)
         if key not in self._traces:
-            self._traces[key] = traced_step(
-                self._the_program(), self._step, args, kwargs, self._name, autograph=self._autograph
+            trace = traced_step(
+                self._the_program(), self._step, args, kwargs, self._name, autograph=self._autograph, rows=self._rows
             )
+            if trace.sized and not self._sized:
+                announce(f"{self._name}: takes the size of a batch as a number, so it is traced for each size")
+                self._sized = True
+                key = self._key(args, kwargs)
+            self._traces[key] = trace
         return self._traces[key]
+
+    def _key(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What calls of one trace have in common."""
+        rows = self._rows if self._sized else None
+        flat = tf.nest.flatten((args, kwargs))
+        like = repr([_spec(value, rows) if _is_tensor(value) else (type(value), value) for value in flat])
+        return like, str(tf.nest.map_structure(lambda _: 0, (args, kwargs)))
+
+    def _rows(self, given: int | None) -> int | None:
+        """Rows of a whole batch of which this rank is given some; None of a signature that leaves them open."""
+        if given is None or self._asked[1].get("feed") != "data_parallel":
+            return given
+        return given * self._the_program().size
 
 
 def traced_step(
-    program: Tracer, step: Callable[..., Any], args: Any, kwargs: dict[str, Any], name: str, *, autograph: bool
+    program: Tracer,
+    step: Callable[..., Any],
+    args: Any,
+    kwargs: dict[str, Any],
+    name: str,
+    *,
+    autograph: bool,
+    rows: _Rows | None = None,
 ) -> Trace:
     """Traces a step for some arguments.
 
@@ -216,11 +253,15 @@ def traced_step(
         kwargs: by name.
         name: what names of operations begin with.
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
+        rows: gives first dimensions, for a step that cannot be traced while they are open.
     """
     flat = tf.nest.flatten((args, kwargs))
     places = [place for place, value in enumerate(flat) if _is_tensor(value)]
     names = _argument_names(step, args, kwargs)
-    specs = [tf.TensorSpec(_spec(flat[p]).shape, _spec(flat[p]).dtype, name=names[p]) for p in places]
+
+    def specs(first: _Rows | None) -> list[Any]:
+        found = [_spec(flat[place], first) for place in places]
+        return [tf.TensorSpec(spec.shape, spec.dtype, name=names[p]) for p, spec in zip(places, found, strict=True)]
 
     def traced(*tensors: Any) -> Any:
         given = dict(zip(places, tensors, strict=True))
@@ -228,7 +269,8 @@ def traced_step(
         own_args, own_kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
         return step(*own_args, **own_kwargs)
 
-    return program.trace(traced, specs, name, autograph=autograph)
+    sized = None if rows is None else specs(rows)
+    return program.trace(traced, specs(None), name, autograph=autograph, sized=sized)
 
 
 def _argument_names(step: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> list[str]:
@@ -248,12 +290,17 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, tf.TensorSpec | tf.Tensor | np.ndarray | np.generic)
 
 
-def _spec(value: Any) -> Any:
-    """What a tensor of this kind is like, its first dimension open."""
+def _spec(value: Any, rows: _Rows | None = None) -> Any:
+    """What a tensor of this kind is like: its first dimension open or, by that which is given, in the whole job."""
     if isinstance(value, tf.TensorSpec):
-        return tf.TensorSpec(value.shape, value.dtype)
-    shape = list(np.shape(value))
-    return tf.TensorSpec([None, *shape[1:]] if shape else [], tf.as_dtype(value.dtype))
+        shape = value.shape
+        if rows is not None and shape.rank and shape[0] is None:
+            shape = tf.TensorShape([rows(None), *shape[1:]])
+        return tf.TensorSpec(shape, value.dtype)
+    sizes = list(np.shape(value))
+    if sizes:
+        sizes[0] = None if rows is None else rows(sizes[0])
+    return tf.TensorSpec(sizes, tf.as_dtype(value.dtype))
 
 
 def _array(value: Any) -> np.ndarray:

@@ -23,10 +23,18 @@ class Planning:
         with job_beside() as job:
             self._job: Job = job
 
-    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+    def trace(
+        self,
+        function: Callable[..., Any],
+        specs: Sequence[Any],
+        name: str,
+        *,
+        autograph: bool = True,
+        sized: Sequence[Any] | None = None,
+    ) -> Trace:
         """Traces a function of tensors. See :meth:`TracedModel.trace`."""
         with job_beside(self._job) as job, job.step(f"tracing {name}"):
-            return self._traced.trace(function, specs, name, autograph=autograph)
+            return self._traced.trace(function, specs, name, autograph=autograph, sized=sized)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
         """As :meth:`~tensoropt.api.functions.program.Program.pin`."""

@@ -66,10 +66,23 @@ class Program:
         """This process's rank."""
         return self._job.rank
 
-    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._job.size
+
+    def trace(
+        self,
+        function: Callable[..., Any],
+        specs: Sequence[Any],
+        name: str,
+        *,
+        autograph: bool = True,
+        sized: Sequence[Any] | None = None,
+    ) -> Trace:
         """Traces a function of tensors; collective. See :meth:`TracedModel.trace`."""
         with job_beside(self._job) as job, job.step(f"tracing {name}"):
-            trace = self._traced.trace(function, specs, name, autograph=autograph)
+            trace = self._traced.trace(function, specs, name, autograph=autograph, sized=sized)
         self.values.take(trace.variables)
         self.values.share(trace.variables)
         return trace
@@ -108,7 +121,8 @@ class Program:
 
         Args:
             trace: of this program's.
-            arguments: an array for each of its inputs: the whole batch, or this rank's share.
+            arguments: an array for each of its inputs: the whole batch, or this rank's share; the whole batch, where
+                the trace is for one size.
             whole: whether it is always the whole batch, which is compared in the first runs and then now and then.
 
         Returns:
@@ -117,7 +131,7 @@ class Program:
         Raises:
             CollectiveError: on all ranks, if whole batches differ.
         """
-        if whole:
+        if whole or trace.sized:
             self._compare(trace, arguments)
         self.values.take(trace.variables)
         with self._entered() as job:

@@ -38,6 +38,7 @@ class Trace:
         pack: makes what the function returns of the values of its outputs.
         variables: names of the variables that it captures.
         written: names of those that it writes.
+        sized: whether it is for batches of one size, as the function needs the size as a number.
     """
 
     inputs: tuple[str, ...]
@@ -46,6 +47,7 @@ class Trace:
     pack: Callable[[Sequence[Any]], Any]
     variables: tuple[str, ...]
     written: tuple[str, ...]
+    sized: bool = False
 
 
 class TracedModel:
@@ -69,7 +71,15 @@ class TracedModel:
         self._prefixes: set[str] = set()
         self._sources: list[Any] = []  # what was traced, which operations do not keep alive
 
-    def trace(self, function: Callable[..., Any], specs: Sequence[Any], name: str, *, autograph: bool = True) -> Trace:
+    def trace(
+        self,
+        function: Callable[..., Any],
+        specs: Sequence[Any],
+        name: str,
+        *,
+        autograph: bool = True,
+        sized: Sequence[Any] | None = None,
+    ) -> Trace:
         """Traces a function of tensors, and adds it.
 
         Args:
@@ -77,6 +87,8 @@ class TracedModel:
             specs: ``tf.TensorSpec`` of its arguments.
             name: what names of its operations begin with.
             autograph: whether Python's branches and loops over tensors become TensorFlow's.
+            sized: the specs with the sizes that those leave open. They are taken where the function cannot be traced
+                without, such as one that computes with ``x.shape[0]``.
 
         Raises:
             GraphError: it cannot be taken into a model's graph; naming what, and why.
@@ -85,13 +97,16 @@ class TracedModel:
             raise GraphError(
                 f"{name}: is traced inside of a graph. Call it in eager code, which is TensorFlow 2's default."
             )
+        takes_sizes = False
         with noting_gradients() as noted, made_later():
-            concrete, made = _traced(function, specs, autograph)
-            if made:
-                # Names of operations must not tell whether layers and optimizers made their variables in this trace: a
-                # plan of it is for later ones, too.
-                concrete, _ = _traced(function, specs, autograph)
-        return self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
+            try:
+                concrete = _concrete(function, specs, autograph)
+            except (TypeError, ValueError):  # what is raised for a None in the place of a number
+                if sized is None or list(sized) == list(specs):
+                    raise
+                concrete, takes_sizes = _concrete(function, sized, autograph), True
+        trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
+        return replace(trace, sized=takes_sizes)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
         """Has searches store some variables in one way only.
@@ -117,10 +132,7 @@ class TracedModel:
             if inner.dtype == tf.resource:
                 variable = variables.get(id(outer))
                 if variable is None:
-                    raise GraphError(
-                        f"{prefix}: takes '{inner.op.name}', which is no variable, such as a table or an iterator. "
-                        "Read it outside, and give what it gives as an argument."
-                    )
+                    raise _no_variable(prefix, inner)
                 name, handle = self._variable(variable, inner, prefix)
                 captured.append(name)
                 handles.append(inner)
@@ -174,22 +186,6 @@ class TracedModel:
         return name, made.outputs[0]
 
 
-def _traced(function: Callable[..., Any], specs: Sequence[Any], autograph: bool) -> tuple[Any, bool]:
-    """A trace, and whether variables were made in it."""
-    made = []
-
-    def note(create: Callable[..., Any], **arguments: Any) -> Any:
-        made.append(create(**arguments))
-        return made[-1]
-
-    def noted(*tensors: Any) -> Any:
-        with tf.variable_creator_scope(note):
-            return function(*tensors)
-
-    traced = tf.function(noted, autograph=autograph, jit_compile=False)
-    return traced.get_concrete_function(*specs), bool(made)
-
-
 def _is_written(handle: Any, inside: Collection[str]) -> bool:
     """Whether anything may write a captured variable: what does more than to read it."""
     return any(has_effect(op) and op.name not in inside for op in handle.consumers())
@@ -203,6 +199,44 @@ def _described(variable: Any, inner: Any) -> str:
     reads = [op.name for op in inner.consumers() if is_plain_read(op, {})]
     scope = reads[0].split("/")[:-2] if reads else []
     return "/".join([*scope, own])
+
+
+def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: bool) -> Any:
+    """A trace; another one if variables were made in the first.
+
+    Names of operations must not tell whether layers and optimizers made their variables in a trace: a plan of it is for
+    later ones, too.
+    """
+    made = []
+
+    def note(create: Callable[..., Any], **arguments: Any) -> Any:
+        made.append(create(**arguments))
+        return made[-1]
+
+    def noted(*tensors: Any) -> Any:
+        with tf.variable_creator_scope(note):
+            return function(*tensors)
+
+    def traced() -> Any:
+        return tf.function(noted, autograph=autograph, jit_compile=False).get_concrete_function(*specs)
+
+    concrete = traced()
+    return traced() if made else concrete
+
+
+def _no_variable(prefix: str, inner: Any) -> GraphError:
+    """What is said of a captured handle, by what is done with it."""
+    readers = [op for op in inner.consumers() if op.type.startswith("LookupTable")]
+    if not readers:
+        return GraphError(
+            f"{prefix}: takes '{inner.op.name}', which is no variable, such as an iterator. Read it outside, and give "
+            "what it gives as an argument."
+        )
+    return GraphError(
+        f"{prefix}: {readers[0].type} '{readers[0].name}': takes a table, as StringLookup, IntegerLookup and "
+        "TextVectorization do, which devices cannot have in pieces. Look up before the step: map the layer over the "
+        "data (dataset.map(lambda x, y: (layer(x), y))), and begin the model with the integers that it makes."
+    )
 
 
 class _Copy:

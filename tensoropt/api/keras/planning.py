@@ -117,5 +117,6 @@ def _traced(
     planning = Planning()
     if pins is not None:
         planning.pin(lambda variables: pins.of(model, variables))
-    traced_step(planning, hooks.step_of(model, "train"), (batch,), {}, "train", autograph=False)
+    step = hooks.step_of(model, "train")
+    traced_step(planning, step, (batch,), {}, "train", autograph=False, rows=lambda given: given or size)
     return planning, {"topology": topology, "batch_size": size, "feed": "global"}

@@ -208,7 +208,7 @@ def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
         {_DEFAULTS: nothing, **binding},
     ]
     # By default Keras compiles what it runs, where all layers can be.
-    jit: Mapping[str, tuple[Mapping[str, str], bool]] = {_DEFAULTS: nothing, "without XLA": ({JIT: "0"}, True)}
+    jit: Mapping[str, tuple[Mapping[str, str], bool]] = {_DEFAULTS: nothing, "no XLA": ({JIT: "0"}, True)}
     return {
         "one_process": one_process,
         "horovod": horovod,

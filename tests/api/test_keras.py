@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.test_runtime import Failures
+from tests.effort import THOROUGH
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -32,6 +33,7 @@ _CASES = [
 _PINS = [
     "pinned variables are stored so and train as keras alone",
     "plan that was made before is taken",
+    "plan is for the model that it was made of",
     "ranks that have their own shares train as one that has all",
 ]
 _DATA = [
@@ -47,11 +49,13 @@ _FAULTS = [
     "data of other shapes on one rank are named",
     "training that was interrupted goes on from its backup",
 ]
+_OPTIMIZERS = ["every optimizer has the history and the variables of keras alone"] if THOROUGH else []
 
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     scripts = {"keras_models": _CASES, "keras_pins": _PINS, "keras_data": _DATA, "keras_faults": _FAULTS}
+    scripts["keras_optimizers"] = _OPTIMIZERS
     chosen = [f"{script}:{case}" for script, cases in scripts.items() for case in cases]
     environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
     job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=900, env=environment)
@@ -60,7 +64,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     return found
 
 
-@pytest.mark.parametrize("case", [*_CASES, *_PINS, *_DATA, *_FAULTS])
+@pytest.mark.parametrize("case", [*_CASES, *_PINS, *_DATA, *_FAULTS, *_OPTIMIZERS])
 def test_keras_on_two_ranks(case: str, on_two: Failures) -> None:
     failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(on_two) if found[case]]
     assert len(on_two) == 2 and not failed, "\n".join(failed)

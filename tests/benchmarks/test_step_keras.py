@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,18 +54,23 @@ def test_models_in_keras_have_the_weights_of_what_is_measured(name: str) -> None
     assert [int(np.prod(each.shape)) for each in model.make().weights] == [shapes[each] for each in model.names]
 
 
+def _fail_in(variant: str, printed: str, failed: dict[str, str]) -> None:
+    with _noting(variant, failed):
+        raise RuntimeError(printed)
+
+
 @pytest.mark.pure
 def test_keras_is_compared_with_the_mirror_and_a_strategy_may_not_run() -> None:
     times = {"one_process": 4.0, "mini_time": 2.0, "keras_mini_time": 2.1, "keras_one_process": 5.0}
-    variants = {name: ([[second] * 2], [1.0, 0.5, 0.25], {}) for name, second in times.items()}
+    about: dict[str, Any] = {}
+    variants = {name: ([[second] * 2], [1.0, 0.5, 0.25], about) for name, second in times.items()}
     failed: dict[str, str] = {}
-    with _noting("keras_mirrored", failed):
-        raise RuntimeError("python failed:\nTraceback\n  File\nValueError: no such strategy\nprterun has exited")
+    _fail_in("keras_mirrored", "python failed:\n  File\nValueError: no such strategy\nprterun has exited", failed)
     found = summary(variants, {}, "mini_time", failed)
     assert found["keras_over_tf1"] == {"keras_mini_time": pytest.approx(1.05)}
     assert found["failed"] == {"keras_mirrored": "ValueError: no such strategy"}
-    with pytest.raises(RuntimeError, match="ours"), _noting("keras_mini_time", failed):
-        raise RuntimeError("ours")
+    with pytest.raises(RuntimeError, match="ours"):
+        _fail_in("keras_mini_time", "ours", failed)
     assert _cause("no error is named\n") == "no error is named"
     assert alternatives(2, 2)["keras_one_process"][-1].keys() == {"defaults", "no XLA"}
 

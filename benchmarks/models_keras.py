@@ -1,4 +1,7 @@
-"""The models of :mod:`benchmarks.models` written in Keras: equal losses for equal weights."""
+"""The models of :mod:`benchmarks.models` written in Keras: equal losses for equal weights.
+
+But by momentum: TensorFlow 1's leaves those rows of an embedding alone that a batch does not have, Keras's moves them.
+"""
 
 from __future__ import annotations
 

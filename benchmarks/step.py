@@ -61,7 +61,9 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
     parser.add_argument("--turns", type=int, default=6, help="of each variant (default %(default)s)")
     parser.add_argument("--steps", type=int, default=10, help="of a turn (default %(default)s)")
-    parser.add_argument("--tuning-turns", type=int, default=2, help="of each setting (default %(default)s)")
+    parser.add_argument(
+        "--tuning-turns", type=int, default=2, help="of each setting; 0: no tuning (default %(default)s)"
+    )
     parser.add_argument("--cached", action="store_true", help="go by earlier measurements of operators and links")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
@@ -150,7 +152,7 @@ def _tune(
     """The team of a rival's fastest setting, and what was tried: of each group the fastest stays, by turns."""
     team, chosen = start(rival, setting), list[str]()
     tried: dict[str, float] = {}
-    for group in groups:
+    for group in groups if flags.tuning_turns else ():
         settings, tries = {_DEFAULTS: setting}, {_DEFAULTS: team}
         for name, (more, bound) in group.items():
             if name != _DEFAULTS:
@@ -208,7 +210,7 @@ def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
         {_DEFAULTS: nothing, **binding},
     ]
     # By default Keras compiles what it runs, where all layers can be.
-    jit: Mapping[str, tuple[Mapping[str, str], bool]] = {_DEFAULTS: nothing, "without XLA": ({JIT: "0"}, True)}
+    jit: Mapping[str, tuple[Mapping[str, str], bool]] = {_DEFAULTS: nothing, "no XLA": ({JIT: "0"}, True)}
     return {
         "one_process": one_process,
         "horovod": horovod,

@@ -34,6 +34,7 @@ _CASES = [
 _PINS = [
     "pinned variables are stored so and train as keras alone",
     "plan that was made before is taken",
+    "plan is for the model that it was made of",
     "ranks that have their own shares train as one that has all",
 ]
 _MEMORY = [
@@ -58,6 +59,7 @@ _FAULTS = [
     "data of other shapes on one rank are named",
     "training that was interrupted goes on from its backup",
 ]
+_OPTIMIZERS = ["every optimizer has the history and the variables of keras alone"] if THOROUGH else []
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
         "keras_memory": _MEMORY,
         "keras_data": _DATA,
         "keras_faults": _FAULTS,
+        "keras_optimizers": _OPTIMIZERS,
     }
     chosen = [f"{script}:{case}" for script, cases in scripts.items() for case in cases]
     environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
@@ -77,7 +80,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     return found
 
 
-@pytest.mark.parametrize("case", [*_CASES, *_PINS, *_MEMORY, *_DATA, *_FAULTS])
+@pytest.mark.parametrize("case", [*_CASES, *_PINS, *_MEMORY, *_DATA, *_FAULTS, *_OPTIMIZERS])
 def test_keras_on_two_ranks(case: str, on_two: Failures) -> None:
     failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(on_two) if found[case]]
     assert len(on_two) == 2 and not failed, "\n".join(failed)

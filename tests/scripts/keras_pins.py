@@ -58,6 +58,19 @@ def plan_that_was_made_before_is_taken() -> None:
 
 
 @case
+def plan_is_for_the_model_that_it_was_made_of() -> None:
+    """Optimizers and layers that a trace makes do not change the names of what it makes beside them."""
+    for optimizer in ("sgd", "nadam"):
+        model = _made()
+        model.compile(optimizer, "mse", metrics=["mae"])
+        plan = tensoropt.keras.plan(model, tensoropt.init(), batch_size=16)
+        tensoropt.keras.parallelize(model, plan)
+        x, _ = _data()
+        model.fit(x, model(x), batch_size=16, verbose=0)
+        assert model.tensoropt_plan.fingerprint == plan.fingerprint
+
+
+@case
 def ranks_that_have_their_own_shares_train_as_one_that_has_all() -> None:
     x, y = _data()
     ranks, mine = tensoropt.world_size(), tensoropt.world_rank()

@@ -104,11 +104,13 @@ def is_seeded() -> bool:
 def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
     """A model's step of one batch, which a subclass may have overridden.
 
-    Its optimizer is built, if the model is: in a trace it would be built under the name that its operations then lack.
+    Its optimizer is built, if the model is: in a trace it would take the name that its operations then lack.
     """
+    import keras
+
     optimizer = model.optimizer
     if kind == "train" and model.built and not getattr(optimizer, "built", True):
-        with made_later():
+        with made_later(), keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
             optimizer.build(model.trainable_variables)
     step: Callable[[Any], Any] = getattr(model, f"{kind}_step")
     return step

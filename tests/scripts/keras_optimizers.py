@@ -1,0 +1,59 @@
+"""Keras's optimizers by ``tensoropt.keras.parallelize``, beside Keras alone in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from tensoropt.keras import parallelize
+from tests.scripts.cases import case
+
+_ROWS, _BATCH = 43, 16  # no number of ranks divides the rows
+_kinds = keras.optimizers
+_OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
+    "Nesterov": lambda: _kinds.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.05),
+    "RMSprop": lambda: _kinds.RMSprop(0.01, momentum=0.9, centered=True),
+    "Adagrad": lambda: _kinds.Adagrad(0.1),
+    "Adadelta": lambda: _kinds.Adadelta(1.0, clipvalue=0.01),
+    "AMSGrad": lambda: _kinds.Adam(
+        _kinds.schedules.CosineDecay(0.05, 6, warmup_target=0.1, warmup_steps=2), amsgrad=True
+    ),
+    "Adamax": lambda: _kinds.Adamax(0.01, clipnorm=0.1),
+    "Nadam": lambda: _kinds.Nadam(0.01),
+    "Ftrl": lambda: _kinds.Ftrl(0.1, l1_regularization_strength=0.001, l2_regularization_strength=0.01),
+    "Lion": lambda: _kinds.Lion(0.003),
+    "Adafactor": lambda: _kinds.Adafactor(0.01),
+    "Lamb": lambda: _kinds.Lamb(0.01),
+    "Muon": lambda: _kinds.Muon(0.01),
+    "LossScaleOptimizer": lambda: _kinds.LossScaleOptimizer(_kinds.Adam(0.01), dynamic_growth_steps=2),
+    "moving averages": lambda: _kinds.Adam(0.01, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=2),
+    "accumulated gradients": lambda: _kinds.AdamW(0.01, gradient_accumulation_steps=2, global_clipnorm=0.5),
+}
+
+
+def _trained(make: Callable[[], Any], parallel: bool) -> dict[str, Any]:
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(_ROWS, 8)).astype(np.float32), random.integers(0, 4, _ROWS)
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(16, activation="tanh"), layers.Dense(4)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(make(), loss, metrics=["accuracy"])
+    if parallel:
+        parallelize(model, "data_parallel")
+    history = model.fit(x, y, batch_size=_BATCH, epochs=2, verbose=0).history
+    weights = {variable.path: np.asarray(variable) for variable in model.weights}
+    return {**history, **weights, **{variable.path: np.asarray(variable) for variable in model.optimizer.variables}}
+
+
+@case
+def every_optimizer_has_the_history_and_the_variables_of_keras_alone() -> None:
+    for name, make in _OPTIMIZERS.items():
+        expected, found = _trained(make, False), _trained(make, True)
+        assert found.keys() == expected.keys(), (name, found.keys() ^ expected.keys())
+        for path, value in expected.items():
+            np.testing.assert_allclose(found[path], value, rtol=2e-5, atol=2e-6, err_msg=f"{name}: {path}")

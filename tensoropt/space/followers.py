@@ -137,10 +137,10 @@ class _Follower:
         backward = (followed, follower) not in self._edges
         e = self._edges[(follower, followed) if backward else (followed, follower)]
         problem = self._problem
-        kept = (problem.edge_time_s[e], problem.edge_memory_bytes[e])
-        kept += (problem.node_time_s[follower], problem.node_memory_bytes[follower])
+        edge = problem.edge_time_s[e], problem.edge_memory_bytes[e]
+        node = problem.node_time_s[follower], problem.node_memory_bytes[follower]
         # By the objects first, as to look for their memory takes longer than all else here.
-        place = (backward, *map(id, kept))
+        place = (backward, *map(id, (*edge, *node)))
         if place not in self._found:
             self._found[place] = self._least_beside(e, follower, backward)
         return self._found[place]

@@ -28,6 +28,7 @@ _CASES = [
     "files are written by one rank and read by keras alone",
     "model that is compiled again is planned again",
     "own train step and two optimizers are taken",
+    "own train step may compute with the size of a batch",
     "sizes of shapes are numbers for keras",
     "what cannot be parallel says why",
 ]

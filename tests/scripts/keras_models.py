@@ -281,6 +281,35 @@ def own_train_step_and_two_optimizers_are_taken() -> None:
 
 
 @case
+def own_train_step_may_compute_with_the_size_of_a_batch() -> None:
+    class Doubled(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(4)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            x, y = tf.concat([x, tf.ones((x.shape[0], 8))], axis=0), tf.concat([y, y], axis=0)
+            return super().train_step((x, y))
+
+    found = []
+    for parallel in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model = Doubled()
+        model.compile(keras.optimizers.Adam(0.01), _CLASSES)
+        if parallel:
+            parallelize(model, "data_parallel")
+        _, x, y = _mlp()
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True)
+        found.append(model.fit(data, epochs=2, verbose=0).history["loss"])
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+
+
+@case
 def sizes_of_shapes_are_numbers_for_keras() -> None:
     size = tf.TensorShape([3])[0]
     assert keras.backend.standardize_dtype(type(size)) == keras.backend.standardize_dtype(int)

@@ -43,6 +43,7 @@ _WORKER, _KERAS_WORKER = "benchmarks.step_worker", "benchmarks.step_keras_worker
 _KERAS = "keras_"  # what names of variants begin with
 _MIRRORED = "keras_mirrored"  # TensorFlow's own strategy, which may not run: then the table says why
 _DEFAULTS = "defaults"
+_CAUSE_LINES = 6
 
 _RIVALS = {"": ("one_process", "horovod"), _KERAS: ("one_process", "horovod", "mirrored")}
 
@@ -142,8 +143,10 @@ def _noting(variant: str, failed: dict[str, str]) -> Iterator[None]:
 def _cause(printed: str) -> str:
     """The last error in what a program printed."""
     lines = [line.strip() for line in printed.splitlines()]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
-    return (errors or lines)[-1]
+    errors = [number for number, line in enumerate(lines) if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
+    if not errors:
+        return lines[-1]
+    return " ".join(line for line in lines[errors[-1] :][:_CAUSE_LINES] if line)
 
 
 def _tune(

@@ -157,6 +157,8 @@ def _mirrored(model: KerasModel, flags: argparse.Namespace) -> None:
         {"cluster": {"worker": _addresses(flags.turns, rank, size)}, "task": {"type": "worker", "index": rank}}
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    # Ranks are held between turns, which a check of their health may take for a failure.
+    strategy.extended._stop_check_health_thread()
     with strategy.scope():
         compiled = model.compiled(flags.optimizer, SEED, jit_compile=False)
         compiled.optimizer.build(compiled.trainable_variables)

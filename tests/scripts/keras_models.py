@@ -82,6 +82,14 @@ def _lstm() -> _Made:
     return model, _tokens(), _labels()
 
 
+def _synchronized() -> _Made:
+    model = keras.Sequential(
+        [keras.Input((8,)), layers.Dense(8), layers.BatchNormalization(synchronized=True), layers.Dense(4)]
+    )
+    model.compile("adam", _CLASSES)
+    return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
+
+
 def _groups() -> _Made:
     model = keras.Sequential(
         [keras.Input((8, 8, 4)), layers.Conv2D(8, 3, groups=2, use_bias=False), layers.Flatten(), layers.Dense(4)]
@@ -150,6 +158,11 @@ def transformer_has_the_history_of_keras_alone() -> None:
 @case
 def lstm_has_the_history_of_keras_alone() -> None:
     _compare(_lstm, "data_parallel")
+
+
+@case
+def synchronized_batch_norm_whose_gradient_calls_itself_has_the_history_of_keras_alone() -> None:
+    _compare(_synchronized, "data_parallel")
 
 
 @case

@@ -77,7 +77,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
             taken = inputs[place_of + place]
             stand = tf.compat.v1.placeholder(taken.dtype, taken.shape, name=f"input{place_of + place}")
             arguments[inside.name] = VariableValue(stand) if _is_variable(value) else stand
-    inner_scope = Scope(graph, "gradient/", scope, caller=op)
+    inner_scope = Scope(graph, "gradient/", scope, caller=op, is_gradient=True)
     inner_scope.values |= arguments
     for name in arguments:
         inner_scope.operations[name.split(":")[0]] = []

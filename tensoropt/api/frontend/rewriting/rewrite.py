@@ -67,7 +67,8 @@ def rewritten(model: Model, shapes: Mapping[str, Sequence[int]], part: Part | No
     target.seed = graph.seed
     rewriter = Rewriter(target, _HANDLERS, guarded, materialize)
     rewriter.taken_from(graph, model.origins, model.copies)
-    rewriter.differentiates({name for call in model.gradient_calls for name in call.losses}, graph)
+    losses = {name for call in model.gradient_calls for name in call.losses}
+    rewriter.differentiates(losses, graph, len(model.gradient_calls))
     every = model.gradient_calls, model.merged_rows
     inside = frozenset().union(*(one.inside for made in every for one in made))
     given = given_in(sized, calls, inside)

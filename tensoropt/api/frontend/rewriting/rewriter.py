@@ -66,6 +66,7 @@ class Scope:
         turn: a number that only this turn of the loops around has; 0 in their first ones.
         values: by name of a tensor, what stands for it.
         operations: by name of an op, the ops of the new graph after which it has run.
+        is_gradient: whether it is what a script's gradient function has made.
     """
 
     graph: Any
@@ -77,6 +78,7 @@ class Scope:
     values: dict[str, Value] = field(default_factory=dict)
     operations: dict[str, list[Any]] = field(default_factory=dict)
     caller: Any = None
+    is_gradient: bool = False
 
     def value(self, tensor: Any) -> Value:
         """What stands for a tensor of this graph, or of one outside of it."""
@@ -126,6 +128,7 @@ class Rewriter:
         self._inside: Container[str] = ()
         self._copied: tuple[Any, Mapping[str, Any], Mapping[Any, str]] = (None, {}, {})
         self._leading: tuple[Any, Container[Any]] = (None, ())
+        self._times = 0  # that anything is differentiated, at most
         self._names: set[str] = set()
         self._fixed: set[str] = set()
         self._known: dict[str, Any] = {}
@@ -135,7 +138,8 @@ class Rewriter:
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
         """A rewriter of the same rules for another new graph."""
         other = Rewriter(graph, self.handlers, self.guarded, self.materialize, probing=probing or self.probing)
-        other._inside, other._copied, other._leading = self._inside, self._copied, self._leading
+        other._inside, other._copied = self._inside, self._copied
+        other._leading, other._times = self._leading, self._times
         return other
 
     def taken_from(self, graph: Any, origins: Mapping[str, Any], copies: Mapping[Any, str]) -> None:
@@ -148,8 +152,15 @@ class Rewriter:
         """
         self._copied = graph, origins, copies
 
-    def differentiates(self, losses: Iterable[str], graph: Any) -> None:
-        """Says what is differentiated in the user's own graph, by name; functions that it calls may all be."""
+    def differentiates(self, losses: Iterable[str], graph: Any, times: int) -> None:
+        """Says what is differentiated in the user's own graph, by name; functions that it calls may all be.
+
+        Args:
+            losses: the tensors.
+            graph: the user's own.
+            times: how often something may be, if each differentiation is of what the one before has given.
+        """
+        self._times = times
         pending = [graph.get_tensor_by_name(name).op for name in losses]
         leading: dict[Any, None] = {}
         while pending:
@@ -160,7 +171,18 @@ class Rewriter:
         self._leading = graph, leading
 
     def is_differentiated(self, op: Any, scope: Scope) -> bool:
-        """Whether gradients may flow through an op; of a function's, where they may through what calls it."""
+        """Whether gradients may flow through an op; of a function's, where they may through what calls it.
+
+        Through a gradient they flow where one more differentiation is of it. (A gradient function may call the function
+        that it belongs to: the gradient of a sum over replicas is one.)
+        """
+        inside: Scope | None = scope
+        gradients = 0
+        while inside is not None:
+            gradients += inside.is_gradient
+            inside = inside.outer
+        if gradients and gradients >= self._times:
+            return False
         graph, leading = self._leading
         while op.graph is not graph and scope.caller is not None and scope.outer is not None:
             op, scope = scope.caller, scope.outer

@@ -168,7 +168,7 @@ APART: dict[str, tuple[Outcome, Outcome]] = {
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Outcome]]:
     """By rank and case: the class and the message of the error. All cases run in one job."""
-    job = run_mpi(_SCRIPT, _RANKS, tmp_path_factory.mktemp("plans"), timeout=240)
+    job = run_mpi(_SCRIPT, _RANKS, tmp_path_factory.mktemp("plans"), timeout=240, once="bad input")
     line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
     return json.loads(line.removeprefix("RESULT "))
 

@@ -33,7 +33,7 @@ _CASES = [
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     chosen = [f"functions:{case}" for case in _CASES]
-    job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("functions"), *chosen, timeout=400)
+    job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("functions"), *chosen, timeout=400, once="functions")
     line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
     found: Failures = json.loads(line.removeprefix("RESULT "))
     return found

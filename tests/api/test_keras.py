@@ -24,7 +24,7 @@ if THOROUGH:
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     chosen = [f"{script}:{case}" for script, cases in _CASES.items() for case in cases]
     environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
-    job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=900, env=environment)
+    job = run_mpi(_SCRIPT, 2, tmp_path_factory.mktemp("keras"), *chosen, timeout=900, env=environment, once="Keras")
     line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
     found: Failures = json.loads(line.removeprefix("RESULT "))
     return found

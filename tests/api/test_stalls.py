@@ -24,10 +24,10 @@ _OTHERS = [
     ("profiling", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in measuring operators"),
     ("build", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in "),
     ("between steps", 2, 4, r"rank 0: waiting for rank 2, which does not answer, since \d+ s in run \["),
+    ("init", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in init\(\)"),
 ]
 FROZEN = [
     *(_OTHERS if THOROUGH else []),
-    ("init", 1, 2, r"rank 0: waiting for rank 1, which does not answer, since \d+ s in init\(\)"),
     ("search", 0, 2, r"rank 1: waiting for rank 0, which does not answer, since \d+ s in find_strategy\("),
     (
         "step",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import THOROUGH
 from tests.mpi_support import MpiRunError, run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -16,6 +17,9 @@ pytestmark = pytest.mark.mpi
 _SCRIPT = Path(__file__).parent.parent / "scripts" / "surplus.py"
 _RANKS, _NEEDED = 4, 2
 _QUICK = {"TENSOROPT_COSTS": "analytic"}  # what operators take is of no interest here
+
+
+_LONG = pytest.mark.skipif(not THOROUGH, reason="one more job of its own: CI runs it")
 
 
 def check_output(stdout: str, stderr: str) -> None:
@@ -38,12 +42,14 @@ def test_surplus_ranks_end_and_the_others_train() -> None:
     assert sorted(re.findall(r"^ATEXIT (\d)$", job.stdout, re.MULTILINE)) == ["0", "1", "2", "3"]
 
 
+@_LONG
 def test_one_rank_may_be_all_that_is_needed() -> None:
     job = run_mpi(_SCRIPT, 2, "mpi", "alone", timeout=200, env=_QUICK)
     assert "tensoropt: rank 1 ends, since the plan needs 1 of the job's 2 ranks\n" in job.stderr
     assert len(re.findall(r"^TRAINED \[0, 2, 1, ", job.stdout, re.MULTILINE)) == 1
 
 
+@_LONG
 def test_a_failure_after_they_have_ended_ends_the_job() -> None:
     with pytest.raises(MpiRunError) as caught:
         run_mpi(_SCRIPT, _RANKS, "mpi4py", "failure", timeout=200, env=_QUICK)

@@ -15,14 +15,14 @@ pytestmark = pytest.mark.mpi
 _SCRIPT = Path(__file__).with_name("resharding_ranks.py")
 # Meshes, extents of a tensor's dimensions, and how many pairs of layouts go all the way; the steps of eight times as
 # many are run, on 2x3 those of all pairs. One job does both meshes. All pairs are in `test_resharding.py`.
-_RUNS = {"2x2x2": (8, 120 if THOROUGH else 40), "2x3": (6, 98)}
+_RUNS = {"2x2x2": (8, 120 if THOROUGH else 20), "2x3": (6, 98)}
 
 
 @pytest.fixture(scope="module")
 def output() -> str:
     """What the job prints."""
     runs = [f"{mesh}:{extent}:{pairs}" for mesh, (extent, pairs) in _RUNS.items()]
-    return run_mpi(_SCRIPT, 8, *runs, timeout=400).stdout
+    return run_mpi(_SCRIPT, 8, *runs, timeout=400, once="reshards").stdout
 
 
 @pytest.mark.parametrize("mesh", _RUNS)

@@ -38,7 +38,7 @@ def horovod_output() -> Sequence[str]:
 
 def run(runs: Sequence[str], env: Mapping[str, str]) -> Sequence[str]:
     ranks = int(runs[0].partition(":")[0])
-    return run_mpi(PROGRAM, ranks, *runs, timeout=400, env=env).stdout.splitlines()
+    return run_mpi(PROGRAM, ranks, *runs, timeout=400, env=env, once=f"engines {runs[0]}").stdout.splitlines()
 
 
 def check(run: str, output: Sequence[str]) -> None:

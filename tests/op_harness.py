@@ -44,7 +44,7 @@ __all__ = [
 MESHES = (Mesh((2,)), Mesh((3,)), Mesh((2, 2)), Mesh((2, 3)), Mesh((2, 2, 2)))
 # On three axes there are most configurations, each with most parts, and little that two axes do not have: sets of axes
 # that are not next to one another. By default so many of them are checked, other ones for each sample.
-_ON_THREE_AXES = 3
+_ON_THREE_AXES = 5
 
 
 def lowered_types() -> tuple[str, ...]:

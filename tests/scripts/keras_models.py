@@ -83,9 +83,7 @@ def _lstm() -> _Made:
 
 
 def _synchronized() -> _Made:
-    model = keras.Sequential(
-        [keras.Input((8,)), layers.Dense(8), layers.BatchNormalization(synchronized=True), layers.Dense(4)]
-    )
+    model = keras.Sequential([keras.Input((8,)), layers.BatchNormalization(synchronized=True), layers.Dense(4)])
     model.compile("adam", _CLASSES)
     return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
 

@@ -32,8 +32,10 @@ def stepping(m: Any) -> Model:
     m.summary.scalar("loss", made["loss"])
     m.summary.histogram("weights", made["w1"])
     step = m.train.get_or_create_global_step()
-    train = m.train.MomentumOptimizer(0.5, 0.9).minimize(made["loss"], global_step=step)
-    return {**made, "step": step, "train": train}
+    norm = m.reduce_sum(m.square(made["w1"]))
+    with m.control_dependencies([norm]):  # plain TensorFlow leaves open whether it is that of before the step
+        train = m.train.MomentumOptimizer(0.5, 0.9).minimize(made["loss"], global_step=step)
+    return {**made, "step": step, "norm": norm, "train": train}
 
 
 @contextlib.contextmanager
@@ -86,7 +88,7 @@ class Recorder(tf.compat.v1.train.SessionRunHook):
 
     def begin(self) -> None:
         self.called.append("begin")
-        self.norm = self.m.reduce_sum(self.m.square(self.made["w1"]))
+        self.norm = self.m.identity(self.made["norm"])
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self.called.append(f"created at {session.run(self.made['step'])}, {coord.should_stop()}")

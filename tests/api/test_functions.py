@@ -7,27 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.test_runtime import Failures
+from tests.api.test_runtime import Failures, cases_of
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
 
 _SCRIPT = Path(__file__).parent.parent / "scripts" / "run_cases.py"
-_CASES = [
-    "step trains as tensorflow alone on batches of any size",
-    "step is planned before it is called",
-    "shares are fed as whole batches are",
-    "step that needs the size of a batch as a number is traced for each size",
-    "what a tape does not record is constant",
-    "watched variables alone have gradients where a tape is told",
-    "tapes in tapes give gradients of gradients",
-    "rows stay rows",
-    "python branches calls and custom gradients are taken in",
-    "variables are read and assigned between calls",
-    "functions share variables",
-    "a gradient in an inner function is an error that says where",
-    "a table in a step is an error that names the layer",
-]
+_CASES = cases_of("functions")
 
 
 @pytest.fixture(scope="module")

@@ -148,12 +148,12 @@ class Values:
 
         Where copies of one another differ by rounding, and so does what is made of them, rank 0's counts.
         """
+        if job.guard is None:
+            return
         sums = {name: checksum(self.value(name)) for name in names if name in self._sums}
         assigned = {name: found for name, found in sums.items() if found != self._sums[name]}
         # A step of all ranks, most often of none that has assigned anything.
         numbers = {name: zlib.crc32(name.encode(), found) for name, found in assigned.items()}
-        if job.guard is None:
-            return
         try:
             job.guard.meet("a step with what was assigned", shared=numbers)
         except DifferenceError as error:

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.watch import Activity, current_watch
-from tensoropt.stages import doing
+from tensoropt.stages import doing, working
 from tensoropt.storage import PARTIAL, cache_directory, distrust, private_folder, remove, remove_leftovers, write_whole
 
 __all__ = ["MpiLibrary", "compile_library", "find_compiler"]
@@ -140,8 +140,10 @@ def _cached(recipe: _Recipe, directory: Path) -> Path:
             if reason:
                 _log.warning("The compiled MPI ops are not loaded but compiled again: %s.", reason)
             _remove_leftovers(directory)
-            doing(f"compiling the collectives' library with {recipe.command}, once")
-            made = _compile(recipe, directory)
+            what = f"compiling the collectives' library with {recipe.command}, once"
+            doing(what)
+            with working(what):  # also outside of every stage the ranks that wait for it have to know that it goes on
+                made = _compile(recipe, directory)
             # First the library: without the hash that fits, it counts as damaged, also for processes that do not lock.
             write_whole(library, made, mode=0o700)
             write_whole(_hash_file(library), f"{hashlib.sha256(made).hexdigest()}\n", mode=0o600)

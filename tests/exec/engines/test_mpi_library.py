@@ -19,6 +19,7 @@ import pytest
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines import mpi_library
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library, find_compiler
+from tensoropt.stages import listen
 
 pytestmark = pytest.mark.tf
 
@@ -70,6 +71,16 @@ def test_library_is_compiled_once_for_all_who_wait(compiler: Path, tmp_path: Pat
     assert paths[0].read_text() == "library\n"
     assert runs(compiler) == 1
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".lock", ".sha256", ".so"]
+
+
+def test_who_waits_hears_that_it_is_compiled(compiler: Path) -> None:
+    write(compiler, FAKE)
+    heard: list[str] = []
+    listen(lambda work: heard.append("nothing" if work is None else str(work)))
+    compile_library("MPI 1")
+    compile_library("MPI 1")
+    listen(None)
+    assert heard == [f"compiling the collectives' library with {compiler}, once", "nothing"]
 
 
 def test_another_mpi_or_compiler_has_a_library_of_its_own(compiler: Path, tmp_path: Path) -> None:

@@ -322,6 +322,32 @@ def as_many_random_numbers_as_a_run_says() -> None:
 
 
 @case
+def writes_to_as_many_rows_as_a_run_says() -> None:
+    """Duplicates among them, one write after the other, and one in a branch."""
+
+    def make(m: Any) -> Model:
+        made = sequences(m)
+        table = m.Variable(np.linspace(0.0, 1.0, 5 * _WIDTH, dtype=np.float32).reshape(5, _WIDTH), name="table")
+        n, y = made["n"], tf.tanh(tf.matmul(made["x"][:, 0], made["w"]))
+
+        def rows(chosen: Any) -> tuple[Any, Any]:
+            return m.boolean_mask(n, chosen) - 1, m.boolean_mask(y, chosen)
+
+        loss = tf.reduce_mean(tf.square(y))
+        step = m.train.GradientDescentOptimizer(0.01).minimize(loss)
+        with m.control_dependencies([step, m.scatter_sub(table, *rows(n > 2))]):
+            larger = m.scatter_max(table, *rows(n > 1))
+        with m.control_dependencies([larger]):
+            given = rows(n < 4)
+            branch = m.cond(loss > 0.5, lambda: m.scatter_add(table, *given), table.read_value)
+        with m.control_dependencies([branch]):
+            train = m.group(m.scatter_update(table, *rows(n < 3)))
+        return {**made, "loss": loss, "table": table, "train": train}
+
+    compare(make, ["loss", "table", "w"], "train", only("x", "n"), options=_OPTIONS)
+
+
+@case
 def parts_at_places_that_only_a_run_knows() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         n, y = made["n"], tf.tanh(tf.matmul(made["x"][:, 0], made["w"]))

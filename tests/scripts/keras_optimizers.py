@@ -35,12 +35,17 @@ _OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
 }
 
 
-def _trained(make: Callable[[], Any], parallel: bool) -> dict[str, Any]:
+def _trained(make: Callable[[], Any], parallel: bool, embedded: bool) -> dict[str, Any]:
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(3)
-    x, y = random.normal(size=(_ROWS, 8)).astype(np.float32), random.integers(0, 4, _ROWS)
-    model = keras.Sequential([keras.Input((8,)), layers.Dense(16, activation="tanh"), layers.Dense(4)])
+    x: Any = random.normal(size=(_ROWS, 8)).astype(np.float32)
+    y = random.integers(0, 4, _ROWS)
+    first = [keras.Input((8,)), layers.Dense(16, activation="tanh")]
+    if embedded:  # rows of a gradient, some of them of the same word
+        x = random.integers(0, 12, (_ROWS, 3))
+        first = [keras.Input((3,), dtype="int32"), layers.Embedding(12, 4), layers.Flatten()]
+    model = keras.Sequential([*first, layers.Dense(4)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(make(), loss, metrics=["accuracy"])
     if parallel:
@@ -52,8 +57,17 @@ def _trained(make: Callable[[], Any], parallel: bool) -> dict[str, Any]:
 
 @case
 def every_optimizer_has_the_history_and_the_variables_of_keras_alone() -> None:
+    _check(embedded=False)
+
+
+@case
+def so_it_has_with_rows_of_an_embedding() -> None:
+    _check(embedded=True)
+
+
+def _check(embedded: bool) -> None:
     for name, make in _OPTIMIZERS.items():
-        expected, found = _trained(make, False), _trained(make, True)
+        expected, found = _trained(make, False, embedded), _trained(make, True, embedded)
         assert found.keys() == expected.keys(), (name, found.keys() ^ expected.keys())
         for path, value in expected.items():
             np.testing.assert_allclose(found[path], value, rtol=2e-5, atol=2e-6, err_msg=f"{name}: {path}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
+from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
@@ -130,14 +130,20 @@ def _add(found: list[set[Any]], members: set[Any]) -> None:
 
 def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int]) -> set[Any]:
     """With all that lies between members, without which the group would need what needs it."""
+    memo: dict[str, bool] = {}
+
+    def waits_for(op: Any) -> Iterator[Any]:
+        yield from (t.op for t in op.inputs)
+        yield from (x for x in op.control_inputs if is_significant(x, memo))
+
     after: set[Any] = set()
     for op in needed:
-        if any(x in members or x in after for x in (*(t.op for t in op.inputs), *op.control_inputs)):
+        if any(x in members or x in after for x in waits_for(op)):
             after.add(op)
     before: set[Any] = set()
     for op in reversed(needed):
         if op in members or op in before:
-            before.update(x for x in (*(t.op for t in op.inputs), *op.control_inputs) if x in place)
+            before.update(x for x in waits_for(op) if x in place)
     return members | (after & before)
 
 
@@ -227,7 +233,13 @@ def _functions(graph: Any, nodes: Iterable[Any]) -> list[Any]:
 
 
 def _take_value(op: Any, node: Any, body: Any) -> None:
-    """Lets a lookup in a variable be one in its value."""
+    """Lets a read of a variable, or a lookup in it, be one of its value."""
+    if traits(op).reads_variable:
+        dtype = node.attr["dtype"].type
+        node.op = PASSED_ON
+        node.attr.clear()
+        node.attr["T"].type = dtype
+        return
     if op.type != "ResourceGather":
         raise GraphError(
             f"{op.type} '{op.name}': takes a variable itself and works with tensors whose shapes only a run knows. "

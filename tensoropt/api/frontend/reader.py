@@ -66,6 +66,7 @@ class Reader:
         }
         self._merged = {rows.merged_values: rows for rows in merged}
         self._given = noted_tensors(calls, merged)
+        self._swallowed: dict[str, str] = {}  # the groups of operations that are no operators of their own
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 
     @property
@@ -87,12 +88,17 @@ class Reader:
         seen: set[str] = set()
         pending = list(roots)
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
-        for group in groups_of(tf_roots, known):
+        groups = groups_of(tf_roots, known)
+        for group in groups:
+            read = {tensor.op for tensor in group.outputs}
+            self._swallowed |= {op.name: group.name for op in group.operations if op not in read}
+        for group in groups:
             made = self._subgraph(group)
             done |= {operator.name: operator for operator in made}
             seen.update(op.name for op in group.operations)
-            pending += [tensor.op for tensor in made[0].inputs]
-            pending += made[0].control_inputs
+            seen.update(done)
+            pending += [tensor.op for operator in made for tensor in operator.inputs]
+            pending += [name for operator in made for name in operator.control_inputs]
         while pending:
             name = pending.pop()
             if name in known or name in seen:
@@ -154,7 +160,7 @@ class Reader:
         else:
             read = TensorId(output.source)
         sinks = tuple(f"{loss}{SINK}" for loss in call.losses)
-        waits = (dep.name for op in given for dep in op.control_inputs if is_significant(dep, self._significant))
+        waits = self._waited_for(dep for op in given for dep in op.control_inputs)
         operator = Operator(
             output.name,
             "Gradient",
@@ -172,6 +178,11 @@ class Reader:
             handles=(0,),
         )
         return [operator], [read.op]
+
+    def _waited_for(self, operations: Iterable[Any]) -> tuple[str, ...]:
+        """The operators that it matters to wait for."""
+        names = (op.name for op in operations if is_significant(op, self._significant))
+        return tuple(dict.fromkeys(self._swallowed.get(name, name) for name in names))
 
     def _merging(self, rows: MergedRows) -> tuple[list[Operator], list[str]]:
         ops = [self._graph.get_operation_by_name(name) for name in (rows.merged_values, rows.merged_indices)]
@@ -197,13 +208,14 @@ class Reader:
             tuple(self._tensor_id(tensor) for tensor in group.inputs),
             tuple(_spec(tensor, source) for tensor in group.outputs),
             MappingProxyType({"ops": " ".join(op.type for op in group.operations), "digest": group.digest}),
-            control_inputs=tuple(dict.fromkeys(dep.name for dep in waits if is_significant(dep, self._significant))),
+            control_inputs=self._waited_for(waits),
             source=source,
             node={},
             body=group.body,
             results=group.results,
             draws=group.draws,
         )
+        reads, whole = self._reading_late(whole, group.inputs)
         places = {tensor.name: place for place, tensor in enumerate(group.outputs)}
         passed = []
         for op in dict.fromkeys(tensor.op for tensor in group.outputs):
@@ -221,7 +233,7 @@ class Reader:
                     node={"T": dtypes},
                 )
             )
-        return [whole, *passed]
+        return [*reads, whole, *passed]
 
     def _operators(self, tf_op: Any, origin: Any) -> tuple[list[Operator], list[Any]]:
         """The operators that an operation becomes, and the tensors that they read.
@@ -229,15 +241,25 @@ class Reader:
         One, mostly; a lookup in a variable that waits for a write needs a read of its own, which waits too.
         """
         operator, dynamic = self._operator(tf_op, origin)
-        before = [tensor.op for tensor in dynamic if is_significant(tensor.op, self._significant)]
-        after = tuple(dict.fromkeys((*operator.control_inputs, *(op.name for op in before))))
+        reads, operator = self._reading_late(operator, dynamic)
+        return [*reads, operator], dynamic
+
+    def _reading_late(self, operator: Operator, tensors: Sequence[Any]) -> tuple[list[Operator], Operator]:
+        """Reads of the variables whose values an operator takes, after all that it waits for, and the operator itself.
+
+        Args:
+            operator: as it is by itself.
+            tensors: its inputs in TensorFlow's graph.
+        """
+        before = self._waited_for(tensor.op for tensor in tensors)
+        after = tuple(dict.fromkeys((*operator.control_inputs, *before)))
         inputs, reads = list(operator.inputs), []
-        for place, tensor in enumerate(dynamic):
+        for place, tensor in enumerate(tensors):
             if tensor.dtype == tf.resource and place not in operator.handles and after:
                 (spec,) = _variable(tensor.op, operator.source).outputs
                 node = {"dtype": tf.compat.v1.AttrValue(type=tf.as_dtype(spec.dtype).as_datatype_enum)}
                 read = Operator(
-                    f"{tf_op.name}{_READ_FOR}{place}",
+                    f"{operator.name}{_READ_FOR}{place}",
                     "ReadVariableOp",
                     (inputs[place],),
                     (spec,),
@@ -249,7 +271,7 @@ class Reader:
                 )
                 reads.append(read)
                 inputs[place] = TensorId(read.name)
-        return [*reads, replace(operator, inputs=tuple(inputs))], dynamic
+        return reads, replace(operator, inputs=tuple(inputs))
 
     def _operator(self, tf_op: Any, origin: Any) -> tuple[Operator, list[Any]]:
         source = _source(origin)
@@ -298,7 +320,7 @@ class Reader:
             tuple(_spec(tensor, source) for tensor in outputs),
             MappingProxyType(attrs),
             MappingProxyType(static),
-            tuple(dict.fromkeys(dep.name for dep in controls if is_significant(dep, self._significant))),
+            self._waited_for(controls),
             source,
             dict(tf_op.node_def.attr),
             tuple(place for place, tensor in enumerate(dynamic) if itself and tensor.dtype == tf.resource),
@@ -316,7 +338,7 @@ class Reader:
             inputs=(self._tensor_id(dilated.image), *operator.inputs[1:]),
             outputs=(_spec(tf_op.outputs[0], operator.source),),
             attrs=MappingProxyType({**operator.attrs, **dilated.attrs}),
-            control_inputs=tuple(dict.fromkeys(dep.name for dep in controls if is_significant(dep, self._significant))),
+            control_inputs=self._waited_for(controls),
         )
         return made, [dilated.image, *dynamic[1:]]
 

@@ -16,11 +16,13 @@ from tensoropt.api.frontend.rewriting.gradients import own_gradient
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
 from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rewriter, function_attrs
+from tensoropt.api.frontend.rewriting.rows import ROW_HANDLERS, writes_open_rows
 from tensoropt.api.mirror.model import Model
 
 __all__ = ["Rewritten", "is_rewritten", "needs_rewriting", "rewritten"]
 
-_HANDLERS = {**CALL_HANDLERS, **LIST_HANDLERS, **LOOP_HANDLERS, **VARIABLE_HANDLERS, OWN_GRADIENT: own_gradient}
+_BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, ROW_HANDLERS, VARIABLE_HANDLERS)
+_HANDLERS = {op_type: handler for each in _BY_TYPE for op_type, handler in each.items()} | {OWN_GRADIENT: own_gradient}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,18 @@ class Rewritten:
 
 
 def needs_rewriting(model: Model) -> bool:
-    """Whether a model has ops that call functions, or gradients of its own."""
+    """Whether a model has ops that call functions or write rows of unknown number, or gradients of its own."""
     inside = frozenset().union(*(call.inside for call in model.gradient_calls))
     return any(is_rewritten(op) for op in model.graph.get_operations() if op.name not in inside)
 
 
 def is_rewritten(op: Any) -> bool:
-    """Whether an op calls functions, or has a gradient of its own: devices have plain ops in the place of it."""
-    return bool("_gradient_op_type" in op.node_def.attr or op.type in CALL_HANDLERS or function_attrs(op))
+    """Whether devices have plain ops in the place of an op.
+
+    It calls functions, has a gradient of its own, or writes rows of which only a run knows how many there are.
+    """
+    calls = op.type in CALL_HANDLERS or function_attrs(op)
+    return bool("_gradient_op_type" in op.node_def.attr or calls or writes_open_rows(op))
 
 
 def rewritten(model: Model, shapes: Mapping[str, Sequence[int]], part: Part | None = None) -> Rewritten:

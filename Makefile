@@ -3,7 +3,7 @@
 #
 #   make demo      train on the handwritten digits under mpirun    RANKS=4 MODEL=mlp|cnn ARGS="--steps 50"
 #   make check     what to run after each change, a minute: the linters and the quick tests
-#   make test      every check: the linters, then all tests        JOBS=2 PYTEST_ARGS="-m pure" GRAPHS=8
+#   make test      every check: the linters, then all tests        JOBS=2 PYTEST_ARGS="-m pure" GRAPHS=5
 #   make lint      the linters alone
 #   make format    let ruff sort imports and lay out the code
 #   make horovod   build Horovod into .venv
@@ -19,7 +19,7 @@ ARGS ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
 # Random graphs that are trained on four ranks. With 200 these alone take longer than all other tests.
-GRAPHS ?= 8
+GRAPHS ?= 5
 
 VENV := .venv
 STAMP := $(VENV)/.installed

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 __all__ = ["GRAPHS", "THOROUGH", "some"]
 
-GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "8"))
+GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "5"))
 """Random graphs on four ranks; each takes some seconds."""
 
 THOROUGH = GRAPHS >= 200

@@ -25,6 +25,7 @@ _MAY_NAME = {
     "api/frontend/rewriting/gradients.py": "TensorFlow's op that carries a gradient of its own",
     "api/frontend/rewriting/lists.py": "TensorFlow's lists of tensors, which become none",
     "api/frontend/rewriting/loops.py": "TensorFlow's loops, which are unrolled",
+    "api/frontend/rewriting/rows.py": "TensorFlow's writes to rows, of which others are made",
     "api/frontend/rewriting/rewriter.py": "what it knows of conditions, and what stands in for an op",
     "api/mirror/contrib.py": "the mirror: names of scopes",
     "api/mirror/layers.py": "the mirror: names of layers",

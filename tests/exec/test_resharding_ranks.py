@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mpi
 _SCRIPT = Path(__file__).with_name("resharding_ranks.py")
 # Meshes, extents of a tensor's dimensions, and how many pairs of layouts go all the way; the steps of eight times as
 # many are run, on 2x3 those of all pairs. One job does both meshes. All pairs are in `test_resharding.py`.
-_RUNS = {"2x2x2": (8, 120 if THOROUGH else 20), "2x3": (6, 98)}
+_RUNS = {"2x2x2": (8, 120 if THOROUGH else 10), "2x3": (6, 98)}
 
 
 @pytest.fixture(scope="module")

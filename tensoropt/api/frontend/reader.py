@@ -159,6 +159,12 @@ class Reader:
             read = self._tensor_id(belongs)
         else:
             read = TensorId(output.source)
+        if not all(op.outputs[0].shape.is_fully_defined() for op in given):
+            raise GraphError(
+                f"gradients ({source}): that of '{read.op}' has as many rows as only a run knows, since a loss works "
+                "with tensors whose shapes only a run knows between it and the variable. Look up as many rows in each "
+                "run, such as in one table instead of its partitions."
+            )
         sinks = tuple(f"{loss}{SINK}" for loss in call.losses)
         waits = self._waited_for(dep for op in given for dep in op.control_inputs)
         operator = Operator(

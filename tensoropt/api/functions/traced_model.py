@@ -149,10 +149,11 @@ class TracedModel:
         inside = frozenset().union(*(call.inside for call in calls))
         for call in calls:
             self.model.add_gradient_call(copy.renamed(call))
+        ends = set(source.control_outputs)
         effects = [
             copy.operation(op)
             for op in order(source.control_outputs)
-            if op in set(source.control_outputs) and has_effect(op) and op.name not in inside
+            if op in ends and has_effect(op) and op.name not in inside
         ]
         with graph.as_default():
             target = tf.group(*effects, name=f"{prefix}/effects")
@@ -202,7 +203,7 @@ def _described(variable: Any, inner: Any) -> str:
 
 
 def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: bool) -> Any:
-    """A trace; another one if variables were made in the first.
+    """A trace in which no variables were made: another one if they were in the last that TensorFlow took.
 
     Names of operations must not tell whether layers and optimizers made their variables in a trace: a plan of it is for
     later ones, too.
@@ -214,6 +215,7 @@ def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: boo
         return made[-1]
 
     def noted(*tensors: Any) -> Any:
+        made.clear()
         with tf.variable_creator_scope(note):
             return function(*tensors)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context  # to be in eager mode inside of a graph has no public name
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable  # it has no public name
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable, UninitializedVariable  # nor have these
 
 from tensoropt.api.functions.held import hold, unnoticed
 
@@ -53,7 +53,8 @@ def made_later() -> Iterator[None]:
     """Large variables that are made meanwhile have no storage before somebody asks for their values.
 
     So it is for those whose initial value is a function of nothing but constants, such as Keras's initializers and the
-    slots of its optimizers. Others are made at once.
+    slots of its optimizers. Small ones of these are made at once, in eager mode: a function that is traced would have
+    two more of their own for each.
     """
 
     def make(next_creator: Callable[..., Any], **arguments: Any) -> Any:
@@ -61,8 +62,10 @@ def made_later() -> Iterator[None]:
         if not callable(initial) or (graph := _traced(initial, arguments.get("dtype"))) is None:
             return next_creator(**arguments)
         (value,) = graph.outputs
+        passed = {name: arguments[name] for name in _PASSED_ON if arguments.get(name) is not None}
         with tf.init_scope():
-            passed = {name: arguments[name] for name in _PASSED_ON if arguments.get(name) is not None}
+            if value.shape.num_elements() * value.dtype.size <= KEPT_BYTES:
+                return ResourceVariable(initial, dtype=value.dtype, shape=value.shape, **passed)
             variable = UninitializedVariable(shape=value.shape, dtype=value.dtype, **passed)
         digest = hashlib.sha256(graph.as_graph_def().SerializeToString(deterministic=True)).digest()
         hold(variable, Unmade(initial, value.dtype, digest))
@@ -73,16 +76,18 @@ def made_later() -> Iterator[None]:
 
 
 def _traced(initial: Callable[[], Any], dtype: Any) -> Any:
-    """The graph of a large initial value that may be made at any time; None for others."""
+    """The graph of an initial value that may be made at any time; None for others."""
     graph = tf.__internal__.FuncGraph("initial")
     with graph.as_default():
         try:
             value = tf.convert_to_tensor(initial(), dtype)
         except Exception:  # of any kind: it is the script's function, which may be for eager mode only
             return None
-    if not value.shape.is_fully_defined() or value.shape.num_elements() * value.dtype.size <= KEPT_BYTES:
-        return None
-    if graph.captures or any(op.op_def.is_stateful for op in graph.get_operations()):
+    if (
+        not value.shape.is_fully_defined()
+        or graph.captures
+        or any(op.op_def.is_stateful for op in graph.get_operations())
+    ):
         return None
     graph.outputs = [value]
     return graph

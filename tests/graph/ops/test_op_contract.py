@@ -16,7 +16,7 @@ from tensoropt.graph.sample import Sample, floats
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import configurations
-from tests.effort import THOROUGH
+from tests.effort import THOROUGH, some
 from tests.op_harness import MESHES, SampleGraph, check_sample, lowered_types, samples_of
 
 pytestmark = pytest.mark.tf
@@ -28,13 +28,18 @@ UNSPLITTABLE: dict[str, str] = {
     "StatelessRandomGetKeyCounterAlg": "four numbers from a seed",
 }
 
+_MANY = 6  # samples of an op, of which half are tried by default
+
 
 @pytest.mark.parametrize("op_type", lowered_types())
 def test_parts_of_op_are_the_unsplit_op(op_type: str) -> None:
-    reports = [check_sample(sample) for sample in samples_of(op_type)]
+    samples: Sequence[Sample] = samples_of(op_type)
+    if len(samples) > _MANY:
+        samples = some(samples, op_type, 2)
+    reports = [check_sample(sample) for sample in samples]
     failures = [failure for report in reports for failure in report.failures]
     assert not failures, "\n".join([f"{len(failures)} failures", *failures[:8]])
-    for sample, report in zip(samples_of(op_type), reports, strict=True):
+    for sample, report in zip(samples, reports, strict=True):
         assert report.splits or not report.splittable, f"{sample}: no mesh divides its sizes; the sample checks nothing"
     splits = sum(report.splits for report in reports)
     assert (splits == 0) == (op_type in UNSPLITTABLE), f"{op_type}: {splits} splits; keep UNSPLITTABLE up to date"

@@ -18,7 +18,7 @@ from tensoropt.keras import parallelize
 from tests.effort import THOROUGH
 from tests.scripts.cases import case
 
-_Made = tuple[Any, Any, np.ndarray]
+Made = tuple[Any, Any, np.ndarray]
 _ROWS = 43  # no number of ranks divides it, nor does a batch
 _CLASSES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -35,7 +35,7 @@ def _tokens() -> np.ndarray:
     return _random().integers(0, 20, (_ROWS, 6)).astype(np.int32)
 
 
-def _mlp() -> _Made:
+def mlp() -> Made:
     model = keras.Sequential(
         [keras.Input((8,)), layers.Dense(16, activation="relu"), layers.Dropout(0.2), layers.Dense(4)]
     )
@@ -43,7 +43,7 @@ def _mlp() -> _Made:
     return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
 
 
-def _cnn(bias: bool = False) -> _Made:
+def cnn(bias: bool = False) -> Made:
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),
@@ -59,7 +59,7 @@ def _cnn(bias: bool = False) -> _Made:
     return model, _random().normal(size=(_ROWS, 8, 8, 1)).astype(np.float32), _labels()
 
 
-def _transformer() -> _Made:
+def transformer() -> Made:
     tokens = keras.Input((6,), dtype="int32")
     hidden = layers.Embedding(20, 16)(tokens)
     hidden = layers.LayerNormalization()(hidden + layers.MultiHeadAttention(2, 8)(hidden, hidden))
@@ -69,7 +69,7 @@ def _transformer() -> _Made:
     return model, _tokens(), _labels()
 
 
-def _lstm() -> _Made:
+def lstm() -> Made:
     model = keras.Sequential(
         [
             keras.Input((6,), dtype="int32"),
@@ -82,13 +82,13 @@ def _lstm() -> _Made:
     return model, _tokens(), _labels()
 
 
-def _synchronized() -> _Made:
+def _synchronized() -> Made:
     model = keras.Sequential([keras.Input((8,)), layers.BatchNormalization(synchronized=True), layers.Dense(4)])
     model.compile("adam", _CLASSES)
     return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
 
 
-def _groups() -> _Made:
+def _groups() -> Made:
     model = keras.Sequential(
         [keras.Input((8, 8, 4)), layers.Conv2D(8, 3, groups=2, use_bias=False), layers.Flatten(), layers.Dense(4)]
     )
@@ -96,7 +96,7 @@ def _groups() -> _Made:
     return model, _random().normal(size=(_ROWS, 8, 8, 4)).astype(np.float32), _labels()
 
 
-def _recommender() -> _Made:
+def recommender() -> Made:
     user, item = keras.Input((), dtype="int32", name="user"), keras.Input((), dtype="int32", name="item")
     towers = [layers.Dense(8)(layers.Embedding(rows, 16)(x)) for rows, x in ((50, user), (40, item))]
     model = keras.Model([user, item], layers.Dot(1)(towers))
@@ -106,7 +106,7 @@ def _recommender() -> _Made:
     return model, pairs, random.normal(size=_ROWS).astype(np.float32)
 
 
-def _trained(make: Callable[[], _Made], option: str | None, scale: float = 1.0, batch: int = 16) -> dict[str, Any]:
+def trained(make: Callable[[], Made], option: str | None, scale: float = 1.0, batch: int = 16) -> dict[str, Any]:
     """What Keras's methods give; ``batch`` rows are evaluated and predicted at once."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
@@ -129,10 +129,10 @@ def _trained(make: Callable[[], _Made], option: str | None, scale: float = 1.0, 
     return result
 
 
-def _compare(make: Callable[[], _Made], *options: str, batch: int = 16) -> None:
-    expected = _trained(make, None, batch=batch)
+def _compare(make: Callable[[], Made], *options: str, batch: int = 16) -> None:
+    expected = trained(make, None, batch=batch)
     for option in options:
-        found = _trained(make, option, batch=batch)
+        found = trained(make, option, batch=batch)
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-5, err_msg=f"{option}: {name}")
@@ -140,22 +140,22 @@ def _compare(make: Callable[[], _Made], *options: str, batch: int = 16) -> None:
 
 @case
 def mlp_with_dropout_has_the_history_of_keras_alone() -> None:
-    _compare(_mlp, "mini_time", batch=32)
+    _compare(mlp, "mini_time", batch=32)
 
 
 @case
 def convolutions_and_batch_norm_have_the_history_of_keras_alone() -> None:
-    _compare(_cnn, "mini_memory")
+    _compare(cnn, "mini_memory")
 
 
 @case
 def transformer_has_the_history_of_keras_alone() -> None:
-    _compare(_transformer, *(("data_parallel", "mini_memory") if THOROUGH else ("mini_memory",)))
+    _compare(transformer, *(("data_parallel", "mini_memory") if THOROUGH else ("mini_memory",)))
 
 
 @case
 def lstm_has_the_history_of_keras_alone() -> None:
-    _compare(_lstm, "data_parallel")
+    _compare(lstm, "data_parallel")
 
 
 @case
@@ -170,17 +170,17 @@ def grouped_convolutions_and_accumulated_gradients_have_the_history_of_keras_alo
 
 @case
 def recommender_has_the_history_of_keras_alone() -> None:
-    _compare(_recommender, "mini_memory")
+    _compare(recommender, "mini_memory")
 
 
 @case
 def what_batch_norm_hides_differs_no_more_than_for_keras_itself() -> None:
     """A bias before a batch norm has no gradient but rounding, which Adam makes steps of."""
 
-    def make() -> _Made:
-        return _cnn(bias=True)
+    def make() -> Made:
+        return cnn(bias=True)
 
-    expected, other, found = _trained(make, None), _trained(make, None, 1 + 1e-7), _trained(make, "data_parallel")
+    expected, other, found = trained(make, None), trained(make, None, 1 + 1e-7), trained(make, "data_parallel")
     for name in ("loss", "val_loss"):
         spread = np.abs(other[name] - expected[name]).max()
         assert np.abs(found[name] - expected[name]).max() <= max(5 * spread, 1e-6), (name, spread)
@@ -196,7 +196,7 @@ def weights_that_callbacks_read_and_set_count() -> None:
     for parallel in (False, True):
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)
-        model, x, y = _mlp()
+        model, x, y = mlp()
         if parallel:
             parallelize(model, "mini_memory")
         stop = keras.callbacks.EarlyStopping(monitor="loss", patience=1, restore_best_weights=True)
@@ -213,7 +213,7 @@ def datasets_and_several_steps_per_execution_are_taken() -> None:
     for parallel in (False, True):
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)
-        model, x, y = _mlp()
+        model, x, y = mlp()
         model.compile(keras.optimizers.SGD(0.1), _CLASSES, metrics=["accuracy"], steps_per_execution=2)
         if parallel:
             parallelize(model)
@@ -226,7 +226,7 @@ def datasets_and_several_steps_per_execution_are_taken() -> None:
 @case
 def files_are_written_by_one_rank_and_read_by_keras_alone() -> None:
     keras.utils.set_random_seed(0)
-    model, x, y = _mlp()
+    model, x, y = mlp()
     parallelize(model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "best.keras"
@@ -244,7 +244,7 @@ def model_that_is_compiled_again_is_planned_again() -> None:
     for parallel in (False, True):
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)
-        model, x, y = _mlp()
+        model, x, y = mlp()
         if parallel:
             parallelize(model)
         first = model.evaluate(x, y, verbose=0)
@@ -285,7 +285,7 @@ def own_train_step_and_two_optimizers_are_taken() -> None:
         model.compile(keras.optimizers.Adam(0.01), _CLASSES)
         if parallel:
             parallelize(model)
-        _, x, y = _mlp()
+        _, x, y = mlp()
         losses = model.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"]
         found.append([*losses, *(float(np.abs(value).sum()) for value in model.get_weights())])
     np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
@@ -314,7 +314,7 @@ def own_train_step_may_compute_with_the_size_of_a_batch() -> None:
         model.compile(keras.optimizers.Adam(0.01), _CLASSES)
         if parallel:
             parallelize(model, "data_parallel")
-        _, x, y = _mlp()
+        _, x, y = mlp()
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True)
         found.append(model.fit(data, epochs=2, verbose=0).history["loss"])
     np.testing.assert_allclose(found[1], found[0], rtol=2e-5)

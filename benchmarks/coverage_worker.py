@@ -19,7 +19,7 @@ from benchmarks.coverage_models import MODELS, SIZES, Build
 from tensoropt.api.find.choosing import find_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import import_model
-from tensoropt.api.functions.traced_model import TracedModel
+from tensoropt.api.functions.traced_model import Traceable, TracedModel
 from tensoropt.cluster.presets import preset
 from tensoropt.graph.registry import has_rule
 
@@ -81,7 +81,7 @@ def _planned(build: Build, devices: int | None) -> dict[str, Any]:
 
     clock, traced = _Clock(), TracedModel()
     specs = [tf.TensorSpec(array.shape, array.dtype, name=f"input_{place}") for place, array in enumerate(flat)]
-    traced.trace(step, specs, "train", autograph=False)
+    traced.trace(Traceable(step, specs, "train", autograph=False))
     found = clock.read("trace")
     clock = _Clock()
     imported = import_model(traced.model)

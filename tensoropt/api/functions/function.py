@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensoropt.api.functions.forms import form_of
 from tensoropt.api.functions.program import Program
-from tensoropt.api.functions.traced_model import Trace
+from tensoropt.api.functions.traced_model import Trace, Traceable
 from tensoropt.errors import SessionError
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce
@@ -51,15 +51,7 @@ def function(
 class Tracer(Protocol):
     """What takes traces."""
 
-    def trace(
-        self,
-        function: Callable[..., Any],
-        specs: Sequence[Any],
-        name: str,
-        *,
-        autograph: bool = True,
-        sized: Sequence[Any] | None = None,
-    ) -> Trace:
+    def trace(self, traceable: Traceable) -> Trace:
         """See :meth:`~tensoropt.api.functions.traced_model.TracedModel.trace`."""
 
 
@@ -270,7 +262,7 @@ def traced_step(
         return step(*own_args, **own_kwargs)
 
     sized = None if rows is None else specs(rows)
-    return program.trace(traced, specs(None), name, autograph=autograph, sized=sized)
+    return program.trace(Traceable(traced, specs(None), name, autograph, sized))
 
 
 def _argument_names(step: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tensoropt.api.functions.traced_model import Trace, TracedModel
+from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
 from tensoropt.api.session.finding import find_frontier, find_strategy
 from tensoropt.api.session.job import Job, job_beside
 from tensoropt.problem.frontier import Frontier
@@ -23,18 +23,10 @@ class Planning:
         with job_beside() as job:
             self._job: Job = job
 
-    def trace(
-        self,
-        function: Callable[..., Any],
-        specs: Sequence[Any],
-        name: str,
-        *,
-        autograph: bool = True,
-        sized: Sequence[Any] | None = None,
-    ) -> Trace:
+    def trace(self, traceable: Traceable) -> Trace:
         """Traces a function of tensors. See :meth:`TracedModel.trace`."""
-        with job_beside(self._job) as job, job.step(f"tracing {name}"):
-            return self._traced.trace(function, specs, name, autograph=autograph, sized=sized)
+        with job_beside(self._job) as job, job.step(f"tracing {traceable.name}"):
+            return self._traced.trace(traceable)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
         """As :meth:`~tensoropt.api.functions.program.Program.pin`."""

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.find.deferred import DeferredPlan
-from tensoropt.api.functions.traced_model import Trace, TracedModel
+from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
 from tensoropt.api.functions.values import Values
 from tensoropt.api.session.finding import find_strategy
 from tensoropt.api.session.job import Job, current_job, job_beside
@@ -71,18 +71,10 @@ class Program:
         """How many ranks there are."""
         return self._job.size
 
-    def trace(
-        self,
-        function: Callable[..., Any],
-        specs: Sequence[Any],
-        name: str,
-        *,
-        autograph: bool = True,
-        sized: Sequence[Any] | None = None,
-    ) -> Trace:
+    def trace(self, traceable: Traceable) -> Trace:
         """Traces a function of tensors; collective. See :meth:`TracedModel.trace`."""
-        with job_beside(self._job) as job, job.step(f"tracing {name}"):
-            trace = self._traced.trace(function, specs, name, autograph=autograph, sized=sized)
+        with job_beside(self._job) as job, job.step(f"tracing {traceable.name}"):
+            trace = self._traced.trace(traceable)
         self.values.take(trace.variables)
         self.values.share(trace.variables)
         return trace

@@ -22,9 +22,29 @@ from tensoropt.api.functions.unmade import made_later
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
 from tensoropt.errors import GraphError
 
-__all__ = ["Trace", "TracedModel"]
+__all__ = ["Trace", "Traceable", "TracedModel"]
 
 _LEFT_OUT_ATTRS = ("_class", "_output_shapes", "_user_specified_name", "_XlaMustCompile", "_noinline")
+
+
+@dataclass(frozen=True, slots=True)
+class Traceable:
+    """What is to be traced.
+
+    Attributes:
+        function: takes a tensor for each spec.
+        specs: ``tf.TensorSpec`` of its arguments.
+        name: what names of its operations begin with.
+        autograph: whether Python's branches and loops over tensors become TensorFlow's.
+        sized: the specs with the sizes that those leave open. They are taken where the function cannot be traced
+            without, such as one that computes with ``x.shape[0]``.
+    """
+
+    function: Callable[..., Any]
+    specs: Sequence[Any]
+    name: str
+    autograph: bool = True
+    sized: Sequence[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,41 +91,26 @@ class TracedModel:
         self._prefixes: set[str] = set()
         self._sources: list[Any] = []  # what was traced, which operations do not keep alive
 
-    def trace(
-        self,
-        function: Callable[..., Any],
-        specs: Sequence[Any],
-        name: str,
-        *,
-        autograph: bool = True,
-        sized: Sequence[Any] | None = None,
-    ) -> Trace:
+    def trace(self, traceable: Traceable) -> Trace:
         """Traces a function of tensors, and adds it.
-
-        Args:
-            function: what is traced. It takes a tensor for each spec.
-            specs: ``tf.TensorSpec`` of its arguments.
-            name: what names of its operations begin with.
-            autograph: whether Python's branches and loops over tensors become TensorFlow's.
-            sized: the specs with the sizes that those leave open. They are taken where the function cannot be traced
-                without, such as one that computes with ``x.shape[0]``.
 
         Raises:
             GraphError: it cannot be taken into a model's graph; naming what, and why.
         """
         if not tf.executing_eagerly():
             raise GraphError(
-                f"{name}: is traced inside of a graph. Call it in eager code, which is TensorFlow 2's default."
+                f"{traceable.name}: is traced inside of a graph. Call it in eager code, which is TensorFlow 2's "
+                "default."
             )
-        takes_sizes = False
+        specs, sized, takes_sizes = traceable.specs, traceable.sized, False
         with noting_gradients() as noted, made_later():
             try:
-                concrete = _concrete(function, specs, autograph)
+                concrete = _concrete(traceable.function, specs, traceable.autograph)
             except (TypeError, ValueError):  # what is raised for a None in the place of a number
                 if sized is None or list(sized) == list(specs):
                     raise
-                concrete, takes_sizes = _concrete(function, sized, autograph), True
-        trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(name))
+                concrete, takes_sizes = _concrete(traceable.function, sized, traceable.autograph), True
+        trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(traceable.name))
         return replace(trace, sized=takes_sizes)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:

@@ -64,6 +64,31 @@ def test_numbers_of_a_dense_layer(model: Model) -> None:
     np.testing.assert_allclose(got, np.maximum(x @ weights, 0), rtol=1e-5)
 
 
+def test_layers_and_instances_are_normalized(model: Model) -> None:
+    x = np.random.default_rng(0).normal(2.0, 3.0, size=(4, 5, 6, 3)).astype(np.float32)
+    made = [
+        layers.layer_norm(x, begin_norm_axis=-1),  # as BERT has it
+        layers.layer_norm(x, activation_fn=tf.nn.relu, scope="whole"),
+        layers.instance_norm(x, epsilon=0.0),
+        layers.instance_norm(x.transpose(0, 3, 1, 2), epsilon=0.0, data_format="NCHW", center=False),
+    ]
+    assert _names() == [
+        "LayerNorm/beta", "LayerNorm/gamma", "whole/beta", "whole/gamma", "InstanceNorm/beta", "InstanceNorm/gamma",
+        "InstanceNorm_1/gamma",
+    ]  # fmt: skip
+    assert {variable.shape for variable in v1.global_variables()} == {(3,)}
+
+    def normal(axes: tuple[int, ...]) -> Any:
+        return (x - x.mean(axes, keepdims=True)) / x.std(axes, keepdims=True)
+
+    instances = normal((1, 2))
+    wanted = [normal((3,)), np.maximum(normal((1, 2, 3)), 0), instances, instances.transpose(0, 3, 1, 2)]
+    for one, other in zip(_run(made), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+    with pytest.raises(GraphError, match=r"must be dimensions of \(4, 5, 6, 3\). Got 4 and -1"):
+        layers.layer_norm(x, begin_norm_axis=4)
+
+
 def test_updates_of_batch_norm_may_come_before_its_result(model: Model) -> None:
     x = tensoropt.constant([[1.0], [3.0]])
     y = layers.batch_norm(x, decay=0.5, updates_collections=None, activation_fn=tf.nn.relu)

@@ -6,20 +6,19 @@ are those of ``tf.contrib``. Each layer is one of ``tensoropt.layers`` beneath.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tensoropt.api.mirror import layers
+from tensoropt.api.mirror.contrib_scopes import CHANNELS, finished, layer_scope
 from tensoropt.api.mirror.model import current_model
 from tensoropt.errors import GraphError
 
 __all__ = [
     "avg_pool2d",
-    "batch_norm",
     "bias_add",
     "conv2d",
     "convolution2d",
@@ -42,8 +41,6 @@ Initializer = Callable[..., Any]
 Regularizer = Callable[[Any], Any]
 
 _ZEROS = tf.compat.v1.zeros_initializer()
-_RENAMED = {"kernel": "weights", "bias": "biases"}
-_CHANNELS = {None: "channels_last", "NHWC": "channels_last", "NCHW": "channels_first"}
 
 
 def variance_scaling_initializer(
@@ -144,7 +141,7 @@ def fully_connected(
         trainable: whether optimizers train the variables by default.
         scope: name of the variable scope; default ``fully_connected``, numbered.
     """
-    with _scope(scope, "fully_connected", reuse, variables_collections) as entered:
+    with layer_scope(scope, "fully_connected", reuse, variables_collections) as entered:
         layer = layers.Dense(
             num_outputs,
             use_bias=normalizer_fn is None and biases_initializer is not None,
@@ -158,7 +155,7 @@ def fully_connected(
             _reuse=reuse,
         )
         outputs = layer(tf.convert_to_tensor(inputs))
-        return _finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections)
+        return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections)
 
 
 def linear(inputs: Any, num_outputs: int, *args: Any, **kwargs: Any) -> Any:
@@ -204,13 +201,13 @@ def conv2d(
         rate: of dilation.
         activation_fn: see :func:`fully_connected`, as all that follow; the default scope is ``Conv``.
     """
-    with _scope(scope, "Conv", reuse, variables_collections) as entered:
+    with layer_scope(scope, "Conv", reuse, variables_collections) as entered:
         layer = layers.Conv2D(
             num_outputs,
             kernel_size,
             stride,
             padding.lower(),
-            _CHANNELS[data_format],
+            CHANNELS[data_format],
             rate,
             use_bias=normalizer_fn is None and biases_initializer is not None,
             kernel_initializer=weights_initializer,
@@ -223,7 +220,7 @@ def conv2d(
             _reuse=reuse,
         )
         outputs = layer(tf.convert_to_tensor(inputs))
-        return _finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections)
+        return finished(outputs, normalizer_fn, normalizer_params, activation_fn, outputs_collections)
 
 
 convolution2d = conv2d
@@ -239,9 +236,9 @@ def max_pool2d(
     scope: Any = None,
 ) -> Any:
     """The largest value of each window; arguments are those of :func:`conv2d`."""
-    with _scope(scope, "MaxPool2D", None, None):
-        made = layers.MaxPooling2D(kernel_size, stride, padding.lower(), _CHANNELS[data_format])
-        return _finished(made(tf.convert_to_tensor(inputs)), None, None, None, outputs_collections)
+    with layer_scope(scope, "MaxPool2D", None, None):
+        made = layers.MaxPooling2D(kernel_size, stride, padding.lower(), CHANNELS[data_format])
+        return finished(made(tf.convert_to_tensor(inputs)), None, None, None, outputs_collections)
 
 
 def avg_pool2d(
@@ -254,16 +251,16 @@ def avg_pool2d(
     scope: Any = None,
 ) -> Any:
     """The mean of each window; arguments are those of :func:`conv2d`."""
-    with _scope(scope, "AvgPool2D", None, None):
-        made = layers.AveragePooling2D(kernel_size, stride, padding.lower(), _CHANNELS[data_format])
-        return _finished(made(tf.convert_to_tensor(inputs)), None, None, None, outputs_collections)
+    with layer_scope(scope, "AvgPool2D", None, None):
+        made = layers.AveragePooling2D(kernel_size, stride, padding.lower(), CHANNELS[data_format])
+        return finished(made(tf.convert_to_tensor(inputs)), None, None, None, outputs_collections)
 
 
 def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Any:
     """All dimensions but the first made one."""
-    with _scope(scope, "Flatten", None, None):
+    with layer_scope(scope, "Flatten", None, None):
         made = layers.Flatten()(tf.convert_to_tensor(inputs))
-        return _finished(made, None, None, None, outputs_collections)
+        return finished(made, None, None, None, outputs_collections)
 
 
 def dropout(
@@ -276,97 +273,10 @@ def dropout(
     seed: int | None = None,
 ) -> Any:
     """Sets a share of ``1 - keep_prob`` of the values to 0, and scales up the others."""
-    with _scope(scope, "Dropout", None, None):
+    with layer_scope(scope, "Dropout", None, None):
         layer = layers.Dropout(1 - keep_prob, noise_shape, seed)
         made = layer(tf.convert_to_tensor(inputs), training=is_training)
-        return _finished(made, None, None, None, outputs_collections)
-
-
-def batch_norm(
-    inputs: Any,
-    decay: float = 0.999,
-    center: bool = True,
-    scale: bool = False,
-    epsilon: float = 0.001,
-    activation_fn: Any = None,
-    param_initializers: Mapping[str, Any] | None = None,
-    param_regularizers: Mapping[str, Any] | None = None,
-    updates_collections: Any = tf.compat.v1.GraphKeys.UPDATE_OPS,
-    is_training: Any = True,
-    reuse: Any = None,
-    variables_collections: Any = None,
-    outputs_collections: Any = None,
-    trainable: bool = True,
-    batch_weights: Any = None,
-    fused: bool | None = None,
-    data_format: str = "NHWC",
-    zero_debias_moving_mean: bool = False,
-    scope: Any = None,
-    renorm: bool = False,
-) -> Any:
-    """Normalizes each channel by its mean and variance: the batch's in training, the moving ones otherwise.
-
-    Args:
-        inputs: 2 or more dimensions.
-        decay: of the moving averages.
-        center: whether there is a ``beta``.
-        scale: whether there is a ``gamma``.
-        epsilon: added to the variance.
-        activation_fn: None for none.
-        param_initializers: by name of variable.
-        param_regularizers: by name of variable.
-        updates_collections: what the updates of the averages join; None makes the result wait for them.
-        is_training: a bool, or a boolean scalar tensor.
-        reuse: see :func:`fully_connected`, as ``variables_collections``, ``outputs_collections`` and ``trainable``.
-        batch_weights: not supported, like ``zero_debias_moving_mean`` and ``renorm``.
-        fused: see :func:`tensoropt.layers.batch_normalization`. Unless it is False, two dimensions are normalized by
-            that function, too, whose moving variance is of one sample less.
-        data_format: ``NHWC`` or ``NCHW``.
-        scope: name of the variable scope; default ``BatchNorm``, numbered.
-
-    Raises:
-        GraphError: for what is not supported.
-    """
-    if batch_weights is not None or zero_debias_moving_mean or renorm:
-        raise GraphError(
-            "contrib.layers.batch_norm: batch_weights, zero_debias_moving_mean and renorm are not supported. Leave "
-            "them out: statistics are those of the whole batch."
-        )
-    first, regular = param_initializers or {}, param_regularizers or {}
-    with _scope(scope, "BatchNorm", reuse, variables_collections) as entered:
-        inputs = tf.convert_to_tensor(inputs)
-        flat = inputs.shape if fused is not False and inputs.shape.rank == 2 else None
-        if flat is not None:  # tf.contrib fuses it as images of one pixel
-            pixel = (-1, 1, 1, flat[1]) if _CHANNELS[data_format] == "channels_last" else (-1, flat[1], 1, 1)
-            inputs = tf.reshape(inputs, pixel)
-        layer = layers.BatchNormalization(
-            axis=-1 if _CHANNELS[data_format] == "channels_last" else 1,
-            momentum=decay,
-            epsilon=epsilon,
-            center=center,
-            scale=scale,
-            **{f"{name}_initializer": first[name] for name in first},
-            **{f"{name}_regularizer": regular[name] for name in regular},
-            fused=fused,
-            trainable=trainable,
-            name=entered.name,
-            _scope=entered,
-            _reuse=reuse,
-        )
-        kept = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.UPDATE_OPS)
-        before = list(kept)
-        outputs = layer(inputs, training=is_training)
-        if flat is not None:
-            outputs = tf.reshape(outputs, (-1, flat[1]))
-            outputs.set_shape(flat)
-        if updates_collections != tf.compat.v1.GraphKeys.UPDATE_OPS:
-            kept[:] = before
-            for update in layer.updates:
-                tf.compat.v1.add_to_collections(updates_collections or (), update)
-            if updates_collections is None:
-                with tf.control_dependencies(layer.updates):
-                    outputs = tf.identity(outputs)
-        return _finished(outputs, None, None, activation_fn, outputs_collections)
+        return finished(made, None, None, None, outputs_collections)
 
 
 def bias_add(
@@ -389,14 +299,14 @@ def bias_add(
             ``BiasAdd``.
         data_format: ``NHWC``, where channels come last, or ``NCHW``.
     """
-    with _scope(scope, "BiasAdd", reuse, variables_collections):
+    with layer_scope(scope, "BiasAdd", reuse, variables_collections):
         inputs = tf.convert_to_tensor(inputs)
-        channels = inputs.shape[-1 if _CHANNELS[data_format] == "channels_last" else 1]
+        channels = inputs.shape[-1 if CHANNELS[data_format] == "channels_last" else 1]
         biases = tf.compat.v1.get_variable(
             "biases", [channels], inputs.dtype.base_dtype, initializer, regularizer, trainable
         )
         outputs = tf.nn.bias_add(inputs, biases, data_format)
-        return _finished(outputs, None, None, activation_fn, outputs_collections)
+        return finished(outputs, None, None, activation_fn, outputs_collections)
 
 
 def embed_sequence(
@@ -430,42 +340,11 @@ def embed_sequence(
     if not reuse and (vocab_size is None or embed_dim is None):
         raise GraphError("contrib.layers.embed_sequence: needs vocab_size and embed_dim for a new table. Give both.")
     shape = None if vocab_size is None or embed_dim is None else [vocab_size, embed_dim]
-    with _scope(scope, "EmbedSequence", reuse, None):
+    with layer_scope(scope, "EmbedSequence", reuse, None):
         table = tf.compat.v1.get_variable(
             "embeddings", shape, initializer=initializer, regularizer=regularizer, trainable=trainable
         )
         return tf.nn.embedding_lookup(table, ids)
-
-
-@contextlib.contextmanager
-def _scope(scope: Any, default: str, reuse: Any, collections: Any) -> Iterator[Any]:
-    """The layer's variable scope, in which variables have the names of ``tf.contrib``."""
-
-    def renamed(getter: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        head, _, last = name.rpartition("/")
-        last = _RENAMED.get(last, last)
-        made = getter(f"{head}/{last}" if head else last, *args, **kwargs)
-        names = collections.get(last) if isinstance(collections, Mapping) else collections
-        for each in names or ():
-            if made not in tf.compat.v1.get_collection_ref(each):
-                tf.compat.v1.add_to_collection(each, made)
-        return made
-
-    with (
-        current_model().enter(),
-        tf.compat.v1.variable_scope(scope, default, reuse=reuse, custom_getter=renamed) as entered,
-    ):
-        yield entered
-
-
-def _finished(outputs: Any, normalizer: Any, params: Any, activation: Any, collections: Any) -> Any:
-    if normalizer is not None:
-        outputs = normalizer(outputs, **(params or {}))
-    if activation is not None:
-        outputs = activation(outputs)
-    for each in [collections] if isinstance(collections, str) else collections or ():
-        tf.compat.v1.add_to_collection(each, outputs)
-    return outputs
 
 
 def _regularizer(scale: float, name: str, norm: Callable[[Any], Any]) -> Regularizer:

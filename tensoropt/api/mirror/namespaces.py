@@ -118,10 +118,14 @@ OWN: dict[str, tuple[str, str]] = {
     **{
         f"contrib.layers.{name}": ("tensoropt.api.mirror.contrib", name)
         for name in (
-            "avg_pool2d", "batch_norm", "bias_add", "conv2d", "convolution2d", "dropout", "embed_sequence", "flatten",
+            "avg_pool2d", "bias_add", "conv2d", "convolution2d", "dropout", "embed_sequence", "flatten",
             "fully_connected", "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "linear", "max_pool2d",
             "relu", "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
         )
+    },
+    **{
+        f"contrib.layers.{name}": ("tensoropt.api.mirror.contrib_normalization", name)
+        for name in ("batch_norm", "instance_norm", "layer_norm")
     },
     **{
         f"contrib.legacy_seq2seq.{name}": (_SEQUENCES, name) for name in ("rnn_decoder", "sequence_loss_by_example")

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,7 @@ class Executor:
     @property
     def variables(self) -> Mapping[str, Any]:
         """This device's pieces of the variables (``tf.Variable``), by name."""
-        return dict(self._local.variables)
+        return MappingProxyType(self._local.variables)
 
     @property
     def session(self) -> Any:

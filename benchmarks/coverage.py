@@ -5,9 +5,10 @@
 
 Each model is imported and planned for 16 devices of a preset, without any, and trained for some steps by Keras alone
 and on ranks of this machine, by the plans of several options: where a model is small, that of least time splits next
-to nothing, that of least memory most operators. It is *equal* if, by each of them, what it says of each step (losses,
-metrics) differs by no more than five times what Keras alone differs by when its inputs are scaled by 1 ± 1e-7 (where
-these are integers, its weights), as small networks with batch normalization amplify rounding a thousandfold. With
+to nothing, that of least memory most operators. It is *equal* if, by each of them and in each step, what it says
+(losses, metrics) differs by no more than five times what Keras alone differs by up to that step when its inputs are
+scaled by 1 ± 1e-7 (where these are integers, its weights), as networks with batch normalization amplify rounding a
+thousandfold in a step. So the table has both of the first step and of the last. With
 ``--last`` the last batch has fewer rows, as at the end of an epoch. Seconds are of processors, which other work on the
 machine disturbs least. Models of keras-hub need that package.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import subprocess
 import sys
@@ -113,27 +115,31 @@ def _run(arguments: list[str], ranks: int | None, seconds: int) -> dict[str, Any
     return dict(json.loads(lines[-1].removeprefix(MARK)))
 
 
-def difference(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]]) -> float:
-    """The largest relative difference of what two trainings say of each step.
+def difference(mine: Mapping[str, float], theirs: Mapping[str, float]) -> float:
+    """The largest relative difference of what two trainings say of a step.
 
     Raises:
         ValueError: they do not say the same things.
     """
+    if mine.keys() != theirs.keys():
+        raise ValueError(f"one says {sorted(mine)}, the other {sorted(theirs)}")
     worst = 0.0
-    for mine, theirs in zip(one, other, strict=True):
-        if mine.keys() != theirs.keys():
-            raise ValueError(f"one says {sorted(mine)}, the other {sorted(theirs)}")
-        for name, value in mine.items():
-            apart = abs(value - theirs[name]) / max(abs(value), 1e-3)
-            worst = max(worst, apart if apart == apart else float("inf"))
+    for name, value in mine.items():
+        apart = abs(value - theirs[name]) / max(abs(value), 1e-3)
+        worst = max(worst, apart if apart == apart else float("inf"))
     return worst
 
 
 def judged(alone: Sequence[Sequence[Mapping[str, float]]], ranks: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Whether ranks say what Keras alone says, which was also trained with inputs scaled a little."""
-    spread = max(difference(alone[0], scaled) for scaled in alone[1:])
-    apart = difference(alone[0], ranks)
-    return {"difference": apart, "spread": spread, "equal": apart <= max(_TIMES * spread, _ROUNDING)}
+    """Whether ranks say in each step what Keras alone says, which was also trained with inputs scaled a little.
+
+    A spread is the largest up to its step.
+    """
+    apart = [difference(*each) for each in zip(alone[0], ranks, strict=True)]
+    scaled = [max(difference(steps[0], other) for other in steps[1:]) for steps in zip(*alone, strict=True)]
+    spread = list(itertools.accumulate(scaled, max))
+    equal = all(one <= max(_TIMES * other, _ROUNDING) for one, other in zip(apart, spread, strict=True))
+    return {"differences": apart, "spreads": spread, "equal": equal}
 
 
 def row(model: str, found: Mapping[str, Any]) -> list[str]:
@@ -152,11 +158,16 @@ def row(model: str, found: Mapping[str, Any]) -> list[str]:
         f"{about['memory_bytes'] / 2**20:.1f}" if "memory_bytes" in about else "",
         f"{max(by['split'] for by in trained):.0%}" if trained else "",
         ("yes" if all(by["equal"] for by in trained) else "NO") if trained else "",
-        f"{max(by['difference'] for by in trained):.1e}" if trained else "",
-        f"{trained[0]['spread']:.1e}" if trained else "",
+        _ends([by["differences"] for by in trained]) if trained else "",
+        _ends([trained[0]["spreads"]]) if trained else "",
         "" if ranks is None else f"{ranks / 2**20:.0f}",
         "; ".join(f"{task}: {text.splitlines()[-1][:80]}" for task, text in found.get("errors", {}).items()),
     ]
+
+
+def _ends(trainings: Sequence[Sequence[float]]) -> str:
+    """The worst of the first step and of the last."""
+    return ", ".join(f"{max(steps[place] for steps in trainings):.1e}" for place in (0, -1))
 
 
 def _show(found: Mapping[str, Mapping[str, Any]], flags: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ if THOROUGH:
 
 def _run(ranks: int, folder: Path, cases: Iterable[str], once: str) -> Failures:
     environment = {"TENSOROPT_COSTS": "analytic"}  # what is compared is numbers
-    job = run_mpi(_SCRIPT, ranks, folder, *cases, timeout=900, env=environment, once=once)
+    job = run_mpi(_SCRIPT, ranks, folder, *cases, timeout=1500, env=environment, once=once)
     line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
     found: Failures = json.loads(line.removeprefix("RESULT "))
     return found

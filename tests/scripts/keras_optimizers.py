@@ -65,6 +65,29 @@ def so_it_has_with_rows_of_an_embedding() -> None:
     _check(embedded=True)
 
 
+@case
+def tables_of_adafactor_are_the_same_operators_on_all_ranks() -> None:
+    """Their rows are of a number that only a run knows, and TensorFlow's graphs differ in the order of what waits."""
+
+    def losses(parallel: bool) -> Any:
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        random = np.random.default_rng(3)
+        pairs, y = random.integers(0, 20, (_ROWS, 2)), random.normal(size=_ROWS).astype(np.float32)
+        x = keras.Input((2,), dtype="int32")
+        user, item = (layers.Embedding(20, 8, embeddings_regularizer="l2")(x[:, place]) for place in range(2))
+        biases = [layers.Embedding(20, 1)(x[:, place]) for place in range(2)]
+        model = keras.Model(x, layers.Add()([layers.Dot(1)([user, item]), *biases]))
+        model.compile(_kinds.Adafactor(0.01), "mse")
+        if parallel:
+            parallelize(model, "mini_memory")
+        return model.fit(pairs, y, batch_size=_BATCH, epochs=2, verbose=0, validation_data=(pairs, y)).history
+
+    expected, found = losses(False), losses(True)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-5, err_msg=name)
+
+
 def _check(embedded: bool) -> None:
     for name, make in _OPTIMIZERS.items():
         expected, found = _trained(make, False, embedded), _trained(make, True, embedded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -72,14 +72,20 @@ def _calls(op: Any) -> bool:
     return any(value.HasField("func") or value.list.func for value in op.node_def.attr.values())
 
 
-def groups_of(roots: Iterable[Any], known: Collection[str]) -> list[Group]:
+def groups_of(roots: Iterable[Any], known: Collection[str], position: Mapping[str, float]) -> list[Group]:
     """The groups among the operations that ``roots`` need and that are not known yet.
+
+    Args:
+        roots: operations.
+        known: names of those that are known.
+        position: of each operation of the graph, by its name. TensorFlow gives what an operation waits for, and what
+            reads it, in an order that differs between processes.
 
     Raises:
         GraphError: if one holds what must not be done by every device, or a root has no shape.
     """
     roots = list(roots)
-    needed = _needed(roots, known)
+    needed = _needed(roots, known, position)
     opaque = [op for op in needed if is_opaque(op)]
     if not opaque:
         return []
@@ -100,11 +106,11 @@ def groups_of(roots: Iterable[Any], known: Collection[str]) -> list[Group]:
     return [_group(sorted(members, key=place.__getitem__), wanted, place) for members in found]
 
 
-def _needed(roots: Iterable[Any], known: Collection[str]) -> list[Any]:
-    """What roots need, in an order in which it can run."""
+def _needed(roots: Iterable[Any], known: Collection[str], position: Mapping[str, float]) -> list[Any]:
+    """What roots need, in an order in which it can run, the same one in every process."""
     done: dict[Any, None] = {}
     opened: set[Any] = set()
-    pending = [op for op in roots if op.name not in known]
+    pending = sorted((op for op in roots if op.name not in known), key=lambda op: position[op.name])
     while pending:
         op = pending[-1]
         if op in done:
@@ -113,7 +119,7 @@ def _needed(roots: Iterable[Any], known: Collection[str]) -> list[Any]:
         before = [x for x in (*(t.op for t in op.inputs), *op.control_inputs) if x not in done and x.name not in known]
         if before and op not in opened:
             opened.add(op)
-            pending += before
+            pending += sorted(before, key=lambda op: position[op.name])
         else:
             done[op] = None
             pending.pop()
@@ -193,7 +199,7 @@ def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, i
                 names.append(t.name)
         del node.input[:]
         node.input.extend(names)
-        node.input.extend(f"^{x.name}" for x in op.control_inputs if x in inside)
+        node.input.extend(sorted(f"^{x.name}" for x in op.control_inputs if x in inside))
         if takes_handle(op):
             _take_value(op, node, body)
     for number, t in enumerate(inputs.values()):

@@ -88,7 +88,7 @@ class Reader:
         seen: set[str] = set()
         pending = list(roots)
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
-        groups = groups_of(tf_roots, known)
+        groups = groups_of(tf_roots, known, self._place)
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
             self._swallowed |= {op.name: group.name for op in group.operations if op not in read}
@@ -188,7 +188,7 @@ class Reader:
     def _waited_for(self, operations: Iterable[Any]) -> tuple[str, ...]:
         """The operators that it matters to wait for."""
         names = (op.name for op in operations if is_significant(op, self._significant))
-        return tuple(dict.fromkeys(self._swallowed.get(name, name) for name in names))
+        return tuple(sorted({self._swallowed.get(name, name) for name in names}))
 
     def _merging(self, rows: MergedRows) -> tuple[list[Operator], list[str]]:
         ops = [self._graph.get_operation_by_name(name) for name in (rows.merged_values, rows.merged_indices)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,6 +238,32 @@ def files_are_written_by_one_rank_and_read_by_keras_alone() -> None:
         if path.exists():
             for one, other in zip(keras.models.load_model(path).get_weights(), model.get_weights(), strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+@case
+def files_are_whole_where_other_ranks_read_them() -> None:
+    """Small weights, none of them in pieces, in files that take long to write."""
+
+    class Slow(layers.Dense):
+        def save_own_variables(self, store: Any) -> None:
+            time.sleep(1.0)
+            super().save_own_variables(store)
+
+    keras.utils.set_random_seed(0)
+    _, x, y = mlp()
+    model = keras.Sequential([keras.Input((8,)), Slow(4)])
+    model.compile("adam", _CLASSES)
+    parallelize(model, "data_parallel")
+    folder = Path(sys.argv[1]) / "read_by_all"
+    folder.mkdir(exist_ok=True)
+    keep = keras.callbacks.ModelCheckpoint(str(folder / "kept.keras"), monitor="loss", save_best_only=True)
+    model.fit(x, y, batch_size=16, verbose=0, callbacks=[keep])
+    kept = keras.models.load_model(folder / "kept.keras", {"Slow": Slow})
+    model.save(folder / "saved.keras")
+    saved = keras.models.load_model(folder / "saved.keras", {"Slow": Slow})
+    for read in (kept, saved):
+        for one, other in zip(read.get_weights(), model.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @case

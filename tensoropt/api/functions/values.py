@@ -74,12 +74,6 @@ class Values:
         self._number = next(_numbers)
         _numbered[self._number] = self
 
-    def in_pieces(self) -> list[str]:
-        """The variables that no rank has whole."""
-        with self._entered() as job:
-            executor = job.executor
-            return [] if executor is None else [n for n in sorted(self._freed) if not _is_whole(executor, n)]
-
     def take(self, names: Collection[str]) -> None:
         """Makes this the holder of variables; collective, if others have newer values of them."""
         for name in names:

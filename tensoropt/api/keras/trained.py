@@ -77,17 +77,17 @@ class Parallel:
             program.sync(large=False)
 
     def write(self, what: str, act: Callable[[], Any]) -> None:
-        """Has rank 0 act, such as write a file, with the values of variables that are in pieces; collective."""
+        """Has rank 0 act, such as write a file, with the values of variables that are in pieces; collective.
+
+        Others go on when it is done: they may read the file.
+        """
         if self._writes:  # a callback that saves the model
             act()
             return
         self.sync()
         self._writes = True
         try:
-            if any(program.values.in_pieces() for program in self._programs.values()):
-                alone(self._job, f"{what} of the model '{self._model.name}'", act)
-            elif self.rank == 0:
-                act()
+            alone(self._job, f"{what} of the model '{self._model.name}'", act)
         finally:
             self._writes = False
 

@@ -44,9 +44,13 @@ def _same(optimizer: Callable[[], Any]) -> None:
             np.testing.assert_allclose(found[key], value, rtol=5e-5, atol=5e-5, err_msg=f"{name} by {option}: {key}")
 
 
+def _adam() -> Any:
+    return keras.optimizers.Adam(0.01)
+
+
 @case
 def adam_has_the_history_of_keras_alone() -> None:
-    _same(lambda: keras.optimizers.Adam(0.01))
+    _same(_adam)
 
 
 @case
@@ -59,9 +63,8 @@ def mixed_bfloat16_differs_no_more_than_keras_itself_by_one_rounding() -> None:
     """Sums of pieces are rounded one by one: so much as if weights were other ones by a rounding."""
     with _policy("mixed_bfloat16"):
         for name, (make, option) in _MODELS.items():
-            adam = lambda: keras.optimizers.Adam(0.01)  # noqa: E731
-            expected, found = trained(_with(make, adam), None), trained(_with(make, adam), option)
-            moved = [trained(_with(make, adam, 1 + sign * _BFLOAT16_ROUNDING), None) for sign in (1, -1)]
+            expected, found = trained(_with(make, _adam), None), trained(_with(make, _adam), option)
+            moved = [trained(_with(make, _adam, 1 + sign * _BFLOAT16_ROUNDING), None) for sign in (1, -1)]
             for key in ("loss", "val_loss", "evaluated"):
                 spread = max(float(np.abs(other[key] - expected[key]).max()) for other in moved)
                 apart = float(np.abs(found[key] - expected[key]).max())

@@ -108,9 +108,13 @@ def groups_of(roots: Iterable[Any], known: Collection[str], position: Mapping[st
 
 def _needed(roots: Iterable[Any], known: Collection[str], position: Mapping[str, float]) -> list[Any]:
     """What roots need, in an order in which it can run, the same one in every process."""
+
+    def place(op: Any) -> float:
+        return position[op.name]
+
     done: dict[Any, None] = {}
     opened: set[Any] = set()
-    pending = sorted((op for op in roots if op.name not in known), key=lambda op: position[op.name])
+    pending = sorted((op for op in roots if op.name not in known), key=place)
     while pending:
         op = pending[-1]
         if op in done:
@@ -119,7 +123,7 @@ def _needed(roots: Iterable[Any], known: Collection[str], position: Mapping[str,
         before = [x for x in (*(t.op for t in op.inputs), *op.control_inputs) if x not in done and x.name not in known]
         if before and op not in opened:
             opened.add(op)
-            pending += sorted(before, key=lambda op: position[op.name])
+            pending += sorted(before, key=place)
         else:
             done[op] = None
             pending.pop()

@@ -138,7 +138,7 @@ class Reader:
 
     def in_order(self, operators: list[Operator]) -> list[Operator]:
         """Operators in the order in which they were built; a read that was added comes before what it was added for."""
-        for op in operators:
+        for op in sorted(operators, key=lambda op: not op.results):  # a group before the reads that are for it
             made_of = op.results[-1].split(":")[0] if op.results else op.name.rpartition(_READ_FOR)[0]
             self._place.setdefault(op.name, self._place.get(made_of, 0.0) - 0.5)
         ordered = sorted(operators, key=lambda op: self._place[op.name])

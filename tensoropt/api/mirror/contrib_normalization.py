@@ -178,7 +178,7 @@ def instance_norm(
         axes = [axis for axis in range(1, rank) if axis != channels]
         shape = inputs.shape[channels : channels + 1]
         spread = None if channels == rank - 1 else [1, shape[0], *[1] * (rank - 2)]
-        made = _normalized(inputs, axes, shape, spread, center, scale, epsilon, trainable, param_initializers or {})
+        made = _normalized(inputs, axes, shape, spread, center, scale, epsilon, trainable, param_initializers)
         return finished(made, None, None, activation_fn, outputs_collections)
 
 

@@ -27,15 +27,19 @@ def writes_open_rows(op: Any) -> bool:
     if op.type not in _ON_VALUES:
         return False
     _, indices, rows = op.inputs
+    return _is_open(indices, rows)
+
+
+def _is_open(indices: Any, rows: Any) -> bool:
     return not indices.shape.is_fully_defined() and rows.shape.rank != 0
 
 
 def _written(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     handle, indices, rows = (rewriter.tensor(scope.value(x), op) for x in op.inputs)
-    if not writes_open_rows(op) or indices.shape.is_fully_defined():
+    if not _is_open(indices, rows):  # by the sizes of what is fed
         return None
     # TensorFlow lets an op whose operands wait for something not wait for it itself.
-    waits = [*rewriter.before(op, scope), *scope.after]
+    waits = list(dict.fromkeys([*rewriter.before(op, scope), *scope.after]))
     before = list(dict.fromkeys([*waits, indices.op, rows.op]))
 
     def write(handle: Any, indices: Any, rows: Any) -> Any:
@@ -47,8 +51,7 @@ def _written(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | Non
         return tf.raw_ops.AssignVariableOp(resource=handle, value=new)
 
     made = rewriter.build(write, handle, indices, rows, of=op, scope=scope, name="write")
-    if waits:
-        made._add_control_inputs(list(dict.fromkeys(waits)))
+    made._add_control_inputs(waits)
     rewriter.effects.append(made)
     return []
 

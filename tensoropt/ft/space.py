@@ -6,12 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 
-import numpy as np
-
 from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
 from tensoropt.problem.contraction import Contraction
-from tensoropt.problem.frontier import Frontier, frontier_of
-from tensoropt.problem.pareto import spread
+from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of
 from tensoropt.problem.problem import Problem
 from tensoropt.problem.resolution import Resolution
 from tensoropt.problem.single_cost import single_cost
@@ -123,18 +120,16 @@ class SpaceTracker:
             )
             for one in (problem, mirrored)
         )
-        rows = np.concatenate([by_time.assignments, by_memory.assignments])
-        picks = np.concatenate([by_time.alternatives, by_memory.alternatives])
-        steps = (*by_time.eliminations, *by_memory.eliminations)
-        seconds = by_time.seconds + by_memory.seconds
-        both = frontier_of(problem, rows, picks, exact=False, eliminations=steps, seconds=seconds)
-        kept = spread(both.time_s, both.memory_bytes, _APART)
-        return dataclasses.replace(
-            both,
-            time_s=both.time_s[kept],
-            memory_bytes=both.memory_bytes[kept],
-            assignments=both.assignments[kept],
-            alternatives=both.alternatives[kept],
+        return frontier_among(
+            problem.names,
+            [
+                Candidates(by_time.time_s, by_time.memory_bytes, by_time.rows),
+                Candidates(by_memory.memory_bytes, by_memory.time_s, by_memory.rows),
+            ],
+            apart=_APART,
+            exact=False,
+            eliminations=(*by_time.eliminations, *by_memory.eliminations),
+            seconds=by_time.seconds + by_memory.seconds,
         )
 
     @cached_property

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.problem.frontier import Candidates, Frontier, frontier_among
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 
 __all__ = ["Contraction"]
@@ -92,12 +93,12 @@ class Contraction:
             exact: what is claimed of the result; by default what ``frontier`` claims, if nothing `restricts`.
         """
         found = [frontier, *more]
-        rows = [self._assignments(one.assignments) for one in found] + [one.assignments for one in beside]
-        picks = [self._alternatives(one.alternatives) for one in found] + [one.alternatives for one in beside]
-        return frontier_of(
-            self.whole,
-            np.concatenate(rows),
-            np.concatenate(picks),
+        return frontier_among(
+            self.whole.names,
+            [
+                *(Candidates(*self.problem.costs(*one.rows()), partial(self._rows, one)) for one in found),
+                *(Candidates(one.time_s, one.memory_bytes, partial(_compact_rows, one)) for one in beside),
+            ],
             exact=(frontier.exact if exact is None else exact) and not self.restricts,
             eliminations=frontier.eliminations,
             seconds=sum(one.seconds for one in (*found, *beside)),
@@ -111,15 +112,16 @@ class Contraction:
         # A group is numbered by the node that decides; the others of it are tables that could not be added.
         return tuple(int(chosen[problem.names[group]]) for group in groups)
 
-    def _assignments(self, assignments: IntArray) -> IntArray:
-        chosen = assignments[:, self._place]
+    def _rows(self, frontier: Frontier, points: IntArray) -> tuple[IntArray, IntArray]:
+        """Points of a frontier of `problem` as strategies of the whole."""
+        assignments, alternatives = _compact_rows(frontier, points)
+        chosen = assignments.T[self._place]
         for node, by in enumerate(self._index):
             if by is not None:
-                chosen[:, node] = by[chosen[:, node]]
-        return chosen
-
-    def _alternatives(self, alternatives: IntArray) -> IntArray:
-        return np.where(self._term < 0, 0, alternatives[:, self._term])
+                chosen[node] = by[chosen[node]]
+        picks = alternatives.T[self._term]
+        picks[self._term < 0] = 0
+        return chosen.T, picks.T
 
     def _contracted(self, deciding: list[int]) -> Problem:
         whole, places = self.whole, self._place.tolist()
@@ -230,3 +232,11 @@ def _arranged(table: FloatArray, by: list[IntArray | None], one: bool) -> FloatA
         if index is not None:
             table = table.take(index, axis=axis)
     return table
+
+
+def _compact_rows(frontier: Frontier, points: IntArray) -> tuple[IntArray, IntArray]:
+    """Rows of some points, in two bytes a number if they fit: of a large model they are a hundred thousand each."""
+    assignments, alternatives = frontier.rows(points)
+    largest = max(assignments.max(initial=0), alternatives.max(initial=0))
+    kind = np.int16 if largest <= np.iinfo(np.int16).max else np.int64
+    return assignments.astype(kind, copy=False), alternatives.astype(kind, copy=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tensoropt.errors import InfeasibleError, ProblemError, TensorOptError
-from tensoropt.problem.pareto import reduce_segments
+from tensoropt.problem.pareto import reduce_segments, spread
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.problem.provenance import Provenance
 from tensoropt.storage.document import Fields, parse_json, refused, shortened
 from tensoropt.viz.frontier import draw_frontiers
 
-__all__ = ["Elimination", "Frontier", "FrontierPoint", "frontier_of"]
+__all__ = ["Candidates", "Elimination", "Frontier", "FrontierPoint", "frontier_among", "frontier_of"]
 
 _SCHEMA = 1
 
@@ -138,6 +138,10 @@ class Frontier:
             f"Frontier({len(self)} points{'' if self.exact else ', not exact'}: {first.time_s:.6g} s in "
             f"{first.memory_bytes:.6g} bytes ... {last.time_s:.6g} s in {last.memory_bytes:.6g} bytes)"
         )
+
+    def rows(self, points: IntArray | slice = slice(None)) -> tuple[IntArray, IntArray]:
+        """Assignments and alternatives of some points, or of all."""
+        return self.assignments.T[:, points].T, self.alternatives.T[:, points].T
 
     def point(self, index: int) -> FrontierPoint:
         """The point at ``index`` (0 has the least memory, the last the least time)."""
@@ -339,16 +343,77 @@ def frontier_of(
         if alternatives is None
         else np.atleast_2d(np.asarray(alternatives))
     )
-    time, memory = problem.costs(rows, picks)
+    given = Candidates(*problem.costs(rows, picks), lambda points: (rows[points], picks[points]))
+    return frontier_among(
+        problem.names, [given], exact=exact, eliminations=eliminations, seconds=seconds, searched=searched
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Strategies with their costs. Most are beaten, and those of a large model are large: rows are made of the others.
+
+    Attributes:
+        time_s: ``(points,)``, as ``Problem.costs`` gives them.
+        memory_bytes: the same.
+        rows: gives the assignments and the alternatives of such of them as it is told.
+    """
+
+    time_s: FloatArray
+    memory_bytes: FloatArray
+    rows: Callable[[IntArray], tuple[IntArray, IntArray]]
+
+
+def frontier_among(
+    names: tuple[str, ...],
+    candidates: Sequence[Candidates],
+    *,
+    apart: float = 0.0,
+    exact: bool,
+    eliminations: Sequence[Elimination],
+    seconds: float,
+    searched: str | None = None,
+) -> Frontier:
+    """The frontier of strategies whose costs are known; of equal ones the first stays.
+
+    Args:
+        names: the problem's nodes.
+        candidates: what there is, of which impossible ones drop out.
+        apart: how near points may be to others that stand for them, see `spread`.
+        exact: what the search claims.
+        eliminations: what the search did.
+        seconds: how long it took.
+        searched: over what, if not over all strategies of the problem.
+
+    Raises:
+        ProblemError: no strategy is possible.
+    """
+    time = np.concatenate([each.time_s for each in candidates])
+    memory = np.concatenate([each.memory_bytes for each in candidates])
     kept, _ = reduce_segments(np.array([0, len(time)]), time, memory)
+    if apart and len(kept):
+        kept = kept[spread(time[kept], memory[kept], apart)]
+    starts = np.cumsum([0, *(len(each.time_s) for each in candidates)])
+    owner = np.searchsorted(starts, kept, side="right") - 1
+    places = [np.flatnonzero(owner == number) for number in range(len(candidates))]
+    parts = [each.rows(kept[own] - start) for each, own, start in zip(candidates, places, starts[:-1], strict=True)]
+    assignments, alternatives = (_together(rows, places) for rows in zip(*parts, strict=True))
     return Frontier(
-        names=problem.names,
+        names=names,
         time_s=time[kept],
         memory_bytes=memory[kept],
-        assignments=rows[kept].astype(np.int64, copy=False),
-        alternatives=picks[kept].astype(np.int64, copy=False),
+        assignments=assignments,
+        alternatives=alternatives,
         exact=exact,
         eliminations=tuple(eliminations),
         seconds=seconds,
         searched=searched,
     )
+
+
+def _together(parts: Sequence[IntArray], places: Sequence[IntArray]) -> IntArray:
+    """Rows of all, each at its place; a column lies in one piece, as costs are looked up by the column."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = np.concatenate([part.T for part in parts], axis=1)
+    return columns.take(np.argsort(np.concatenate(places)), axis=1).T

@@ -344,11 +344,11 @@ class Problem:
             if key not in counted:
                 first.append(i)
             counted[key] = counted.get(key, 0) + 1
-        entries = np.empty((2, len(first), len(chosen)))
-        for place, i in enumerate(first):
-            entries[:, place] = self._entries(i, chosen, picks[:, i])
-        sums = np.tensordot(np.array(list(counted.values()), np.float64), entries, (0, 1))
-        sums += np.array([[self.constant_time_s], [self.constant_memory_bytes]])
+        sums = np.empty((2, len(chosen)))
+        sums[0], sums[1] = self.constant_time_s, self.constant_memory_bytes
+        for term, count in zip(first, counted.values(), strict=True):
+            for total, entries in zip(sums, self._entries(term, chosen, picks[:, term]), strict=True):
+                total += entries * count
         sums[:, np.isinf(sums).any(axis=0)] = np.inf
         return sums[0], sums[1]
 

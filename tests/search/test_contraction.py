@@ -62,6 +62,8 @@ def test_the_frontier_is_that_of_all_strategies_in_which_followers_follow(shape:
             inside = search(contraction.problem)
             found = contraction.expand(inside)
             assert sorted(zip(found.time_s.tolist(), found.memory_bytes.tolist(), strict=True)) == best
+            for expected, costs in zip((found.time_s, found.memory_bytes), problem.costs(*found.rows()), strict=True):
+                np.testing.assert_array_equal(costs, expected)
             deciding = {contraction.deciding(row) for row in found.assignments.tolist()}
             assert deciding == set(map(tuple, inside.assignments.tolist()))
         solved += 1
@@ -93,4 +95,5 @@ def test_frontiers_are_merged_where_several_are_expanded() -> None:
     merged = contraction.expand(coarse, whole, exact=False)
     assert merged.memory_bytes.tolist() == [2.0, 8.0]
     assert merged.time_s.tolist() == [6.0, 2.0]
+    assert merged.assignments.tolist() == [[1, 1], [0, 0]]
     assert not merged.exact

@@ -63,7 +63,10 @@ def parallelize(
             "with shard=False its share."
         )
     if getattr(model, _BUILT_IN, None) is not None:
-        raise SessionError(f"parallelize: the model '{model.name}' is parallel already. Call it once for each model.")
+        raise SessionError(
+            f"parallelize: the model '{model.name}' is parallel already. Call it once for each model: it stays so "
+            "when it is compiled again, and is planned again then."
+        )
     pins = layout_pins(layout_map, mesh, option)
     parallel = Parallel(model, option, find_strategy_arguments, pins, shard)
     if parallel.size == 1:

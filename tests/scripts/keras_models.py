@@ -108,6 +108,14 @@ def recommender() -> Made:
     return model, pairs, random.normal(size=_ROWS).astype(np.float32)
 
 
+def transcriber() -> Made:
+    """CTC's loss, whose loops are functions of TensorFlow 1 that call others."""
+    model = keras.Sequential([keras.Input((8, 4)), layers.Dense(16, activation="relu"), layers.Dense(6)])
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.CTC())
+    random = _random()
+    return model, random.normal(size=(_ROWS, 8, 4)).astype(np.float32), random.integers(1, 6, (_ROWS, 3))
+
+
 def trained(make: Callable[[], Made], option: str | None, scale: float = 1.0, batch: int = 16) -> dict[str, Any]:
     """What Keras's methods give; ``batch`` rows are evaluated and predicted at once."""
     keras.backend.clear_session()
@@ -143,6 +151,11 @@ def _compare(make: Callable[[], Made], *options: str, batch: int = 16) -> None:
 @case
 def mlp_with_dropout_has_the_history_of_keras_alone() -> None:
     _compare(mlp, "mini_time", batch=32)
+
+
+@case
+def ctc_loss_has_the_history_of_keras_alone() -> None:
+    _compare(transcriber, "mini_memory", "data_parallel")
 
 
 @case

@@ -15,7 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
-from tensoropt.api.frontend.rewriting.rewriter import free_name, function_attrs, order
+from tensoropt.api.frontend.rewriting.functions import function_attrs, function_named
+from tensoropt.api.frontend.rewriting.rewriter import free_name, order
 from tensoropt.api.functions.held import handle_of
 from tensoropt.api.functions.tapes import noting_gradients
 from tensoropt.api.functions.unmade import made_later
@@ -280,7 +281,7 @@ class _Copy:
         for attr in function_attrs(op):
             value = attrs[attr]
             for name in [value.func.name] if value.HasField("func") else [each.name for each in value.list.func]:
-                self._graph._add_function_recursive(_defined(self._source, name))
+                self._graph._add_function_recursive(function_named(name, self._source))
         inputs = [self._tensors[x.name] for x in op.inputs]
         name = f"{self._prefix}/{op.name}"
         made = self._graph._create_op_internal(
@@ -323,9 +324,3 @@ class _Copy:
 
     def _named(self, tensor: str) -> str:
         return str(self._tensors[tensor].name)
-
-
-def _defined(graph: Any, name: str) -> Any:
-    while graph._get_function(name) is None:
-        graph = graph.outer_graph
-    return graph._get_function(name)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
 
 from tensoropt.errors import FeedError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
@@ -41,7 +42,7 @@ from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.stages import working
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "session_of"]
 
 _log = logging.getLogger("tensoropt")
 
@@ -123,7 +124,7 @@ class Executor:
             tf.compat.v1.set_random_seed(0)
             for op in graph.variables():
                 self._local.variables[op.name] = self._make_variable(op)
-        self._session = tf.compat.v1.Session(graph=self.tf_graph, config=config)
+        self._session = session_of(self.tf_graph, config)
         self._origin = self
         self._states: dict[str, np.ndarray] = {}  # of generators that are not there yet
         self.unsaved_generators: list[Operator] = []
@@ -221,7 +222,7 @@ class Executor:
         if self._local.chains:
             return False
         states = self.states
-        before, self._session = self.session, tf.compat.v1.Session(graph=self.tf_graph, config=config)
+        before, self._session = self.session, session_of(self.tf_graph, config)
         for name, variable in self._local.variables.items():
             if name in self._initialized:
                 feed, assign = self._assigns[name]
@@ -534,6 +535,20 @@ def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...], fed:
     """What a program is called in messages; another one for every other program."""
     label = f"run [{', '.join(map(str, fetches))}]" + "".join(f", {tensor} fed whole" for tensor in fed)
     return label + "".join(f", {name} fed {'a share' if share else 'whole'}" for name, share in modes)
+
+
+def session_of(graph: Any, config: Any) -> Any:
+    """A ``tf.compat.v1.Session`` that keeps the order of what waits for one another.
+
+    TensorFlow's rewriting leaves out that an op waits for another one where it waits for what reads that, and then may
+    have what reads it do something else: of a constant times a product of two, it takes the constant times the first.
+    So a collective lost the one before it, and ranks met in different ones (TensorFlow 2.21).
+    """
+    own = tf.compat.v1.ConfigProto()
+    if config is not None:
+        own.CopyFrom(config)
+    own.graph_options.rewrite_options.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
+    return tf.compat.v1.Session(graph=graph, config=own)
 
 
 def _has_one_thread(config: Any) -> bool:

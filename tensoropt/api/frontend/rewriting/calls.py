@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
+from tensoropt.api.frontend.rewriting.functions import function_of, is_call
 from tensoropt.api.frontend.rewriting.gradients import gated
 from tensoropt.api.frontend.rewriting.kept import kept
 from tensoropt.api.frontend.rewriting.lists import chosen_list
-from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, function_of
+from tensoropt.api.frontend.rewriting.rewriter import CALL, CannotRewrite, Handler, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import has_rule, traits
@@ -26,7 +27,7 @@ _DIVISIONS = ("FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Div"
 
 def _call(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     """A function that is called: its ops."""
-    function = function_of(op, "f")
+    function = function_of(op, None if is_call(op) else "f")
     begun = len(rewriter.effects)
     arguments = {place: scope.value(x) for place, x in enumerate(op.inputs)}
     found = rewriter.call(function, arguments, scope, op, f"{scope.prefix}{op.name}")
@@ -263,6 +264,7 @@ VARIABLE_HANDLERS: dict[str, Handler] = {
 CALL_HANDLERS: dict[str, Handler] = {
     "Case": _case,
     "If": _if,
+    CALL: _call,
     "PartitionedCall": _call,
     "StatefulPartitionedCall": _call,
     "StatelessCase": _case,

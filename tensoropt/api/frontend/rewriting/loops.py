@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.rewriting.calls import check, choose
+from tensoropt.api.frontend.rewriting.functions import function_of
 from tensoropt.api.frontend.rewriting.gradients import gated
 from tensoropt.api.frontend.rewriting.kept import kept
-from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, function_of, order
+from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, order
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 
 __all__ = ["LOOP_HANDLERS", "MAX_OPERATORS", "MAX_TURNS"]

@@ -12,10 +12,11 @@ from tensorflow.python.framework import meta_graph
 from tensoropt.api.frontend.device_graph import Part, device_graph, given_in, merged_from
 from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.rewriting.calls import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
+from tensoropt.api.frontend.rewriting.functions import function_attrs
 from tensoropt.api.frontend.rewriting.gradients import own_gradient
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
-from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rewriter, function_attrs
+from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rewriter
 from tensoropt.api.frontend.rewriting.rows import ROW_HANDLERS, writes_open_rows
 from tensoropt.api.mirror.model import Model
 

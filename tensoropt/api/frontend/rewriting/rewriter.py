@@ -17,20 +17,20 @@ from tensorflow.python.framework import smart_cond
 
 from tensoropt.api.frontend.device_graph import Given
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect
+from tensoropt.api.frontend.rewriting.functions import defined, function_attrs, is_call
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.api.mirror.model import tensor_key
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import traits
 
 __all__ = [
+    "CALL",
     "OWN_GRADIENT",
     "CannotRewrite",
     "Handler",
     "Rewriter",
     "Scope",
     "free_name",
-    "function_attrs",
-    "function_of",
     "order",
 ]
 
@@ -41,8 +41,8 @@ _GROUP = "NoOp"
 _MANY_TURNS = 1009
 _SEED_STEP = 0x9E3779B1
 
-OWN_GRADIENT = "_gradient"
-"""The key of the handler of ops with a gradient of their own."""
+OWN_GRADIENT, CALL = "_gradient", "_call"
+"""The keys of the handlers of ops with a gradient of their own, and of those whose type is a function's name."""
 
 
 class CannotRewrite(Exception):
@@ -237,7 +237,7 @@ class Rewriter:
                 shape = tf.TensorShape(shapes[op.name]).as_proto()
                 made = self._copy(op, [], op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
                 self._done(op, scope, made.outputs, [made])
-            else:
+            elif op.name not in scope.operations:  # else a gradient of one's own needed it before
                 self.visit(op, scope)
 
     def readers(self, tensor: Any) -> list[Any]:
@@ -314,7 +314,7 @@ class Rewriter:
         """Makes what becomes of one op."""
         begun = len(self.effects)
         own = "_gradient_op_type" in op.node_def.attr
-        handler = self.handlers.get(OWN_GRADIENT if own else op.type)
+        handler = self.handlers.get(OWN_GRADIENT if own else CALL if is_call(op) else op.type)
         values = None if handler is None else handler(self, op, scope)
         if values is None and scope.guard is not None:
             values = self.guarded(self, op, scope)
@@ -341,7 +341,7 @@ class Rewriter:
         own = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
         for attr in function_attrs(op):
             for place in range(len(own[attr].list.func) or 1):
-                self.graph._add_function_recursive(_defined(op, attr, place))
+                self.graph._add_function_recursive(defined(op, attr, place))
         made = self.make(op.type, operands, [x.dtype for x in op.outputs], {**own, **attrs}, name, op)
         for new, old in zip(made.outputs, op.outputs, strict=True):
             # What the script has said of a shape, TensorFlow cannot infer again.
@@ -591,28 +591,3 @@ def _seeds(op: Any, turn: int) -> dict[str, Any]:
         return {}
     seed = (attr["seed2"].i + turn * _SEED_STEP) & 0x7FFFFFFF
     return {"seed2": tf.compat.v1.AttrValue(i=seed or 1)}
-
-
-def function_attrs(op: Any) -> list[str]:
-    """The attributes of an op that name functions."""
-    return [key for key, value in op.node_def.attr.items() if value.HasField("func") or len(value.list.func) > 0]
-
-
-def function_of(op: Any, attr: str, place: int = 0) -> Any:
-    """The graph of a function that an attribute of an op names, or that a list in it does."""
-    defined = _defined(op, attr, place)
-    if hasattr(defined, "graph"):
-        return defined.graph
-    raise GraphError(
-        f"{op.type} '{op.name}': calls '{defined.name}', a function of TensorFlow 1 (function.Defun), of which "
-        "there is no graph to go through. Call the Python function behind it."
-    )
-
-
-def _defined(op: Any, attr: str, place: int) -> Any:
-    value = op.node_def.attr[attr]
-    name = value.func.name if value.HasField("func") else value.list.func[place].name
-    graph = op.graph
-    while graph._get_function(name) is None:  # functions of functions are in the outer graphs
-        graph = graph.outer_graph
-    return graph._get_function(name)

@@ -1,0 +1,56 @@
+"""The functions that ops call: those that their attributes name, and those that their types do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import function_def_to_graph, op_def_registry
+
+from tensoropt.errors import GraphError
+
+__all__ = ["defined", "function_attrs", "function_named", "function_of", "is_call"]
+
+
+def function_attrs(op: Any) -> list[str]:
+    """The attributes of an op that name functions."""
+    return [key for key, value in op.node_def.attr.items() if value.HasField("func") or len(value.list.func) > 0]
+
+
+def is_call(op: Any) -> bool:
+    """Whether an op's type is a function's name, as calls of TensorFlow 1's functions (``function.Defun``) are."""
+    return op_def_registry.get(op.type) is None and function_named(op.type, op.graph) is not None
+
+
+def function_of(op: Any, attr: str | None = None, place: int = 0) -> Any:
+    """The graph of a function that an attribute of an op names, or that a list in it does, or else its type."""
+    found = defined(op, attr, place)
+    if hasattr(found, "graph"):
+        return found.graph
+    if getattr(found, "python_grad_func", None) is not None or getattr(found, "grad_func_name", None) is not None:
+        raise GraphError(
+            f"{op.type} '{op.name}': calls '{found.name}', a function of TensorFlow 1 (function.Defun) with a gradient "
+            "of its own (grad_func, python_grad_func), which cannot be gone through. Use tensoropt.custom_gradient."
+        )
+    # One of TensorFlow 1 has no graph, but says what is in it; it may call others.
+    with tf.Graph().as_default() as library:
+        found.add_to_graph(library)
+        return function_def_to_graph.function_def_to_graph(found.definition, include_library_functions=True)
+
+
+def defined(op: Any, attr: str | None = None, place: int = 0) -> Any:
+    """The same function, as TensorFlow has it."""
+    if attr is None:
+        return function_named(op.type, op.graph)
+    value = op.node_def.attr[attr]
+    return function_named(value.func.name if value.HasField("func") else value.list.func[place].name, op.graph)
+
+
+def function_named(name: str, graph: Any) -> Any:
+    """What ops of a graph call by a name; None where they call nothing by it."""
+    while graph is not None:
+        found = graph._get_function(name)
+        if found is not None:
+            return found
+        graph = getattr(graph, "outer_graph", None)  # functions of functions are in the outer graphs
+    return None

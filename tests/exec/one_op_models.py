@@ -286,7 +286,6 @@ OPS: dict[str, Callable[[Maker], Any]] = {
 }
 #: What is refused, by what the error says.
 REFUSED = {
-    "nn.ctc_loss_v2": "a function of TensorFlow 1",
     "nn.embedding_lookup of partitions": "has as many rows as only a run knows.*in one table instead",
 }
 _TRAINED = [name for name in OPS if name not in REFUSED]

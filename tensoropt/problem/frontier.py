@@ -343,7 +343,11 @@ def frontier_of(
         if alternatives is None
         else np.atleast_2d(np.asarray(alternatives))
     )
-    given = Candidates(*problem.costs(rows, picks), lambda points: (rows[points], picks[points]))
+
+    def kept(points: IntArray) -> tuple[IntArray, IntArray]:
+        return rows[points].astype(np.int64, copy=False), picks[points].astype(np.int64, copy=False)
+
+    given = Candidates(*problem.costs(rows, picks), kept)
     return frontier_among(
         problem.names, [given], exact=exact, eliminations=eliminations, seconds=seconds, searched=searched
     )
@@ -412,7 +416,7 @@ def frontier_among(
 
 
 def _together(parts: Sequence[IntArray], places: Sequence[IntArray]) -> IntArray:
-    """Rows of all, each at its place; a column lies in one piece, as costs are looked up by the column."""
+    """Rows of all, each at its place; of several, a column lies in one piece, as costs are looked up by the column."""
     if len(parts) == 1:
         return parts[0]
     columns = np.concatenate([part.T for part in parts], axis=1)

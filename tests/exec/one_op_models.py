@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tensorflow.python.framework import function
 
 import tensoropt as to
 from tensoropt.api.mirror.model import leave_graph, reset_default_graph
@@ -69,6 +70,22 @@ def _cell(m: Maker, cell: Any, **options: Any) -> Any:
 
 def _candidates(m: Maker, loss: Any, **options: Any) -> Any:
     return loss(m.w(40, 6), m.w(40), m.ids(8, 1, below=40), m.w(8, 6), num_sampled=5, num_classes=40, **options)
+
+
+def _defun(m: Maker, **options: Any) -> Any:
+    """A function of TensorFlow 1 that calls another one."""
+
+    @function.Defun(to.float32, to.float32)
+    def product(x: Any, w: Any) -> Any:
+        return to.nn.relu(to.matmul(x, w))
+
+    @function.Defun(to.float32, to.float32, **options)
+    def called(x: Any, w: Any) -> Any:
+        return product(x, w) * 2.0
+
+    made = called(m.x(8, 4), to.convert_to_tensor(m.w(4, 6)))
+    made.set_shape([8, 6])  # which such a call does not say
+    return made
 
 
 cells = to.nn.rnn_cell
@@ -156,6 +173,10 @@ OPS: dict[str, Callable[[Maker], Any]] = {
     "nn.ctc_loss": lambda m: to.nn.ctc_loss(_labels(4, 2), m.w(6, 4, 5), to.fill([4], 6)),
     "nn.ctc_loss_v2": lambda m: to.nn.ctc_loss_v2(
         m.ids(4, 2, below=5, above=1), m.w(6, 4, 5), to.fill([4], 2), to.fill([4], 6), blank_index=0
+    ),
+    "function.Defun": _defun,
+    "function.Defun with a gradient": lambda m: _defun(
+        m, python_grad_func=lambda op, gradient: [to.zeros_like(x) for x in op.inputs]
     ),
     "nn.dropout": lambda m: to.nn.dropout(m.w(8, 4), 0.7),
     "nn.top_k": lambda m: to.nn.top_k(m.w(8, 6), 2)[0],
@@ -286,6 +307,7 @@ OPS: dict[str, Callable[[Maker], Any]] = {
 }
 #: What is refused, by what the error says.
 REFUSED = {
+    "function.Defun with a gradient": r"function.Defun\) with a gradient of its own.*Use tensoropt.custom_gradient",
     "nn.embedding_lookup of partitions": "has as many rows as only a run knows.*in one table instead",
 }
 _TRAINED = [name for name in OPS if name not in REFUSED]

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER
+from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.pipelines import pipelines_of
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model
@@ -207,10 +208,7 @@ def without_pipelines(model: Model) -> Model:
     kept = {node.name for node in meta.graph_def.node}
     for op in graph.get_operations():
         if op.name in kept:
-            for value in op.node_def.attr.values():
-                for function in (value.func.name, *(one.name for one in value.list.func)):
-                    if function:  # as they are, with the graphs behind them
-                        copy._add_function_recursive(graph._get_function(function))
+            add_functions(op, copy)
     meta.graph_def.library.Clear()
     with copy.as_default():
         meta_graph.import_scoped_meta_graph(meta)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
+from tensoropt.api.frontend.functions import function_attrs
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
@@ -58,7 +59,7 @@ def is_opaque(op: Any) -> bool:
 def _is_open(op: Any) -> bool:
     if any(tensor.dtype == tf.variant for tensor in op.outputs):
         return True
-    if _calls(op):
+    if function_attrs(op):
         return called_functions(op) is None
     scratch = traits(op).scratch_outputs
     return any(
@@ -66,10 +67,6 @@ def _is_open(op: Any) -> bool:
         for place, tensor in enumerate(op.outputs)
         if place not in scratch or tensor.consumers()
     )
-
-
-def _calls(op: Any) -> bool:
-    return any(value.HasField("func") or value.list.func for value in op.node_def.attr.values())
 
 
 def groups_of(roots: Iterable[Any], known: Collection[str], position: Mapping[str, float]) -> list[Group]:
@@ -160,7 +157,7 @@ def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int]) -> 
 def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, int]) -> Group:
     inside = set(operations)
     for op in operations:
-        if (has_effect(op) and not _calls(op) and not draws_by_state(op)) or traits(op).is_variable:
+        if (has_effect(op) and not function_attrs(op) and not draws_by_state(op)) or traits(op).is_variable:
             raise GraphError(
                 f"{op.type} '{op.name}': has an effect, or a random state of its own, and works with tensors whose "
                 f"shapes only a run knows ('{operations[0].name}' makes one), so that every device would do it by "

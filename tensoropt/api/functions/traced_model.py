@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
-from tensoropt.api.frontend.rewriting.functions import function_attrs, function_named
+from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.rewriting.rewriter import free_name, order
 from tensoropt.api.functions.held import handle_of
 from tensoropt.api.functions.tapes import noting_gradients
@@ -278,10 +278,7 @@ class _Copy:
 
     def _make(self, op: Any, controls: Sequence[Any]) -> None:
         attrs = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
-        for attr in function_attrs(op):
-            value = attrs[attr]
-            for name in [value.func.name] if value.HasField("func") else [each.name for each in value.list.func]:
-                self._graph._add_function_recursive(function_named(name, self._source))
+        add_functions(op, self._graph)
         inputs = [self._tensors[x.name] for x in op.inputs]
         name = f"{self._prefix}/{op.name}"
         made = self._graph._create_op_internal(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import rewriter_config_pb2
 
 from tensoropt.errors import FeedError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
@@ -29,6 +27,7 @@ from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local import LocalGraph
 from tensoropt.exec.program.op_errors import failed_operator, operator_error
 from tensoropt.exec.program.replicas import LEVEL_STEPS, level
+from tensoropt.exec.program.session import has_one_thread, session_of
 from tensoropt.exec.program.sums import keep_order
 from tensoropt.exec.schedule.merging import prevent_merging
 from tensoropt.exec.schedule.primitive_cache import uncache_products
@@ -42,7 +41,7 @@ from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.stages import working
 
-__all__ = ["Executor", "session_of"]
+__all__ = ["Executor"]
 
 _log = logging.getLogger("tensoropt")
 
@@ -116,7 +115,7 @@ class Executor:
             engine,
             rules_of(graph),
             self.tf_graph,
-            one_thread=_has_one_thread(config),
+            one_thread=has_one_thread(config),
         )
         self._feeding = Feeding(self._local)
         with self.tf_graph.as_default():
@@ -229,7 +228,7 @@ class Executor:
                 self.session.run(assign, {feed: before.run(variable)})
         self.set_states(states)
         before.close()
-        self._local.one_thread = _has_one_thread(config)
+        self._local.one_thread = has_one_thread(config)
         return True
 
     def layout_of(self, tensor: TensorId) -> Layout:
@@ -535,23 +534,3 @@ def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...], fed:
     """What a program is called in messages; another one for every other program."""
     label = f"run [{', '.join(map(str, fetches))}]" + "".join(f", {tensor} fed whole" for tensor in fed)
     return label + "".join(f", {name} fed {'a share' if share else 'whole'}" for name, share in modes)
-
-
-def session_of(graph: Any, config: Any) -> Any:
-    """A ``tf.compat.v1.Session`` that keeps the order of what waits for one another.
-
-    TensorFlow's rewriting leaves out that an op waits for another one where it waits for what reads that, and then may
-    have what reads it do something else: of a constant times a product of two, it takes the constant times the first.
-    So a collective lost the one before it, and ranks met in different ones (TensorFlow 2.21).
-    """
-    own = tf.compat.v1.ConfigProto()
-    if config is not None:
-        own.CopyFrom(config)
-    own.graph_options.rewrite_options.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
-    return tf.compat.v1.Session(graph=graph, config=own)
-
-
-def _has_one_thread(config: Any) -> bool:
-    """Whether a session of the config runs one op at a time."""
-    given = 0 if config is None else config.inter_op_parallelism_threads
-    return (given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1")

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import called_functions, has_effect, takes_handle
-from tensoropt.api.frontend.rewriting.functions import function_of, is_call
+from tensoropt.api.frontend.functions import function_of
 from tensoropt.api.frontend.rewriting.gradients import gated
 from tensoropt.api.frontend.rewriting.kept import kept
 from tensoropt.api.frontend.rewriting.lists import chosen_list
@@ -27,7 +27,7 @@ _DIVISIONS = ("FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Div"
 
 def _call(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     """A function that is called: its ops."""
-    function = function_of(op, None if is_call(op) else "f")
+    function = function_of(op, "f" if "f" in op.node_def.attr else None)
     begun = len(rewriter.effects)
     arguments = {place: scope.value(x) for place, x in enumerate(op.inputs)}
     found = rewriter.call(function, arguments, scope, op, f"{scope.prefix}{op.name}")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util_v2
 
-from tensoropt.api.frontend.rewriting.functions import function_of
+from tensoropt.api.frontend.functions import function_of
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.frontend.functions import function_of
 from tensoropt.api.frontend.rewriting.calls import check, choose
-from tensoropt.api.frontend.rewriting.functions import function_of
 from tensoropt.api.frontend.rewriting.gradients import gated
 from tensoropt.api.frontend.rewriting.kept import kept
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, order

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.device_graph import Part, device_graph, given_in, merged_from
+from tensoropt.api.frontend.functions import function_attrs, is_call
 from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.rewriting.calls import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
-from tensoropt.api.frontend.rewriting.functions import function_attrs
 from tensoropt.api.frontend.rewriting.gradients import own_gradient
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
@@ -50,7 +50,7 @@ def is_rewritten(op: Any) -> bool:
 
     It calls functions, has a gradient of its own, or writes rows of which only a run knows how many there are.
     """
-    calls = op.type in CALL_HANDLERS or function_attrs(op)
+    calls = op.type in CALL_HANDLERS or function_attrs(op) or is_call(op)
     return bool("_gradient_op_type" in op.node_def.attr or calls or writes_open_rows(op))
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.framework import smart_cond
 
 from tensoropt.api.frontend.device_graph import Given
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect
-from tensoropt.api.frontend.rewriting.functions import defined, function_attrs, is_call
+from tensoropt.api.frontend.functions import add_functions, function_attrs, is_call
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.api.mirror.model import tensor_key
 from tensoropt.errors import GraphError
@@ -339,9 +339,7 @@ class Rewriter:
 
     def _copy(self, op: Any, operands: Sequence[Any], name: str, attrs: Mapping[str, Any]) -> Any:
         own = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
-        for attr in function_attrs(op):
-            for place in range(len(own[attr].list.func) or 1):
-                self.graph._add_function_recursive(defined(op, attr, place))
+        add_functions(op, self.graph)
         made = self.make(op.type, operands, [x.dtype for x in op.outputs], {**own, **attrs}, name, op)
         for new, old in zip(made.outputs, op.outputs, strict=True):
             # What the script has said of a shape, TensorFlow cannot infer again.

@@ -9,7 +9,7 @@ from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from tensoropt.errors import GraphError
 
-__all__ = ["defined", "function_attrs", "function_named", "function_of", "is_call"]
+__all__ = ["add_functions", "function_attrs", "function_of", "is_call"]
 
 
 def function_attrs(op: Any) -> list[str]:
@@ -19,12 +19,12 @@ def function_attrs(op: Any) -> list[str]:
 
 def is_call(op: Any) -> bool:
     """Whether an op's type is a function's name, as calls of TensorFlow 1's functions (``function.Defun``) are."""
-    return op_def_registry.get(op.type) is None and function_named(op.type, op.graph) is not None
+    return op_def_registry.get(op.type) is None and _named(op.type, op.graph) is not None
 
 
 def function_of(op: Any, attr: str | None = None, place: int = 0) -> Any:
     """The graph of a function that an attribute of an op names, or that a list in it does, or else its type."""
-    found = defined(op, attr, place)
+    found = _named(op.type if attr is None else _names(op, attr)[place], op.graph)
     if hasattr(found, "graph"):
         return found.graph
     if getattr(found, "python_grad_func", None) is not None or getattr(found, "grad_func_name", None) is not None:
@@ -38,15 +38,19 @@ def function_of(op: Any, attr: str | None = None, place: int = 0) -> Any:
         return function_def_to_graph.function_def_to_graph(found.definition, include_library_functions=True)
 
 
-def defined(op: Any, attr: str | None = None, place: int = 0) -> Any:
-    """The same function, as TensorFlow has it."""
-    if attr is None:
-        return function_named(op.type, op.graph)
+def add_functions(op: Any, graph: Any) -> None:
+    """Has another graph know the functions that an op calls, as they are, with those behind them."""
+    names = [name for attr in function_attrs(op) for name in _names(op, attr)]
+    for name in [*names, op.type] if is_call(op) else names:
+        graph._add_function_recursive(_named(name, op.graph))
+
+
+def _names(op: Any, attr: str) -> list[str]:
     value = op.node_def.attr[attr]
-    return function_named(value.func.name if value.HasField("func") else value.list.func[place].name, op.graph)
+    return [one.name for one in ([value.func] if value.HasField("func") else value.list.func)]
 
 
-def function_named(name: str, graph: Any) -> Any:
+def _named(name: str, graph: Any) -> Any:
     """What ops of a graph call by a name; None where they call nothing by it."""
     while graph is not None:
         found = graph._get_function(name)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensoropt.exec.program.executor import session_of
+from tensoropt.exec.program.session import session_of
 
 pytestmark = pytest.mark.tf
 

@@ -1,0 +1,31 @@
+"""The TensorFlow session of a local graph."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+__all__ = ["has_one_thread", "session_of"]
+
+
+def session_of(graph: Any, config: Any) -> Any:
+    """A ``tf.compat.v1.Session`` that keeps the order of what waits for one another.
+
+    TensorFlow's rewriting leaves out that an op waits for another one where it waits for what reads that, and then may
+    have what reads it do something else: of a constant times a product of two, it takes the constant times the first.
+    So a collective lost the one before it, and ranks met in different ones (TensorFlow 2.21).
+    """
+    own = tf.compat.v1.ConfigProto()
+    if config is not None:
+        own.CopyFrom(config)
+    own.graph_options.rewrite_options.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
+    return tf.compat.v1.Session(graph=graph, config=own)
+
+
+def has_one_thread(config: Any) -> bool:
+    """Whether a session of the config runs one op at a time."""
+    given = 0 if config is None else config.inter_op_parallelism_threads
+    return (given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.difference import Expected, difference, tolerance_of
 from tensoropt.api.session.job import current_job
 from tensoropt.cost import AnalyticCost
+from tensoropt.exec.engines.guard import is_told
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
@@ -202,6 +204,24 @@ def share(array: np.ndarray) -> np.ndarray:
     return array[tensoropt.world_rank() * count :][:count]
 
 
+def _meet(name: str, error: Exception | None = None) -> None:
+    """Waits for the other ranks after a case, for a rank where it failed alone is ahead of them from there on.
+
+    Those that are still in it end by the error, and one that has ended by another rank's has met that rank by it.
+
+    Raises:
+        CollectiveError: the case failed on another rank.
+    """
+    told: BaseException | None = error
+    while told is not None:
+        if is_told(told):
+            return
+        told = told.__context__
+    guard = current_job().guard
+    if guard is not None:
+        guard.meet(f"the end of case {name!r}", error)
+
+
 def main(*scripts: str) -> None:
     """Runs all cases of some modules beside this one, in one job; of one that is named ``module:case`` that case.
 
@@ -218,12 +238,15 @@ def main(*scripts: str) -> None:
     for name, run in CASES.items():
         if name not in chosen:
             continue
+        failures[name] = ""
         try:
             run()
-        except Exception:
+            _meet(name)
+        except Exception as error:
             failures[name] = traceback.format_exc()
-        else:
-            failures[name] = ""
+            # At once, too, for what comes after may hang.
+            print(f"rank {tensoropt.world_rank()}, {name}: {failures[name]}", file=sys.stderr, flush=True)
+            _meet(name, error)
     from mpi4py import MPI
 
     ranks = MPI.COMM_WORLD.gather(failures)

@@ -175,7 +175,7 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
 def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     """A variable gets the new value or keeps its own."""
     handle, new = (rewriter.tensor(scope.value(x), op) for x in op.inputs)
-    before = rewriter.before(op, scope)
+    before = rewriter.before_read(op, scope, [new])
 
     def assign(handle: Any, new: Any) -> Any:
         if op.type in _ADDING:
@@ -184,14 +184,14 @@ def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
                 tf.raw_ops.AssignAddVariableOp if op.type == "AssignAddVariableOp" else tf.raw_ops.AssignSubVariableOp
             )
             return kind(resource=handle, value=kept_value)
-        with tf.control_dependencies([*before, *scope.after]):
+        with tf.control_dependencies(before):
             old = tf.raw_ops.ReadVariableOp(resource=handle, dtype=new.dtype)
         return tf.raw_ops.AssignVariableOp(resource=handle, value=tf.where(scope.guard, new, old))
 
     known = len(rewriter.graph.get_operations())
     rewriter.build(assign, handle, new, of=op, scope=scope, name="assign")
     made = [each for each in rewriter.graph.get_operations()[known:] if each.type == op.type]
-    made[-1]._add_control_inputs(list(dict.fromkeys([*before, *scope.after])))
+    made[-1]._add_control_inputs(before)
     rewriter.effects.append(made[-1])
     return []
 
@@ -211,7 +211,7 @@ def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any])
             for handle, a, b in zip(handles, old, new, strict=True)
         ]
 
-    before = [*rewriter.before(op, scope), *scope.after]
+    before = rewriter.before_read(op, scope, operands)
     old = rewriter.build(read, before, of=op, scope=scope, name="before")
     made = rewriter.copy(op, scope, operands)
     made._add_control_inputs([x.op for x in old])

@@ -142,7 +142,7 @@ def _operand(rewriter: Rewriter, op: Any, scope: Scope, value: Value) -> Any:
         return value.tensor
     if isinstance(value, tf.Tensor) and value.dtype == tf.resource:
         dtype, _ = _held(value)
-        waits = [*rewriter.before(op, scope), *scope.after]
+        waits = rewriter.before_read(op, scope, [scope.value(x) for x in op.inputs])
 
         def read(handle: Any) -> Any:
             with tf.control_dependencies(waits):

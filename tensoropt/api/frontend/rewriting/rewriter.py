@@ -474,6 +474,18 @@ class Rewriter:
         """Ops of the new graph after which an op is to run."""
         return [other for control in op.control_inputs for other in self._operations(control, scope)]
 
+    def before_read(self, op: Any, scope: Scope, values: Iterable[Value]) -> list[Any]:
+        """Ops of the new graph after which a variable is read for an op: also those that its operands wait for.
+
+        TensorFlow lets an op whose operands wait for something not wait for it itself.
+
+        Args:
+            op: of the user.
+            scope: of it.
+            values: what it takes.
+        """
+        return list(dict.fromkeys([*self.before(op, scope), *scope.after, *self.late(values)]))
+
     def late(self, values: Iterable[Value]) -> list[Any]:
         """The ops behind values that are computed after an op that has an effect."""
         if not self.effects:

@@ -38,9 +38,7 @@ def _written(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | Non
     handle, indices, rows = (rewriter.tensor(scope.value(x), op) for x in op.inputs)
     if not _is_open(indices, rows):  # by the sizes of what is fed
         return None
-    # TensorFlow lets an op whose operands wait for something not wait for it itself.
-    waits = list(dict.fromkeys([*rewriter.before(op, scope), *scope.after]))
-    before = list(dict.fromkeys([*waits, indices.op, rows.op]))
+    before = rewriter.before_read(op, scope, (indices, rows))
 
     def write(handle: Any, indices: Any, rows: Any) -> Any:
         with tf.control_dependencies(before):
@@ -51,7 +49,7 @@ def _written(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | Non
         return tf.raw_ops.AssignVariableOp(resource=handle, value=new)
 
     made = rewriter.build(write, handle, indices, rows, of=op, scope=scope, name="write")
-    made._add_control_inputs(waits)
+    made._add_control_inputs(before)
     rewriter.effects.append(made)
     return []
 

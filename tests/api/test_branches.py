@@ -1,0 +1,60 @@
+"""What becomes of the writes of a branch, which are made whether or not it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import pytest
+
+import tensoropt as to
+from tensoropt.api.frontend.rewriting.rewrite import rewritten
+from tensoropt.api.mirror.model import Model
+
+pytestmark = pytest.mark.tf
+
+
+def _waits(graph: Any) -> nx.DiGraph:
+    """What each op waits for: edges lead to it."""
+    found = nx.DiGraph()
+    for op in graph.get_operations():
+        found.add_edges_from((before.name, op.name) for before in (*(x.op for x in op.inputs), *op.control_inputs))
+    return found
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda table: to.scatter_sub(table, [0], [[1.0, 1.0]]),
+        lambda table: to.assign(table, [[1.0, 1.0]] * 3),
+        lambda table: to.train.MomentumOptimizer(0.1, 0.9).apply_gradients([(to.ones([3, 2]), table)]),
+    ],
+    ids=["rows", "assign", "step"],
+)
+def test_a_write_of_a_branch_keeps_what_the_writes_before_it_have_left(
+    model: Model, write: Callable[[Any], Any]
+) -> None:
+    """TensorFlow lets an op whose operands wait for a write not wait itself; the old value is read after that, too."""
+    table = to.get_variable("table", [3, 2])
+    taken = to.placeholder(to.bool, [])
+
+    def writes() -> Any:
+        with to.control_dependencies([to.train.GradientDescentOptimizer(0.1).apply_gradients([(2 * table, table)])]):
+            return to.group(write(table))
+
+    to.cond(taken, writes, to.no_op)
+    graph = rewritten(model, {}).graph
+    waits = _waits(graph)
+    (first,) = (op.name for op in graph.get_operations() if op.type == "ResourceApplyGradientDescent")
+    (put_back,) = (op for op in graph.get_operations() if op.type == "AssignVariableOp" and f"{first}/choice" in op.name)
+    reads = [
+        op.name
+        for op in graph.get_operations()
+        if op.type == "ReadVariableOp"
+        and op.inputs[0].op.name == "table"
+        and ("/before/" in op.name or "/assign/" in op.name)
+        and not op.name.startswith(first)
+    ]
+    assert len(reads) == 1
+    assert put_back.name in nx.ancestors(waits, reads[0])

@@ -46,15 +46,16 @@ def test_a_write_of_a_branch_keeps_what_the_writes_before_it_have_left(
     to.cond(taken, writes, to.no_op)
     graph = rewritten(model, {}).graph
     waits = _waits(graph)
-    (first,) = (op.name for op in graph.get_operations() if op.type == "ResourceApplyGradientDescent")
-    (put_back,) = (op for op in graph.get_operations() if op.type == "AssignVariableOp" and f"{first}/choice" in op.name)
+    ops = graph.get_operations()
+    (first,) = (op.name for op in ops if op.type == "ResourceApplyGradientDescent")
+    (put_back,) = (op.name for op in ops if op.type == "AssignVariableOp" and f"{first}/choice" in op.name)
     reads = [
         op.name
-        for op in graph.get_operations()
+        for op in ops
         if op.type == "ReadVariableOp"
         and op.inputs[0].op.name == "table"
         and ("/before/" in op.name or "/assign/" in op.name)
         and not op.name.startswith(first)
     ]
     assert len(reads) == 1
-    assert put_back.name in nx.ancestors(waits, reads[0])
+    assert put_back in nx.ancestors(waits, reads[0])

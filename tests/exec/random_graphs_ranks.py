@@ -24,6 +24,7 @@ from tests.exec.random_runs import (
     small_session,
     train,
 )
+from tests.races import no_races
 
 # One graph of so many runs as jobs do, which takes longer.
 _REAL = 4
@@ -68,4 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with no_races():
+        main()

@@ -28,6 +28,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.space.space import SearchSpace
 from tests.effort import some
+from tests.races import no_races
 
 BATCH = 8
 _OPTIONS: tuple[str | int, ...] = ("data_parallel", "mini_time", 1, 2)
@@ -240,7 +241,8 @@ def main(*scripts: str) -> None:
             continue
         failures[name] = ""
         try:
-            run()
+            with no_races():
+                run()
             _meet(name)
         except Exception as error:
             failures[name] = traceback.format_exc()

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.races import no_races
+
 FOLDER = Path(__file__).parents[2] / "examples/tf1"
 STEPS = 20
 BASELINES = ("zero3",)
@@ -88,7 +90,8 @@ def main(folder: str, kind: str, *asked: str) -> None:
             path = (FOLDER / "plain" if kind == "plain" else FOLDER) / f"{name}.py"
             checkpoints = Path(folder) / f"{kind} {name} {choice}"
             try:
-                found[name][choice] = run_script(path, names, checkpoints)
+                with no_races():
+                    found[name][choice] = run_script(path, names, checkpoints)
             except Exception:
                 found[name][choice] = traceback.format_exc()
         if kind == "plain" or names.world_rank() == 0:

@@ -168,6 +168,7 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
         changed = True
     if traits(op).reads_variable or (traits(op).is_lookup and takes_handle(op)):
         made = rewriter.copy(op, scope, operands)
+        rewriter.branch_reads.setdefault(operands[0].name, []).append(made)
         return [gated(rewriter, x, guard, op, scope) for x in made.outputs]
     return list(rewriter.copy(op, scope, operands).outputs) if changed else None
 
@@ -191,7 +192,8 @@ def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     known = len(rewriter.graph.get_operations())
     rewriter.build(assign, handle, new, of=op, scope=scope, name="assign")
     made = [each for each in rewriter.graph.get_operations()[known:] if each.type == op.type]
-    made[-1]._add_control_inputs(before)
+    # What another branch has read was there before.
+    made[-1]._add_control_inputs(list(dict.fromkeys([*before, *rewriter.branch_reads.get(handle.name, ())])))
     rewriter.effects.append(made[-1])
     return []
 
@@ -214,7 +216,8 @@ def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any])
     before = rewriter.before_read(op, scope, operands)
     old = rewriter.build(read, before, of=op, scope=scope, name="before")
     made = rewriter.copy(op, scope, operands)
-    made._add_control_inputs([x.op for x in old])
+    read_before = [each for handle in handles for each in rewriter.branch_reads.get(handle.name, ())]
+    made._add_control_inputs([*(x.op for x in old), *read_before])
     new = rewriter.build(read, [made], of=op, scope=scope, name="after")
     rewriter.effects += rewriter.build(choose_again, old, new, of=op, scope=scope, name="choice")
     return []

@@ -122,6 +122,7 @@ class Rewriter:
         self.materialize = materialize
         self.origins: dict[str, Any] = {}
         self.effects: list[Any] = []
+        self.branch_reads: dict[str, list[Any]] = {}  # ops of branches that read a variable, by its handle
         self.probing = probing
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}

@@ -102,6 +102,7 @@ class Rewriter:
         handlers: for op types that are not copied, what becomes of them.
         origins: the user's op behind each op that was made, by name.
         effects: ops that were made and that have an effect, in order.
+        branch_reads: ops of branches that were made and that read a variable, by the handle's name.
         probing: whether the graph is made only to find what is known.
         gates: tensors whose gradients count under a condition, by the names of tensor and condition.
         rows: the rows of tensors, by their names.
@@ -122,7 +123,7 @@ class Rewriter:
         self.materialize = materialize
         self.origins: dict[str, Any] = {}
         self.effects: list[Any] = []
-        self.branch_reads: dict[str, list[Any]] = {}  # ops of branches that read a variable, by its handle
+        self.branch_reads: dict[str, list[Any]] = {}
         self.probing = probing
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}

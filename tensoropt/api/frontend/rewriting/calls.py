@@ -38,8 +38,8 @@ def _call(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
 def _if(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     functions = [function_of(op, "then_branch"), function_of(op, "else_branch")]
     holds = rewriter.tensor(scope.value(op.inputs[0]), op)
-    known = rewriter.known(holds)
-    if known is None and rewriter.truth(holds) is False:
+    known = rewriter.known.value(holds)
+    if known is None and rewriter.known.truth(holds) is False:
         known = np.asarray(False)
     if known is not None:
         return _taken(rewriter, op, scope, functions[0] if known.size and np.any(known) else functions[1])
@@ -60,7 +60,7 @@ def _case(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     functions = [function_of(op, "branches", place) for place in range(len(op.get_attr("branches")))]
     index = rewriter.tensor(scope.value(op.inputs[0]), op)
     last = len(functions) - 1
-    known = rewriter.known(index)
+    known = rewriter.known.value(index)
     if known is not None:
         return _taken(rewriter, op, scope, functions[int(known) if 0 <= known <= last else last])
 
@@ -162,7 +162,7 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
         zeros = rewriter.build(tf.zeros_like, operands[place], of=op, scope=scope, name="first")
         operands[place] = rewriter.build(tf.where, guard, operands[place], zeros, of=op, scope=scope, name="index")
         changed = True
-    if op.type in _DIVISIONS and operands[1].dtype.is_integer and rewriter.known(operands[1]) is None:
+    if op.type in _DIVISIONS and operands[1].dtype.is_integer and rewriter.known.value(operands[1]) is None:
         ones = rewriter.build(tf.ones_like, operands[1], of=op, scope=scope, name="one")
         operands[1] = rewriter.build(tf.where, guard, operands[1], ones, of=op, scope=scope, name="divisor")
         changed = True

@@ -61,7 +61,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
     wrt = [
         place
         for place, (x, each) in enumerate(zip(read, gradients, strict=True))
-        if each is not None and rewriter.known(x) is None
+        if each is not None and rewriter.known.value(x) is None
     ]
     # Outputs first, whose own gradients are cut; then what has gradients; then all else that is read.
     outputs = [_cut(rewriter, x, op, scope) for x in given[:count]]
@@ -108,7 +108,7 @@ def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scop
         return value.map(lambda x: gated(rewriter, x, condition, of, scope))
     if isinstance(value, VariableValue) or not (value.dtype.is_floating or value.dtype.is_complex):
         return value
-    if rewriter.probing or rewriter.known(value) is not None:
+    if rewriter.probing or rewriter.known.value(value) is not None:
         return value
     if (value.name, condition.name) not in rewriter.gates:
         body = tf.Graph()
@@ -200,7 +200,7 @@ def _as_tensor(rewriter: Rewriter, value: Value, op: Any, scope: Scope) -> Any:
 
 
 def _cut(rewriter: Rewriter, x: Any, op: Any, scope: Scope) -> Any:
-    if not (x.dtype.is_floating or x.dtype.is_complex) or rewriter.known(x) is not None:
+    if not (x.dtype.is_floating or x.dtype.is_complex) or rewriter.known.value(x) is not None:
         return x
     return rewriter.build(tf.stop_gradient, x, of=op, scope=scope, name="cut")
 

@@ -75,7 +75,7 @@ def _extents(shape: Any) -> Any:
 
 
 def _shape(rewriter: Rewriter, value: Any) -> Any:
-    extents = rewriter.known(value)
+    extents = rewriter.known.value(value)
     if extents is None or extents.ndim == 0:
         return tf.TensorShape(None)
     return tf.TensorShape([None if size < 0 else int(size) for size in extents])
@@ -86,7 +86,7 @@ def _dtype(op: Any) -> Any:
 
 
 def _number(rewriter: Rewriter, value: Any) -> int | None:
-    found = rewriter.known(value)
+    found = rewriter.known.value(value)
     return None if found is None or found.ndim else int(found)
 
 
@@ -218,7 +218,7 @@ def _gather(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
     value, indices, shape = _operands(op, scope)
     if not isinstance(value, TensorList):
         return None
-    places = rewriter.known(indices)
+    places = rewriter.known.value(indices)
     if places is not None:
         items = items_of(rewriter, value, op, scope)
         if any(not 0 <= place < len(items) for place in places):
@@ -235,7 +235,7 @@ def _gather(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
 
 def _scatter(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     tensor, indices, _, *rest = _operands(op, scope)
-    places = rewriter.known(indices)
+    places = rewriter.known.value(indices)
     size = _number(rewriter, rest[0]) if rest else -1
     if places is None or size is None or len(places) > _LONGEST or any(place < 0 for place in places):
         return None
@@ -264,7 +264,7 @@ def _concat(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
 
 def _split(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     tensor, _, lengths = _operands(op, scope)
-    sizes = rewriter.known(lengths)
+    sizes = rewriter.known.value(lengths)
     if sizes is None or len(sizes) > _LONGEST:
         return None
     items = rewriter.build(lambda x: tf.split(x, sizes.tolist()), tensor, of=op, scope=scope, name="split")

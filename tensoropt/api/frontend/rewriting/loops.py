@@ -52,7 +52,7 @@ def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any)
     while True:
         top = Scope(op.graph)
         found = probe.call(condition, state, top, op, f"condition_{len(turns)}", wanted=[0])
-        truth = probe.truth(found[0])
+        truth = probe.known.truth(found[0])
         if truth is False:
             return turns
         if len(turns) == MAX_TURNS:
@@ -60,7 +60,7 @@ def _turns(rewriter: Rewriter, op: Any, scope: Scope, condition: Any, body: Any)
         turns.append(truth)
         new = probe.call(body, state, top, op, f"turn_{len(turns)}", wanted=places)
         state = {place: probe.folded(value, op) for place, value in new.items()}
-        if truth is None and not any(probe.known(state[place]) is not None for place in places):
+        if truth is None and not any(probe.known.value(state[place]) is not None for place in places):
             raise CannotRewrite("how many turns it takes depends on data, and it has no maximum_iterations")
 
 
@@ -87,7 +87,7 @@ def _probed(rewriter: Rewriter, probe: Rewriter, value: Value, op: Any) -> Value
         return value.with_items(items)
     if isinstance(value, VariableValue):
         return VariableValue(_probed(rewriter, probe, value.tensor, op))
-    known = rewriter.known(value)
+    known = rewriter.known.value(value)
     if known is not None:
         return probe.constant(known, op)
     with probe.graph.as_default():
@@ -136,7 +136,7 @@ def _unrolled(
         for place, value in made.items():
             results[place] = choose(rewriter, running, value, results[place], op, scope)
             # What is known goes on as if the loop did: places in lists stay known, and nobody reads the turns after.
-            known = isinstance(value, tf.Tensor) and rewriter.known(value) is not None
+            known = isinstance(value, tf.Tensor) and rewriter.known.value(value) is not None
             state[place] = value if known else results[place]
     return [results[place] for place in places]
 

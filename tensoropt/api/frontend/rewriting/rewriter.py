@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import smart_cond
 
 from tensoropt.api.frontend.device_graph import Given
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect
-from tensoropt.api.frontend.functions import add_functions, function_attrs, is_call
+from tensoropt.api.frontend.functions import add_functions, is_call
+from tensoropt.api.frontend.rewriting.known import KnownValues
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.api.mirror.model import tensor_key
 from tensoropt.errors import GraphError
-from tensoropt.graph.registry import traits
 
 __all__ = [
     "CALL",
@@ -103,6 +102,7 @@ class Rewriter:
         origins: the user's op behind each op that was made, by name.
         effects: ops that were made and that have an effect, in order.
         branch_reads: ops of branches that were made and that read a variable, by the handle's name.
+        known: what is known of tensors of the new graph.
         probing: whether the graph is made only to find what is known.
         gates: tensors whose gradients count under a condition, by the names of tensor and condition.
         rows: the rows of tensors, by their names.
@@ -124,6 +124,7 @@ class Rewriter:
         self.origins: dict[str, Any] = {}
         self.effects: list[Any] = []
         self.branch_reads: dict[str, list[Any]] = {}
+        self.known = KnownValues()
         self.probing = probing
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
@@ -132,8 +133,6 @@ class Rewriter:
         self._leading: tuple[Any, Container[Any]] = (None, ())
         self._times = 0  # that anything is differentiated, at most
         self._names: set[str] = set()
-        self._fixed: set[str] = set()
-        self._known: dict[str, Any] = {}
         self._late: dict[str, bool] = {}  # whether an op comes after one that has an effect
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
 
@@ -357,8 +356,7 @@ class Rewriter:
         """Makes an op of a name that is free, for one of the user's."""
         made = self.graph._create_op_internal(op_type, list(operands), list(dtypes), name=f"{name}/", attrs=dict(attrs))
         self.origins[name] = of
-        if self._is_fixed(made):
-            self._fixed.update(x.name for x in made.outputs)
+        self.known.note(made)
         return made
 
     def build(self, function: Callable[..., Any], *operands: Any, of: Any, scope: Scope, name: str) -> Any:
@@ -370,8 +368,7 @@ class Rewriter:
         for made in self.graph.get_operations()[known:]:
             self._names.add(made.name)
             self.origins[made.name] = of
-            if self._is_fixed(made):
-                self._fixed.update(x.name for x in made.outputs)
+            self.known.note(made)
         return result
 
     # ------------------------------------------------------------------------------------------------------- values
@@ -407,58 +404,17 @@ class Rewriter:
                 made = tf.constant(array, name=f"{name}/")
             self._names.add(made.op.name)
             self.origins[made.op.name] = of
-            self._fixed.add(made.name)
+            self.known.note(made.op)
             self._constants[key] = made
         return self._constants[key]
-
-    def known(self, value: Any) -> Any:
-        """The value of a tensor that depends on constants alone, as an array, else None."""
-        if not isinstance(value, tf.Tensor) or value.dtype in (tf.resource, tf.variant):
-            return None
-        if value.name not in self._fixed:
-            return None
-        if value.name not in self._known:
-            found = tf.get_static_value(value)
-            if found is None:
-                found = smart_cond.smart_constant_value(value)
-            self._known[value.name] = None if found is None else np.asarray(found)
-        return self._known[value.name]
-
-    def truth(self, value: Any) -> bool | None:
-        """Whether a condition holds, if that is known, be it of one side of an "and" only."""
-        if not isinstance(value, tf.Tensor):
-            return None
-        own = self.known(value)
-        if own is not None:
-            return bool(own)
-        op = value.op
-        if op.type == "Identity":
-            return self.truth(op.inputs[0])
-        if op.type == "LogicalAnd":
-            sides = [self.truth(side) for side in op.inputs]
-            return False if False in sides else None
-        return None
 
     def folded(self, value: Value, of: Any) -> Value:
         """A constant in place of a small tensor of whole numbers or truths that is known."""
         if not isinstance(value, tf.Tensor) or not (value.dtype.is_integer or value.dtype.is_bool):
             return value
         elements = value.shape.num_elements()
-        found = self.known(value) if elements is not None and elements <= _FOLDED_ELEMENTS else None
+        found = self.known.value(value) if elements is not None and elements <= _FOLDED_ELEMENTS else None
         return value if found is None else self.constant(found, of)
-
-    def _is_fixed(self, made: Any) -> bool:
-        own = traits(made)
-        if own.gives_shape:
-            return all(x.shape.is_fully_defined() for x in made.inputs)
-        if own.is_constant:
-            return True
-        return bool(
-            made.inputs
-            and not made.op_def.is_stateful
-            and not function_attrs(made)
-            and all(x.name in self._fixed for x in made.inputs)
-        )
 
     # -------------------------------------------------------------------------------------------------------- names
 

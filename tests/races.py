@@ -6,20 +6,22 @@ A race gives wrong numbers once in many runs; in the graph it is there each time
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-import networkx as nx
 import tensorflow as tf
 
+from tensoropt.api.frontend.effects import PASSED_ON, varies
+from tensoropt.api.frontend.rewriting.rewriter import order
 from tensoropt.exec.program import executor
+from tensoropt.exec.schedule.segments import sources_of
+from tensoropt.graph.registry import traits
 
 __all__ = ["no_races", "races"]
-
-_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp")
-_SHAPES = ("VariableShape",)
 
 
 @contextlib.contextmanager
@@ -42,46 +44,30 @@ def races(targets: Iterable[Any]) -> list[tuple[str, str, str]]:
     Args:
         targets: the operations that a session runs, of one graph.
     """
-    waits = _waits(targets)
+    ops = order(targets)
     touched: dict[str, list[Any]] = {}
-    for op in waits:
-        if op.type in (*_SHAPES, "Identity", "VarHandleOp"):
+    for op in ops:
+        if traits(op).gives_shape or op.type == PASSED_ON:
             continue
         for name in {_variable(x) for x in op.inputs if x.dtype == tf.resource}:
             touched.setdefault(name, []).append(op)
     places = {op: place for place, op in enumerate(dict.fromkeys(itertools.chain(*touched.values())))}
-    # Of each op, a bit for each op that touches a variable and that it waits for.
+    # Of each op, a bit for itself and each op that it waits for, of those that touch a variable.
     after: dict[Any, int] = {}
-    for op in nx.topological_sort(waits):
-        bits = 1 << places[op] if op in places else 0
-        for before in waits.predecessors(op):
-            bits |= after[before]
-        after[op] = bits
+    for op in ops:
+        own = 1 << places[op] if op in places else 0
+        after[op] = functools.reduce(operator.or_, (after[before] for before in sources_of(op)), own)
     return [
         (name, write.name, other.name)
-        for name, ops in touched.items()
-        for write, other in itertools.permutations(ops, 2)
-        if write.type not in _READS
-        and (other.type in _READS or write.name < other.name)
+        for name, each in touched.items()
+        for write, other in itertools.permutations(each, 2)
+        if varies(write)
+        and (not varies(other) or write.name < other.name)
         and not (after[write] >> places[other] | after[other] >> places[write]) & 1
     ]
 
 
-def _waits(targets: Iterable[Any]) -> nx.DiGraph:
-    found: nx.DiGraph = nx.DiGraph()
-    pending: list[Any] = list(targets)
-    while pending:
-        op = pending.pop()
-        if op in found and found.nodes[op]:
-            continue
-        found.add_node(op, seen=True)
-        before: Sequence[Any] = [*(x.op for x in op.inputs), *op.control_inputs]
-        found.add_edges_from((each, op) for each in before)
-        pending += before
-    return found
-
-
 def _variable(handle: Any) -> str:
-    while handle.op.type == "Identity":
+    while handle.op.type == PASSED_ON:
         handle = handle.op.inputs[0]
     return handle.op.name

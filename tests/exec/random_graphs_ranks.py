@@ -30,6 +30,7 @@ from tests.races import no_races
 _REAL = 4
 
 
+@no_races()
 def main() -> None:
     first, count = int(sys.argv[1]), int(sys.argv[2])
     build = build_group if sys.argv[3:] == ["one_op"] else build_model
@@ -69,5 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with no_races():
-        main()
+    main()

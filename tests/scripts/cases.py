@@ -223,6 +223,7 @@ def _meet(name: str, error: Exception | None = None) -> None:
         guard.meet(f"the end of case {name!r}", error)
 
 
+@no_races()
 def main(*scripts: str) -> None:
     """Runs all cases of some modules beside this one, in one job; of one that is named ``module:case`` that case.
 
@@ -239,16 +240,16 @@ def main(*scripts: str) -> None:
     for name, run in CASES.items():
         if name not in chosen:
             continue
-        failures[name] = ""
         try:
-            with no_races():
-                run()
+            run()
             _meet(name)
-        except Exception as error:
+        except Exception as error:  # whatever it is, it is what the case has found
             failures[name] = traceback.format_exc()
             # At once, too, for what comes after may hang.
             print(f"rank {tensoropt.world_rank()}, {name}: {failures[name]}", file=sys.stderr, flush=True)
             _meet(name, error)
+        else:
+            failures[name] = ""
     from mpi4py import MPI
 
     ranks = MPI.COMM_WORLD.gather(failures)

@@ -76,6 +76,7 @@ def _choosing(choice: str, find_strategy: Callable[..., Any], find_frontier: Cal
     return find
 
 
+@no_races()
 def main(folder: str, kind: str, *asked: str) -> None:
     """Writes, as ``<kind>.json``, for each script and choice the losses, or the error as a text."""
     names = importlib.import_module("tensorflow.compat.v1" if kind == "plain" else "tensoropt")
@@ -90,8 +91,7 @@ def main(folder: str, kind: str, *asked: str) -> None:
             path = (FOLDER / "plain" if kind == "plain" else FOLDER) / f"{name}.py"
             checkpoints = Path(folder) / f"{kind} {name} {choice}"
             try:
-                with no_races():
-                    found[name][choice] = run_script(path, names, checkpoints)
+                found[name][choice] = run_script(path, names, checkpoints)
             except Exception:
                 found[name][choice] = traceback.format_exc()
         if kind == "plain" or names.world_rank() == 0:

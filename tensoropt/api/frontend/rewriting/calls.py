@@ -176,7 +176,7 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
 def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     """A variable gets the new value or keeps its own."""
     handle, new = (rewriter.tensor(scope.value(x), op) for x in op.inputs)
-    before = rewriter.before_read(op, scope, [new])
+    before = rewriter.before_read(op, scope, (handle, new))
 
     def assign(handle: Any, new: Any) -> Any:
         if op.type in _ADDING:
@@ -192,8 +192,7 @@ def _assigned(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value]:
     known = len(rewriter.graph.get_operations())
     rewriter.build(assign, handle, new, of=op, scope=scope, name="assign")
     made = [each for each in rewriter.graph.get_operations()[known:] if each.type == op.type]
-    # What another branch has read was there before.
-    made[-1]._add_control_inputs(list(dict.fromkeys([*before, *rewriter.branch_reads.get(handle.name, ())])))
+    made[-1]._add_control_inputs(before)
     rewriter.effects.append(made[-1])
     return []
 
@@ -216,8 +215,7 @@ def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any])
     before = rewriter.before_read(op, scope, operands)
     old = rewriter.build(read, before, of=op, scope=scope, name="before")
     made = rewriter.copy(op, scope, operands)
-    read_before = [each for handle in handles for each in rewriter.branch_reads.get(handle.name, ())]
-    made._add_control_inputs([*(x.op for x in old), *read_before])
+    made._add_control_inputs([x.op for x in old])
     new = rewriter.build(read, [made], of=op, scope=scope, name="after")
     rewriter.effects += rewriter.build(choose_again, old, new, of=op, scope=scope, name="choice")
     return []

@@ -61,7 +61,8 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
         else:
             for name in names:
                 attrs[attr].list.func.add(name=name)
-    operands = [_operand(rewriter, op, scope, value) for value in arguments]
+    waits = rewriter.before_read(op, scope, arguments)
+    operands = [_operand(rewriter, op, scope, value, waits) for value in arguments]
     dtypes = [x.dtype for x in operands] if loop else [x.dtype for x in op.outputs]
     typed = {"T": operands} if loop else {"Tin": operands[1:]}
     for attr, tensors in typed.items():
@@ -137,12 +138,11 @@ def _held(value: Value) -> tuple[Any, Any]:
     return value.dtype, value.shape
 
 
-def _operand(rewriter: Rewriter, op: Any, scope: Scope, value: Value) -> Any:
+def _operand(rewriter: Rewriter, op: Any, scope: Scope, value: Value, waits: Sequence[Any]) -> Any:
     if isinstance(value, VariableValue):
         return value.tensor
     if isinstance(value, tf.Tensor) and value.dtype == tf.resource:
         dtype, _ = _held(value)
-        waits = rewriter.before_read(op, scope, [scope.value(x) for x in op.inputs])
 
         def read(handle: Any) -> Any:
             with tf.control_dependencies(waits):

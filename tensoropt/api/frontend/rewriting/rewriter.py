@@ -432,17 +432,21 @@ class Rewriter:
         """Ops of the new graph after which an op is to run."""
         return [other for control in op.control_inputs for other in self._operations(control, scope)]
 
-    def before_read(self, op: Any, scope: Scope, values: Iterable[Value]) -> list[Any]:
+    def before_read(self, op: Any, scope: Scope, values: Sequence[Value]) -> list[Any]:
         """Ops of the new graph after which a variable is read for an op: also those that its operands wait for.
 
-        TensorFlow lets an op whose operands wait for something not wait for it itself.
+        TensorFlow lets an op whose operands wait for something not wait for it itself. In a branch, what other branches
+        have read of the variable was there before it writes.
 
         Args:
             op: of the user.
             scope: of it.
             values: what it takes.
         """
-        return list(dict.fromkeys([*self.before(op, scope), *scope.after, *self.late(values)]))
+        waits = [*self.before(op, scope), *scope.after, *self.late(values)]
+        if scope.guard is not None:
+            waits += [read for x in values if isinstance(x, tf.Tensor) for read in self.branch_reads.get(x.name, ())]
+        return list(dict.fromkeys(waits))
 
     def late(self, values: Iterable[Value]) -> list[Any]:
         """The ops behind values that are computed after an op that has an effect."""

@@ -38,7 +38,7 @@ def _written(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | Non
     handle, indices, rows = (rewriter.tensor(scope.value(x), op) for x in op.inputs)
     if not _is_open(indices, rows):  # by the sizes of what is fed
         return None
-    before = rewriter.before_read(op, scope, (indices, rows))
+    before = rewriter.before_read(op, scope, (handle, indices, rows))
 
     def write(handle: Any, indices: Any, rows: Any) -> Any:
         with tf.control_dependencies(before):

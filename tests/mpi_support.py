@@ -69,7 +69,8 @@ def run_mpi(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python program on several ranks of this machine and waits for it to end.
 
-    Each rank has one TensorFlow thread, and ranks may outnumber cores.
+    Each rank has one TensorFlow thread, and ranks may outnumber cores. The job's folder for temporary files is its own
+    and ends with it.
 
     Args:
         script: a Python file (a ``Path``, or a text that ends in ``.py``), or else a module's name.
@@ -99,7 +100,11 @@ def run_mpi(
         if kept is not None and kept.exists():
             returncode, stdout, stderr = json.loads(kept.read_text(encoding="utf-8"))
             return subprocess.CompletedProcess(command, returncode, stdout, stderr)
-        done = _run(command, f"{script} on {ranks} ranks", timeout, _environment(env or {}), check)
+        # A killed mpirun leaves its session's folder there, named by its process id alone: a later one that was given
+        # the same id would find it and start nothing ("The PMIx server's listener thread failed to start").
+        with tempfile.TemporaryDirectory(prefix="tensoropt-job-", ignore_cleanup_errors=True) as own:
+            environment = _environment({"TMPDIR": own, **(env or {})})
+            done = _run(command, f"{script} on {ranks} ranks", timeout, environment, check)
         if kept is not None:
             kept.write_text(json.dumps([done.returncode, done.stdout, done.stderr]), encoding="utf-8")
         return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -88,6 +89,21 @@ def test_a_job_that_hangs_is_killed_with_all_its_ranks(tmp_path: Path) -> None:
     pids = [int(file.read_text()) for file in sorted(tmp_path.glob("*.pid"))]
     assert len(pids) == 2
     assert not [pid for pid in pids if is_running(pid)]
+
+
+def test_a_killed_mpirun_leaves_nothing_that_a_later_one_stumbles_over(tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import os, pathlib, signal, sys, tempfile\n"
+        "folder = pathlib.Path(tempfile.gettempdir())\n"
+        "left = sorted(file.name for file in folder.rglob('*'))\n"
+        "pathlib.Path(sys.argv[1], 'found').write_text(f'{folder} {len(left)}')\n"
+        "os.kill(os.getppid(), signal.SIGKILL)\n",
+    )
+    assert run_mpi(script, 1, tmp_path, check=False).returncode == -signal.SIGKILL
+    folder, files = (tmp_path / "found").read_text().rsplit(maxsplit=1)
+    assert int(files) > 0  # mpirun's own
+    assert not Path(folder).exists()
 
 
 def test_without_mpirun_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mpi
 
 _SCRIPT = Path(__file__).parent.parent / "scripts" / "run_cases.py"
 _SCRIPTS = ("keras_models", "keras_pins", "keras_memory", "keras_data", "keras_faults")
-_CASES = {script: some(cases_of(script), script, 8) for script in _SCRIPTS}
+_CASES = {script: some(cases_of(script), script, 11) for script in _SCRIPTS}
 if THOROUGH:
     _CASES["keras_optimizers"] = cases_of("keras_optimizers")
 

@@ -45,8 +45,8 @@ def cases_of(script: str) -> list[str]:
     return [node.name.replace("_", " ") for node in marked if getattr(node.decorator_list[0], "id", "") == "case"]
 
 
-# By default a seventh of each module, since all of them take five minutes.
-_CASES = {ranks: {script: some(cases_of(script), script, 7) for script in scripts} for ranks, scripts in _JOBS.items()}
+# By default a ninth of each module, since all of them take five minutes.
+_CASES = {ranks: {script: some(cases_of(script), script, 9) for script in scripts} for ranks, scripts in _JOBS.items()}
 
 
 @pytest.fixture(scope="module")

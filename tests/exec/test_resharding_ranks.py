@@ -14,8 +14,8 @@ pytestmark = pytest.mark.mpi
 
 _SCRIPT = Path(__file__).with_name("resharding_ranks.py")
 # Meshes, extents of a tensor's dimensions, and how many pairs of layouts go all the way; the steps of eight times as
-# many are run, on 2x3 those of all pairs. One job does both meshes. All pairs are in `test_resharding.py`.
-_RUNS = {"2x2x2": (8, 120 if THOROUGH else 10), "2x3": (6, 98)}
+# many are run, in CI on 2x3 those of all pairs. One job does both meshes. All pairs are in `test_resharding.py`.
+_RUNS = {"2x2x2": (8, 120 if THOROUGH else 10), "2x3": (6, 98 if THOROUGH else 28)}
 
 
 @pytest.fixture(scope="module")
@@ -32,5 +32,5 @@ def test_pairs_of_layouts_reshard_forward_and_backward_and_send_the_planned_byte
     layouts, done, steps = map(int, figures.groups())
     assert done == _RUNS[mesh][1]
     assert steps > layouts
-    if mesh == "2x3":
+    if mesh == "2x3" and THOROUGH:
         assert layouts**2 == 8 * done

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -9,7 +12,7 @@ from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from tensoropt.errors import GraphError
 
-__all__ = ["add_functions", "function_attrs", "function_of", "is_call"]
+__all__ = ["add_functions", "function_attrs", "function_of", "is_call", "name_functions_by_content"]
 
 
 def function_attrs(op: Any) -> list[str]:
@@ -58,3 +61,72 @@ def _named(name: str, graph: Any) -> Any:
             return found
         graph = getattr(graph, "outer_graph", None)  # functions of functions are in the outer graphs
     return None
+
+
+def name_functions_by_content(definition: Any) -> None:
+    """Gives the functions of a ``GraphDef`` names that are the same in every process, and sorts them.
+
+    TensorFlow numbers them by all that it has made so far, eager tensors among it. Functions that do the same become
+    one.
+    """
+    functions = {one.signature.name: one for one in definition.library.function}
+    made: dict[str, Any] = {}
+    pending = list(functions)
+    while pending:
+        name = pending[-1]
+        inside = [called for node in functions[name].node_def for called in _called(node) if called in functions]
+        before = [called for called in inside if called not in made and called != name]
+        if name in made or not before:
+            if name not in made:
+                made[name] = _named_by_content(functions[name], made)
+            pending.pop()
+        else:
+            pending += before
+    for node in definition.node:
+        _rename_called(node, made)
+    by_name = {one.signature.name: one for one in made.values()}
+    library = type(definition.library)()
+    library.function.extend(by_name[name] for name in sorted(by_name))
+    definition.library.CopyFrom(library)
+
+
+def _called(node: Any) -> Iterator[str]:
+    yield node.op
+    for value in node.attr.values():
+        yield from (one.name for one in ([value.func] if value.HasField("func") else value.list.func))
+
+
+def _rename_called(node: Any, made: Mapping[str, Any]) -> None:
+    if node.op in made:
+        node.op = made[node.op].signature.name
+    for value in node.attr.values():
+        for one in [value.func] if value.HasField("func") else value.list.func:
+            if one.name in made:
+                one.name = made[one.name].signature.name
+
+
+def _named_by_content(function: Any, made: Mapping[str, Any]) -> Any:
+    """A function without what tells in which process it was made, named by a hash of what it does.
+
+    Its arguments may be named by the numbers of eager tensors, its attributes name other functions, and what waits has
+    no order.
+    """
+    content = type(function)()
+    content.CopyFrom(function)
+    content.attr.clear()
+    arguments = {arg.name: f"argument_{place}" for place, arg in enumerate(content.signature.input_arg)}
+    for arg in content.signature.input_arg:
+        arg.name = arguments[arg.name]
+    for node in content.node_def:
+        _rename_called(node, made)
+        node.ClearField("experimental_debug_info")
+        data = [arguments.get(x, x) for x in node.input if not x.startswith("^")]
+        waits = sorted(f"^{arguments.get(x[1:], x[1:])}" for x in node.input if x.startswith("^"))
+        node.input[:] = [*data, *waits]
+    for result in content.ret:
+        content.ret[result] = arguments.get(content.ret[result], content.ret[result])
+    content.signature.control_output[:] = sorted(content.signature.control_output)
+    content.signature.name = re.sub(r"_\d+$", "", function.signature.name)
+    digest = hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()[:12]
+    content.signature.name += f"_{digest}"
+    return content

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
-from tensoropt.api.frontend.functions import function_attrs
+from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
@@ -69,7 +69,9 @@ def _is_open(op: Any) -> bool:
     )
 
 
-def groups_of(roots: Iterable[Any], known: Collection[str], position: Mapping[str, float]) -> list[Group]:
+def groups_of(
+    roots: Iterable[Any], known: Collection[str], position: Mapping[str, float], losses: Collection[Any] = ()
+) -> list[Group]:
     """The groups among the operations that ``roots`` need and that are not known yet.
 
     Args:
@@ -77,6 +79,7 @@ def groups_of(roots: Iterable[Any], known: Collection[str], position: Mapping[st
         known: names of those that are known.
         position: of each operation of the graph, by its name. TensorFlow gives what an operation waits for, and what
             reads it, in an order that differs between processes.
+        losses: operations that gradients read, which no operation of the graph does.
 
     Raises:
         GraphError: if one holds what must not be done by every device, or a root has no shape.
@@ -99,7 +102,7 @@ def groups_of(roots: Iterable[Any], known: Collection[str], position: Mapping[st
         if merged == found:
             break
         found = merged
-    wanted = {root: None for root in roots}
+    wanted = dict.fromkeys((*roots, *losses))
     return [_group(sorted(members, key=place.__getitem__), wanted, place) for members in found]
 
 
@@ -207,6 +210,7 @@ def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, i
         dtype = tf.as_dtype(t.op.get_attr("dtype")) if t.dtype == tf.resource else t.dtype
         node = body.node.add(name=f"input{number}", op="Placeholder")
         node.attr["dtype"].type = dtype.as_datatype_enum
+    name_functions_by_content(body)
     digest = hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16]
     return Group(
         f"{operations[-1].name}/group",

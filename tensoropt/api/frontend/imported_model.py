@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.frontend.device_graph import device_graph, indices_of, part_of, without_pipelines
+from tensoropt.api.frontend.device_graph import Part, device_graph, indices_of, part_of, without_pipelines
 from tensoropt.api.frontend.effects import makes_handle, saves, takes_handle
 from tensoropt.api.frontend.importer import import_graph
 from tensoropt.api.frontend.initializers import initializers
 from tensoropt.api.frontend.pipelines import pipelines_of
-from tensoropt.api.frontend.placeholders import filled_shapes
+from tensoropt.api.frontend.placeholders import filled_shapes, needed_by_training
 from tensoropt.api.frontend.reader import Reader, noted_tensors
 from tensoropt.api.frontend.rewriting.rewrite import is_rewritten, needs_rewriting, rewritten
 from tensoropt.api.garbage import collecting_new_objects
@@ -88,27 +89,32 @@ def import_model(
     model = without_pipelines(model)
     part = None if only is None else part_of(model, only)
     full = filled_shapes(model, batch_size, shapes, None if part is None else part.operations)
-    try:
-        if needs_rewriting(model):
-            made = rewritten(model, full, part)
-            tf_graph, sources = made.graph, {**sources, **made.origins}
-        else:
-            tf_graph = device_graph(model, full, part)
-    except ValueError as error:
-        sizes = ", ".join(f"'{name}' {tuple(shape)}" for name, shape in full.items())
-        raise GraphError(
-            f"The model: its shapes do not go together with placeholders {sizes}: {error}. Feed batches that fit, and "
-            "write no batch size into the model (a reshape to [-1, …] takes any)."
-        ) from error
-    calls, merged = (model.gradient_calls, model.merged_rows) if part is None else (part.gradients, part.merged)
     initial = {initializer.name for initializer in initializers(model.graph).values()}
+    misfits: set[str] = set()
+    while True:
+        try:
+            tf_graph, origins = _of_full_shapes(model, full, part)
+            break
+        except ValueError as error:
+            more = _beside_training(model, str(error)) if only is None else frozenset()
+            if not more - misfits:
+                sizes = ", ".join(f"'{name}' {tuple(shape)}" for name, shape in full.items())
+                raise GraphError(
+                    f"The model: its shapes do not go together with placeholders {sizes}: {error} Feed batches that "
+                    "fit, and write no batch size into the model (a reshape to [-1, …] takes any)."
+                ) from error
+            # Such as what acts on one observation, where a whole batch trains: it is imported when it is run.
+            misfits |= more
+            part = part_of(model, sorted((fetchable_operations(model) | initial) - misfits))
+    sources = {**sources, **origins}
+    calls, merged = (model.gradient_calls, model.merged_rows) if part is None else (part.gradients, part.merged)
     fetched = (name for name in _fetchable(tf_graph, initial, _given(model)) if name in own)
     graph = import_graph(
         tf_graph,
         gradients=calls,
         merged=merged,
         others=fetched if only is None else sorted(only),
-        only=None if part is None else part.operations,
+        only=None if part is None or only is None else part.operations,
         initializers=initial,
         sources=sources,
     )
@@ -117,6 +123,41 @@ def import_model(
     names = [op.name for op in model.graph.get_collection("train_op")]
     steps = tuple(dict.fromkeys(name for name in names if name in graph))
     return ImportedModel(graph, tf_graph, steps, noted_tensors(calls, merged))
+
+
+def _of_full_shapes(
+    model: Model, shapes: Mapping[str, Sequence[int]], part: Part | None
+) -> tuple[Any, Mapping[str, Any]]:
+    """The model's graph of static shapes, and the user's operations behind those that were made.
+
+    Raises:
+        ValueError: TensorFlow finds that the shapes do not go together.
+    """
+    if needs_rewriting(model):
+        made = rewritten(model, shapes, part)
+        return made.graph, made.origins
+    return device_graph(model, shapes, part), {}
+
+
+def _beside_training(model: Model, error: str) -> frozenset[str]:
+    """The operation that TensorFlow's error names, and all that need it; nothing if training is among these.
+
+    Args:
+        model: the model.
+        error: what TensorFlow says of shapes.
+    """
+    graph = model.graph
+    found = re.search(r"\{\{node ([^}]+)\}\}", error)
+    if not model.gradient_calls or found is None or found[1] not in {op.name for op in graph.get_operations()}:
+        return frozenset()
+    left_out: set[str] = set()
+    pending = [graph.get_operation_by_name(found[1])]
+    while pending:
+        op = pending.pop()
+        if op.name not in left_out:
+            left_out.add(op.name)
+            pending += [*(reader for tensor in op.outputs for reader in tensor.consumers()), *op._control_outputs]
+    return frozenset() if left_out & needed_by_training(model) else frozenset(left_out)
 
 
 def fetchable_operations(model: Model) -> frozenset[str]:

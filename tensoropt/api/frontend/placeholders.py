@@ -15,7 +15,7 @@ from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.registry import traits
 
-__all__ = ["example_shapes", "filled_shapes", "open_placeholders", "training_placeholders"]
+__all__ = ["example_shapes", "filled_shapes", "needed_by_training", "open_placeholders", "training_placeholders"]
 
 
 def open_placeholders(model: Model) -> dict[str, Any]:
@@ -30,19 +30,27 @@ def open_placeholders(model: Model) -> dict[str, Any]:
 
 def training_placeholders(model: Model) -> dict[str, Any]:
     """The :func:`open_placeholders` that training needs; all of them, if nothing is trained."""
-    model = without_pipelines(model)
     opened = open_placeholders(model)
-    outputs = [output for call in model.gradient_calls for output in call.outputs]
-    if not outputs or not opened:
+    if not opened or not model.gradient_calls:
         return opened
+    needed = needed_by_training(without_pipelines(model))
+    return {name: shape for name, shape in opened.items() if name in needed}
+
+
+def needed_by_training(model: Model) -> frozenset[str]:
+    """Names of the operations, and of the operators that are gradients, that a training step needs.
+
+    Args:
+        model: the model, without pipelines; it has gradients.
+    """
+    outputs = [output for call in model.gradient_calls for output in call.outputs]
     tensors = [name for output in outputs for name in (output.values, output.indices) if name is not None]
     initial = {initializer.name for initializer in initializers(model.graph).values()}
     sources = {output.source for output in outputs}
     roots = training_roots(model.graph, [name.split(":")[0] for name in tensors], sources, initial)
     inside = frozenset().union(*(call.inside for call in model.gradient_calls))
     names = [op.name for op in roots if op.name not in inside] or [output.name for output in outputs]
-    needed = part_of(model, names).operations
-    return {name: shape for name, shape in opened.items() if name in needed}
+    return part_of(model, names).operations
 
 
 def filled_shapes(

@@ -67,6 +67,7 @@ class Reader:
         self._merged = {rows.merged_values: rows for rows in merged}
         self._given = noted_tensors(calls, merged)
         self._swallowed: dict[str, str] = {}  # the groups of operations that are no operators of their own
+        self._losses = [self._tensor(loss).op for call in calls for loss in call.losses]
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 
     @property
@@ -88,7 +89,7 @@ class Reader:
         seen: set[str] = set()
         pending = list(roots)
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
-        groups = groups_of(tf_roots, known, self._place)
+        groups = groups_of(tf_roots, known, self._place, self._losses)
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
             self._swallowed |= {op.name: group.name for op in group.operations if op not in read}

@@ -134,7 +134,7 @@ class TracedModel:
         copy = _Copy(self.model, prefix, source)
         self._sources.append(concrete)
         captured, handles = [], []
-        for outer, inner in list(source.captures):
+        for place, (outer, inner) in enumerate(source.captures):
             if inner.dtype == tf.resource:
                 variable = variables.get(id(outer))
                 if variable is None:
@@ -145,7 +145,7 @@ class TracedModel:
                 copy.put(inner, outer, handle)
             elif isinstance(outer, tf.Tensor) and hasattr(outer, "numpy") and inner.dtype != tf.variant:
                 with graph.as_default(), tf.control_dependencies(None):
-                    copy.put(inner, outer, tf.constant(outer.numpy(), name=f"{prefix}/{inner.op.name}"))
+                    copy.put(inner, outer, tf.constant(outer.numpy(), name=f"{prefix}/captured_{place}"))
             else:
                 raise GraphError(
                     f"{prefix}: takes '{inner.op.name}', a {inner.dtype.name} tensor from outside. Give it as an "

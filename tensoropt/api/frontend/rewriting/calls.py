@@ -43,7 +43,7 @@ def _if(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
         known = np.asarray(False)
     if known is not None:
         return _taken(rewriter, op, scope, functions[0] if known.size and np.any(known) else functions[1])
-    if _only_checks(op):
+    if _only_checks(op, functions):
         return None
     if holds.dtype != tf.bool or holds.shape.rank != 0:
         if holds.shape.rank != 0 or not (holds.dtype.is_floating or holds.dtype.is_integer):
@@ -221,9 +221,10 @@ def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any])
     return []
 
 
-def _only_checks(op: Any) -> bool:
-    """Whether the branches do nothing but to check or to print, which every device does alike."""
-    return called_functions(op) is not None and all(not x.dtype.is_floating for x in op.outputs)
+def _only_checks(op: Any, functions: Sequence[Any]) -> bool:
+    """Whether branches check or print, and whatever else they do no gradient flows through: every device does alike."""
+    acts = any(has_effect(inner) for function in functions for inner in function.get_operations())
+    return called_functions(op) is not None and (acts or not op.outputs)
 
 
 def _read(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:

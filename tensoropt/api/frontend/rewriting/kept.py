@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util_v2
 
-from tensoropt.api.frontend.functions import function_of
+from tensoropt.api.frontend.functions import function_of, name_functions_by_content
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
@@ -121,7 +121,9 @@ def _function(rewriter: Rewriter, op: Any, called: str, function: Any, arguments
     made.inputs, made.outputs = inputs, outputs
     made.control_outputs = list(inner.effects)
     # TensorFlow knows functions by their names, for as long as the process lives.
-    content = made.as_graph_def().SerializeToString(deterministic=True)
+    definition = made.as_graph_def()
+    name_functions_by_content(definition)
+    content = definition.SerializeToString(deterministic=True)
     made.name += f"_{zlib.crc32(content + repr([x.name for x in outputs]).encode()):08x}"
     return made
 

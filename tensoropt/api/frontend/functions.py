@@ -123,7 +123,7 @@ def _named_by_content(function: Any, made: Mapping[str, Any]) -> Any:
         data = [arguments.get(x, x) for x in node.input if not x.startswith("^")]
         waits = sorted(f"^{arguments.get(x[1:], x[1:])}" for x in node.input if x.startswith("^"))
         node.input[:] = [*data, *waits]
-    for result in content.ret:
+    for result in list(content.ret):  # a map, which is written to
         content.ret[result] = arguments.get(content.ret[result], content.ret[result])
     content.signature.control_output[:] = sorted(content.signature.control_output)
     content.signature.name = re.sub(r"_\d+$", "", function.signature.name)

@@ -70,7 +70,7 @@ def _is_open(op: Any) -> bool:
 
 
 def groups_of(
-    roots: Iterable[Any], known: Collection[str], position: Mapping[str, float], losses: Collection[Any] = ()
+    roots: Iterable[Any], known: Collection[str], position: Mapping[str, float], losses: Collection[str] = ()
 ) -> list[Group]:
     """The groups among the operations that ``roots`` need and that are not known yet.
 
@@ -79,7 +79,7 @@ def groups_of(
         known: names of those that are known.
         position: of each operation of the graph, by its name. TensorFlow gives what an operation waits for, and what
             reads it, in an order that differs between processes.
-        losses: operations that gradients read, which no operation of the graph does.
+        losses: names of tensors that gradients read, which no operation of the graph does.
 
     Raises:
         GraphError: if one holds what must not be done by every device, or a root has no shape.
@@ -102,8 +102,8 @@ def groups_of(
         if merged == found:
             break
         found = merged
-    wanted = dict.fromkeys((*roots, *losses))
-    return [_group(sorted(members, key=place.__getitem__), wanted, place) for members in found]
+    reads = _Reads(frozenset(roots), frozenset(losses), place)
+    return [_group(sorted(members, key=place.__getitem__), reads) for members in found]
 
 
 def _needed(roots: Iterable[Any], known: Collection[str], position: Mapping[str, float]) -> list[Any]:
@@ -157,7 +157,26 @@ def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int]) -> 
     return members | (after & before)
 
 
-def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, int]) -> Group:
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """What reads tensors: operations among those that are needed, whoever wants the roots, and gradients, of losses."""
+
+    roots: frozenset[Any]
+    losses: frozenset[str]
+    needed: Collection[Any]
+
+    def outputs(self, op: Any, inside: Collection[Any]) -> list[Any]:
+        """The outputs of an operation of a group, up to the last that is read, so that their places stay the same."""
+        read = [
+            number
+            for number, t in enumerate(op.outputs)
+            if t.name in self.losses or any(x in self.needed and x not in inside for x in t.consumers())
+        ]
+        last = max(read, default=len(op.outputs) - 1 if op in self.roots else -1)
+        return list(op.outputs[: last + 1])
+
+
+def _group(operations: Sequence[Any], reads: _Reads) -> Group:
     inside = set(operations)
     for op in operations:
         if (has_effect(op) and not function_attrs(op) and not draws_by_state(op)) or traits(op).is_variable:
@@ -167,13 +186,7 @@ def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, i
                 "itself. Give it tensors of known shapes (mask by tensoropt.where instead of tensoropt.boolean_mask), "
                 "and draw by random_uniform or random_normal, which may have any."
             )
-    read = {
-        op
-        for op in operations
-        if op in roots or any(x in place and x not in inside for t in op.outputs for x in t.consumers())
-    }
-    # Up to the last output that is read, so that their places stay what they are.
-    outputs = [t for op in operations if op in read for t in _up_to_the_last_read(op, roots, place, inside)]
+    outputs = [t for op in operations for t in reads.outputs(op, inside)]
     for t in outputs:
         if t.dtype == tf.variant or not t.shape.is_fully_defined():
             raise GraphError(
@@ -222,12 +235,6 @@ def _group(operations: Sequence[Any], roots: dict[Any, None], place: dict[Any, i
         tuple(draws),
         digest,
     )
-
-
-def _up_to_the_last_read(op: Any, roots: dict[Any, None], place: dict[Any, int], inside: set[Any]) -> list[Any]:
-    read = [number for number, t in enumerate(op.outputs) if any(x in place and x not in inside for x in t.consumers())]
-    last = max(read, default=len(op.outputs) - 1 if op in roots else -1)
-    return list(op.outputs[: last + 1])
 
 
 def _functions(graph: Any, nodes: Iterable[Any]) -> list[Any]:

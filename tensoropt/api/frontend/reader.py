@@ -67,7 +67,7 @@ class Reader:
         self._merged = {rows.merged_values: rows for rows in merged}
         self._given = noted_tensors(calls, merged)
         self._swallowed: dict[str, str] = {}  # the groups of operations that are no operators of their own
-        self._losses = [self._tensor(loss).op for call in calls for loss in call.losses]
+        self._losses = frozenset(loss for call in calls for loss in call.losses)
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 
     @property

@@ -21,6 +21,10 @@ from tensoropt.graph.registry import traits
 __all__ = ["Group", "groups_of", "is_opaque"]
 
 
+# Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
+_ALIKE = ("Assert", "CheckNumerics", "EagerPyFunc", "PyFunc", "PyFuncStateless")
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Operations that are one operator.
@@ -86,6 +90,10 @@ def groups_of(
     """
     roots = list(roots)
     needed = _needed(roots, known, position)
+    others = _readers_of_effects(needed)
+    if others:
+        roots += others
+        needed = _needed(roots, known, position)
     opaque = [op for op in needed if is_opaque(op)]
     if not opaque:
         return []
@@ -130,6 +138,25 @@ def _needed(roots: Iterable[Any], known: Collection[str], position: Mapping[str,
     return list(done)
 
 
+def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
+    """What makes tensors of known shapes of those that only a run knows and that come of effects.
+
+    They are had once, in one group, whatever of it is fetched later. Of a loop that takes steps in a game by the user's
+    Python, the losses are for training, and its length is for the user.
+    """
+    pending = [op for op in needed if has_effect(op) and function_attrs(op)]
+    seen, found = set(pending), []
+    while pending:
+        op = pending.pop()
+        for reader in (x for t in op.outputs for x in t.consumers() if x not in seen):
+            seen.add(reader)
+            if is_opaque(reader):
+                pending.append(reader)
+            elif _is_alike(reader):
+                found.append(reader)
+    return found
+
+
 def _add(found: list[set[Any]], members: set[Any]) -> None:
     """Adds a group, as one with those that it shares operations with."""
     for other in [each for each in found if each & members]:
@@ -157,6 +184,13 @@ def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int]) -> 
     return members | (after & before)
 
 
+def _is_alike(op: Any) -> bool:
+    """Whether every device may do what an operation does, as it is the same on each or changes nothing elsewhere."""
+    if traits(op).is_variable:
+        return False
+    return not has_effect(op) or bool(function_attrs(op)) or draws_by_state(op) or op.type in _ALIKE
+
+
 @dataclass(frozen=True, slots=True)
 class _Reads:
     """What reads tensors: operations among those that are needed, whoever wants the roots, and gradients, of losses."""
@@ -179,7 +213,7 @@ class _Reads:
 def _group(operations: Sequence[Any], reads: _Reads) -> Group:
     inside = set(operations)
     for op in operations:
-        if (has_effect(op) and not function_attrs(op) and not draws_by_state(op)) or traits(op).is_variable:
+        if not _is_alike(op):
             raise GraphError(
                 f"{op.type} '{op.name}': has an effect, or a random state of its own, and works with tensors whose "
                 f"shapes only a run knows ('{operations[0].name}' makes one), so that every device would do it by "

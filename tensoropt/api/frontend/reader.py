@@ -13,6 +13,7 @@ from tensoropt.api.frontend.device_graph import indices_of
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
 from tensoropt.api.frontend.effects import (
     called_functions,
+    has_effect,
     is_plain_read,
     is_significant,
     makes_handle,
@@ -67,6 +68,7 @@ class Reader:
         self._merged = {rows.merged_values: rows for rows in merged}
         self._given = noted_tensors(calls, merged)
         self._swallowed: dict[str, str] = {}  # the groups of operations that are no operators of their own
+        self._effects: dict[str, str] = {}  # those of them that have an effect
         self._losses = frozenset(loss for call in calls for loss in call.losses)
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 
@@ -88,11 +90,14 @@ class Reader:
         done: dict[str, Operator] = {}
         seen: set[str] = set()
         pending = list(roots)
+        if self._effects:  # what has an effect in a group has it once
+            known = {*known, *(name for name, group in self._effects.items() if group in known)}
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
         groups = groups_of(tf_roots, known, self._place, self._losses)
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
             self._swallowed |= {op.name: group.name for op in group.operations if op not in read}
+            self._effects |= {op.name: group.name for op in group.operations if op not in read and has_effect(op)}
         for group in groups:
             made = self._subgraph(group)
             done |= {operator.name: operator for operator in made}

@@ -200,7 +200,7 @@ class Builder:
             outputs = self._in_place(context, inputs)
         else:
             outputs = self._reuse.outputs(edges, inputs, lower_operator(context, inputs), context)
-        if not op.outputs:
+        if not op.outputs or op.body is not None:
             self._operations[op.name] = context.operation
         if shared:
             local.share(op, outputs)

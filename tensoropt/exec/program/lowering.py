@@ -80,7 +80,11 @@ class OpLowering:
         if self.op.body is not None:
             # A gradient of rows, as lookups have, becomes whole: no operator that it goes to expects it.
             read = [with_gradient([x], [x], _whole)[0] if _is_differentiable(x) else x for x in inputs]
-            return body_outputs(self.op, read, self._draws)
+            graph = tf.compat.v1.get_default_graph()
+            known = len(graph.get_operations())
+            outputs = body_outputs(self.op, read, self._draws)
+            self.operation = tf.group(*graph.get_operations()[known:])  # who waits for it wants all of its effects
+            return outputs
         values = dict(self.op.static) | dict(static or {})
         unknown = sorted(set(values) - set(self.op.static))
         if unknown:

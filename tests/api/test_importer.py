@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import tensoropt as to
 from tensoropt.api.frontend.device_graph import device_graph
+from tensoropt.api.frontend.functions import name_functions_by_content
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model
 from tensoropt.api.frontend.importer import import_graph, import_operators
 from tensoropt.api.mirror.model import Model, current_model
@@ -392,3 +393,32 @@ def test_a_fingerprint_changes_with_what_a_plan_relies_on(model: Model) -> None:
     first = fingerprint(4, 0.1, "w")
     assert fingerprint(4, 0.1, "w") == first
     assert len({first, fingerprint(8, 0.1, "w"), fingerprint(4, 0.2, "w"), fingerprint(4, 0.1, "v")}) == 4
+
+
+def test_functions_are_named_by_what_they_do_and_run_as_before() -> None:
+    """TensorFlow numbers functions by what a process has made before."""
+
+    def traced(before: int, factor: float) -> Any:
+        for _ in range(before):
+            tf.function(lambda x: -x).get_concrete_function(tf.TensorSpec([]))
+        with tf.Graph().as_default() as graph:
+            x = tf.compat.v1.placeholder(tf.float32, [], name="x")
+
+            def less(y: Any) -> Any:
+                return tf.cond(y > 10.0, lambda: y * 2.0, lambda: y * factor)
+
+            tf.while_loop(lambda y: y < 100.0, less, [x], name="loop")
+        definition = graph.as_graph_def()
+        name_functions_by_content(definition)
+        return definition
+
+    one, same, other = traced(0, 3.0), traced(5, 3.0), traced(0, 4.0)
+    assert one.SerializeToString(deterministic=True) == same.SerializeToString(deterministic=True)
+    assert {f.signature.name for f in one.library.function} != {f.signature.name for f in other.library.function}
+    with tf.Graph().as_default() as graph:
+        for name, definition in (("one", one), ("other", other)):  # both, in one graph
+            tf.graph_util.import_graph_def(definition, name=name)
+        loops = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
+        with tf.compat.v1.Session(graph=graph) as session:
+            found = session.run([loop.outputs[2] for loop in loops], {"one/x:0": 2.0, "other/x:0": 2.0})
+    assert found == [144.0, 128.0]

@@ -14,6 +14,7 @@ from tensoropt.errors import TensorOptError
 from tensoropt.plan.plan import Plan
 from tests.effort import some
 from tests.scripts.cases import Distributed, Model, Plain, case, close, normal, picked, share
+from tests.scripts.control_flow import Cell
 
 _PARTS = ["loss", "accuracy", "logits"]
 
@@ -248,6 +249,70 @@ def what_runs_before_training_is_kept_by_it() -> None:
     assert current_job().require_executor("test").plan.option == "stored in pieces"
     _same_numbers(job, plain, [(["w"], {}), *_epochs(12, ["w", "v"])[:8]], "after")
     assert current_job().require_executor("test").plan.option == "mini_time"
+
+
+def _agent(m: Any) -> dict[str, Any]:
+    """Learns from batches, and acts on one observation, or now and then on many."""
+    x = m.placeholder(m.float32, [None, 12], name="x")
+    y = m.placeholder(m.int32, [None], name="y")
+    random = m.placeholder(m.bool, [], name="random")
+    w = m.get_variable("w", [12, 4], initializer=normal(m, 1))
+    logits = m.matmul(x, w)
+    best = m.argmax(logits, 1)
+    acting = m.squeeze(m.nn.softmax(logits), axis=0, name="acting")
+    chosen = m.cond(random, lambda: m.argmin(logits, 1), lambda: best)
+    losses = m.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+    train = m.train.GradientDescentOptimizer(0.1).minimize(m.reduce_mean(losses))
+    loss = m.reduce_mean(losses)
+    parts = {"x": x, "y": y, "random": random, "acting": acting, "chosen": chosen, "w": w}
+    return {**parts, "sharper": acting * acting, "loss": loss, "train": train}
+
+
+@case
+def what_acts_on_one_observation_is_beside_the_batches_of_training() -> None:
+    job, plain = _Open(_agent, "mini_memory"), Plain(_agent)
+    one, many = {"x": _batch(1, 5)["x"]}, {"x": _batch(64, 6)["x"]}
+    runs = [
+        (["acting", "sharper"], one),
+        (["loss", "train"], _batch(64, 1)),
+        (["acting", "sharper"], one),
+        (["chosen"], {**many, "random": True}),
+        (["chosen"], {**many, "random": False}),
+        (["loss", "train"], _batch(64, 2)),
+        (["w"], {}),
+    ]
+    _same_numbers(job, plain, runs, "acting")
+    _raises(lambda: job.run("acting", many), "acting")
+
+
+def _recurrent(m: Any) -> dict[str, Any]:
+    """Sequences of any number and length, and a loss that is the last of what knows no shape."""
+    x = m.placeholder(m.float32, [None, None, 12], name="x")
+    y = m.placeholder(m.int32, [None], name="y")
+    lengths = m.placeholder(m.int32, [None], name="lengths")
+    output, _ = m.nn.dynamic_rnn(Cell(m, 6), x, sequence_length=lengths, dtype=m.float32)
+    w, bias = m.trainable_variables()
+    labels = m.tile(y[:, None], [1, m.shape(x)[1]])
+    # Checks that sizes agree, which only a run knows.
+    losses = m.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=output)
+    kept = m.boolean_mask(losses, m.sequence_mask(lengths, m.shape(x)[1]))
+    train = m.train.GradientDescentOptimizer(0.1).minimize(m.reduce_mean(kept))
+    return {"x": x, "y": y, "lengths": lengths, "w": w, "bias": bias, "train": train}
+
+
+@case
+def a_loss_may_be_the_last_of_what_only_a_run_knows() -> None:
+    def steps(seed: int) -> dict[str, Any]:
+        random = np.random.default_rng(seed)
+        x = random.normal(size=(8, 5, 12)).astype(np.float32)
+        return {"x": x, "y": random.integers(0, 6, 8), "lengths": random.integers(1, 6, 8)}
+
+    for option in ("mini_time", "mini_memory"):
+        runs: list[tuple[Any, dict[str, Any]]] = []
+        for seed in (1, 2, 3):
+            runs += [("train", steps(seed)), (["w", "bias"], {})]
+        job, plain = _Open(_recurrent, option), Plain(_recurrent)
+        _same_numbers(job, plain, runs, f"lengths, {option}")
 
 
 @case

@@ -283,3 +283,170 @@ def a_table_in_a_step_is_an_error_that_names_the_layer() -> None:
         assert "words" in str(error) and "dataset.map" in str(error), error
     else:
         raise AssertionError("a table was taken")
+
+
+def _masked(y: Any) -> Any:
+    return tf.reduce_sum(tf.boolean_mask(y, y[:, 0] > 0.0))
+
+
+def _chosen(y: Any) -> Any:
+    return tf.reduce_mean(tf.cond(tf.reduce_sum(y) > 0.0, lambda: y * 2.0, lambda: y**2))
+
+
+def _doubled(y: Any) -> Any:
+    total = tf.reduce_sum(y**2)
+    while total < 100.0:
+        total = total * 2.0
+    return total
+
+
+def _until(y: Any) -> Any:
+    parts = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    for turn in tf.range(10):
+        y = tf.tanh(y) * 1.1
+        parts = parts.write(turn, tf.reduce_sum(y))
+        if tf.reduce_sum(y) > 3.0:
+            break
+    return tf.reduce_sum(parts.stack())
+
+
+@case
+def what_an_operator_of_unknown_shapes_gives_is_a_loss_itself() -> None:
+    for loss_of in (_masked, _chosen, _doubled, _until):
+
+        def make(loss_of: Any = loss_of) -> tuple[Callable[..., Any], list[Any]]:
+            (w,) = _weights((6, 4))
+
+            def step(x: Any, y: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = loss_of(tf.matmul(x, w))
+                w.assign_sub(0.01 * tape.gradient(loss, w))
+                return tf.norm(w)  # of the loss there is nothing but the gradient
+
+            return step, [w]
+
+        _compare(make)
+
+
+@case
+def a_gradient_is_differentiated_as_it_is() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = _weights((6, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(tf.sin(tf.matmul(x, w)))
+                slope = tape.gradient(loss, w)
+            second = outer.gradient(slope, w)
+            w.assign_sub(0.01 * second)
+            return slope, second
+
+        return step, [w]
+
+    _compare(make)
+
+
+class _Game:
+    """What a step plays by Python: a number that grows until it is over."""
+
+    def __init__(self) -> None:
+        self.moves = 0
+
+    def move(self, state: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The next state, and whether the game is over."""
+        self.moves += 1
+        return (state * 1.5).astype(np.float32), np.asarray(self.moves % 5 == 0)
+
+
+@case
+def what_a_loop_does_by_python_is_done_once() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = _weights((6, 4))
+        game = _Game()
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                state, gains = x[0], tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+                for turn in tf.range(20):
+                    gains = gains.write(turn, tf.reduce_sum(tf.tanh(tf.matmul(state[None], w))))
+                    state, over = tf.numpy_function(game.move, [state], [tf.float32, tf.bool])
+                    state.set_shape([6])
+                    if over:
+                        break
+                gained = gains.stack()
+                loss = tf.reduce_mean(gained)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss, tf.size(gained)
+
+        return step, [w]
+
+    _compare(make, input_signature=[tf.TensorSpec([8, 6]), tf.TensorSpec([8], tf.int32)])
+
+
+@case
+def ranks_agree_on_a_step_whatever_else_one_of_them_has_traced() -> None:
+    table = tf.constant(np.random.default_rng(2).normal(size=(6, 4)).astype(np.float32))  # is named by its number
+    if tensoropt.world_rank() == 0:
+        for _ in range(7):
+            tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))(tf.constant(1.0))
+            tf.constant(0.0) + tf.constant(1.0)
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        def step(x: Any, y: Any) -> Any:
+            total, turns = tf.reduce_sum(tf.matmul(x, table) ** 2), 0
+            while total < 1000.0:
+                if total < 100.0:
+                    total = total * 2.0
+                elif total < 500.0:
+                    total = total + 10.0
+                else:
+                    total = total * 1.5
+                turns += 1
+            rows = tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), [30, 18])
+            return turns, tf.reduce_sum(rows, 1)
+
+        return step, []
+
+    _compare(make)
+
+
+@case
+def a_step_may_be_a_method_and_each_object_has_its_own() -> None:
+    class Layer(tf.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = tf.Variable(factor)
+
+        @tensoropt.function
+        def scaled(self, x: Any) -> Any:
+            """Adds one to the factor, too."""
+            self.factor.assign_add(1.0)
+            return self.factor * x
+
+    one, other = Layer(2.0), Layer(5.0)
+    x = np.arange(8, dtype=np.float32)
+    for turn in range(1, 3):
+        _same(one.scaled(x), (2.0 + turn) * x)
+        _same(other.scaled(x), (5.0 + turn) * x)
+    assert one.scaled is one.scaled and one.scaled is not other.scaled
+    _same([one.factor, other.factor], [4.0, 7.0])
+
+
+@case
+def a_tape_around_a_step_is_an_error() -> None:
+    step, _ = _descent()
+    ours = tensoropt.function(step)
+    try:
+        with tf.GradientTape():
+            ours(*_arrays(8)[0])
+    except SessionError as error:
+        assert "Open the tape in the step" in str(error), error
+    else:
+        raise AssertionError("the tape saw nothing")
+    try:
+        tensoropt.function(lambda x, y: ours(x, y))(*_arrays(8)[0])
+    except GraphError as error:
+        assert "call the Python function" in str(error), error
+    else:
+        raise AssertionError("it was called inside of a trace")

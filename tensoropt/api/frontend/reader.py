@@ -132,7 +132,9 @@ class Reader:
         return made, [self._tensor_id(tensor).op for tensor in dynamic]
 
     def _tensor(self, name: str) -> Any:
-        return self._graph.get_tensor_by_name(name)
+        """TensorFlow's tensor of a name, or what stands for it: a gradient may be differentiated again as it is."""
+        given = self._given.get(name)
+        return self._graph.get_tensor_by_name(name if given is None else f"{given.op}:0")
 
     def _origin(self, name: str) -> Any:
         """The operation that the user made."""

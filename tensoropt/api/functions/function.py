@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Sequence
+from types import MethodType
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 from tensoropt.api.functions.forms import form_of
 from tensoropt.api.functions.program import Program
 from tensoropt.api.functions.traced_model import Trace, Traceable
-from tensoropt.errors import SessionError
+from tensoropt.errors import GraphError, SessionError
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce
 
@@ -23,7 +26,12 @@ _Rows = Callable[[int | None], int | None]  # the first dimension in the job of 
 
 
 def function(
-    step: Callable[..., Any] | None = None, *, input_signature: Sequence[Any] | None = None, autograph: bool = True
+    step: Callable[..., Any] | None = None,
+    *,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
 ) -> Any:
     """A function of tensors that runs on all ranks by a plan; ``tf.function`` for a job.
 
@@ -32,13 +40,15 @@ def function(
     optimizers, layers and variables are TensorFlow's and Keras's own. A call plans it when it is the first one (or
     :meth:`Function.plan` does, before), and runs it.
 
-    Also a decorator, with and without arguments.
+    Also a decorator, with and without arguments, of methods, too: each object has a plan of its own.
 
     Args:
         step: what is traced; of a ``tf.function`` the Python function behind it.
         input_signature: ``tf.TensorSpec`` (or nests of them) of its positional arguments. By default those of what it
             is called with, whose first dimensions are open; Python's numbers and strings are constants of a trace.
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
+        jit_compile: has no effect, as ``tf.function`` has it.
+        reduce_retracing: has no effect; first dimensions are open in any case.
 
     Returns:
         A :class:`Function`.
@@ -92,6 +102,24 @@ class Function:
         self._by_form: dict[Hashable, Trace] = {}
         self._sized = False  # whether each size has a trace of its own
         self._asked: tuple[Any, dict[str, Any]] = ("mini_time", {})
+        self._of_objects: WeakKeyDictionary[Any, Function] = WeakKeyDictionary()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Function:
+        """The function of an object, where this one is its method."""
+        if instance is None:
+            return self
+        if instance not in self._of_objects:
+            step, own = self._step, ref(instance)
+
+            @functools.wraps(step)
+            def of_object(*args: Any, **kwargs: Any) -> Any:
+                return step(own(), *args, **kwargs)
+
+            of_object.__signature__ = inspect.signature(MethodType(step, instance))  # type: ignore[attr-defined]
+            made = Function(of_object, self._signature, self._autograph)
+            made.asks(*self._asked)
+            self._of_objects[instance] = made
+        return self._of_objects[instance]
 
     @property
     def tensoropt_plan(self) -> Plan | None:
@@ -131,9 +159,20 @@ class Function:
         """Runs the step.
 
         Raises:
-            SessionError: other arguments than the signature has.
+            GraphError: it is called inside of a graph.
+            SessionError: other arguments than the signature has, or a tape of eager code is open.
             TensorOptError: what planning, building and running raise.
         """
+        if not tf.executing_eagerly():
+            raise GraphError(
+                f"{self._name}: is called inside of a graph. Call it in eager code, which is TensorFlow 2's default; "
+                "in another function, call the Python function that it was made of."
+            )
+        if record.could_possibly_record():
+            raise SessionError(
+                f"{self._name}: is called under a tf.GradientTape (or ForwardAccumulator), which sees nothing of what "
+                "devices compute. Open the tape in the step, and return gradients, or close it before the call."
+            )
         given = self._signature if self._signature is not None else args
         if self._signature is not None:
             args = self._bound(args, kwargs)

@@ -147,9 +147,11 @@ class TracedModel:
                 with graph.as_default(), tf.control_dependencies(None):
                     copy.put(inner, outer, tf.constant(outer.numpy(), name=f"{prefix}/captured_{place}"))
             else:
+                remedy = "Give it as an argument."
+                if inner.dtype == tf.variant:  # what a dataset is
+                    remedy = "Go through a dataset outside, and give each of its elements as an argument."
                 raise GraphError(
-                    f"{prefix}: takes '{inner.op.name}', a {inner.dtype.name} tensor from outside. Give it as an "
-                    "argument."
+                    f"{prefix}: takes '{inner.op.name}', a {inner.dtype.name} tensor from outside. {remedy}"
                 )
         copy.run()
         inside = frozenset().union(*(call.inside for call in calls))
@@ -235,6 +237,11 @@ def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: boo
 def _no_variable(prefix: str, inner: Any) -> GraphError:
     """What is said of a captured handle, by what is done with it."""
     readers = [op for op in inner.consumers() if op.type.startswith("LookupTable")]
+    if any("Summary" in op.type for op in inner.consumers()):
+        return GraphError(
+            f"{prefix}: takes '{inner.op.name}', a writer of summaries. Return from the step what is to be written, "
+            "and write it outside of the step (tensoropt.on_rank_0 does so once)."
+        )
     if not readers:
         return GraphError(
             f"{prefix}: takes '{inner.op.name}', which is no variable, such as an iterator. Read it outside, and give "

@@ -18,7 +18,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import traits
 
-__all__ = ["Group", "groups_of", "is_opaque"]
+__all__ = ["Group", "groups_of", "is_done_once", "is_opaque"]
 
 
 # Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
@@ -144,7 +144,7 @@ def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
     They are had once, in one group, whatever of it is fetched later. Of a loop that takes steps in a game by the user's
     Python, the losses are for training, and its length is for the user.
     """
-    pending = [op for op in needed if has_effect(op) and function_attrs(op)]
+    pending = [op for op in needed if is_done_once(op) and is_opaque(op)]
     seen, found = set(pending), []
     while pending:
         op = pending.pop()
@@ -188,7 +188,12 @@ def _is_alike(op: Any) -> bool:
     """Whether every device may do what an operation does, as it is the same on each or changes nothing elsewhere."""
     if traits(op).is_variable:
         return False
-    return not has_effect(op) or bool(function_attrs(op)) or draws_by_state(op) or op.type in _ALIKE
+    return not has_effect(op) or draws_by_state(op) or is_done_once(op)
+
+
+def is_done_once(op: Any) -> bool:
+    """Whether a group has an effect by an operation that no other group may have again: of functions, or of Python."""
+    return has_effect(op) and (bool(function_attrs(op)) or op.type in _ALIKE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,11 @@ from tensoropt.api.frontend.device_graph import indices_of
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
 from tensoropt.api.frontend.effects import (
     called_functions,
-    has_effect,
     is_plain_read,
     is_significant,
     makes_handle,
 )
-from tensoropt.api.frontend.groups import Group, groups_of, is_opaque
+from tensoropt.api.frontend.groups import Group, groups_of, is_done_once, is_opaque
 from tensoropt.api.frontend.static_values import static_operands, static_value
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
@@ -68,7 +67,7 @@ class Reader:
         self._merged = {rows.merged_values: rows for rows in merged}
         self._given = noted_tensors(calls, merged)
         self._swallowed: dict[str, str] = {}  # the groups of operations that are no operators of their own
-        self._effects: dict[str, str] = {}  # those of them that have an effect
+        self._effects: dict[str, str] = {}  # those of them that are done once
         self._losses = frozenset(loss for call in calls for loss in call.losses)
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 
@@ -97,7 +96,7 @@ class Reader:
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
             self._swallowed |= {op.name: group.name for op in group.operations if op not in read}
-            self._effects |= {op.name: group.name for op in group.operations if op not in read and has_effect(op)}
+            self._effects |= {op.name: group.name for op in group.operations if op not in read and is_done_once(op)}
         for group in groups:
             made = self._subgraph(group)
             done |= {operator.name: operator for operator in made}

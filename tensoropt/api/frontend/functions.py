@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from tensoropt.errors import GraphError
+from tensoropt.graph.calls import called_by, rename_called
 
 __all__ = ["add_functions", "function_attrs", "function_of", "is_call", "name_functions_by_content"]
 
@@ -74,7 +75,7 @@ def name_functions_by_content(definition: Any) -> None:
     pending = list(functions)
     while pending:
         name = pending[-1]
-        inside = [called for node in functions[name].node_def for called in _called(node) if called in functions]
+        inside = [called for node in functions[name].node_def for called in called_by(node) if called in functions]
         before = [called for called in inside if called not in made and called != name]
         if name in made or not before:
             if name not in made:
@@ -82,27 +83,13 @@ def name_functions_by_content(definition: Any) -> None:
             pending.pop()
         else:
             pending += before
+    names = {name: one.signature.name for name, one in made.items()}
     for node in definition.node:
-        _rename_called(node, made)
+        rename_called(node, names)
     by_name = {one.signature.name: one for one in made.values()}
     library = type(definition.library)()
     library.function.extend(by_name[name] for name in sorted(by_name))
     definition.library.CopyFrom(library)
-
-
-def _called(node: Any) -> Iterator[str]:
-    yield node.op
-    for value in node.attr.values():
-        yield from (one.name for one in ([value.func] if value.HasField("func") else value.list.func))
-
-
-def _rename_called(node: Any, made: Mapping[str, Any]) -> None:
-    if node.op in made:
-        node.op = made[node.op].signature.name
-    for value in node.attr.values():
-        for one in [value.func] if value.HasField("func") else value.list.func:
-            if one.name in made:
-                one.name = made[one.name].signature.name
 
 
 def _named_by_content(function: Any, made: Mapping[str, Any]) -> Any:
@@ -114,11 +101,12 @@ def _named_by_content(function: Any, made: Mapping[str, Any]) -> Any:
     content = type(function)()
     content.CopyFrom(function)
     content.attr.clear()
+    names = {name: one.signature.name for name, one in made.items()}
     arguments = {arg.name: f"argument_{place}" for place, arg in enumerate(content.signature.input_arg)}
     for arg in content.signature.input_arg:
         arg.name = arguments[arg.name]
     for node in content.node_def:
-        _rename_called(node, made)
+        rename_called(node, names)
         node.ClearField("experimental_debug_info")
         data = [arguments.get(x, x) for x in node.input if not x.startswith("^")]
         waits = sorted(f"^{arguments.get(x[1:], x[1:])}" for x in node.input if x.startswith("^"))

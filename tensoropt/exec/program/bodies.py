@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tensoropt.exec.program.generators import Draws, Generator
+from tensoropt.graph.calls import rename_called
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import drawn, numbers_skipped, seeds_of
 
 __all__ = ["body_outputs"]
+
+_NUMBERS = itertools.count()
 
 
 def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> list[Any]:
@@ -24,14 +28,15 @@ def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> list[Any]
             has none draws by TensorFlow's kernel.
     """
     random = {draw.name: draw for draw in op.draws}
+    body = _with_own_functions(op.body)
     made = {f"input{place}:0": tensor for place, tensor in enumerate(inputs)}
-    piece = _piece(op)
-    for node in op.body.node:
+    piece = _piece(body)
+    for node in body.node:
         if f"{node.name}:0" in made:  # stands for an input
             continue
         if node.name in draws.generators:
             _import(op, piece, made)
-            piece = _piece(op)
+            piece = _piece(body)
             if node.name not in draws.drawn:
                 draws.drawn[node.name] = _drawn(node, made, draws.generators[node.name])
             made[f"{node.name}:0"] = draws.drawn[node.name]
@@ -44,9 +49,27 @@ def body_outputs(op: Operator, inputs: Sequence[Any], draws: Draws) -> list[Any]
     return [made[name] for name in op.results]
 
 
-def _piece(op: Operator) -> Any:
+def _with_own_functions(body: Any) -> Any:
+    """A body whose functions have names that nothing else in this process has.
+
+    TensorFlow derives the names of functions for a loop's gradients from the loop's, for whatever they are gradients.
+    """
+    if not body.library.function:
+        return body
+    own = tf.compat.v1.GraphDef()
+    own.CopyFrom(body)
+    number = next(_NUMBERS)
+    names = {one.signature.name: f"{one.signature.name}_{number}" for one in own.library.function}
+    for one in own.library.function:
+        one.signature.name = names[one.signature.name]
+    for node in [*own.node, *(node for one in own.library.function for node in one.node_def)]:
+        rename_called(node, names)
+    return own
+
+
+def _piece(body: Any) -> Any:
     """A graph for some of the ops, which may call what all of them may."""
-    return tf.compat.v1.GraphDef(versions=op.body.versions, library=op.body.library)
+    return tf.compat.v1.GraphDef(versions=body.versions, library=body.library)
 
 
 def _import(op: Operator, piece: Any, made: dict[str, Any]) -> None:

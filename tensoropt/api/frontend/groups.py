@@ -74,7 +74,12 @@ def _is_open(op: Any) -> bool:
 
 
 def groups_of(
-    roots: Iterable[Any], known: Collection[str], position: Mapping[str, float], losses: Collection[str] = ()
+    roots: Iterable[Any],
+    known: Collection[str],
+    position: Mapping[str, float],
+    losses: Collection[str] = (),
+    *,
+    fetched: bool = False,
 ) -> list[Group]:
     """The groups among the operations that ``roots`` need and that are not known yet.
 
@@ -84,9 +89,10 @@ def groups_of(
         position: of each operation of the graph, by its name. TensorFlow gives what an operation waits for, and what
             reads it, in an order that differs between processes.
         losses: names of tensors that gradients read, which no operation of the graph does.
+        fetched: whether the roots are fetched, which may have shapes that only a run knows.
 
     Raises:
-        GraphError: if one holds what must not be done by every device, or a root has no shape.
+        GraphError: if one holds what must not be done by every device, or a root has no known shape.
     """
     roots = list(roots)
     needed = _needed(roots, known, position)
@@ -110,7 +116,7 @@ def groups_of(
         if merged == found:
             break
         found = merged
-    reads = _Reads(frozenset(roots), frozenset(losses), place)
+    reads = _Reads(frozenset(roots), frozenset(losses), place, fetched)
     return [_group(sorted(members, key=place.__getitem__), reads) for members in found]
 
 
@@ -203,6 +209,7 @@ class _Reads:
     roots: frozenset[Any]
     losses: frozenset[str]
     needed: Collection[Any]
+    fetched: bool
 
     def outputs(self, op: Any, inside: Collection[Any]) -> list[Any]:
         """The outputs of an operation of a group, up to the last that is read, so that their places stay the same."""
@@ -227,7 +234,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
             )
     outputs = [t for op in operations for t in reads.outputs(op, inside)]
     for t in outputs:
-        if t.dtype == tf.variant or not t.shape.is_fully_defined():
+        if t.dtype == tf.variant or not (t.shape.is_fully_defined() or (reads.fetched and t.op in reads.roots)):
             raise GraphError(
                 f"{t.op.type} '{t.op.name}': its output has shape {t.shape}, which only a run knows, so it cannot be "
                 "fetched by itself. Fetch what has a known shape, such as a sum of it."

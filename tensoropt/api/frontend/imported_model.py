@@ -119,7 +119,7 @@ def import_model(
         sources=sources,
     )
     for name in sorted(set(only or ()) - {op.name for op in graph.operators}):  # says why not
-        Reader(tf_graph, calls, merged, sources).operators([tf_graph.get_operation_by_name(name)])
+        Reader(tf_graph, calls, merged, sources, fetches=True).operators([tf_graph.get_operation_by_name(name)])
     names = [op.name for op in model.graph.get_collection("train_op")]
     steps = tuple(dict.fromkeys(name for name in names if name in graph))
     return ImportedModel(graph, tf_graph, steps, noted_tensors(calls, merged))

@@ -53,7 +53,7 @@ def import_graph(
         GraphError: naming the user's op and line, if a tensor has no static shape or a dtype that cannot be moved,
             an operand that must be fixed is not, or a gradient is differentiated.
     """
-    reader = Reader(graph, gradients, merged, sources or {})
+    reader = Reader(graph, gradients, merged, sources or {}, fetches=only is not None)
     outputs = [output for call in gradients for output in call.outputs]
     given = [name for output in outputs for name in (output.name, indices_of(output) if output.indices else None)]
     roots = training_roots(graph, filter(None, given), {output.source for output in outputs}, initializers)

@@ -54,9 +54,24 @@ class Reader:
     """Reads operations of one graph."""
 
     def __init__(
-        self, graph: Any, calls: Sequence[GradientCall], merged: Sequence[MergedRows], sources: Mapping[str, Any]
+        self,
+        graph: Any,
+        calls: Sequence[GradientCall],
+        merged: Sequence[MergedRows],
+        sources: Mapping[str, Any],
+        *,
+        fetches: bool = False,
     ) -> None:
-        """Takes a graph, the gradients and merged rows in it, and the user's operations behind its own, by name."""
+        """Takes a graph.
+
+        Args:
+            graph: TensorFlow's.
+            calls: the gradients in it.
+            merged: the merged rows in it.
+            sources: the user's operations behind its own, by name.
+            fetches: whether what is read is fetched, and may have shapes that only a run knows.
+        """
+        self._fetches = fetches
         self._graph = graph
         self._sources = sources
         self._significant: dict[str, bool] = {}
@@ -92,7 +107,7 @@ class Reader:
         if self._effects:  # what has an effect in a group has it once
             known = {*known, *(name for name, group in self._effects.items() if group in known)}
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
-        groups = groups_of(tf_roots, known, self._place, self._losses)
+        groups = groups_of(tf_roots, known, self._place, self._losses, fetched=self._fetches)
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
             self._swallowed |= {op.name: group.name for op in group.operations if op not in read}
@@ -219,7 +234,7 @@ class Reader:
             group.name,
             "Subgraph",
             tuple(self._tensor_id(tensor) for tensor in group.inputs),
-            tuple(_spec(tensor, source) for tensor in group.outputs),
+            tuple(_spec_of_group(tensor, source) for tensor in group.outputs),
             MappingProxyType({"ops": " ".join(op.type for op in group.operations), "digest": group.digest}),
             control_inputs=self._waited_for(waits),
             source=source,
@@ -240,7 +255,7 @@ class Reader:
                     op.name,
                     "IdentityN",
                     tuple(TensorId(group.name, places[tensor.name]) for tensor in given),
-                    tuple(_spec(tensor, source) for tensor in given),
+                    tuple(_spec_of_group(tensor, source) for tensor in given),
                     MappingProxyType({"T": tuple(tensor.dtype.name for tensor in given)}),
                     source=source,
                     node={"T": dtypes},
@@ -417,6 +432,14 @@ def _spec(tensor: Any, source: str | None = None, *, given: bool = False) -> Ten
             "find_strategy(batch_size=…)."
         )
     return TensorSpec(tuple(tensor.shape.as_list()), tensor.dtype.name)
+
+
+def _spec_of_group(tensor: Any, source: str | None) -> TensorSpec:
+    """Of what every device has whole: sizes that only a run knows count as 0, which nothing splits."""
+    if tensor.shape.is_fully_defined():
+        return _spec(tensor, source)
+    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
+    return TensorSpec(tuple(size or 0 for size in sizes), tensor.dtype.name)
 
 
 def _decode(value: Any) -> Any:

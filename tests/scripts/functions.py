@@ -391,6 +391,7 @@ def ranks_agree_on_a_step_whatever_else_one_of_them_has_traced() -> None:
         for _ in range(7):
             tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))(tf.constant(1.0))
             tf.constant(0.0) + tf.constant(1.0)
+            tf.numpy_function(np.negative, [tf.constant(1.0)], tf.float32)
 
     def make() -> tuple[Callable[..., Any], list[Any]]:
         def step(x: Any, y: Any) -> Any:
@@ -404,7 +405,8 @@ def ranks_agree_on_a_step_whatever_else_one_of_them_has_traced() -> None:
                     total = total * 1.5
                 turns += 1
             rows = tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), [30, 18])
-            return turns, tf.reduce_sum(rows, 1)
+            python = tf.reduce_sum(tf.numpy_function(np.square, [x], tf.float32))
+            return turns, tf.reduce_sum(rows, 1), python
 
         return step, []
 
@@ -450,3 +452,79 @@ def a_tape_around_a_step_is_an_error() -> None:
         assert "call the Python function" in str(error), error
     else:
         raise AssertionError("it was called inside of a trace")
+
+
+@case
+def an_output_that_training_does_not_read_is_there_for_who_does() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = _weights((6, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                rows = tf.matmul(x, w)
+                values, places = tf.math.top_k(tf.boolean_mask(rows, rows[:, 0] > -9.0)[0], 2)
+                loss = tf.reduce_sum(values**2)
+            w.assign_sub(0.01 * tape.gradient(loss, w))
+            return places
+
+        return step, [w]
+
+    _compare(make)
+
+
+@case
+def a_check_in_a_branch_that_is_not_taken_is_none() -> None:
+    def checked(x: Any) -> Any:
+        tf.debugging.assert_greater(tf.reduce_sum(x), 1e12)
+        return x * 2.0
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = _weights((6, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                rows = tf.matmul(x, w)
+                loss = tf.reduce_mean(tf.cond(tf.reduce_sum(x) > 1e5, lambda: checked(rows), lambda: rows) ** 2)
+            w.assign_sub(0.01 * tape.gradient(loss, w))
+            return loss
+
+        return step, [w]
+
+    ours = _compare(make)
+    x, y = _arrays(8)[0]
+    try:
+        ours(x + 1e5, y)
+    except tf.errors.InvalidArgumentError as error:
+        assert "assertion failed" in str(error), error
+    else:
+        raise AssertionError("its branch was taken, and it was not checked")
+
+
+@case
+def gradients_amid_tensors_of_unknown_shapes_are_errors() -> None:
+    (w,) = _weights((6, 4))
+
+    def of_a_sum(x: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            kept = tf.boolean_mask(tf.matmul(x, w), x[:, 0] > 0.0)
+            total = tf.reduce_mean(kept)
+            loss = total**3
+        by_total, by_w = tape.gradient(loss, total), tape.gradient(loss, w)
+        w.assign_sub(by_w * tf.reduce_sum(kept * by_total))
+        return loss
+
+    def of_all(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            kept = tf.boolean_mask(tf.matmul(x, w), x[:, 0] > 0.0)
+            loss = tf.reduce_mean(kept)
+        gradient = tape.gradient(loss, w)
+        w.assign_sub(gradient * tf.reduce_sum(kept * tf.norm(gradient)))
+        return loss
+
+    for step, words in ((of_a_sum, "has a gradient of its own"), (of_all, "needs a gradient of what it makes itself")):
+        try:
+            tensoropt.function(step)(_arrays(8)[0][0])
+        except GraphError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"no error that says {words}")

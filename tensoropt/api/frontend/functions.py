@@ -13,7 +13,21 @@ from tensorflow.python.framework import function_def_to_graph, op_def_registry
 from tensoropt.errors import GraphError
 from tensoropt.graph.calls import called_by, rename_called
 
-__all__ = ["add_functions", "function_attrs", "function_of", "is_call", "name_functions_by_content"]
+__all__ = [
+    "TOKEN",
+    "add_functions",
+    "function_attrs",
+    "function_of",
+    "is_call",
+    "name_functions_by_content",
+    "with_numbered_tokens",
+]
+
+TOKEN = "token"
+"""The attribute by which TensorFlow finds the user's Python function."""
+
+# What makes names of functions differ: TensorFlow's number, or a checksum of ours.
+_NUMBER = re.compile(r"(_\d+|_[0-9a-f]{8})$")
 
 
 def function_attrs(op: Any) -> list[str]:
@@ -71,6 +85,7 @@ def name_functions_by_content(definition: Any) -> None:
     one.
     """
     functions = {one.signature.name: one for one in definition.library.function}
+    tokens = _token_numbers(definition)
     made: dict[str, Any] = {}
     pending = list(functions)
     while pending:
@@ -79,7 +94,7 @@ def name_functions_by_content(definition: Any) -> None:
         before = [called for called in inside if called not in made and called != name]
         if name in made or not before:
             if name not in made:
-                made[name] = _named_by_content(functions[name], made)
+                made[name] = _named_by_content(functions[name], made, tokens)
             pending.pop()
         else:
             pending += before
@@ -92,7 +107,40 @@ def name_functions_by_content(definition: Any) -> None:
     definition.library.CopyFrom(library)
 
 
-def _named_by_content(function: Any, made: Mapping[str, Any]) -> Any:
+def with_numbered_tokens(definition: Any) -> Any:
+    """A copy of a ``GraphDef`` for comparisons, in which the user's Python functions have numbers of its own.
+
+    TensorFlow's tokens for them (``pyfunc_7``) count what a process has made before.
+    """
+    numbers, copy = _token_numbers(definition), type(definition)()
+    copy.CopyFrom(definition)
+    for node in [*copy.node, *(node for one in copy.library.function for node in one.node_def)]:
+        _number_token(node, numbers)
+    return copy
+
+
+def _token_numbers(definition: Any) -> dict[bytes, int]:
+    """The numbers of tokens, in the order in which nodes have them, and the functions that these call."""
+    functions = {one.signature.name: one for one in definition.library.function}
+    numbers: dict[bytes, int] = {}
+    pending, seen = list(reversed(definition.node)), set[str]()
+    while pending:
+        node = pending.pop()
+        if TOKEN in node.attr:
+            numbers.setdefault(node.attr[TOKEN].s, len(numbers))
+        for name in called_by(node):
+            if name in functions and name not in seen:
+                seen.add(name)
+                pending += reversed(functions[name].node_def)
+    return numbers
+
+
+def _number_token(node: Any, numbers: Mapping[bytes, int]) -> None:
+    if TOKEN in node.attr:
+        node.attr[TOKEN].s = f"python_{numbers.get(node.attr[TOKEN].s)}".encode()
+
+
+def _named_by_content(function: Any, made: Mapping[str, Any], tokens: Mapping[bytes, int]) -> Any:
     """A function without what tells in which process it was made, named by a hash of what it does.
 
     Its arguments may be named by the numbers of eager tensors, its attributes name other functions, and what waits has
@@ -114,7 +162,11 @@ def _named_by_content(function: Any, made: Mapping[str, Any]) -> Any:
     for result in list(content.ret):  # a map, which is written to
         content.ret[result] = arguments.get(content.ret[result], content.ret[result])
     content.signature.control_output[:] = sorted(content.signature.control_output)
-    content.signature.name = re.sub(r"_\d+$", "", function.signature.name)
-    digest = hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()[:12]
+    content.signature.name = _NUMBER.sub("", function.signature.name)
+    compared = type(function)()
+    compared.CopyFrom(content)
+    for node in compared.node_def:
+        _number_token(node, tokens)
+    digest = hashlib.sha256(compared.SerializeToString(deterministic=True)).hexdigest()[:12]
     content.signature.name += f"_{digest}"
     return content

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
-from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content
+from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content, with_numbered_tokens
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import traits
 
-__all__ = ["Group", "groups_of", "is_done_once", "is_opaque"]
+__all__ = ["Differentiated", "Group", "groups_of", "is_done_once", "is_opaque"]
 
 
 # Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
@@ -73,11 +73,26 @@ def _is_open(op: Any) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Differentiated:
+    """What gradients have to do with operations of a graph, which these do not tell.
+
+    Attributes:
+        losses: names of the tensors that are differentiated.
+        sources: names of the tensors that they are differentiated by.
+        given: names of the operations that stand for gradients.
+    """
+
+    losses: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+
+
 def groups_of(
     roots: Iterable[Any],
-    known: Collection[str],
+    known: Container[str],
     position: Mapping[str, float],
-    losses: Collection[str] = (),
+    differentiated: Differentiated | None = None,
     *,
     fetched: bool = False,
 ) -> list[Group]:
@@ -88,11 +103,11 @@ def groups_of(
         known: names of those that are known.
         position: of each operation of the graph, by its name. TensorFlow gives what an operation waits for, and what
             reads it, in an order that differs between processes.
-        losses: names of tensors that gradients read, which no operation of the graph does.
+        differentiated: what gradients there are.
         fetched: whether the roots are fetched, which may have shapes that only a run knows.
 
     Raises:
-        GraphError: if one holds what must not be done by every device, or a root has no known shape.
+        GraphError: if one holds what must not be done by every device, or a gradient, or a root has no known shape.
     """
     roots = list(roots)
     needed = _needed(roots, known, position)
@@ -116,11 +131,11 @@ def groups_of(
         if merged == found:
             break
         found = merged
-    reads = _Reads(frozenset(roots), frozenset(losses), place, fetched)
+    reads = _Reads(frozenset(roots), differentiated or Differentiated(), place, fetched)
     return [_group(sorted(members, key=place.__getitem__), reads) for members in found]
 
 
-def _needed(roots: Iterable[Any], known: Collection[str], position: Mapping[str, float]) -> list[Any]:
+def _needed(roots: Iterable[Any], known: Container[str], position: Mapping[str, float]) -> list[Any]:
     """What roots need, in an order in which it can run, the same one in every process."""
 
     def place(op: Any) -> float:
@@ -151,15 +166,14 @@ def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
     Python, the losses are for training, and its length is for the user.
     """
     pending = [op for op in needed if is_done_once(op) and is_opaque(op)]
-    seen, found = set(pending), []
+    seen: set[Any] = set(pending)
+    found: list[Any] = []
     while pending:
         op = pending.pop()
         for reader in (x for t in op.outputs for x in t.consumers() if x not in seen):
             seen.add(reader)
-            if is_opaque(reader):
-                pending.append(reader)
-            elif _is_alike(reader):
-                found.append(reader)
+            if _is_alike(reader):
+                (pending if is_opaque(reader) else found).append(reader)
     return found
 
 
@@ -207,23 +221,45 @@ class _Reads:
     """What reads tensors: operations among those that are needed, whoever wants the roots, and gradients, of losses."""
 
     roots: frozenset[Any]
-    losses: frozenset[str]
+    differentiated: Differentiated
     needed: Collection[Any]
     fetched: bool
 
     def outputs(self, op: Any, inside: Collection[Any]) -> list[Any]:
-        """The outputs of an operation of a group, up to the last that is read, so that their places stay the same."""
+        """The outputs of an operation of a group, up to the last that is read, so that their places stay the same.
+
+        If it is read at all, also by what is not needed now: the operator will be there already when that is.
+        """
+        differentiated = self.differentiated.losses | self.differentiated.sources
+        outside = [[x for x in t.consumers() if x not in inside] for t in op.outputs]
         read = [
             number
-            for number, t in enumerate(op.outputs)
-            if t.name in self.losses or any(x in self.needed and x not in inside for x in t.consumers())
+            for number, (t, readers) in enumerate(zip(op.outputs, outside, strict=True))
+            if t.name in differentiated or any(x in self.needed for x in readers)
         ]
+        if read:
+            later = [t.dtype != tf.variant and t.shape.is_fully_defined() for t in op.outputs]
+            read += [number for number, readers in enumerate(outside) if readers and later[number]]
         last = max(read, default=len(op.outputs) - 1 if op in self.roots else -1)
         return list(op.outputs[: last + 1])
+
+    def check(self, operations: Sequence[Any], inside: Collection[Any]) -> None:
+        """Checks that gradients neither come in the midst of a group nor go into it."""
+        for op in operations:
+            split = [t for t in op.outputs if t.name in self.differentiated.sources]
+            if op.name in self.differentiated.given or any(x in inside for t in split for x in t.consumers()):
+                what = "is a gradient" if op.name in self.differentiated.given else "has a gradient of its own"
+                raise GraphError(
+                    f"{op.type} '{op.name}': {what}, amid operations on tensors whose shapes only a run knows (from "
+                    f"'{operations[0].name}' to '{operations[-1].name}'), which are one operator. Give these known "
+                    "shapes (mask by tensoropt.where instead of tensoropt.boolean_mask), or use after the gradient "
+                    "only what has a known shape, such as sums."
+                )
 
 
 def _group(operations: Sequence[Any], reads: _Reads) -> Group:
     inside = set(operations)
+    reads.check(operations, inside)
     for op in operations:
         if not _is_alike(op):
             raise GraphError(
@@ -270,7 +306,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         node = body.node.add(name=f"input{number}", op="Placeholder")
         node.attr["dtype"].type = dtype.as_datatype_enum
     name_functions_by_content(body)
-    digest = hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()[:16]
+    digest = hashlib.sha256(with_numbered_tokens(body).SerializeToString(deterministic=True)).hexdigest()[:16]
     return Group(
         f"{operations[-1].name}/group",
         tuple(operations),

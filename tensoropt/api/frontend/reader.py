@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,8 @@ from tensoropt.api.frontend.effects import (
     is_significant,
     makes_handle,
 )
-from tensoropt.api.frontend.groups import Group, groups_of, is_done_once, is_opaque
+from tensoropt.api.frontend.functions import TOKEN
+from tensoropt.api.frontend.groups import Differentiated, Group, groups_of, is_done_once, is_opaque
 from tensoropt.api.frontend.static_values import static_operands, static_value
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
@@ -48,6 +49,17 @@ def noted_tensors(calls: Iterable[GradientCall], merged: Iterable[MergedRows]) -
         found[f"{rows.merged_values}:0"] = TensorId(rows.merged_values)
         found[f"{rows.merged_indices}:0"] = TensorId(rows.merged_values, 1)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Container[str]):
+    """Names of operators that are there, and of what has an effect in one of them, which it has once."""
+
+    names: Container[str]
+    effects: Mapping[str, str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names or (name in self.effects and self.effects[str(name)] in self.names)
 
 
 class Reader:
@@ -83,7 +95,13 @@ class Reader:
         self._given = noted_tensors(calls, merged)
         self._swallowed: dict[str, str] = {}  # the groups of operations that are no operators of their own
         self._effects: dict[str, str] = {}  # those of them that are done once
-        self._losses = frozenset(loss for call in calls for loss in call.losses)
+        self._tokens: dict[str, int] = {}  # the numbers of the user's Python functions
+        outputs = [output for call in calls for output in call.outputs]
+        self._differentiated = Differentiated(
+            frozenset(loss for call in calls for loss in call.losses),
+            frozenset(output.source for output in outputs if ":" in output.source),
+            frozenset(name for output in outputs for name in (output.name, indices_of(output))),
+        )
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 
     @property
@@ -100,14 +118,13 @@ class Reader:
         names = [self._reached(op) for op in roots]
         return self._needed(names, known if isinstance(known, set) else frozenset(known))
 
-    def _needed(self, roots: Sequence[str], known: Collection[str]) -> list[Operator]:
+    def _needed(self, roots: Sequence[str], known: Container[str]) -> list[Operator]:
         done: dict[str, Operator] = {}
         seen: set[str] = set()
         pending = list(roots)
-        if self._effects:  # what has an effect in a group has it once
-            known = {*known, *(name for name, group in self._effects.items() if group in known)}
+        known = _Known(known, self._effects)
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
-        groups = groups_of(tf_roots, known, self._place, self._losses, fetched=self._fetches)
+        groups = groups_of(tf_roots, known, self._place, self._differentiated, fetched=self._fetches)
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
             self._swallowed |= {op.name: group.name for op in group.operations if op not in read}
@@ -336,6 +353,8 @@ class Reader:
         if traits(tf_op).is_constant:
             # Not by get_static_value, after which it could not be fed.
             attrs = {"value": tf.make_ndarray(tf_op.get_attr("value")), "dtype": attrs["dtype"]}
+        if TOKEN in attrs:  # TensorFlow's counts what a process has made before
+            attrs[TOKEN] = self._tokens.setdefault(attrs[TOKEN], len(self._tokens))
         traced = GRAPH in tf_op.node_def.attr
         if traced:
             attrs |= traced_attrs(tf_op.node_def.attr)
@@ -377,6 +396,7 @@ def _after_what_they_read(operators: Sequence[Operator]) -> list[Operator]:
     done: dict[str, Operator] = {}
     for root in operators:
         pending = [root]
+        opened: set[str] = set()
         while pending:
             op = pending[-1]
             before = [name for name in (*(tensor.op for tensor in op.inputs), *op.control_inputs) if name not in done]
@@ -384,7 +404,13 @@ def _after_what_they_read(operators: Sequence[Operator]) -> list[Operator]:
             if op.name in done or not before:
                 done.setdefault(op.name, op)
                 pending.pop()
+            elif op.name in opened:
+                raise GraphError(
+                    f"{op}: needs a gradient of what it makes itself, as it works with tensors whose shapes only a run "
+                    "knows before and after that. Use after the gradient only what has a known shape, such as sums."
+                )
             else:
+                opened.add(op.name)
                 pending += [by_name[name] for name in reversed(before)]
     return list(done.values())
 

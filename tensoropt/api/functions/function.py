@@ -108,18 +108,27 @@ class Function:
         """The function of an object, where this one is its method."""
         if instance is None:
             return self
-        if instance not in self._of_objects:
+        try:
+            known = self._of_objects.get(instance)
+        except TypeError as error:
+            raise SessionError(
+                f"{self._name}: is a method of a {type(instance).__name__}, of which there are no weak references or "
+                f"hashes ({error}). Make a tensoropt.function of the object's bound method instead."
+            ) from error
+        if known is None:
             step, own = self._step, ref(instance)
 
             @functools.wraps(step)
             def of_object(*args: Any, **kwargs: Any) -> Any:
+                if own() is None:
+                    raise SessionError(f"{step.__name__}: its object is gone. Keep the object in a variable.")
                 return step(own(), *args, **kwargs)
 
             of_object.__signature__ = inspect.signature(MethodType(step, instance))  # type: ignore[attr-defined]
-            made = Function(of_object, self._signature, self._autograph)
-            made.asks(*self._asked)
-            self._of_objects[instance] = made
-        return self._of_objects[instance]
+            known = Function(of_object, self._signature, self._autograph)
+            known.asks(*self._asked)
+            self._of_objects[instance] = known
+        return known
 
     @property
     def tensoropt_plan(self) -> Plan | None:

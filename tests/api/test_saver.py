@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_a_job_that_is_killed_in_a_save_leaves_the_checkpoint_before_it_whole(fi
         folder.mkdir()
         job = run_mpi(_SCRIPTS / "killed_saves.py", 2, folder, seed, timeout=120, check=False)
         assert job.returncode != 0 and "KILLED" in job.stdout, (job.stdout, job.stderr)
-        saved = max(int(line.split()[1]) for line in job.stdout.splitlines() if line.startswith("SAVED"))
+        saved = max(int(number) for number in re.findall(r"^SAVED (\d+)$", job.stdout, re.MULTILINE))
         latest = tf.train.latest_checkpoint(str(folder))
         assert latest is not None
         reader = tf.train.load_checkpoint(latest)

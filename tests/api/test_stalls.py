@@ -79,7 +79,8 @@ def test_a_killed_rank_is_named_and_the_job_ends() -> None:
 @pytest.mark.mpi
 @pytest.mark.waits
 def test_a_rank_at_work_is_waited_for_beyond_the_limit() -> None:
-    job, took_s = _run("search", str(2 * _LIMIT_S), 0, 2)
+    late_s = 3 * _LIMIT_S  # rank 1 may be late itself, on a machine that others use
+    job, took_s = _run("search", str(late_s), 0, 2)
     assert job.returncode == 0 and job.stdout.count("over") == 2
-    assert took_s > 2 * _LIMIT_S
+    assert took_s > late_s
     assert re.search(r"rank 1: waiting for rank 0 since \d+ s in find_.*; rank 0 has been at work for", job.stderr)

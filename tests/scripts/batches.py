@@ -262,8 +262,8 @@ def _agent(m: Any) -> dict[str, Any]:
     acting = m.squeeze(m.nn.softmax(logits), axis=0, name="acting")
     chosen = m.cond(random, lambda: m.argmin(logits, 1), lambda: best)
     losses = m.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
-    train = m.train.GradientDescentOptimizer(0.1).minimize(m.reduce_mean(losses))
     loss = m.reduce_mean(losses)
+    train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
     parts = {"x": x, "y": y, "random": random, "acting": acting, "chosen": chosen, "w": w}
     return {**parts, "sharper": acting * acting, "loss": loss, "train": train}
 

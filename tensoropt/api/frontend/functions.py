@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import networkx as nx
 import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
@@ -86,22 +87,20 @@ def name_functions_by_content(definition: Any) -> None:
     """
     functions = {one.signature.name: one for one in definition.library.function}
     tokens = _token_numbers(definition)
-    made: dict[str, Any] = {}
-    pending = list(functions)
-    while pending:
-        name = pending[-1]
-        inside = [called for node in functions[name].node_def for called in called_by(node) if called in functions]
-        before = [called for called in inside if called not in made and called != name]
-        if name in made or not before:
-            if name not in made:
-                made[name] = _named_by_content(functions[name], made, tokens)
-            pending.pop()
-        else:
-            pending += before
-    names = {name: one.signature.name for name, one in made.items()}
+    calls = nx.DiGraph()
+    calls.add_nodes_from(functions)
+    for name, function in functions.items():
+        calls.add_edges_from(
+            (called, name) for node in function.node_def for called in called_by(node) if called in calls
+        )
+    names: dict[str, str] = {}
+    by_name: dict[str, Any] = {}
+    for name in nx.topological_sort(calls):
+        made = _named_by_content(functions[name], names, tokens)
+        names[name] = made.signature.name
+        by_name[made.signature.name] = made
     for node in definition.node:
         rename_called(node, names)
-    by_name = {one.signature.name: one for one in made.values()}
     library = type(definition.library)()
     library.function.extend(by_name[name] for name in sorted(by_name))
     definition.library.CopyFrom(library)
@@ -140,7 +139,7 @@ def _number_token(node: Any, numbers: Mapping[bytes, int]) -> None:
         node.attr[TOKEN].s = f"python_{numbers.get(node.attr[TOKEN].s)}".encode()
 
 
-def _named_by_content(function: Any, made: Mapping[str, Any], tokens: Mapping[bytes, int]) -> Any:
+def _named_by_content(function: Any, names: Mapping[str, str], tokens: Mapping[bytes, int]) -> Any:
     """A function without what tells in which process it was made, named by a hash of what it does.
 
     Its arguments may be named by the numbers of eager tensors, its attributes name other functions, and what waits has
@@ -149,7 +148,6 @@ def _named_by_content(function: Any, made: Mapping[str, Any], tokens: Mapping[by
     content = type(function)()
     content.CopyFrom(function)
     content.attr.clear()
-    names = {name: one.signature.name for name, one in made.items()}
     arguments = {arg.name: f"argument_{place}" for place, arg in enumerate(content.signature.input_arg)}
     for arg in content.signature.input_arg:
         arg.name = arguments[arg.name]

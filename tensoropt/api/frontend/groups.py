@@ -22,7 +22,7 @@ __all__ = ["Differentiated", "Group", "groups_of", "is_done_once", "is_opaque"]
 
 
 # Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
-_ALIKE = ("Assert", "CheckNumerics", "EagerPyFunc", "PyFunc", "PyFuncStateless")
+_ALIKE = ("Assert", "CheckNumerics", "EagerPyFunc", "PyFunc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +230,12 @@ class _Reads:
 
         If it is read at all, also by what is not needed now: the operator will be there already when that is.
         """
-        differentiated = self.differentiated.losses | self.differentiated.sources
+        losses, sources = self.differentiated.losses, self.differentiated.sources
         outside = [[x for x in t.consumers() if x not in inside] for t in op.outputs]
         read = [
             number
             for number, (t, readers) in enumerate(zip(op.outputs, outside, strict=True))
-            if t.name in differentiated or any(x in self.needed for x in readers)
+            if t.name in losses or t.name in sources or any(x in self.needed for x in readers)
         ]
         if read:
             later = [t.dtype != tf.variant and t.shape.is_fully_defined() for t in op.outputs]

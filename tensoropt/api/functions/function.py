@@ -124,6 +124,7 @@ class Function:
                     raise SessionError(f"{step.__name__}: its object is gone. Keep the object in a variable.")
                 return step(own(), *args, **kwargs)
 
+            # Its own has `self`, which `functools.wraps` would have it say.
             of_object.__signature__ = inspect.signature(MethodType(step, instance))  # type: ignore[attr-defined]
             known = Function(of_object, self._signature, self._autograph)
             known.asks(*self._asked)

@@ -43,8 +43,10 @@ def _if(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
         known = np.asarray(False)
     if known is not None:
         return _taken(rewriter, op, scope, functions[0] if known.size and np.any(known) else functions[1])
-    if _only_checks(op, functions):
-        return None if scope.guard is None else _guarded_checks(rewriter, op, scope, functions, holds)
+    acts = [any(has_effect(inner) for inner in function.get_operations()) for function in functions]
+    if called_functions(op) is not None and (any(acts) or not op.outputs):
+        # They check or print, and whatever else they do no gradient flows through: every device does alike.
+        return None if scope.guard is None else _guarded_checks(rewriter, op, scope, acts, holds)
     if holds.dtype != tf.bool or holds.shape.rank != 0:
         if holds.shape.rank != 0 or not (holds.dtype.is_floating or holds.dtype.is_integer):
             return kept(rewriter, op, scope, "its condition is no single truth or number")
@@ -221,15 +223,8 @@ def _updated(rewriter: Rewriter, op: Any, scope: Scope, operands: Sequence[Any])
     return []
 
 
-def _only_checks(op: Any, functions: Sequence[Any]) -> bool:
-    """Whether branches check or print, and whatever else they do no gradient flows through: every device does alike."""
-    acts = any(has_effect(inner) for function in functions for inner in function.get_operations())
-    return called_functions(op) is not None and (acts or not op.outputs)
-
-
-def _guarded_checks(rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any], holds: Any) -> Sequence[Value]:
+def _guarded_checks(rewriter: Rewriter, op: Any, scope: Scope, acts: Sequence[bool], holds: Any) -> Sequence[Value]:
     """Checks of a branch: where that is not taken, they are none."""
-    acts = [any(has_effect(inner) for inner in function.get_operations()) for function in functions]
     if all(acts) or holds.dtype != tf.bool or holds.shape.rank != 0:
         raise CannotRewrite(f"{op.type} '{op.name}' may not run where its branch is not taken")
 

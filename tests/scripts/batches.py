@@ -10,10 +10,9 @@ import tensorflow as tf
 import tensoropt
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.job import current_job
-from tensoropt.errors import TensorOptError
 from tensoropt.plan.plan import Plan
 from tests.effort import some
-from tests.scripts.cases import Distributed, Model, Plain, case, close, normal, picked, share
+from tests.scripts.cases import Distributed, Model, Plain, case, close, normal, picked, raises, share
 from tests.scripts.control_flow import Cell
 
 _PARTS = ["loss", "accuracy", "logits"]
@@ -71,15 +70,6 @@ class _Open(Distributed):
     def build(self, option: str | int) -> None:
         self.plan = tensoropt.find_strategy(option, **self._how)
         tensoropt.build_execution_graph(plan=self.plan)
-
-
-def _raises(call: Any, *words: str) -> None:
-    try:
-        call()
-    except TensorOptError as error:
-        assert all(word in str(error) for word in words), f"{error!r} lacks one of {words}"
-        return
-    raise AssertionError(f"no error that says {words}")
 
 
 def _same_numbers(job: Distributed, plain: Plain, steps: list[tuple[Any, dict[str, Any]]], what: str) -> None:
@@ -156,11 +146,11 @@ def shares_of_other_sizes_are_known_by_what_is_in_them() -> None:
 def ranks_that_feed_other_sizes_are_told() -> None:
     job = _Open(_momentum_classifier, batch_size=64)
     rows = 9 + (tensoropt.world_rank() == 1)
-    _raises(lambda: job.run("loss", _batch(rows, 1)), "x fed (9, 12)", "x fed (10, 12)", "rank 1")
-    _raises(lambda: job.run("loss", _batch(0, 1)), "Placeholder 'x'", "(0, 12)")
-    _raises(lambda: job.run("loss", _batch(9, 1, width=13)), "Placeholder 'x'", "(None, 12)", "(9, 13)")
-    _raises(lambda: job.run("loss", {"x": _batch(9, 1)["x"]}), "Placeholder 'y'", "was not fed")
-    _raises(lambda: job.run("loss", {**_batch(9, 1), "y": _batch(8, 1)["y"]}), "'x' (9, 12)", "'y' (8,)")
+    raises(lambda: job.run("loss", _batch(rows, 1)), "x fed (9, 12)", "x fed (10, 12)", "rank 1")
+    raises(lambda: job.run("loss", _batch(0, 1)), "Placeholder 'x'", "(0, 12)")
+    raises(lambda: job.run("loss", _batch(9, 1, width=13)), "Placeholder 'x'", "(None, 12)", "(9, 13)")
+    raises(lambda: job.run("loss", {"x": _batch(9, 1)["x"]}), "Placeholder 'y'", "was not fed")
+    raises(lambda: job.run("loss", {**_batch(9, 1), "y": _batch(8, 1)["y"]}), "'x' (9, 12)", "'y' (8,)")
     close(job.run("loss", _batch(9, 1)), Plain(_momentum_classifier).run("loss", _batch(9, 1)), "after errors")
 
 
@@ -204,8 +194,8 @@ def a_table_and_sequences_of_any_length() -> None:
 @case
 def the_first_training_run_gives_the_shapes() -> None:
     job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
-    _raises(lambda: job.plan.time_s, "is not made until the first training run feeds", "'x' (None, 12)", "example=")
-    _raises(lambda: tensoropt.show_strategy(job.plan), "is not made until")
+    raises(lambda: job.plan.time_s, "is not made until the first training run feeds", "'x' (None, 12)", "example=")
+    raises(lambda: tensoropt.show_strategy(job.plan), "is not made until")
     assert "'x' (None, 12)" in repr(job.plan)
     with tensoropt.Session() as session:
         session.run(tensoropt.global_variables_initializer())
@@ -282,7 +272,7 @@ def what_acts_on_one_observation_is_beside_the_batches_of_training() -> None:
         (["w"], {}),
     ]
     _same_numbers(job, plain, runs, "acting")
-    _raises(lambda: job.run("acting", many), "acting")
+    raises(lambda: job.run("acting", many), "acting")
 
 
 def _recurrent(m: Any) -> dict[str, Any]:
@@ -342,9 +332,9 @@ def an_example_gives_the_shapes() -> None:
     tensoropt.random.set_seed(1)
     job.model = _momentum_classifier(tensoropt)
     x = job.model["x"]
-    _raises(lambda: tensoropt.find_strategy(example={x: np.zeros((64, 13))}), "'x'", "(None, 12)", "(64, 13)")
-    _raises(lambda: tensoropt.find_strategy(example={"z": 1}), "'z'", "no placeholder")
-    _raises(lambda: tensoropt.find_frontier(), "Placeholder 'x'", "batch_size=", "example=")
+    raises(lambda: tensoropt.find_strategy(example={x: np.zeros((64, 13))}), "'x'", "(None, 12)", "(64, 13)")
+    raises(lambda: tensoropt.find_strategy(example={"z": 1}), "'z'", "no placeholder")
+    raises(lambda: tensoropt.find_frontier(), "Placeholder 'x'", "batch_size=", "example=")
     plan = tensoropt.find_strategy(example={x: np.zeros((64, 12))})  # the labels' rows follow
     assert isinstance(plan, Plan)
     tensoropt.build_execution_graph(plan=plan)
@@ -419,5 +409,5 @@ def fetches_of_all_kinds_say_why_they_cannot_be() -> None:
     inside = min(current_model().gradient_calls[0].inside)
     for fetch in (job.model["w"].initial_value, inside, tensoropt.is_variable_initialized(job.model["w"])):
         feeds = {job.model[name]: array for name, array in _batch(64, 1).items()}
-        _raises(lambda fetch=fetch, feeds=feeds: tensoropt.run(fetch, feeds), "cannot be run here", "initial value")
+        raises(lambda fetch=fetch, feeds=feeds: tensoropt.run(fetch, feeds), "cannot be run here", "initial value")
     assert picked(job.model, "w") is job.model["w"]

@@ -22,6 +22,7 @@ from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.difference import Expected, difference, tolerance_of
 from tensoropt.api.session.job import current_job
 from tensoropt.cost import AnalyticCost
+from tensoropt.errors import TensorOptError
 from tensoropt.exec.engines.guard import is_told
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration
@@ -203,6 +204,16 @@ def share(array: np.ndarray) -> np.ndarray:
     """This rank's part of a batch."""
     count = len(array) // tensoropt.world_size()
     return array[tensoropt.world_rank() * count :][:count]
+
+
+def raises(call: Any, *words: str, kind: type[Exception] = TensorOptError) -> None:
+    """Checks that a call ends with an error of a kind, which says some words."""
+    try:
+        call()
+    except kind as error:
+        assert all(word in str(error) for word in words), f"{error!r} lacks one of {words}"
+        return
+    raise AssertionError(f"no error that says {words}")
 
 
 def _meet(name: str, error: Exception | None = None) -> None:

@@ -83,16 +83,16 @@ class Differentiated:
         given: names of the operations that stand for gradients.
     """
 
-    losses: frozenset[str] = frozenset()
-    sources: frozenset[str] = frozenset()
-    given: frozenset[str] = frozenset()
+    losses: frozenset[str]
+    sources: frozenset[str]
+    given: frozenset[str]
 
 
 def groups_of(
     roots: Iterable[Any],
     known: Container[str],
     position: Mapping[str, float],
-    differentiated: Differentiated | None = None,
+    differentiated: Differentiated,
     *,
     fetched: bool = False,
 ) -> list[Group]:
@@ -131,7 +131,7 @@ def groups_of(
         if merged == found:
             break
         found = merged
-    reads = _Reads(frozenset(roots), differentiated or Differentiated(), place, fetched)
+    reads = _Reads(frozenset(roots), differentiated, place, fetched)
     return [_group(sorted(members, key=place.__getitem__), reads) for members in found]
 
 

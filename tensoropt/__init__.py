@@ -11,9 +11,60 @@ Importing this package loads neither TensorFlow nor MPI, starts nothing and leav
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensoropt.api.mirror import lookup as _mirror
+
+if TYPE_CHECKING:
+    # What type checkers know of the names that are our own and found on first use; others are TensorFlow's, and Any.
+    from tensoropt import cluster as cluster
+    from tensoropt import errors as errors
+    from tensoropt import keras as keras
+    from tensoropt.api.functions.alone import on_rank_0 as on_rank_0
+    from tensoropt.api.functions.function import function as function
+    from tensoropt.api.mirror.gradients import gradients as gradients
+    from tensoropt.api.mirror.graphs import Graph as Graph
+    from tensoropt.api.mirror.initialization import report_uninitialized_variables as report_uninitialized_variables
+    from tensoropt.api.mirror.losses import softmax_cross_entropy as softmax_cross_entropy
+    from tensoropt.api.mirror.model import reset_default_graph as reset_default_graph
+    from tensoropt.api.mirror.modes import disable_control_flow_v2 as disable_control_flow_v2
+    from tensoropt.api.mirror.modes import disable_eager_execution as disable_eager_execution
+    from tensoropt.api.mirror.modes import disable_tensor_equality as disable_tensor_equality
+    from tensoropt.api.mirror.modes import disable_v2_behavior as disable_v2_behavior
+    from tensoropt.api.mirror.modes import disable_v2_tensorshape as disable_v2_tensorshape
+    from tensoropt.api.mirror.modes import enable_control_flow_v2 as enable_control_flow_v2
+    from tensoropt.api.mirror.modes import enable_resource_variables as enable_resource_variables
+    from tensoropt.api.mirror.modes import enable_v2_tensorshape as enable_v2_tensorshape
+    from tensoropt.api.mirror.random import set_random_seed as set_random_seed
+    from tensoropt.api.mirror.readers import FixedLengthRecordReader as FixedLengthRecordReader
+    from tensoropt.api.mirror.readers import IdentityReader as IdentityReader
+    from tensoropt.api.mirror.readers import ReaderBase as ReaderBase
+    from tensoropt.api.mirror.readers import TextLineReader as TextLineReader
+    from tensoropt.api.mirror.readers import TFRecordReader as TFRecordReader
+    from tensoropt.api.mirror.readers import WholeFileReader as WholeFileReader
+    from tensoropt.api.session.compare import compare as compare
+    from tensoropt.api.session.explain import diff as diff
+    from tensoropt.api.session.explain import explain as explain
+    from tensoropt.api.session.explain import report as report
+    from tensoropt.api.session.finding import find_frontier as find_frontier
+    from tensoropt.api.session.finding import find_strategy as find_strategy
+    from tensoropt.api.session.finding import profile_strategies as profile_strategies
+    from tensoropt.api.session.measuring import measuring as measuring
+    from tensoropt.api.session.report import show_strategy as show_strategy
+    from tensoropt.api.session.report import strategy_rows as strategy_rows
+    from tensoropt.api.session.runtime import build_execution_graph as build_execution_graph
+    from tensoropt.api.session.runtime import init as init
+    from tensoropt.api.session.runtime import run as run
+    from tensoropt.api.session.runtime import world_rank as world_rank
+    from tensoropt.api.session.runtime import world_size as world_size
+    from tensoropt.api.session.sessions import InteractiveSession as InteractiveSession
+    from tensoropt.api.session.sessions import Session as Session
+    from tensoropt.api.session.verify import reference_losses as reference_losses
+    from tensoropt.api.session.verify import verify as verify
+    from tensoropt.cluster.topology import Topology as Topology
+    from tensoropt.mcmc.options import Mcmc as Mcmc
+    from tensoropt.plan.plan import Plan as Plan
+    from tensoropt.problem.frontier import Frontier as Frontier
 
 __version__ = "0.1.0"
 

@@ -6,6 +6,10 @@ its numbers, what was given, and what to do about it.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
 __all__ = [
     "CheckpointError",
     "ClusterError",
@@ -23,7 +27,36 @@ __all__ = [
     "SessionError",
     "TensorOptError",
     "VerificationError",
+    "close_names",
+    "did_you_mean",
 ]
+
+_MOST, _LIKE = 3, 0.7
+
+
+def close_names(given: Any, known: Iterable[str]) -> list[str]:
+    """Up to three of the known names that are most like a given one, whatever the case of their letters.
+
+    Example:
+        >>> close_names("MINI_TIM", ["mini_memory", "mini_time", "profiling"])
+        ['mini_time']
+    """
+    by_lower = {name.lower(): name for name in known}
+    if isinstance(given, str) and given.lower() in by_lower:
+        return [by_lower[given.lower()]]
+    close = difflib.get_close_matches(given.lower(), by_lower, _MOST, _LIKE) if isinstance(given, str) else []
+    return [by_lower[name] for name in close]
+
+
+def did_you_mean(given: Any, known: Iterable[str]) -> str:
+    """A sentence for messages, with a blank before it, that has the known names most like a given one; or nothing.
+
+    Example:
+        >>> did_you_mean("H100s", ["v100", "h100"])
+        " Did you mean 'h100'?"
+    """
+    close = close_names(given, known)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 class TensorOptError(Exception):

@@ -9,7 +9,8 @@ import logging
 import os
 import sys
 
-from tensoropt.errors import SessionError
+from tensoropt.errors import SessionError, did_you_mean
+from tensoropt.storage.document import printable
 
 __all__ = ["LEVELS", "LOG_VARIABLE", "is_speaker", "log_level", "set_up_logging"]
 
@@ -31,8 +32,8 @@ def log_level() -> int:
     text = os.environ.get(LOG_VARIABLE) or _DEFAULT
     if text not in LEVELS:
         raise SessionError(
-            f"{LOG_VARIABLE}: must be one of {', '.join(map(repr, LEVELS))}, got {text!r}. Leave it unset for "
-            f"{_DEFAULT!r}."
+            f"{LOG_VARIABLE}: must be one of {', '.join(map(repr, LEVELS))}, got {text!r}.{did_you_mean(text, LEVELS)} "
+            f"Leave it unset for {_DEFAULT!r}."
         )
     return LEVELS[text]
 
@@ -92,7 +93,7 @@ class _Handler(logging.Handler):
             whose = "" if is_speaker() else f"rank {self.rank}: "
             kind = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
             # Looked up each time: tests and notebooks replace it.
-            sys.stderr.write(f"tensoropt: {whose}{kind}{self.format(record)}\n")
+            sys.stderr.write(f"tensoropt: {whose}{kind}{printable(self.format(record))}\n")
             sys.stderr.flush()
         except Exception:  # as all handlers of ``logging``: a line that cannot be written ends no training
             self.handleError(record)

@@ -25,6 +25,7 @@ __all__ = ["Work", "announce", "came_to", "counting", "doing", "listen", "stage"
 
 _log = logging.getLogger("tensoropt")
 _EVERY_S = 4.0  # nobody should have to look at nothing for more than five
+_SOON_S = 1.0  # of a stage that is younger there is nothing to say, however long all was silent before
 
 _running: list[Work] = []  # the innermost last
 _listener: Callable[[Work | None], None] | None = None
@@ -78,7 +79,7 @@ class _Stage(Work):
 
     def say_that_it_goes_on(self) -> None:
         """Says so whenever nothing was said for some seconds, until the end; in a thread of its own."""
-        while not self._over.wait(max(_said_s + _EVERY_S - time.monotonic(), 0.05)):
+        while not self._over.wait(max(_said_s + _EVERY_S - time.monotonic(), _SOON_S - self.seconds, 0.05)):
             if time.monotonic() - _said_s >= _EVERY_S and _innermost(_Stage) is self and not self.is_drawn:
                 announce(f"{self.name}: {f'{self.detail}, ' if self.detail else ''}{self.seconds:.0f} s so far")
 
@@ -124,7 +125,7 @@ def working(what: str) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def stage(name: str, what: str | None = None) -> Iterator[None]:
+def stage(name: str, what: str | None = None, *, if_long: bool = False) -> Iterator[None]:
     """A stage, whose line rank 0 says at its end, at the level ``info``. One that fails has none: its error tells.
 
     Inside, this process is at work, as inside :func:`working`.
@@ -132,6 +133,7 @@ def stage(name: str, what: str | None = None) -> Iterator[None]:
     Args:
         name: of the stage.
         what: it is to those who wait for it; by default its name.
+        if_long: a stage that is over before a word was said of it has no line.
 
     Raises:
         SessionError: TENSOROPT_LOG is no level.
@@ -145,6 +147,8 @@ def stage(name: str, what: str | None = None) -> Iterator[None]:
             yield
     finally:
         this.end()
+    if if_long and this.seconds < _EVERY_S:
+        return
     announce(f"{name}: {f'{this.result}, ' if this.result else ''}{this.seconds:.1f} s")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -54,6 +55,14 @@ def _turn(item: pytest.Item) -> int:
     if item.get_closest_marker("mpi") is None:
         return 2
     return 0 if item.get_closest_marker("waits") else 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Leaves the graph that the test's mirrored calls have entered: the next test may be for eager mode."""
+    model = sys.modules.get("tensoropt.api.mirror.model")
+    if model is not None:
+        model.leave_graph()
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["GRAPHS", "THOROUGH", "some"]
+__all__ = ["GRAPHS", "THOROUGH", "covering", "some"]
 
 GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "5"))
 """Random graphs on four ranks; each takes some seconds."""
@@ -34,3 +34,20 @@ def some(choices: Sequence[Choice], of: str, out_of: int = 3) -> Sequence[Choice
     count = -(-len(choices) // out_of)
     first = zlib.crc32(of.encode())
     return [choices[(first + number * out_of) % len(choices)] for number in range(count)]
+
+
+def covering(*choices: Sequence[Any], rounds: int = 2) -> list[tuple[Any, ...]]:
+    """Returns combinations, in which each choice of each list stands at least so many times, next to others.
+
+    All combinations of three lists take an hour where these take minutes.
+
+    Args:
+        choices: the lists.
+        rounds: how often the longest list is gone through, the others shifted each time.
+    """
+    longest = max(map(len, choices))
+    return [
+        tuple(each[(number + place * turn) % len(each)] for place, each in enumerate(choices))
+        for turn in range(rounds)
+        for number in range(longest)
+    ]

@@ -20,7 +20,12 @@ import pytest
 from tests.mpi_support import run_mpi
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
 LONGEST = 120
 
 _FOLDERS = ("benchmarks", "docs", "examples", "scripts", "tensoropt", "tests")
@@ -264,23 +269,37 @@ def test_the_cluster_of_the_page_is_one(tmp_path: Path) -> None:
     assert Topology.load(path).device_count == 8
 
 
+@pytest.mark.pure
+def test_presets_are_listed_as_they_are() -> None:
+    from tensoropt.cluster.presets import PRESETS
+
+    rows = {}
+    for name, make in PRESETS.items():
+        topology = make()
+        device = topology.device
+        rows[name] = (
+            " × ".join(map(str, topology.level_sizes)),
+            device.name,
+            f"{device.memory_bytes / 2**30:.0f}",
+            f"{dict(device.flops_per_s)['float32'] / 1e12:.3g}",
+            " / ".join(f"{level.bandwidth_bytes_per_s / 1e9:.3g}" for level in topology.levels),
+        )
+    shown = re.findall(r"^\| `([\w-]+)` \| (.+) \|$", prose(ROOT / "docs/cluster.md"), re.M)
+    assert {name: tuple(text.split(" | ")) for name, text in shown} == rows
+
+
 @pytest.mark.mpi
 def test_the_script_of_the_readme_trains(tmp_path: Path) -> None:
-    (script,) = (block.text for block in blocks(ROOT / "README.md") if block.info == "python")
-    batches = """
-import numpy as np
-
-
-def my_batches():
-    numbers = np.random.default_rng(0)
-    for _ in range(3):
-        yield numbers.random((64, 784), np.float32), numbers.integers(0, 10, 64, np.int32)
-    print("all batches were asked for", flush=True)
-"""
+    python = [block.text for block in blocks(ROOT / "README.md") if block.info == "python"]
+    (script,) = (text for text in python if "tensoropt.init()" in text)
     path = tmp_path / "script.py"
-    path.write_text(batches + script, encoding="utf-8")
+    path.write_text(script, encoding="utf-8")
     job = run_mpi(path, 2, timeout=400)
-    assert job.stdout.splitlines() == ["all batches were asked for"] * 2
+    lines = [re.fullmatch(r"step (\d+): loss (\S+)", line) for line in job.stdout.splitlines()]
+    steps = [(int(line[1]), float(line[2])) for line in lines if line is not None]
+    assert [step for step, _ in steps] == [0, 20, 40, 60, 80, 100]
+    assert steps[-1][1] < steps[0][1] / 10
     done = [line for line in job.stderr.splitlines() if not line.endswith(" so far")]
     stages = re.findall(r"^tensoropt: (init|import|search|build): ", "\n".join(done), re.M)
     assert stages == ["init", "import", "search", "build"]
+    assert re.search(r"^tensoropt: (mini_time on 2 devices|no gain from 2 devices): ", job.stderr, re.M)

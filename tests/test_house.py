@@ -18,7 +18,7 @@ _PACKAGE = Path(tensoropt.__file__).parent
 # Declarations, and what makes operators or knows TensorFlow's operations that are none of ours.
 _MAY_NAME = {
     "api/frontend/effects.py": "operations of TensorFlow's graphs that no logical operator is made of",
-    "api/frontend/importer.py": "adds our operators to TensorFlow's",
+    "api/frontend/fanouts.py": "adds our operators to TensorFlow's",
     "api/frontend/reader.py": "makes our operators of TensorFlow's",
     "api/frontend/groups.py": "operations of TensorFlow's graphs that are in no operator of their own",
     "api/frontend/rewriting/calls.py": "branches, calls and reads of TensorFlow's, of which others are made",
@@ -26,11 +26,12 @@ _MAY_NAME = {
     "api/frontend/rewriting/known.py": "what it knows of conditions",
     "api/frontend/rewriting/lists.py": "TensorFlow's lists of tensors, which become none",
     "api/frontend/rewriting/loops.py": "TensorFlow's loops, which are unrolled",
-    "api/frontend/rewriting/rows.py": "TensorFlow's writes to rows, of which others are made",
     "api/frontend/rewriting/rewriter.py": "what stands in for an op",
-    "api/mirror/contrib.py": "the mirror: names of scopes",
     "api/mirror/layers.py": "the mirror: names of layers",
     "api/mirror/lookup.py": "the mirror: names of functions",
+    "api/mirror/contrib/slim.py": "the mirror: names of layers",
+    "api/mirror/producers.py": "operations of which a dataset can have no copy",
+    "terms.py": "what users call inputs",
 }
 
 

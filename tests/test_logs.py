@@ -35,6 +35,11 @@ def _said(program: str, rank: int = 0, **variables: str) -> list[str]:
     return [line.removeprefix("tensoropt: ") for line in done.stderr.splitlines()]
 
 
+def test_what_a_line_quotes_does_not_steer_the_terminal() -> None:
+    program = f"{_SAY}\nlogging.getLogger('tensoropt').warning('plan of %s', 'a\\x1b[2Jb\\u202e')"
+    assert _said(program)[-1] == r"warning: plan of a\x1b[2Jb\u202e"
+
+
 @pytest.mark.parametrize(("level", "first"), [("", 1), ("debug", 0), ("info", 1), ("warning", 2), ("error", 3)])
 def test_the_first_rank_writes_from_the_level_that_is_asked_for(level: str, first: int) -> None:
     assert _said(_SAY, TENSOROPT_LOG=level) == _ALL[first:]

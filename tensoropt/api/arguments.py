@@ -3,18 +3,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
 
 import numpy as np
 
 from tensoropt.cluster import Topology, preset
-from tensoropt.errors import PlanError, SessionError
+from tensoropt.errors import PlanError, SessionError, did_you_mean
+from tensoropt.search.registry import Options
 
-__all__ = ["NUMBERS", "as_topology", "check_sizes", "listed", "where_to_plan"]
+__all__ = [
+    "NUMBERS",
+    "JobArguments",
+    "SearchArguments",
+    "StepArguments",
+    "as_topology",
+    "check_names",
+    "check_sizes",
+    "listed",
+    "where_to_plan",
+]
 
 NUMBERS = (int, float, np.integer, np.floating)
 """Types of real numbers."""
+
+
+class SearchArguments(TypedDict, total=False):
+    """Arguments of ``find_strategy`` that a Keras model's planning passes on."""
+
+    memory_bytes: float | None
+    costs: str | None
+    search: str | Options
+
+
+class JobArguments(SearchArguments, total=False):
+    """Those of ``find_strategy`` and ``build_execution_graph`` that a Keras model in training passes on."""
+
+    collectives: str
+    config: Any
+
+
+class StepArguments(JobArguments, total=False):
+    """Those that a function's ``plan`` passes on."""
+
+    batch_size: int | None
+    feed: str
+
+
+def check_names(caller: str, given: Mapping[str, Any], kind: type) -> None:
+    """Lets arguments through that a class of arguments, such as ``SearchArguments``, has.
+
+    Raises:
+        SessionError: another.
+    """
+    known = kind.__annotations__
+    for name in given:
+        if name not in known:
+            raise SessionError(
+                f"{caller}: {name!r} is not among its arguments.{did_you_mean(name, known)} Those that it passes on to "
+                f"others are {', '.join(known)}."
+            )
 
 
 def as_topology(caller: str, topology: Topology | str) -> Topology:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from tensoropt.errors import PlanError
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 
-__all__ = ["alternatives_of", "does_not_apply", "fixed_alternatives", "restricted", "single"]
+__all__ = ["alternatives_of", "does_not_apply", "fixed_alternatives", "single"]
 
 
 def does_not_apply(name: str, reason: str, remedy: str) -> PlanError:
@@ -27,41 +27,6 @@ def single(
     return frontier_of(
         problem, assignment, alternatives, exact=False, eliminations=(), seconds=time.perf_counter() - began
     )
-
-
-def restricted(problem: Problem, allowed: Iterable[npt.ArrayLike]) -> tuple[Problem, list[IntArray]]:
-    """The problem in which every node has fewer configurations.
-
-    Args:
-        problem: the whole problem.
-        allowed: per node, the configuration indices that it keeps, ascending.
-
-    Returns:
-        The problem, and per node the indices as given, by which its assignments are translated back.
-    """
-    kept = [np.asarray(indices, np.int64) for indices in allowed]
-    cut: dict[tuple[int, bytes, bytes], FloatArray] = {}
-
-    def part(table: FloatArray, rows: IntArray, columns: IntArray | None) -> FloatArray:
-        # Tables that edges share stay shared.
-        key = (id(table), rows.tobytes(), b"" if columns is None else columns.tobytes())
-        if key not in cut:
-            cut[key] = table[rows] if columns is None else table[np.ix_(rows, columns)]
-        return cut[key]
-
-    pairs = problem.edges.tolist()
-    smaller = Problem(
-        problem.names,
-        [part(table, kept[i], None) for i, table in enumerate(problem.node_time_s)],
-        [part(table, kept[i], None) for i, table in enumerate(problem.node_memory_bytes)],
-        problem.edges,
-        [part(table, kept[u], kept[v]) for table, (u, v) in zip(problem.edge_time_s, pairs, strict=True)],
-        [part(table, kept[u], kept[v]) for table, (u, v) in zip(problem.edge_memory_bytes, pairs, strict=True)],
-        problem.groups,
-        problem.constant_time_s,
-        problem.constant_memory_bytes,
-    )
-    return smaller, kept
 
 
 def fixed_alternatives(problem: Problem, which: int) -> Problem:

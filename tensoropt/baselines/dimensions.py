@@ -10,10 +10,9 @@ from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
+from tensoropt.space.dimensions import Axis, Dimensions
 
 __all__ = ["LogicalDimensions", "logical_dimensions"]
-
-_Axis = tuple[str, str]  # an operator and one of its iteration axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class LogicalDimensions:
     """
 
     sizes: Mapping[str, int]
-    of_axis: Mapping[_Axis, str]
+    of_axis: Mapping[Axis, str]
     together: frozenset[tuple[str, str]]
 
 
@@ -49,34 +48,23 @@ def logical_dimensions(
         renamed: whether dimensions of variables that have one size have one name even where they meet, as if a program
             renamed one of them there (the input of a recurrent layer and its hidden units).
     """
-    parent: dict[_Axis, _Axis] = {}
-
-    def find(axis: _Axis) -> _Axis:
-        parent.setdefault(axis, axis)
-        while parent[axis] != axis:
-            parent[axis] = parent[parent[axis]]
-            axis = parent[axis]
-        return axis
-
-    whole: list[_Axis] = []
+    find = Dimensions(graph, operators, rules).of
+    whole: list[Axis] = []
     for op in operators:
         rule = rules[op.name]
         for axis, extent in rule.sizes:
-            find((op.name, axis))
             if axis not in rule.split and extent > 1 and not _is_minor(rule, axis):
                 whole.append((op.name, axis))
         for position, tensor in enumerate(op.inputs):
             made = rules[tensor.op].outputs[tensor.index]
             shape = graph.spec(tensor).shape
             for ours, theirs, extent in zip(rule.inputs[position], made, shape, strict=True):
-                if ours and theirs:
-                    parent[find((op.name, ours[0]))] = find((tensor.op, theirs[0]))
-                elif extent > 1:
+                if extent > 1 and not (ours and theirs):
                     # One of the two never splits it.
                     whole += [(op.name, ours[0])] if ours else [(tensor.op, theirs[0])] if theirs else []
     blocked = {find(axis) for axis in whole}
-    meets: dict[_Axis, set[_Axis]] = {}
-    sizes: dict[_Axis, int] = {}
+    meets: dict[Axis, set[Axis]] = {}
+    sizes: dict[Axis, int] = {}
     for op in operators:
         rule = rules[op.name]
         splittable = [axis for axis in rule.split if find((op.name, axis)) not in blocked]
@@ -87,7 +75,7 @@ def logical_dimensions(
         for root in roots:
             meets.setdefault(root, set()).update(other for other in roots if other != root)
     stored = {find((op.name, axis)) for op in operators if traits(op).is_variable for axis in rules[op.name].split}
-    names: dict[_Axis, str] = {}
+    names: dict[Axis, str] = {}
     for root in meets:  # in the order of operators
         if root not in names:
             taken = {names[other] for other in meets[root] if other in names}

@@ -6,11 +6,12 @@ import time
 
 import numpy as np
 
-from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives, restricted, single
+from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives, single
 from tensoropt.baselines.optcnn import fastest
 from tensoropt.graph.operator import Operator
 from tensoropt.problem.frontier import Frontier
 from tensoropt.problem.problem import IntArray
+from tensoropt.problem.restriction import restricted
 from tensoropt.search.registry import register_baseline
 from tensoropt.space.repeated_cells import with_repeated_cells
 from tensoropt.space.space import SearchSpace

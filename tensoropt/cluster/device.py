@@ -94,7 +94,7 @@ class Device:
             ClusterError,
         )
         return cls(
-            fields.text("name"),
+            fields.label("name"),
             {dtype: rates.number(dtype) for dtype in rates.values},
             fields.number("memory_bandwidth_bytes_per_s"),
             fields.integer("memory_bytes"),

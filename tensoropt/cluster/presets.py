@@ -14,7 +14,7 @@ from types import MappingProxyType
 from tensoropt.cluster.device import Device
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cluster.topology import Level, Topology
-from tensoropt.errors import ClusterError
+from tensoropt.errors import ClusterError, did_you_mean
 
 __all__ = [
     "PRESETS",
@@ -218,7 +218,10 @@ def preset(name: str, *, hosts: int | None = None, devices: int | None = None) -
         ClusterError: if there is none, or not in that size.
     """
     if name not in PRESETS:
-        raise ClusterError(f"Cluster preset {name!r}: unknown. Use one of {', '.join(PRESETS)}, or a topology's JSON.")
+        raise ClusterError(
+            f"Cluster preset {name!r}: unknown.{did_you_mean(name, PRESETS)} Use one of {', '.join(PRESETS)}, or a "
+            "topology's JSON."
+        )
     if hosts is not None and devices is not None:
         raise ClusterError(
             f"Cluster preset {name!r}: takes hosts or devices, got hosts={hosts} and devices={devices}. Give one."

@@ -6,10 +6,11 @@ from typing import Any
 
 from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS
 from tensoropt.cluster.topology import SCHEMA_VERSION
+from tensoropt.storage.document import LABEL_LENGTH
 
 __all__ = ["topology_schema"]
 
-_TEXT = {"type": "string", "minLength": 1}
+_TEXT = {"type": "string", "minLength": 1, "maxLength": LABEL_LENGTH}
 _POSITIVE = {"type": "number", "exclusiveMinimum": 0}
 _NOT_NEGATIVE = {"type": "number", "minimum": 0}
 _COUNT = {"type": "integer", "minimum": 1}
@@ -28,8 +29,8 @@ def _object(required: dict[str, Any], optional: dict[str, Any] | None = None, **
 def topology_schema() -> dict[str, Any]:
     """A JSON Schema (draft 2020-12) of what ``Topology.load`` reads and ``Topology.save`` writes.
 
-    What a schema cannot say is checked when a file is read: names of levels are unique, a profile's groups partition
-    the levels, its sizes ascend and have a time each.
+    What a schema cannot say is checked when a file is read: names are printable, those of levels unique, a profile's
+    groups partition the levels, its sizes ascend and have a time each.
     """
     level = _object(
         {"name": _TEXT, "size": _COUNT, "latency_s": _NOT_NEGATIVE, "bandwidth_bytes_per_s": _POSITIVE},

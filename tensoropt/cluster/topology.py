@@ -12,14 +12,13 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tensoropt.cluster.collective_profile import CollectiveProfile, group_fits, restricted
 from tensoropt.cluster.device import Device
 from tensoropt.errors import ClusterError
-from tensoropt.storage import write_whole
-from tensoropt.storage.document import Fields, parse_json, read_object, refused, shortened
+from tensoropt.storage import read_regular, write_whole
+from tensoropt.storage.document import Fields, cause_of, parse_json, read_object, refused, shortened
 
 __all__ = ["MAX_MESH_AXES", "SCHEMA_VERSION", "Level", "Topology", "prime_factors"]
 
@@ -242,7 +241,7 @@ class Topology:
         profile = fields.values["profile"]
         try:
             return cls(
-                fields.text("name"),
+                fields.label("name"),
                 tuple(_level_from_json(level, f"Topology JSON: levels[{index}]") for index, level in enumerate(levels)),
                 Device.from_json(fields.values["device"]),
                 None if profile is None else CollectiveProfile.from_json(profile),
@@ -262,7 +261,7 @@ class Topology:
             raise refused(
                 ClusterError,
                 f"Topology file '{os.fspath(path)}'",
-                f"cannot be written: {error.strerror}",
+                f"cannot be written: {cause_of(error)}.",
                 "Give a file in a directory that exists and has room.",
             ) from error
 
@@ -275,10 +274,9 @@ class Topology:
         """
         subject = f"Topology file '{os.fspath(path)}'"
         try:
-            return cls.from_json(parse_json(Path(path).read_bytes()))
+            return cls.from_json(parse_json(read_regular(path)))
         except OSError as error:
-            reason = f"cannot be read: {error.strerror or error}"
-            raise refused(ClusterError, subject, reason, "Check the path.") from error
+            raise refused(ClusterError, subject, f"cannot be read: {cause_of(error)}.", "Check the path.") from error
         except ValueError as error:
             raise refused(ClusterError, subject, f"not JSON: {error}", "Write it with Topology.save.") from None
         except ClusterError as error:
@@ -321,7 +319,7 @@ def _level_from_json(data: object, where: str) -> Level:
     names = ("name", "size", "latency_s", "bandwidth_bytes_per_s")
     fields = Fields.of(data, where, ClusterError, names, {"shared": False})
     return Level(
-        fields.text("name"),
+        fields.label("name"),
         fields.integer("size"),
         fields.number("latency_s"),
         fields.number("bandwidth_bytes_per_s"),

@@ -3,7 +3,7 @@
 from tensoropt.cost.analytic import AnalyticCost
 from tensoropt.cost.memory import KnowsScratch, piece_bytes
 from tensoropt.cost.model import CostModel, OpCall
-from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, profile_key, whole_key
+from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, collective_key, profile_key, whole_key
 from tensoropt.cost.packing import KnowsPacking, packing_of
 from tensoropt.cost.pase import PaseCost
 from tensoropt.cost.profiled import ProfiledCost, gradient_positions
@@ -19,6 +19,7 @@ __all__ = [
     "OpTime",
     "PaseCost",
     "ProfiledCost",
+    "collective_key",
     "gradient_positions",
     "packing_of",
     "piece_bytes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,12 @@ from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.storage.document import Fields, refused, shortened
 
-__all__ = ["Curve", "OpProfile", "OpTime", "profile_key", "whole_key"]
+__all__ = ["PROFILE_SCHEMA", "Curve", "OpProfile", "OpTime", "collective_key", "profile_key", "whole_key"]
 
-_SCHEMA = 6
+PROFILE_SCHEMA = 7
+"""Of what :meth:`OpProfile.to_json` gives."""
 _SEEDS = ("seed", "seed2")
+_COLLECTIVE = "collective "
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,22 @@ class OpProfile:
             slots of the size).
         iteration_s: of a training step that computes nothing.
         refused: keys of operators that cannot be measured by themselves.
+        collectives: how many times longer than the topology says collectives take in a step, by
+            :func:`collective_key`, where that was found out.
     """
 
     times: Mapping[str, OpTime] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     iteration_s: float = 0.0
     refused: frozenset[str] = frozenset()
+    collectives: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(factor) and factor > 0 for factor in self.collectives.values()):
+            raise ClusterError(
+                f"Profile of collectives: factors must be finite and above 0, got {dict(self.collectives)}. Measure "
+                "again with init(refresh=True)."
+            )
 
     def with_more(self, other: OpProfile) -> OpProfile:
         """This profile with what ``other`` has; where both have something, ``other``'s."""
@@ -112,6 +125,35 @@ class OpProfile:
             {**self.curves, **other.curves},
             other.iteration_s or self.iteration_s,
             self.refused | other.refused,
+            {**self.collectives, **other.collectives},
+        )
+
+    def scaled(self, factors: Mapping[str, float]) -> OpProfile:
+        """This profile with times multiplied.
+
+        Args:
+            factors: by an operator's :func:`whole_key`, for all its configurations that were measured; by the name of
+                a curve; or by a :func:`collective_key`.
+        """
+        collectives = {name: factor for name, factor in factors.items() if name.startswith(_COLLECTIVE)}
+        return dataclasses.replace(
+            self,
+            times={
+                key: dataclasses.replace(
+                    entry,
+                    forward_s=entry.forward_s * factors.get(entry.whole, 1.0),
+                    backward_s=entry.backward_s * factors.get(entry.whole, 1.0),
+                )
+                for key, entry in self.times.items()
+            },
+            curves={
+                name: Curve(curve.sizes_bytes, tuple(second * factors.get(name, 1.0) for second in curve.seconds))
+                for name, curve in self.curves.items()
+            },
+            collectives={
+                **self.collectives,
+                **{name: factor * self.collectives.get(name, 1.0) for name, factor in collectives.items()},
+            },
         )
 
     def ratios(self) -> dict[str, float]:
@@ -130,9 +172,10 @@ class OpProfile:
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
         return {
-            "schema": _SCHEMA,
+            "schema": PROFILE_SCHEMA,
             "iteration_s": self.iteration_s,
             "refused": sorted(self.refused),
+            "collectives": dict(self.collectives),
             "curves": {name: [list(curve.sizes_bytes), list(curve.seconds)] for name, curve in self.curves.items()},
             "times": {
                 key: [
@@ -158,16 +201,19 @@ class OpProfile:
         """
         remedy = "Measure with init(refresh=True)."
         schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        if isinstance(schema, bool) or schema != _SCHEMA:
-            raise ClusterError(f"Profile JSON: schema must be {_SCHEMA}, got {shortened(repr(schema), 40)}. {remedy}")
+        if isinstance(schema, bool) or schema != PROFILE_SCHEMA:
+            raise ClusterError(
+                f"Profile JSON: schema must be {PROFILE_SCHEMA}, got {shortened(repr(schema), 40)}. {remedy}"
+            )
         try:
-            names = ("schema", "iteration_s", "refused", "curves", "times")
+            names = ("schema", "iteration_s", "refused", "collectives", "curves", "times")
             fields = Fields.of(data, "a field is missing or malformed", ClusterError, names)
             return cls(
                 {key: _read_time(entry) for key, entry in fields.mapping("times").items()},
                 {name: _read_curve(entry) for name, entry in fields.mapping("curves").items()},
                 fields.number("iteration_s", least=0),
                 frozenset(fields.texts("refused")),
+                _read_factors(fields.mapping("collectives")),
             )
         except ClusterError as error:
             raise refused(ClusterError, "Profile JSON", error.args[0], remedy) from None
@@ -199,9 +245,19 @@ def _read_time(data: object) -> OpTime:
     )
 
 
+def _read_factors(data: Mapping[str, Any]) -> dict[str, float]:
+    fields = Fields(data, "a field is missing or malformed", ClusterError)
+    return {name: fields.number(name) for name in data}
+
+
 def _read_curve(data: object) -> Curve:
     fields = _row(data, ("sizes_bytes", "seconds"))
     return Curve(fields.integers("sizes_bytes"), fields.numbers("seconds"))
+
+
+def collective_key(kind: str, axes: tuple[int, ...]) -> str:
+    """What the factor of a kind of collective over mesh axes is called."""
+    return f"{_COLLECTIVE}{kind} over {', '.join(map(str, axes))}"
 
 
 def profile_key(

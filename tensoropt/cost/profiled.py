@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.analytic import AnalyticCost
 from tensoropt.cost.model import OpCall
-from tensoropt.cost.op_profile import OpProfile, OpTime, profile_key, whole_key
+from tensoropt.cost.op_profile import OpProfile, OpTime, collective_key, profile_key, whole_key
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -64,7 +64,7 @@ class ProfiledCost:
             return self._analytic.step_seconds(kind, axes, bytes_in, idle)
         if kind.is_local:
             return np.maximum(curves[local].at(bytes_in), _LEAST_S)
-        return np.maximum(self._collectives.seconds(kind.value, axes, bytes_in, idle), _LEAST_S)
+        return np.maximum(self._collective_seconds(kind.value, axes, bytes_in, idle), _LEAST_S)
 
     def packing_seconds(
         self, kind: StepKind, bytes_in: NDArray[np.float64], extent: int, strided: NDArray[np.int64]
@@ -126,7 +126,13 @@ class ProfiledCost:
         axes = tuple(sorted(axis for name in sorted(call.rule.internal) for axis in call.configuration.mesh_axes(name)))
         if not reduced or not axes:
             return 0.0
-        return float(np.sum(self._collectives.seconds("all_reduce", axes, np.array(reduced, np.float64))))
+        return float(np.sum(self._collective_seconds("all_reduce", axes, np.array(reduced, np.float64))))
+
+    def _collective_seconds(
+        self, kind: str, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
+        factor = self.profile.collectives.get(collective_key(kind, axes), 1.0)
+        return self._collectives.seconds(kind, axes, bytes_in, idle) * factor
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.model.CostModel`."""

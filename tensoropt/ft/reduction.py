@@ -15,6 +15,7 @@ import numpy as np
 from tensoropt.errors import InfeasibleError
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.problem.variables import VariableTable, node_variables, tables_over_variables
+from tensoropt.storage.document import quoted
 
 __all__ = ["Reduced", "Term", "reduce_problem"]
 
@@ -151,11 +152,11 @@ def _possible(problem: Problem, members: Sequence[Sequence[int]], of: list[list[
                 possible = possible if term.scope[0] == v else possible.T
                 mask &= possible[:, masks[other]].any(axis=1)
         if not mask.any():
-            names = ", ".join(repr(problem.names[i]) for i in members[v])
+            names = ", ".join(quoted(problem.names[i]) for i in members[v])
             beside = sorted({i for term in of[v] for w in term.scope if w != v for i in members[w]})
             raise InfeasibleError(
                 f"Problem node {names}: must have a configuration of finite cost beside its neighbours "
-                f"({', '.join(repr(problem.names[i]) for i in beside) or 'none'}), but all {len(mask)} are "
+                f"({', '.join(quoted(problem.names[i]) for i in beside) or 'none'}), but all {len(mask)} are "
                 "impossible. Allow more configurations there."
             )
         if not np.array_equal(mask, masks[v]):

@@ -27,6 +27,7 @@ from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.problem.frontier_tables import FrontierTable
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.problem.units import coarsest_step
+from tensoropt.storage.document import quoted
 
 __all__ = ["MAX_JOINT_CONFIGURATIONS", "METHODS", "cost_graph_of", "track_frontier"]
 
@@ -147,7 +148,7 @@ def track_frontier(
         state = graph.state
         result = _solve(graph, options)
     if result.table.points == 0:
-        names = ", ".join(repr(name) for v in state.conflict for name in state.names[v])
+        names = ", ".join(quoted(name) for v in state.conflict for name in state.names[v])
         raise InfeasibleError(
             f"Problem nodes {names}: some strategy must have a finite cost, but their configurations are "
             "impossible together. Allow more configurations there."

@@ -76,7 +76,9 @@ class Traits:
         once: whether it gives no tensors, and only the first device runs it: it prints.
         on_variable: whether it reads or writes a variable itself, where it is stored, rather than take its value.
         reads_variable: whether it gives the value of such a variable.
+        replaces: whether it gives such a variable another value, whatever the one before.
         updates: whether it is an optimizer's step for such a variable.
+        adds: whether it adds to what such a variable holds, instead of putting something else in its place.
         rows: of an op that writes some rows of a variable, (the operator, its inputs) -> the inputs that hold the rows
             and their indices. Devices take those of their own, and those with index -1 are none.
         unfused: whether TensorFlow never computes it together with the product or convolution that it reads.
@@ -109,7 +111,9 @@ class Traits:
     once: bool = False
     on_variable: bool = False
     reads_variable: bool = False
+    replaces: bool = False
     updates: bool = False
+    adds: bool = False
     rows: Callable[[Operator, Sequence[TensorSpec]], tuple[int, int]] | None = None
     unfused: bool = False
     fused_onto: tuple[str, ...] = ()

@@ -228,13 +228,21 @@ class ReshardTable:
         Raises:
             LayoutError: if the tensor cannot have one of the layouts. All that it can have reach one another.
         """
+        return tuple(self._step(link) for link in self._links(source, target))
+
+    def step_seconds(self, source: Layout, target: Layout, *, back: bool = False) -> tuple[float, ...]:
+        """Seconds of each of the steps of :meth:`path`; of going back along each of them, if asked for."""
+        weight = self.solved.undo if back else self.solved.weight
+        return tuple(float(weight[link]) for link in self._links(source, target))
+
+    def _links(self, source: Layout, target: Layout) -> list[int]:
         ends = []
         for layout in (source, target):
             number = self._number(layout)
             if number is None:
                 raise LayoutError(f"Reshard from {source} to {target}: {self._foreign(layout)}")
             ends.append(number)
-        return tuple(self._step(link) for link in self.solved.path(ends[0], ends[1]))
+        return self.solved.path(ends[0], ends[1])
 
     def _number(self, layout: Layout) -> int | None:
         if layout.rank != self.rank:

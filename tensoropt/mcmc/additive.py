@@ -15,6 +15,7 @@ from tensoropt.mcmc.neighbours import find_regions
 from tensoropt.mcmc.sums import Sums
 from tensoropt.problem.problem import FloatArray, Problem
 from tensoropt.space.work import TICKS_PER_S, Ints
+from tensoropt.storage.document import quoted
 
 __all__ = ["AdditiveCost", "AdditiveProblem"]
 
@@ -154,13 +155,15 @@ class AdditiveProblem:
             place = int(np.searchsorted(some, index))
             if place == len(some) or some[place] != index:
                 raise ProblemError(
-                    f"MCMC: the initial strategy has configuration {index} of operator '{self.problem.names[node]}', "
-                    f"which is not one of its {len(some)} possible ones. Choose one of {some[:8].tolist()} …."
+                    f"MCMC: the initial strategy has configuration {index} of operator "
+                    f"{quoted(self.problem.names[node])}, which is not one of its {len(some)} possible ones. Choose "
+                    f"one of {some[:8].tolist()} …."
                 )
             if result[number] not in (-1, place):
                 raise ProblemError(
-                    f"MCMC: the initial strategy has configuration {index} of operator '{self.problem.names[node]}', "
-                    f"and {some[result[number]]} of another one of its group. Nodes of a group take the same."
+                    f"MCMC: the initial strategy has configuration {index} of operator "
+                    f"{quoted(self.problem.names[node])}, and {some[result[number]]} of another one of its group. "
+                    "Nodes of a group take the same."
                 )
             result[number] = place
         return tuple(result)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.errors import PlanError
+from tensoropt.errors import PlanError, did_you_mean
 from tensoropt.mcmc.chain import Stop
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
@@ -91,7 +91,10 @@ class Mcmc:
                 "is 0.5."
             )
         if self.cost not in _COSTS:
-            raise PlanError(f"Mcmc: cost must be one of {', '.join(map(repr, _COSTS))}, got {self.cost!r}.")
+            raise PlanError(
+                f"Mcmc: cost must be one of {', '.join(map(repr, _COSTS))}, got {self.cost!r}."
+                f"{did_you_mean(self.cost, _COSTS)} The paper's is 'simulated'."
+            )
         given: Any = self.overlap
         if not isinstance(given, bool | np.bool_):
             raise PlanError(f"Mcmc: overlap must be True or False, got {given!r}. Leave it out for what runs.")
@@ -119,7 +122,7 @@ class Mcmc:
             if isinstance(one, str) and one != RANDOM and one not in others:
                 raise PlanError(
                     f"Mcmc: an initial strategy is a Plan, a point, configurations or one of "
-                    f"{', '.join(map(repr, (RANDOM, *others)))}, got {one!r}."
+                    f"{', '.join(map(repr, (RANDOM, *others)))}, got {one!r}.{did_you_mean(one, [RANDOM, *others])}"
                 )
             if not isinstance(one, str | Plan | FrontierPoint | Mapping | Sequence):
                 raise PlanError(

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from tensoropt.cluster import Topology
+from tensoropt.cluster.topology import SCHEMA_VERSION
 from tensoropt.cost import OpProfile
+from tensoropt.cost.op_profile import PROFILE_SCHEMA
 from tensoropt.errors import ClusterError
-from tensoropt.storage import cache_directory, distrust, remove_leftovers, write_whole
+from tensoropt.storage import cache_directory, read_regular, remove_leftovers, write_whole
 from tensoropt.storage.document import parse_json, read_object, shortened
 
 __all__ = ["OPERATORS", "TOPOLOGIES", "Kept"]
@@ -36,15 +38,18 @@ class Kept(Generic[_T]):
         name: begins the files' names, and is the field with what was measured.
         called: what messages call it.
         read: makes it of what its ``to_json`` gave; raises ClusterError.
+        schema: of that. Versions that write another one have files of their own.
     """
 
     name: str
     called: str
     read: Callable[[object], _T]
+    schema: int
 
     def path(self, key: Mapping[str, Any]) -> Path:
         """The file of a machine described by ``key``, which must be JSON."""
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        described = json.dumps({"schema": self.schema, "key": key}, sort_keys=True)
+        digest = hashlib.sha256(described.encode()).hexdigest()[:16]
         return cache_directory() / f"{self.name}-{digest}.json"
 
     def load(self, key: Mapping[str, Any]) -> _T | None:
@@ -55,12 +60,9 @@ class Kept(Generic[_T]):
         path = None
         try:
             path = self.path(key)
-            distrusted = distrust(path)
-            if distrusted is not None:
-                raise ClusterError(distrusted)
-            document = read_object(parse_json(path.read_bytes()), "the file", ClusterError)
+            document = read_object(parse_json(read_regular(path, trusted=True)), "the file", ClusterError)
             if document.get("key") != key:
-                raise ClusterError("it was written for another machine")
+                raise ClusterError("it was written for another machine.")
             return self.read(document[self.name])
         except FileNotFoundError:
             return None
@@ -81,5 +83,5 @@ class Kept(Generic[_T]):
             _log.warning("Cannot cache the %s in %s (%s); the next run measures again.", self.called, path, error)
 
 
-TOPOLOGIES = Kept("topology", "topology", Topology.from_json)
-OPERATORS = Kept("ops", "profile of operators", OpProfile.from_json)
+TOPOLOGIES = Kept("topology", "topology", Topology.from_json, SCHEMA_VERSION)
+OPERATORS = Kept("ops", "profile of operators", OpProfile.from_json, PROFILE_SCHEMA)

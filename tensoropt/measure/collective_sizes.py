@@ -17,7 +17,7 @@ from typing import Protocol
 from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS, CollectiveProfile, ProfileEntry
 from tensoropt.cluster.topology import Topology
 
-__all__ = ["METHOD", "Measure", "Synchronisation", "measure_profile"]
+__all__ = ["METHOD", "Measure", "Synchronisation", "measure_profile", "measured_groups"]
 
 METHOD = "with work in between, every other large buffer made before it, less the clocks, coarse sizes first"
 """What times mean (most of it: ``collective_seconds.py``); those measured in another way are not comparable."""

@@ -16,7 +16,7 @@ import numpy as np
 from tensoropt.cluster import COLLECTIVE_KINDS, Device, Level, Topology
 from tensoropt.errors import ClusterError
 from tensoropt.measure.cache import TOPOLOGIES
-from tensoropt.measure.collective_sizes import METHOD, measure_profile
+from tensoropt.measure.collective_sizes import METHOD, measure_profile, measured_groups
 from tensoropt.measure.computation import measure_flops_per_s, measure_memory_bandwidth_bytes_per_s
 from tensoropt.measure.levels import fitted_levels, level_sizes
 from tensoropt.measure.machine import Machine, Rank
@@ -37,6 +37,10 @@ _FAILURE_GRACE_S = 10.0
 _MEMORY_STEP_BYTES = 64 * 2**20
 # Running an op that computes nothing in TensorFlow's CPU executor; a profile of ops replaces this guess.
 _CPU_OP_OVERHEAD_S = 5e-6
+# For measuring collectives. Within a host half a second for each kind over each group tells as much as a whole one;
+# on a network large messages take longer, and messages of other jobs come in between.
+_BUDGET_S = 6.0
+_BUDGET_OF_ONE_S = 0.5
 
 
 def collect(
@@ -45,7 +49,7 @@ def collect(
     refresh: bool = False,
     measure: Callable[[tuple[int, ...], bool], ClosableMeasure] | None = None,
     engine: str | None = None,
-    budget_s: float = 6.0,
+    budget_s: float | None = None,
 ) -> Topology:
     """The topology of the ranks of ``comm``, the same on all of them. Collective over ``comm``.
 
@@ -58,7 +62,7 @@ def collect(
         measure: given the factor mesh and whether ranks share cores, makes what runs collectives; called and closed on
             all ranks, and only if there is something to measure. By default those of the engine that will train.
         engine: the name under which what ``measure`` measures is cached.
-        budget_s: seconds for measuring collectives.
+        budget_s: seconds for measuring collectives; by default `_BUDGET_S`, or less where few are to be measured.
 
     Raises:
         ClusterError: on every rank, if collecting fails on any.
@@ -88,9 +92,9 @@ def _collect(
     refresh: bool,
     measure: Callable[[tuple[int, ...], bool], ClosableMeasure],
     engine: str,
-    budget_s: float,
+    budget_s: float | None,
 ) -> Topology:
-    from mpi4py import MPI
+    from tensoropt.exec.engines.launch import mpi_version
 
     machine = Machine(comm, _on_every_rank(comm, "describing the host", Rank.of_this_process))
     hosts = list(dict.fromkeys(machine.hosts))
@@ -100,7 +104,7 @@ def _collect(
         "cpus": sorted({rank.cpu for rank in machine.ranks}),
         "cores": machine.cores,
         "environment": sorted({"\n".join(rank.environment) for rank in machine.ranks}),
-        "mpi": MPI.Get_library_version().strip("\0\n "),
+        "mpi": mpi_version(),
         "engine": engine,
         "method": METHOD,
         "kinds": list(COLLECTIVE_KINDS),
@@ -126,7 +130,7 @@ def _measure_topology(
     comm: MPI.Comm,
     machine: Machine,
     measure: Callable[[tuple[int, ...], bool], ClosableMeasure],
-    budget_s: float,
+    budget_s: float | None,
 ) -> Topology:
     start_s = time.perf_counter()
     doing("measuring computation")
@@ -146,7 +150,7 @@ def _measure_topology(
     )
     hosts = machine.hosts
     device = Device(
-        f"{machine.ranks[0].cpu}, {min(machine.cores):.3g} cores",
+        f"{machine.ranks[0].cpu}, {_counted(min(machine.cores), 'core')}",
         {"float32": float32_flops_per_s, "float64": float64_flops_per_s},
         memory_bandwidth_bytes_per_s,
         _memory_per_rank_bytes(machine),
@@ -155,12 +159,16 @@ def _measure_topology(
     sizes = _on_every_rank(comm, "ordering ranks", lambda: level_sizes(hosts) if comm.rank == 0 else None)[0]
     # Until links are measured they are as fast as memory, which is right for the only level of a single rank.
     levels = tuple(Level(name, size, 0.0, memory_bandwidth_bytes_per_s) for name, size in sizes or ())
-    unmeasured = Topology(f"{len(hosts)} ranks on {len(set(hosts))} hosts", levels, device)
+    name = f"{_counted(len(hosts), 'rank')} on {_counted(len(set(hosts)), 'host')}"
+    unmeasured = Topology(name, levels, device)
     topology = unmeasured
     if len(hosts) > 1:
         doing("making ready to measure collectives")
         measuring = measure(unmeasured.factor_mesh(), machine.crowding > 1)
         doing("measuring collectives")
+        if budget_s is None:
+            measured = len(measured_groups(unmeasured)) * len(COLLECTIVE_KINDS)
+            budget_s = min(_BUDGET_S, measured * _BUDGET_OF_ONE_S) if len(set(hosts)) == 1 else _BUDGET_S
         try:
             profile = measure_profile(
                 unmeasured, measuring, _Ranks(comm), budget_s=budget_s, max_output_bytes=device.memory_bytes // 8
@@ -250,3 +258,7 @@ class _Ranks:
         if largest[0] > 0:
             _raise_first("measuring collectives", self._comm.allgather(_described(error)), error)
         return [float(value) for value in largest[1:]]
+
+
+def _counted(number: float, what: str) -> str:
+    return f"{number:.3g} {what}{'' if number == 1 else 's'}"

@@ -15,7 +15,7 @@ from tensoropt.cluster import Topology
 from tensoropt.cost import Curve, OpProfile, OpTime
 from tensoropt.errors import PlanError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, Guard
-from tensoropt.exec.engines.settings import setting
+from tensoropt.exec.engines.settings import MOST_S, number_setting
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.measure.cache import OPERATORS
 from tensoropt.measure.candidates import Candidate, Space, candidates_of, in_batches, likeliest_first, runs_of
@@ -25,12 +25,13 @@ from tensoropt.measure.probe_batch import Measured
 from tensoropt.measure.probe_seconds import run_probes
 from tensoropt.stages import came_to, counting, doing
 
-__all__ = ["MEASURING_OPERATORS", "measure_operators"]
+__all__ = ["MEASURING_OPERATORS", "keep_operators", "measure_operators"]
 
 MEASURING_OPERATORS = "measuring operators"
 _BUDGET_VARIABLE = "TENSOROPT_PROFILE_SECONDS"
 _BUDGET_S = 30.0
 _ROUNDS_VARIABLE = "TENSOROPT_PROFILE_ROUNDS"
+_MOST_ROUNDS = 1000
 # What decides how fast TensorFlow computes, beside the machine.
 _ENVIRONMENT = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS")
 # An operator that needs more of a device's memory than this, with its gradients, is not measured.
@@ -118,6 +119,13 @@ def _measure(
     left = len(candidates.keys() - profile.times.keys())
     came_to(f"measured {len(found.seconds)} of {len(candidates)} operators, {left} are left to estimates")
     return comm.bcast(profile)
+
+
+def keep_operators(comm: Communicator, profile: OpProfile) -> None:
+    """Keeps a profile as what was measured of this job's devices, for the next search. Collective."""
+    key = _key(Machine.of(comm))
+    if comm.rank == 0:
+        OPERATORS.store(key, profile)
 
 
 def _key(machine: Machine) -> dict[str, Any]:
@@ -211,18 +219,9 @@ def _medians(rounds: Sequence[Mapping[str, Curve]]) -> dict[str, Curve]:
 
 
 def _budget_s() -> float:
-    text = setting(_BUDGET_VARIABLE)
-    try:
-        value = float(text) if text else _BUDGET_S
-    except ValueError:
-        value = -1.0
-    if not value >= 0:
-        raise PlanError(f"{_BUDGET_VARIABLE}: must be a number of seconds from 0, got {text!r}. Leave it unset for 30.")
-    return value
+    return number_setting(_BUDGET_VARIABLE, _BUDGET_S, MOST_S, PlanError, "a number of seconds from 0")
 
 
 def _rounds() -> int:
-    text = setting(_ROUNDS_VARIABLE) or "1"
-    if not text.isdecimal() or int(text) < 1:
-        raise PlanError(f"{_ROUNDS_VARIABLE}: must be a whole number from 1, got {text!r}. Leave it unset for 1.")
-    return int(text)
+    wanted = "a whole number from 1"
+    return int(number_setting(_ROUNDS_VARIABLE, 1, _MOST_ROUNDS, PlanError, wanted, least=1, whole=True))

@@ -17,6 +17,7 @@ from tensoropt.pase.order import VertexOrder, breadth_first, connected_parts, ge
 from tensoropt.pase.tables import Decision, TimeTables
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.problem.problem import IntArray, Problem
+from tensoropt.storage.document import quoted
 
 __all__ = ["ORDERS", "fastest_point", "find_best_strategy"]
 
@@ -119,7 +120,7 @@ def _check_connected(tables: TimeTables) -> None:
         for part in parts[:_NAMED]:
             names = [name for v in part for name in tables.names[v]]
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            named.append(f"{', '.join(map(repr, names[:_NAMED]))}{more}")
+            named.append(f"{', '.join(map(quoted, names[:_NAMED]))}{more}")
         rest = f"; and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
         raise ProblemError(
             f"find_best_strategy: the graph must be connected, but nothing joins its {len(parts)} parts: "
@@ -207,7 +208,7 @@ def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> 
     none_left = [v for v, several in sorted(kept.items()) if len(several) == 0]
     if bounds.time_s == math.inf and none_left:
         raise InfeasibleError(
-            f"Problem node {', '.join(map(repr, tables.names[none_left[0]]))}: must have a configuration of finite "
+            f"Problem node {', '.join(map(quoted, tables.names[none_left[0]]))}: must have a configuration of finite "
             "time beside those of the other nodes, but every one is impossible. Allow more configurations there."
         )
     if bounds.time_s == math.inf:

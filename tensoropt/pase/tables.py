@@ -15,6 +15,7 @@ import numpy as np
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.problem.problem import FloatArray, IntArray, Problem, same_memory
 from tensoropt.problem.variables import VariableTable, node_variables, tables_over_variables
+from tensoropt.storage.document import quoted
 
 __all__ = ["MAX_TABLE_ENTRIES", "Decision", "TimeTables"]
 
@@ -157,11 +158,11 @@ class TimeTables:
         result = self._least(variable, scopes, tables, kept)
         if not np.isfinite(result).any():
             others = sorted({v for scope in scopes for v in scope if v != variable})
-            beside = ", ".join(repr(name) for v in others for name in self.names[v])
+            beside = ", ".join(quoted(name) for v in others for name in self.names[v])
             raise InfeasibleError(
-                f"Problem node {', '.join(map(repr, self.names[variable]))}: must have a configuration of finite time "
-                f"beside those of {beside or 'the nodes before it'}, but every combination is impossible. Allow more "
-                "configurations there."
+                f"Problem node {', '.join(map(quoted, self.names[variable]))}: must have a configuration of finite "
+                f"time beside those of {beside or 'the nodes before it'}, but every combination is impossible. Allow "
+                "more configurations there."
             )
         self.add(tuple(kept), result)
         mentioned = {v: self.configurations[v] for scope in scopes for v in scope}
@@ -174,12 +175,12 @@ class TimeTables:
         shape = tuple(len(self.configurations[w]) for w in kept)
         entries = math.prod(shape)
         if entries > MAX_TABLE_ENTRIES:
-            names = ", ".join(repr(self.names[w][0]) for w in kept)
+            names = ", ".join(quoted(self.names[w][0]) for w in kept)
             raise ProblemError(
                 f"find_best_strategy: a table may have at most {MAX_TABLE_ENTRIES} entries, but that of "
-                f"{self.names[variable][0]!r} would have {' × '.join(map(str, shape))} = {entries}, one axis for each "
-                f"of its dependent set ({names}). Use order='generate_seq', fewer configurations, or groups of nodes "
-                "that take the same one."
+                f"{quoted(self.names[variable][0])} would have {' × '.join(map(str, shape))} = {entries}, one axis for "
+                f"each of its dependent set ({names}). Use order='generate_seq', fewer configurations, or groups of "
+                "nodes that take the same one."
             )
         axis = {w: i for i, w in enumerate(kept, 1)} | {variable: 0}
         patterns = tuple(tuple(axis.get(w, -1) for w in scope) for scope in scopes)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensoropt.errors import PlanError, TensorOptError
@@ -16,14 +16,17 @@ from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
+from tensoropt.plan.account import About, Move, Setting, read_about, read_move, read_setting
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
 from tensoropt.plan.reuse import why_not_kept
-from tensoropt.storage import write_whole
-from tensoropt.storage.document import Fields, parse_json, refused, shortened
+from tensoropt.storage import read_regular, write_whole
+from tensoropt.storage.document import ERROR_LENGTH, Fields, cause_of, parse_json, quoted, refused, shortened
 
 __all__ = ["KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# Files of the first version have nothing of what a reader needs without the model.
+_READ = (1, SCHEMA_VERSION)
 # Which copies of a tensor that is moved are kept for the backward pass (TensorOpt section 4.2, "Tensor reuse").
 KEEPS = ("both", "before", "after")
 # A million devices are more than there are; a file that asks for more would have all of them gone through.
@@ -32,11 +35,19 @@ _MOST_DEVICES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
-    """One operator's configuration and what it is predicted to cost on a device."""
+    """One operator's configuration and what it is predicted to cost on a device.
+
+    Attributes:
+        configuration: how it is split.
+        time_s: predicted seconds per training step.
+        memory_bytes: predicted bytes per device.
+        about: what it is; None outside of the training step, and in plans that were adapted or saved long ago.
+    """
 
     configuration: Configuration
     time_s: float
     memory_bytes: float
+    about: About | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class EdgePlan:
         memory_bytes: predicted bytes per device.
         keep: which copies stay for the backward pass: the one ``"before"`` the forward steps, the one ``"after"``
             them, or ``"both"``. A copy that does not stay is made again in the backward pass (TensorOpt section 4.2).
+        moves: what ``time_s`` is made of, between operators of the training step.
     """
 
     forward: tuple[Step, ...] = ()
@@ -57,6 +69,7 @@ class EdgePlan:
     time_s: float = 0.0
     memory_bytes: float = 0.0
     keep: str = "both"
+    moves: tuple[Move, ...] = ()
 
     def __post_init__(self) -> None:
         if self.keep not in KEEPS:
@@ -84,6 +97,8 @@ class Plan:
         time_s: predicted seconds per training step.
         memory_bytes: predicted bytes per device, as searches add them up.
         notes: what else is worth keeping, such as whether the search was exact.
+        setting: the cluster that it is for; None of a plan that was adapted or saved long ago.
+        graph: that it is for, in the process that made it; None of one that was read from a file or sent.
     """
 
     mesh: Mesh
@@ -94,12 +109,32 @@ class Plan:
     time_s: float
     memory_bytes: float
     notes: Mapping[str, Any]
+    setting: Setting | None = None
+    graph: Graph | None = field(default=None, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent, which need not have the graph: who gets it has one."""
+        return {**vars(self), "graph": None}
 
     def __repr__(self) -> str:
         return (
             f"Plan({self.option} on {self.mesh}: {len(self.operators)} operators, {len(self.edges)} reshards, "
             f"{self.time_s * 1e3:.4g} ms, {self.memory_bytes / 2**20:.4g} MiB, graph {self.fingerprint})"
         )
+
+    def _repr_html_(self) -> str | None:
+        """The plan as notebooks show it; None of one that says nothing of its operators."""
+        if self.setting is None:
+            return None
+        # By its name: pages belong to a later room, and a plan does without them.
+        pages = importlib.import_module("tensoropt.search.plan_page")
+        explained = importlib.import_module("tensoropt.search.explanation").Explanation.of(self)
+        text: str = pages.plan_page(self, explained).fragment()
+        return text
+
+    def of(self, graph: Graph) -> Plan:
+        """Itself, with the graph that it is known to be for, by which it can be shown whatever the current model is."""
+        return self if self.graph is not None else replace(self, graph=graph)
 
     @property
     def peak_bytes(self) -> float:
@@ -112,7 +147,7 @@ class Plan:
         try:
             return self.operators[name].configuration
         except KeyError:
-            raise PlanError(f"Plan: has no operator '{name}'. Make the plan again for this graph.") from None
+            raise PlanError(f"Plan: has no operator {quoted(name)}. Make the plan again for this graph.") from None
 
     def edge(self, edge: Edge) -> EdgePlan:
         """The reshard of an edge; without steps if it needs none."""
@@ -131,6 +166,16 @@ class Plan:
                 edge do not lead from what its producer gives to what its consumer wants, or if a copy that the backward
                 pass needs is not kept and cannot be made again (:func:`tensoropt.plan.reuse.keep_choices`).
         """
+        try:
+            self._check(graph, runs=runs)
+        except PlanError as error:
+            error.args = (shortened(error, 2 * ERROR_LENGTH),)  # names of a file may be as long as the file
+            raise
+        except TensorOptError as error:
+            raise PlanError(shortened(f"Plan: cannot run. {error}", 2 * ERROR_LENGTH)) from error
+
+    def _check(self, graph: Graph, *, runs: bool) -> None:
+        """Checks what :meth:`check` does; errors are of any kind and length."""
         if graph.fingerprint() != self.fingerprint:
             raise PlanError(
                 f"Plan: was made for the graph {self.fingerprint}, this one is {graph.fingerprint()}. "
@@ -145,23 +190,18 @@ class Plan:
         for edge in self.edges:
             if edge not in known:
                 raise PlanError(f"Plan: edge {edge} is not in the graph. Make the plan again for this graph.")
-        try:
-            for op in graph.operators:
-                configuration, rule = self.configuration(op.name), rules[op.name]
-                check_configuration(str(op), configuration, rule, self.mesh)
-                if runs and not_executed(configuration, rule):
-                    raise PlanError(
-                        f"Plan: {op} has the configuration {configuration} on {self.mesh}, which needs "
-                        f"{' and '.join(not_executed(configuration, rule))}: planned and compared, but not executed "
-                        "yet. To run, make a plan in the default space: find_strategy, or SearchSpace without "
-                        "placements and halos."
-                    )
-            for edge in graph.edges():
-                self._check_edge(graph, rules, edge, whole_gradient=edge in graph.differentiable and edge not in rows)
-        except PlanError:
-            raise
-        except TensorOptError as error:
-            raise PlanError(f"Plan: cannot run. {error}") from error
+        for op in graph.operators:
+            configuration, rule = self.configuration(op.name), rules[op.name]
+            check_configuration(str(op), configuration, rule, self.mesh)
+            if runs and not_executed(configuration, rule):
+                raise PlanError(
+                    f"Plan: {op} has the configuration {configuration} on {self.mesh}, which needs "
+                    f"{' and '.join(not_executed(configuration, rule))}: planned and compared, but not executed "
+                    "yet. To run, make a plan in the default space: find_strategy, or SearchSpace without "
+                    "placements and halos."
+                )
+        for edge in graph.edges():
+            self._check_edge(graph, rules, edge, whole_gradient=edge in graph.differentiable and edge not in rows)
 
     def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge, *, whole_gradient: bool) -> None:
         given = self.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
@@ -206,11 +246,13 @@ class Plan:
             "time_s": self.time_s,
             "memory_bytes": self.memory_bytes,
             "notes": dict(sorted(self.notes.items())),
+            "setting": None if self.setting is None else self.setting.to_json(),
             "operators": {
                 name: {
                     "actions": entry.configuration.to_json(),
                     "time_s": entry.time_s,
                     "memory_bytes": entry.memory_bytes,
+                    "about": None if entry.about is None else entry.about.to_json(),
                 }
                 for name, entry in sorted(self.operators.items())
             },
@@ -224,6 +266,7 @@ class Plan:
                     "time_s": entry.time_s,
                     "memory_bytes": entry.memory_bytes,
                     **({} if entry.keep == "both" else {"keep": entry.keep}),
+                    "moves": [move.to_json() for move in entry.moves],
                 }
                 for edge, entry in sorted(self.edges.items())
             ],
@@ -251,10 +294,9 @@ class Plan:
         try:
             write_whole(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
         except OSError as error:
-            raise PlanError(
-                f"Plan: cannot be written to '{os.fspath(path)}': {error.strerror}. Give a file in a directory that "
-                "exists and has room."
-            ) from error
+            subject = f"Plan: cannot be written to '{os.fspath(path)}'"
+            remedy = "Give a file in a directory that exists and has room."
+            raise refused(PlanError, subject, f"{cause_of(error)}.", remedy) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
@@ -265,11 +307,11 @@ class Plan:
         """
         subject = f"Plan '{os.fspath(path)}'"
         try:
-            return _read_plan(parse_json(Path(path).read_bytes()))
+            return _read_plan(parse_json(read_regular(path)))
         except OSError as error:
-            raise refused(PlanError, subject, f"cannot be read: {error}.") from error
+            raise refused(PlanError, subject, f"cannot be read: {cause_of(error)}.", "Check the path.") from error
         except ValueError as error:
-            raise refused(PlanError, subject, f"cannot be read: {error}. Save it with Plan.save.") from None
+            raise refused(PlanError, subject, f"cannot be read: {error}.", "Save it with Plan.save.") from None
         except TensorOptError as error:
             raise refused(PlanError, subject, f"not a plan: {error.args[0]}", "Save it with Plan.save.") from None
 
@@ -282,48 +324,56 @@ def _read_plan(data: object) -> Plan:
         ValueError: the same.
     """
     version = data.get("schema_version") if isinstance(data, Mapping) else None
-    if isinstance(version, bool) or version != SCHEMA_VERSION:
+    if isinstance(version, bool) or version not in _READ:
         raise PlanError(
-            f"schema_version is {shortened(repr(version), 40)}, this version of tensoropt reads {SCHEMA_VERSION}. "
+            f"schema_version is {shortened(repr(version), 40)}, this version of tensoropt reads "
+            f"{' and '.join(map(str, _READ))}. "
             "Make the plan again with find_strategy."
         )
     names = ("schema_version", "graph", "mesh", "option", "operators", "edges", "time_s", "memory_bytes", "notes")
-    fields = Fields.of(data, "the document", PlanError, names)
+    is_first = version == _READ[0]
+    fields = Fields.of(data, "the document", PlanError, names if is_first else (*names, "setting"))
     mesh = Mesh(fields.integers("mesh"))
     if mesh.size > _MOST_DEVICES:
         raise PlanError(f"a mesh has at most {_MOST_DEVICES} devices, got {shortened(mesh.size, 40)}.")
     edges: dict[Edge, EdgePlan] = {}
     for number, entry in enumerate(fields.array("edges")):
-        edge, steps = _read_edge(entry, f"edges[{number}]", mesh)
+        edge, steps = _read_edge(entry, f"edges[{number}]", mesh, is_first)
         if edge in edges:
             raise PlanError(f"edge {edge} is there twice.")
         edges[edge] = steps
     operators = fields.mapping("operators")
     return Plan(
         mesh,
-        fields.text("graph"),
-        fields.text("option"),
-        {name: _read_operator(entry, f"operator {name!r}", mesh) for name, entry in operators.items()},
+        fields.label("graph"),
+        fields.label("option"),
+        {name: _read_operator(entry, f"operator {name!r}", mesh, is_first) for name, entry in operators.items()},
         edges,
         fields.number("time_s", least=0),
         fields.number("memory_bytes", least=0),
         _read_notes(fields.mapping("notes")),
+        None if is_first or fields.values["setting"] is None else read_setting(fields.values["setting"]),
     )
 
 
-def _read_operator(data: object, where: str, mesh: Mesh) -> OperatorPlan:
-    fields = Fields.of(data, where, PlanError, ("actions", "time_s", "memory_bytes"))
+def _read_operator(data: object, where: str, mesh: Mesh, is_first: bool) -> OperatorPlan:
+    names = ("actions", "time_s", "memory_bytes")
+    fields = Fields.of(data, where, PlanError, names if is_first else (*names, "about"))
     actions = fields.array("actions")
     if len(actions) != len(mesh.axes) or not all(action is None or isinstance(action, str) for action in actions):
         raise PlanError(f"{where}: needs an action or null for each of the {len(mesh.axes)} axes of {mesh}.")
+    about = fields.values.get("about")
     return OperatorPlan(
-        actions_from_json(actions), fields.number("time_s", least=0), fields.number("memory_bytes", least=0)
+        actions_from_json(actions),
+        fields.number("time_s", least=0),
+        fields.number("memory_bytes", least=0),
+        None if about is None else read_about(about, f"{where}: about"),
     )
 
 
-def _read_edge(data: object, where: str, mesh: Mesh) -> tuple[Edge, EdgePlan]:
+def _read_edge(data: object, where: str, mesh: Mesh, is_first: bool) -> tuple[Edge, EdgePlan]:
     names = ("tensor", "consumer", "position", "forward", "backward", "time_s", "memory_bytes")
-    fields = Fields.of(data, where, PlanError, names, {"keep": "both"})
+    fields = Fields.of(data, where, PlanError, names if is_first else (*names, "moves"), {"keep": "both"})
     name = fields.text("tensor")
     op, _, index = name.rpartition(":")
     tensor = TensorId(op, int(index) if index.isascii() and index.isdecimal() else -1)
@@ -338,6 +388,7 @@ def _read_edge(data: object, where: str, mesh: Mesh) -> tuple[Edge, EdgePlan]:
         fields.number("time_s", least=0),
         fields.number("memory_bytes", least=0),
         fields.text("keep"),
+        () if is_first else tuple(read_move(move, f"{where}: moves", mesh) for move in fields.array("moves")),
     )
     return Edge(tensor, fields.text("consumer"), fields.integer("position", least=0)), steps
 
@@ -348,6 +399,11 @@ def _read_notes(notes: Mapping[str, Any]) -> dict[str, Any]:
         names = ("memory_bytes", "operator", "backward", "parts")
         peak = Fields.of(notes["peak_memory"], "notes.peak_memory", PlanError, names)
         peak.number("memory_bytes", least=0)
+        peak.text("operator")
+        peak.boolean("backward")
+        parts = Fields(peak.mapping("parts"), "notes.peak_memory.parts", PlanError)
+        for name in parts.values:
+            parts.number(name, least=0)
     if "not_executed" in notes:
         Fields(notes, "notes", PlanError).texts("not_executed")
     return dict(notes)

@@ -27,8 +27,8 @@ from numpy.lib import format as npy
 from tensoropt.cluster.host import available_memory_bytes
 from tensoropt.errors import ProblemError
 from tensoropt.problem.problem import Problem
-from tensoropt.storage import write_whole
-from tensoropt.storage.document import shortened
+from tensoropt.storage import open_regular, write_whole
+from tensoropt.storage.document import cause_of, shortened
 
 __all__ = ["load_problem", "save_problem"]
 
@@ -56,7 +56,11 @@ _INDEXED = re.compile(r"(node_time_s|node_memory_bytes|edge_time_s|edge_memory_b
 
 
 def save_problem(problem: Problem, path: str | Path) -> None:
-    """Writes ``problem`` to exactly ``path`` (no suffix is added), whole or not at all; `load_problem` reads it."""
+    """Writes ``problem`` to exactly ``path`` (no suffix is added), whole or not at all; `load_problem` reads it.
+
+    Raises:
+        ProblemError: there can be no such file.
+    """
     arrays: dict[str, np.ndarray] = {"names": np.array(problem.names, dtype=np.str_), "edges": problem.edges}
     for i in range(problem.nodes):
         arrays[f"node_time_s_{i}"] = problem.node_time_s[i]
@@ -72,14 +76,21 @@ def save_problem(problem: Problem, path: str | Path) -> None:
             arrays[constant] = np.array(getattr(problem, constant))
     stream = io.BytesIO()
     np.savez_compressed(stream, allow_pickle=False, **arrays)
-    write_whole(path, stream.getvalue())
+    try:
+        write_whole(path, stream.getvalue())
+    except OSError as error:
+        raise ProblemError(
+            f"{_named(path)}: cannot be written: {cause_of(error)}. Give a file in a directory that exists and has "
+            "room."
+        ) from error
 
 
 def load_problem(path: str | Path) -> Problem:
     """Reads a file written by `save_problem` or by another program.
 
     Raises:
-        ProblemError: the file is no ``.npz``, or an array is missing, unknown or breaks the format.
+        ProblemError: the file cannot be read, is no ``.npz``, or an array is missing, unknown or breaks the format; in
+            at most 500 characters.
     """
     try:
         return _read_problem(path)
@@ -92,20 +103,20 @@ def _read_problem(path: str | Path) -> Problem:
 
     def need(key: str, reason: str) -> np.ndarray:
         if key not in arrays:
-            raise ProblemError(f"Problem file {str(path)!r}: array {key!r} is missing ({reason}). Add it to the file.")
+            raise ProblemError(f"{_named(path)}: array {key!r} is missing ({reason}). Add it to the file.")
         return arrays[key]
 
     names = need("names", "one name per node")
     if names.ndim != 1 or names.dtype.kind not in "US":
         raise ProblemError(
-            f"Problem file {str(path)!r}: array 'names' must be one-dimensional text, got shape "
+            f"{_named(path)}: array 'names' must be one-dimensional text, got shape "
             f"{names.shape} of {names.dtype}. Save it as a NumPy array of strings."
         )
     try:
         texts = [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in names.tolist()]
     except (ValueError, SystemError) as error:  # of bytes, or of text that is no text; NumPy raises either
         raise ProblemError(
-            f"Problem file {str(path)!r}: array 'names' must be text or UTF-8, got what cannot be read ({error}). Save "
+            f"{_named(path)}: array 'names' must be text or UTF-8, got what cannot be read ({error}). Save "
             "it as a NumPy array of strings."
         ) from error
     edges = need("edges", "shape (E, 2), which may be (0, 2)")
@@ -116,8 +127,7 @@ def _read_problem(path: str | Path) -> Problem:
         if key in ("names", "edges", "groups", *_CONSTANTS) or (indexed is not None and int(indexed[2]) < limit):
             continue
         raise ProblemError(
-            f"Problem file {str(path)!r}: array {key!r} is unknown for {n} nodes and {e} edges. Remove it, "
-            "or correct its name."
+            f"{_named(path)}: array {key!r} is unknown for {n} nodes and {e} edges. Remove it, or correct its name."
         )
     return Problem(
         texts,
@@ -133,29 +143,36 @@ def _read_problem(path: str | Path) -> Problem:
 
 def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """All arrays of the file; equal ones are held once, since layers repeat."""
-    named = f"Problem file {shortened(repr(str(path)), 200)}"
+    named = _named(path)
     remedy = "Save it again with save_problem or numpy.savez, without objects."
-    with open(path, "rb") as stream:  # that there is none is said by Python
+    try:
+        opened = open_regular(path)
+    except OSError as error:
+        raise ProblemError(
+            f"{named}: cannot be read: {cause_of(error)}. Give a file that save_problem or numpy.savez wrote."
+        ) from error
+    with opened as stream:
         try:
-            archive = np.load(stream, allow_pickle=False)
+            is_one_array = stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX
+            archive = None if is_one_array else zipfile.ZipFile(stream)
         except _DAMAGE as error:
             raise ProblemError(
                 f"{named}: must be an .npz archive of plain arrays, but reading it failed: {_cause(error)}. {remedy}"
             ) from error
-        if not isinstance(archive, np.lib.npyio.NpzFile) or archive.zip is None:
+        if archive is None:
             raise ProblemError(f"{named}: must be an .npz archive, got a single array. Save it with numpy.savez.")
         room_bytes = available_memory_bytes() // 2  # searches need some, too
         seen: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
         arrays: dict[str, np.ndarray] = {}
         with archive:
             try:
-                _check_nothing_is_lost(archive.zip, stream)
+                _check_nothing_is_lost(archive, stream)
             except _DAMAGE as error:
                 raise ProblemError(
                     f"{named}: must be an .npz archive of plain arrays, but reading it failed: {_cause(error)}. "
                     f"{remedy}"
                 ) from error
-            for member in archive.zip.infolist():
+            for member in archive.infolist():
                 key = member.filename.removesuffix(".npy")
                 shown = shortened(repr(key), 60)
                 if key in arrays:
@@ -166,7 +183,7 @@ def _read_arrays(path: str | Path) -> dict[str, np.ndarray]:
                         f"free, but array {shown} has {member.file_size:,}. Use a machine with more memory."
                     )
                 try:
-                    array = _read_array(archive.zip, member)
+                    array = _read_array(archive, member)
                 except _DAMAGE as error:
                     raise ProblemError(
                         f"{named}: must be an .npz archive of plain arrays, but reading array {shown} failed: "
@@ -218,6 +235,10 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
             raise ValueError(f"an array of shape {shape} and dtype {dtype} is not what its {left} bytes hold")
         with archive.open(member) as stream:
             return npy.read_array(stream, allow_pickle=False)
+
+
+def _named(path: str | Path) -> str:
+    return f"Problem file {shortened(repr(str(path)), 200)}"
 
 
 def _cause(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.problem.frontier_tables import FrontierTable, join, table_from_costs
 from tensoropt.problem.pareto import reduce_segments
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
+from tensoropt.storage.document import quoted
 
 __all__ = ["evaluate"]
 
@@ -54,7 +55,7 @@ def _check_possible(problem: Problem, assignment: IntArray) -> None:
         k = assignment[i]
         if not np.isfinite(time[k] + memory[k]).any():
             raise InfeasibleError(
-                f"Problem node {problem.names[i]!r}: configuration {k} is impossible (infinite cost). "
+                f"Problem node {quoted(problem.names[i])}: configuration {k} is impossible (infinite cost). "
                 "Choose another configuration."
             )
     for e, (u, v) in enumerate(problem.edges.tolist()):
@@ -62,8 +63,8 @@ def _check_possible(problem: Problem, assignment: IntArray) -> None:
         k, p = assignment[u], assignment[v]
         if not np.isfinite(time[k, p] + memory[k, p]).any():
             raise InfeasibleError(
-                f"Problem edge {e} ({problem.names[u]!r} -> {problem.names[v]!r}): configurations {k} and {p} "
-                "are impossible together (infinite cost). Choose another pair."
+                f"Problem edge {e} ({quoted(problem.names[u])} -> {quoted(problem.names[v])}): configurations {k} and "
+                f"{p} are impossible together (infinite cost). Choose another pair."
             )
 
 

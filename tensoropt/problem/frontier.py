@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -128,6 +129,12 @@ class Frontier:
             )
         for array in (self.time_s, self.memory_bytes, self.assignments, self.alternatives):
             array.flags.writeable = False
+
+    def _repr_html_(self) -> str:
+        """The frontier as notebooks show it."""
+        # By its name: pages belong to a later room, and a frontier does without them.
+        text: str = importlib.import_module("tensoropt.search.plan_page").frontier_page(self).fragment()
+        return text
 
     def __len__(self) -> int:
         return len(self.time_s)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tensoropt.errors import ProblemError
 from tensoropt.problem.arrays import FloatArray, IntArray, cost_array, int_array, same_memory
 from tensoropt.problem.units import on_grid, unit_of
+from tensoropt.storage.document import quoted
 
 __all__ = ["FloatArray", "IntArray", "Problem", "same_memory"]
 
@@ -140,7 +141,8 @@ class Problem:
         for i, name in enumerate(self.names):
             if first.setdefault(name, i) != i:
                 raise ProblemError(
-                    f"Problem names: every name must be unique, got {name!r} at {first[name]} and {i}. Rename one."
+                    f"Problem names: every name must be unique, got {quoted(name)} at {first[name]} and {i}. Rename "
+                    "one."
                 )
         for name, arrays in (
             ("node_time_s", self.node_time_s),
@@ -154,12 +156,12 @@ class Problem:
         for i, (time, memory) in enumerate(zip(self.node_time_s, self.node_memory_bytes, strict=True)):
             if time.ndim not in (1, 2) or time.size == 0:
                 raise ProblemError(
-                    f"Problem node_time_s[{i}] ({self.names[i]!r}): shape must be (K,) or (K, P) with K, P "
+                    f"Problem node_time_s[{i}] ({quoted(self.names[i])}): shape must be (K,) or (K, P) with K, P "
                     f">= 1, got {time.shape}. Give one time per configuration."
                 )
             if memory.shape != time.shape:
                 raise ProblemError(
-                    f"Problem node_memory_bytes[{i}] ({self.names[i]!r}): shape must equal that of "
+                    f"Problem node_memory_bytes[{i}] ({quoted(self.names[i])}): shape must equal that of "
                     f"node_time_s[{i}], {time.shape}, got {memory.shape}. Give one memory per time."
                 )
 
@@ -187,12 +189,12 @@ class Problem:
             pair = (self.configurations(u), self.configurations(v))
             if time.ndim not in (2, 3) or time.shape[:2] != pair or time.size == 0:
                 raise ProblemError(
-                    f"Problem edge_time_s[{e}] ({self.names[u]!r} -> {self.names[v]!r}): shape must be "
+                    f"Problem edge_time_s[{e}] ({quoted(self.names[u])} -> {quoted(self.names[v])}): shape must be "
                     f"{pair} or {(*pair, 'P')}, got {time.shape}. Give one time per pair of configurations."
                 )
             if memory.shape != time.shape:
                 raise ProblemError(
-                    f"Problem edge_memory_bytes[{e}] ({self.names[u]!r} -> {self.names[v]!r}): shape must "
+                    f"Problem edge_memory_bytes[{e}] ({quoted(self.names[u])} -> {quoted(self.names[v])}): shape must "
                     f"equal that of edge_time_s[{e}], {time.shape}, got {memory.shape}. Give one memory per "
                     "time."
                 )
@@ -211,8 +213,8 @@ class Problem:
             if self.configurations(i) != self.configurations(j):
                 raise ProblemError(
                     f"Problem groups: nodes of group {group} must have equally many configurations, got "
-                    f"{self.configurations(j)} for {self.names[j]!r} and {self.configurations(i)} for "
-                    f"{self.names[i]!r}. Give them the same list of configurations, or different groups."
+                    f"{self.configurations(j)} for {quoted(self.names[j])} and {self.configurations(i)} for "
+                    f"{quoted(self.names[i])}. Give them the same list of configurations, or different groups."
                 )
 
     @property
@@ -279,7 +281,7 @@ class Problem:
         if len(bad):
             p, i = bad[0]
             raise ProblemError(
-                f"Problem assignment: configuration of {self.names[i]!r} must be in 0..{limits[i] - 1}, got "
+                f"Problem assignment: configuration of {quoted(self.names[i])} must be in 0..{limits[i] - 1}, got "
                 f"{array[p, i]}. Choose one of its {limits[i]} configurations."
             )
         if self.groups is not None:
@@ -290,8 +292,8 @@ class Problem:
                 j = leaders[member[i]]
                 raise ProblemError(
                     f"Problem assignment: nodes of group {self.groups[i]} must take one configuration, got "
-                    f"{array[p, j]} for {self.names[j]!r} and {array[p, i]} for {self.names[i]!r}. Make them "
-                    "equal."
+                    f"{array[p, j]} for {quoted(self.names[j])} and {array[p, i]} for {quoted(self.names[i])}. "
+                    "Make them equal."
                 )
         return array
 
@@ -371,10 +373,10 @@ class Problem:
         if len(wrong):
             term = int(wrong[0])
             if term < self.nodes:
-                subject = f"{self.names[term]!r}"
+                subject = f"{quoted(self.names[term])}"
             else:
                 u, v = self.edges[term - self.nodes].tolist()
-                subject = f"edge {term - self.nodes} ({self.names[u]!r} -> {self.names[v]!r})"
+                subject = f"edge {term - self.nodes} ({quoted(self.names[u])} -> {quoted(self.names[v])})"
             raise ProblemError(
                 f"Problem alternatives: that of {subject} must be in 0..{counts[term] - 1}, got "
                 f"{picks[:, term].min()}..{picks[:, term].max()}. Choose one that exists."

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tensoropt.errors import ProblemError
+from tensoropt.errors import ProblemError, did_you_mean
 from tensoropt.plan.plan import Plan
 from tensoropt.search.report import Report, figure
 from tensoropt.storage.document import Fields
@@ -134,8 +134,11 @@ class Comparison(Report):
         for row in self.rows:
             if row.method == method:
                 return row
-        names = ", ".join(repr(row.method) for row in self.rows)
-        raise ProblemError(f"Comparison: {method!r} must be one of those compared, {names}.")
+        names = [row.method for row in self.rows]
+        raise ProblemError(
+            f"Comparison: {method!r} must be one of those compared, {', '.join(map(repr, names))}."
+            f"{did_you_mean(method, names)}"
+        )
 
     def plan(self, method: str) -> Plan:
         """The strategy of a method's row: for ``show_strategy``, ``find_strategy``, or to save.

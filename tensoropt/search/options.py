@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensoropt.errors import ProblemError
+from tensoropt.errors import ProblemError, did_you_mean
 from tensoropt.problem.frontier import Frontier, FrontierPoint
 
 __all__ = ["OPTIONS", "RESERVE", "MemoryLimit", "choose", "mini_memory", "mini_time", "turning_point"]
@@ -92,7 +92,7 @@ def choose(frontier: Frontier, option: str, memory_bytes: float | None = None) -
     """
     if option not in OPTIONS:
         raise ProblemError(
-            f"option {option!r}: must be one of {', '.join(map(repr, sorted(OPTIONS)))}, got {option!r}. "
-            "Choose one of these."
+            f"option {option!r}: must be one of {', '.join(map(repr, sorted(OPTIONS)))}, got {option!r}."
+            f"{did_you_mean(option, OPTIONS)} Choose one of these."
         )
     return OPTIONS[option](frontier, memory_bytes)

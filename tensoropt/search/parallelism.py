@@ -17,6 +17,10 @@ from tensoropt.viz.parallelism import draw_parallelism
 __all__ = ["ParallelismProfile", "ParallelismRow"]
 
 _HOUR_S = 3600.0
+_MEMORY = (
+    "Memory is what must fit: all that a device holds in a step, added up. The peak follows buffers through the step, "
+    "and is mostly less."
+)
 _HINT = (
     "No plan was made. Start the job with the number of ranks of a row and call find_strategy('mini_time'); "
     "find_strategy('mini_parallelism') takes the fewest devices that fit."
@@ -162,6 +166,7 @@ class ParallelismProfile(Report):
         fastest, effective = self.fastest(), self.most_effective()
         if fastest is not None and effective is not None:
             lines += [f"Fastest: {_devices(fastest)}. Least device time per step: {_devices(effective)}."]
+            lines.append(_MEMORY)
         return "\n".join([*lines, _HINT])
 
     def _headers(self) -> Sequence[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from tensoropt.errors import PlanError, ProblemError
+from tensoropt.errors import PlanError, ProblemError, did_you_mean
 from tensoropt.problem.frontier import Frontier
 from tensoropt.problem.problem import Problem
 from tensoropt.search.finding import NO_LIMIT, Found, Start
@@ -25,6 +25,7 @@ from tensoropt.space.space import SearchSpace
 __all__ = [
     "Finder",
     "Options",
+    "alike",
     "finder_of",
     "finders",
     "get_finder",
@@ -168,6 +169,11 @@ def known_names() -> str:
     return ", ".join(repr(finder.name) for finder in finders())
 
 
+def alike(search: Any) -> str:
+    """What `did_you_mean` says of a search that there is not."""
+    return did_you_mean(search, [finder.name for finder in finders()])
+
+
 def get_finder(search: str | Options) -> Finder:
     """The finder of a name, with the defaults of its options, or of options.
 
@@ -176,7 +182,9 @@ def get_finder(search: str | Options) -> Finder:
     """
     finder = finder_of(search)
     if finder is None:
-        raise PlanError(f"search {search!r}: must be one of {known_names()}, got {search!r}. Choose one of these.")
+        raise PlanError(
+            f"search {search!r}: must be one of {known_names()}, got {search!r}.{alike(search)} Choose one of these."
+        )
     return finder
 
 

@@ -1,17 +1,18 @@
-"""What reports for people have in common: a table with a title and remarks, printed on rank 0, and read from JSON."""
+"""What reports for people have in common: text and tables, printed on rank 0, and read from JSON."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from tensoropt.errors import ProblemError, TensorOptError
 from tensoropt.logs import is_speaker
-from tensoropt.storage.document import parse_json, refused, shortened
+from tensoropt.storage.document import parse_json, printable, refused, shortened
 
-__all__ = ["Report", "figure"]
+__all__ = ["Grid", "Report", "Shown", "figure"]
 
 _Report = TypeVar("_Report", bound="Report")
 
@@ -21,14 +22,84 @@ def figure(value: float | None, scale: float = 1.0) -> str:
     return "-" if value is None else f"{value * scale:,.4g}" if value * scale < 1e4 else f"{value * scale:,.0f}"
 
 
-class Report(ABC):
-    """A table with a title above and remarks below."""
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        headers: of the columns.
+        cells: by row.
+        texts: columns of text, of which all but the first may be folded; all others are figures.
+        framed: whether lines are drawn around cells.
+    """
+
+    headers: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    texts: tuple[int, ...] = (0,)
+    framed: bool = True
+
+    def __str__(self) -> str:
+        lines = [self.headers, *self.cells]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = [[*map(self._justified, line, widths, range(len(widths)))] for line in lines]
+        return "\n".join("  ".join(line).rstrip() for line in aligned)
+
+    def _justified(self, text: str, width: int, place: int) -> str:
+        return text.ljust(width) if place in self.texts else text.rjust(width)
+
+
+class Shown(ABC):
+    """Text and tables, one below the other."""
+
+    __slots__ = ()
+
+    _COLUMNS: ClassVar[int]  # of characters, where the terminal says nothing
+
+    @abstractmethod
+    def _parts(self) -> Sequence[str | Grid]: ...
+
+    def show(self, console: Any = None) -> None:
+        """Prints it, on rank 0 only: by Rich where it is installed.
+
+        Args:
+            console: a ``rich.console.Console``; standard output by default.
+        """
+        if not is_speaker():
+            return
+        try:
+            from rich.box import HEAVY_HEAD
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+        except ImportError:
+            print(self)
+            return
+        # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
+        out = console or Console(width=None if "COLUMNS" in os.environ else self._COLUMNS)
+        for part in self._parts():
+            if isinstance(part, str):
+                out.print(Text(printable(part)), highlight=False)
+                continue
+            table = Table(box=HEAVY_HEAD if part.framed else None, padding=(0, 1) if part.framed else (0, 1, 0, 0))
+            for place, header in enumerate(part.headers):
+                folds = place in part.texts[1:]
+                justify: Literal["left", "right"] = "left" if place in part.texts else "right"
+                table.add_column(header, justify=justify, no_wrap=not folds, overflow="fold" if folds else "ellipsis")
+            for cells in part.cells:
+                table.add_row(*(Text(printable(cell)) for cell in cells))
+            out.print(table, highlight=False)
+
+    def __str__(self) -> str:
+        return printable("\n".join(map(str, self._parts())))
+
+
+class Report(Shown):
+    """A table with a title above and remarks below, which JSON gives back."""
 
     __slots__ = ()
 
     _SCHEMA: ClassVar[int]
-    _TEXTS: ClassVar[tuple[int, ...]] = ()  # columns of text, of which the last one may be folded
-    _COLUMNS: ClassVar[int]  # of characters, where the terminal says nothing
+    _TEXTS: ClassVar[tuple[int, ...]] = ()  # columns of text, of which all but the first may be folded
 
     @abstractmethod
     def _title(self) -> str: ...
@@ -41,6 +112,9 @@ class Report(ABC):
 
     @abstractmethod
     def _remarks(self) -> str: ...
+
+    def _parts(self) -> Sequence[str | Grid]:
+        return (self._title(), Grid(self._headers(), self._cells(), self._TEXTS), self._remarks())
 
     @classmethod
     @abstractmethod
@@ -65,38 +139,3 @@ class Report(ABC):
             raise refused(ProblemError, subject, f"cannot be read ({error}).", remedy) from None
         except TensorOptError as error:
             raise refused(ProblemError, subject, error.args[0], remedy) from None
-
-    def show(self, console: Any = None) -> None:
-        """Prints the table, what stands out in it, and how to go on, on rank 0 only: by Rich where it is installed.
-
-        Args:
-            console: a ``rich.console.Console``; standard output by default.
-        """
-        if not is_speaker():
-            return
-        try:
-            from rich.console import Console
-            from rich.table import Table
-        except ImportError:
-            print(self)
-            return
-        table = Table()
-        for place, header in enumerate(self._headers()):
-            folds = place in self._TEXTS[1:]
-            justify: Literal["left", "right"] = "left" if place in self._TEXTS else "right"
-            table.add_column(header, justify=justify, no_wrap=not folds, overflow="fold" if folds else "ellipsis")
-        for cells in self._cells():
-            table.add_row(*cells)
-        # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
-        out = console or Console(width=None if "COLUMNS" in os.environ else self._COLUMNS)
-        for part in (self._title(), table, self._remarks()):
-            out.print(part, markup=False, highlight=False)
-
-    def __str__(self) -> str:
-        cells = [self._headers(), *self._cells()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        texts = [[*map(self._justified, line, widths, range(len(widths)))] for line in cells]
-        return "\n".join([self._title(), *("  ".join(line).rstrip() for line in texts), self._remarks()])
-
-    def _justified(self, text: str, width: int, place: int) -> str:
-        return text.ljust(width) if place in self._TEXTS else text.rjust(width)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
-from tensoropt.space.space import SearchSpace
+
+if TYPE_CHECKING:
+    from tensoropt.space.space import SearchSpace
 
 __all__ = ["Beside", "around_variables", "is_heavy"]
 
@@ -47,6 +50,9 @@ def around_variables(space: SearchSpace) -> dict[str, Beside]:
     trained = {op.inputs[0].op for op in space.operators if traits(op).is_gradient}
     around: dict[str, list[tuple[str, Edge]]] = {name: [] for name in by_name}
     for edge in space.edges:
+        reader = by_name[edge.consumer]
+        if traits(reader).rows is not None and edge.position not in reader.handles:
+            continue  # rows are no variable, though there may be as many of them
         if graph.spec(edge.tensor).shape and edge not in graph.differentiable:
             around[edge.tensor.op].append((edge.consumer, edge))
             around[edge.consumer].append((edge.tensor.op, edge))

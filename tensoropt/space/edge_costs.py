@@ -175,6 +175,10 @@ class EdgeCosts:
         pinned = edge.position in self._rules[edge.consumer].pinned
         return edge in self._graph.differentiable, self.row_elements(edge), pinned
 
+    def repeats(self, edge: Edge) -> bool:
+        """Whether the consumer of an edge computes its output again where only the copy before the move is kept."""
+        return self._repeated(edge) is not None
+
     def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
         """What tells consumers apart that compute their output again because its gradient reads it; else None."""
         op, rule = self._graph[edge.consumer], self._rules[edge.consumer]

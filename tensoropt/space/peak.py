@@ -13,7 +13,7 @@ in place, gradients that pass through, copies that are made again (TensorOpt sec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensoropt.cost import KnowsScratch, OpCall
@@ -27,7 +27,7 @@ from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, row_edges
 from tensoropt.plan.reuse import has_gradient, reads_again, reverse_steps
 
-__all__ = ["PeakMemory", "Scratch", "peak_memory", "scratch_of"]
+__all__ = ["MemoryCourse", "PeakMemory", "Scratch", "memory_course", "peak_memory", "scratch_of"]
 
 # What an operator takes beside its tensors, in bytes: at most forward, of which it keeps so much for the backward pass,
 # and at most backward.
@@ -62,6 +62,22 @@ class PeakMemory:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryCourse:
+    """A device's memory over a training step.
+
+    Attributes:
+        moments: what is held while each kernel works, in order.
+        peak: the one of them that holds most.
+        buffers: that are held then beside variables and inputs, the largest first: the operator that made each, what
+            it is (see :attr:`PeakMemory.parts`), bytes.
+    """
+
+    moments: tuple[PeakMemory, ...]
+    peak: PeakMemory
+    buffers: tuple[tuple[str, str, float], ...]
+
+
 def scratch_of(cost: object, graph: Graph, rules: Mapping[str, OpRule]) -> Scratch:
     """What a cost model knows of kernels; nothing unless it measured them."""
     if not isinstance(cost, KnowsScratch):
@@ -93,9 +109,24 @@ def peak_memory(
         plan: for it. Of its operators those of training count.
         scratch: what kernels take beside their tensors.
     """
+    return max((step.peak() for step in _steps(graph, rules, plan, scratch)), key=lambda peak: peak.memory_bytes)
+
+
+def memory_course(
+    graph: Graph,
+    rules: Mapping[str, OpRule],
+    plan: Plan,
+    scratch: Scratch = _nothing,
+) -> MemoryCourse:
+    """What a device holds at every moment of a training step; arguments are those of :func:`peak_memory`."""
+    courses = (step.course() for step in _steps(graph, rules, plan, scratch))
+    return max(courses, key=lambda course: course.peak.memory_bytes)
+
+
+def _steps(graph: Graph, rules: Mapping[str, OpRule], plan: Plan, scratch: Scratch) -> Iterator[_Step]:
+    """The step of a plan; of the first device and of the others, where these drop their parts of sums."""
     operators = [op for op in graph.operators if op.name in graph.training]
     moves = (move for entry in plan.edges.values() for move in (*entry.forward, *entry.backward))
-    peaks = []
     for is_first in (True, False) if any(move.kind is StepKind.TO_PARTIAL for move in moves) else (True,):
         step = _Step(graph, rules, plan, scratch, is_first)
         for op in operators:
@@ -104,8 +135,7 @@ def peak_memory(
         for op in reversed(operators):
             if op.name not in step.late:
                 step.backward(op)
-        peaks.append(step.peak())
-    return max(peaks, key=lambda peak: peak.memory_bytes)
+        yield step
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +145,8 @@ class _Buffer:
     size_bytes: float
     kind: str
     last_use: int = -1
+    born: int = -1
+    gone: int = -1  # the last moment at which it is there
 
 
 @dataclass(slots=True)
@@ -465,25 +497,56 @@ class _Step:
 
     def peak(self) -> PeakMemory:
         """The largest sum over all moments."""
-        held = dict(self._always)
-        held["inputs"] = held.get("inputs", 0.0) + sum(self._zeros.values())
-        ending: dict[int, list[_Buffer]] = {}
         best: PeakMemory | None = None
+        for moment, total, held in self._holdings():
+            if best is None or total > best.memory_bytes:
+                best = _held_at(moment, total, held)
+        return best or self._nothing_done()
+
+    def course(self) -> MemoryCourse:
+        """The sums at all moments."""
+        moments = tuple(_held_at(*each) for each in self._holdings())
+        if not moments:
+            return MemoryCourse((), self._nothing_done(), ())
+        at = max(range(len(moments)), key=lambda place: moments[place].memory_bytes)
+        buffers = [
+            (moment.operator, buffer.kind, buffer.size_bytes)
+            for moment in self._moments
+            for buffer in moment.made
+            if buffer.born <= at <= buffer.gone and buffer.size_bytes
+        ]
+        return MemoryCourse(moments, moments[at], tuple(sorted(buffers, key=lambda one: -one[2])))
+
+    def _nothing_done(self) -> PeakMemory:
+        held = self._at_first()
+        return PeakMemory(sum(held.values()), "", False, held)
+
+    def _at_first(self) -> dict[str, float]:
+        """Bytes of what is always there."""
+        return {**self._always, "inputs": self._always.get("inputs", 0.0) + sum(self._zeros.values())}
+
+    def _holdings(self) -> Iterator[tuple[_Moment, float, Mapping[str, float]]]:
+        """At each moment all bytes, and those of buffers by what they are, which change with the next moment."""
+        held = self._at_first()
+        ending: dict[int, list[_Buffer]] = {}
         for now, moment in enumerate(self._moments):
             for buffer in moment.replaced:
                 # One input at most is overwritten.
                 if buffer.last_use == now and buffer in ending.get(now, ()):
                     ending[now].remove(buffer)
                     held[buffer.kind] -= buffer.size_bytes
+                    buffer.gone = now - 1
                     break
             for buffer in moment.made:
                 held[buffer.kind] = held.get(buffer.kind, 0.0) + buffer.size_bytes
-                ending.setdefault(max(buffer.last_use, now), []).append(buffer)
-            total = sum(held.values()) + moment.scratch_bytes
-            if best is None or total > best.memory_bytes:
-                parts = {kind: held[kind] for kind in sorted(held) if held[kind] > 0}
-                parts |= {"scratch": moment.scratch_bytes} if moment.scratch_bytes else {}
-                best = PeakMemory(total, moment.operator, moment.backward, parts)
+                buffer.born, buffer.gone = now, max(buffer.last_use, now)
+                ending.setdefault(buffer.gone, []).append(buffer)
+            yield moment, sum(held.values()) + moment.scratch_bytes, held
             for buffer in ending.pop(now, []):
                 held[buffer.kind] -= buffer.size_bytes
-        return best or PeakMemory(sum(held.values()), "", False, held)
+
+
+def _held_at(moment: _Moment, total: float, held: Mapping[str, float]) -> PeakMemory:
+    parts = {kind: held[kind] for kind in sorted(held) if held[kind] > 0}
+    parts |= {"scratch": moment.scratch_bytes} if moment.scratch_bytes else {}
+    return PeakMemory(total, moment.operator, moment.backward, parts)

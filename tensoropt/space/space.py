@@ -20,11 +20,13 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
 from tensoropt.plan.configuration import Configuration, not_executed
 from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
-from tensoropt.problem.problem import Problem
+from tensoropt.problem.problem import IntArray, Problem
+from tensoropt.space.account import about_operators, setting_of
 from tensoropt.space.choices import Choices
 from tensoropt.space.edge_costs import AFTER, BEFORE, BOTH, EdgeCosts, FloatArray, Tables
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.peak import peak_memory, scratch_of
+from tensoropt.space.traffic import moves_of
 
 __all__ = ["SearchSpace", "feed_layout"]
 
@@ -174,6 +176,22 @@ class SearchSpace:
             constant_time_s=self.cost.iteration_seconds,
         )
 
+    def is_trained(self, name: str) -> bool:
+        """Whether an operator is a variable that has a gradient, which its memory counts too."""
+        readers = self.graph.consumers(TensorId(name))
+        return traits(self.graph[name]).is_variable and any(edge in self.graph.differentiable for edge in readers)
+
+    def internal_seconds(self, name: str, index: int) -> float:
+        """The part of an operator's time in which it communicates itself, in one of its :meth:`choices`."""
+        return float(self._internal_seconds(self.graph[name], np.array([index]))[0])
+
+    def seconds_again(self, edge: Edge, wanted: int) -> float:
+        """What the consumer of an edge takes to compute again what its gradient needs, if it must, where only the copy
+        before the move is kept."""
+        if not self._edge_costs.repeats(edge):
+            return 0.0
+        return float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
+
     def node_costs(self, name: str, index: int) -> tuple[float, float]:
         """Seconds and bytes of an operator in one of its :meth:`choices`."""
         time, memory = self._node(self.graph[name])
@@ -208,6 +226,8 @@ class SearchSpace:
         option: str,
         notes: Mapping[str, object] | None = None,
         alternatives: npt.ArrayLike | None = None,
+        *,
+        peak: bool = True,
     ) -> Plan:
         """The plan of one strategy, operators outside of the training step included.
 
@@ -217,6 +237,7 @@ class SearchSpace:
             notes: kept in the plan.
             alternatives: ``(N + E,)``, for each operator and each edge of the problem the alternative that was chosen;
                 the first of each if omitted.
+            peak: whether its notes have what is taken beside what searches add up, which takes as long as all else.
         """
         picks = np.zeros(len(self.operators) + len(self.edges), np.int64)
         picks = picks if alternatives is None else np.asarray(alternatives, dtype=np.int64)
@@ -235,15 +256,19 @@ class SearchSpace:
             piece = float(piece_bytes(spec, given.value[[chosen[edge.tensor.op]]], self.mesh)[0]) if own else 0.0
             shown = min(piece, entry.memory_bytes) if self._keeping.makes(edge) or not entry.forward else 0.0
             held[edge.tensor.op] = held.get(edge.tensor.op, 0.0) + shown
-            entry = EdgePlan(entry.forward, entry.backward, entry.time_s, entry.memory_bytes - shown, entry.keep)
+            ends = chosen[edge.tensor.op], chosen[edge.consumer]
+            moves = moves_of(self, edge, entry, *ends) if edge.consumer in self.graph.training else ()
+            entry = EdgePlan(entry.forward, entry.backward, entry.time_s, entry.memory_bytes - shown, entry.keep, moves)
             if entry != EdgePlan():
                 edges[edge] = entry
+        about = about_operators(self, chosen)
         for op in self.graph.operators:
             node_time, node_memory = self._node(op)
             operators[op.name] = OperatorPlan(
                 self.choices(op.name)[chosen[op.name]],
                 float(node_time[chosen[op.name]]),
                 float(node_memory[chosen[op.name]]) + held.get(op.name, 0.0),
+                about.get(op.name),
             )
         plan = Plan(
             self.mesh,
@@ -256,14 +281,16 @@ class SearchSpace:
             {
                 **(notes or {}),
                 "coarsening": self.coarsening.to_json(),
-                "largest_temporary_bytes": self._largest_temporary(chosen, keep),
+                **({"largest_temporary_bytes": self._largest_temporary(chosen, keep)} if peak else {}),
                 **self._not_executed(chosen),
             },
+            setting_of(self),
+            self.graph,
         )
-        if "not_executed" in plan.notes:
+        if "not_executed" in plan.notes or not peak:
             return plan
-        peak = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules))
-        return dataclasses.replace(plan, notes={**plan.notes, "peak_memory": peak.to_json()})
+        found = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules))
+        return dataclasses.replace(plan, notes={**plan.notes, "peak_memory": found.to_json()})
 
     def device_memory(self, assignment: Sequence[int], alternatives: npt.ArrayLike | None = None) -> FloatArray:
         """Bytes on each device, for a strategy as :meth:`plan` takes it: what is placed counts where it is.
@@ -319,6 +346,16 @@ class SearchSpace:
                 )
             result.append(choices.index(wanted))
         return tuple(result)
+
+    def strategy_of(self, plan: Plan) -> tuple[IntArray, IntArray]:
+        """A plan as a strategy of this space: configurations by index, and alternatives.
+
+        Raises:
+            PlanError: it has configurations that the space has not.
+        """
+        assignment = self.assignment({op.name: plan.configuration(op.name) for op in self.operators})
+        keeps = [KEEPS.index(plan.edge(edge).keep) for edge in self.edges]
+        return np.array(assignment), np.array([0] * len(self.operators) + keeps)
 
     def configurations(self, assignment: Sequence[int]) -> dict[str, Configuration]:
         """The configurations of a strategy by operator, of which :meth:`assignment` gives the indices."""
@@ -408,9 +445,7 @@ class SearchSpace:
         rule = self.rules[op.name]
         gradients = self._gradients(op)
         own = traits(op)
-        trained = own.is_variable and any(
-            edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name))
-        )
+        trained = self.is_trained(op.name)
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if own.is_fanout else 0
         key = (op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name))

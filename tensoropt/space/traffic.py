@@ -1,75 +1,128 @@
-"""Bytes that devices send one another in a step of a plan."""
+"""What an edge of a strategy does step by step, with its seconds and the bytes that devices send one another."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from tensoropt.graph.graph import Edge
 from tensoropt.layout import Layout, Mesh, Step, StepKind
-from tensoropt.plan.plan import Plan
+from tensoropt.plan.account import Move
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import EdgePlan, Plan
 from tensoropt.plan.reuse import reverse_steps
-from tensoropt.space.space import SearchSpace
+from tensoropt.space.rows import rows_seconds
 
-__all__ = ["sent_bytes"]
+if TYPE_CHECKING:
+    from tensoropt.space.space import SearchSpace
+
+__all__ = ["moves_of", "sent_bytes"]
 
 
-def sent_bytes(plan: Plan, space: SearchSpace) -> float:
+def sent_bytes(plan: Plan) -> float:
     """What all devices together send in a training step (FlexFlow figure 7b), between operators.
 
     Tensors and gradients are counted as collectives send them (:meth:`Step.bytes_sent`), copies that are made again in
     the backward pass, and gradients of tables as the rows that they are. What an operator exchanges inside itself
     (statistics of a softmax or of a batch) is not.
+    """
+    return sum(move.sent_bytes for entry in plan.edges.values() for move in entry.moves)
+
+
+def moves_of(space: SearchSpace, edge: Edge, entry: EdgePlan, given: int, wanted: int) -> tuple[Move, ...]:
+    """What an edge's time is made of.
 
     Args:
-        plan: the strategy.
-        space: that it is of.
+        space: the graph's search space.
+        edge: one between operators of the training step.
+        entry: its steps.
+        given: the configuration of the producer, as an index of its choices.
+        wanted: that of the consumer.
     """
-    graph, rules = space.graph, space.rules
-    sent = functools.cache(functools.partial(_sent, plan.mesh))
-    total = 0.0
-    for edge in graph.edges():
-        if edge.consumer not in graph.training:
-            continue
-        spec = graph.spec(edge.tensor)
-        size = (spec.shape, max(1, spec.itemsize), max(1, spec.sum_itemsize))
-        given = plan.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
-        wanted = plan.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
-        entry = plan.edge(edge)
-        total += (2 if entry.keep == "before" else 1) * sent(given.value, entry.forward, *size)
-        if entry.keep == "after":
-            total += sent(wanted.value, reverse_steps(given.value, entry.forward), *size)
-        elements = space.row_elements(edge)
-        if elements is not None:
-            total += _rows_sent(plan.mesh, wanted.gradient, given.gradient, elements * spec.itemsize)
-        else:
-            total += sent(wanted.gradient, entry.backward, *size)
-    return total
+    rules, ends = space.rules, (edge.tensor.op, edge.consumer)
+    here, there = (space.choices(name)[index] for name, index in zip(ends, (given, wanted), strict=True))
+    source = here.output_layouts(rules[edge.tensor.op], edge.tensor.index)
+    target = there.input_layouts(rules[edge.consumer], edge.position)
+    found: list[Move] = []
+    if entry.forward:
+        table = space.reshard_table(edge)
+        seconds = table.step_seconds(source.value, target.value)
+        found += _steps(space, edge, source.value, entry.forward, seconds, "forward")
+        if entry.keep == "before":
+            found += _steps(space, edge, source.value, entry.forward, seconds, "again")
+            found += _computed_again(space, edge, there, wanted)
+        elif entry.keep == "after":
+            back = reverse_steps(source.value, entry.forward)
+            seconds = table.step_seconds(source.value, target.value, back=True)[::-1]
+            found += _steps(space, edge, target.value, back, seconds, "again")
+    if entry.backward:
+        seconds = space.reshard_table(edge).step_seconds(target.gradient, source.gradient)
+        found += _steps(space, edge, target.gradient, entry.backward, seconds, "backward")
+    elements = space.row_elements(edge)
+    if elements is not None:
+        found += _rows(space, edge, elements, (given, wanted), (target.gradient, source.gradient))
+    return tuple(found)
 
 
-def _sent(
-    mesh: Mesh, layout: Layout, steps: Sequence[Step], shape: tuple[int, ...], whole_itemsize: int, sum_itemsize: int
-) -> float:
-    """What all devices send in steps that begin at a layout; parts of sums have elements of their own size."""
-    total = 0.0
-    for step in steps:
-        itemsize = sum_itemsize if layout.partial else whole_itemsize
+def _steps(
+    space: SearchSpace, edge: Edge, layout: Layout, steps: Sequence[Step], seconds: Iterable[float], when: str
+) -> Iterator[Move]:
+    """The moves of steps that begin at a layout; parts of sums have elements of their own size."""
+    spec, mesh = space.graph.spec(edge.tensor), space.mesh
+    for step, taken in zip(steps, seconds, strict=True):
+        itemsize = max(1, spec.sum_itemsize if layout.partial else spec.itemsize)
+        size_bytes = step.bytes_in(layout, spec.shape, itemsize, mesh)
+        reached = step.apply(layout)
         if step.kind is StepKind.PERMUTE:
             moved = sum(source != rank for rank, source in enumerate(step.permutation(layout, mesh)))
-            total += moved * step.bytes_in(layout, shape, itemsize, mesh)
+            sent, axes = moved * size_bytes, _changed(mesh, layout, reached)
         elif layout.at or step.at or step.to_at:
-            total += sum(step.bytes_sent(layout, shape, itemsize, mesh, rank) for rank in range(mesh.size))
+            sent = sum(step.bytes_sent(layout, spec.shape, itemsize, mesh, rank) for rank in range(mesh.size))
+            axes = step.axes
         else:
-            total += mesh.size * step.bytes_sent(layout, shape, itemsize, mesh)
-        layout = step.apply(layout)
-    return total
+            sent, axes = mesh.size * step.bytes_sent(layout, spec.shape, itemsize, mesh), step.axes
+        yield Move(step.kind.value, when, axes, taken, float(size_bytes), float(sent))
+        layout = reached
 
 
-def _rows_sent(mesh: Mesh, made: Layout, need: Layout, size_bytes: float) -> float:
-    """The same of a gradient that is given as rows: they are gathered over the axes to sum over.
+def _changed(mesh: Mesh, one: Layout, other: Layout) -> tuple[int, ...]:
+    """The mesh axes by which two layouts split dimensions differently."""
+    here, there = (
+        {axis: (dim, place) for dim, axes in enumerate(layout.dims) for place, axis in enumerate(axes)}
+        for layout in (one, other)
+    )
+    return tuple(axis for axis in mesh.axes if here.get(axis) != there.get(axis))
+
+
+def _computed_again(space: SearchSpace, edge: Edge, configuration: Configuration, index: int) -> Iterator[Move]:
+    """What a consumer computes again because its gradient reads its output."""
+    seconds = space.seconds_again(edge, index)
+    if seconds:
+        yield Move("compute", "again", (), seconds, 0.0, 0.0)
+
+
+def _rows(
+    space: SearchSpace, edge: Edge, elements: int, indices: tuple[int, int], layouts: tuple[Layout, Layout]
+) -> Iterator[Move]:
+    """A gradient that is given as rows: they are gathered over the axes to sum over."""
+    spec, (made, need) = space.graph.spec(edge.tensor), layouts
+    states = [
+        space.choices_of(edge.consumer).inputs[edge.position].of(indices[1]).gradient,
+        space.choices_of(edge.tensor.op).outputs[edge.tensor.index].of(indices[0]).gradient,
+    ]
+    seconds = float(rows_seconds(space.cost, spec, elements, states[0], states[1])[0, 0])
+    if not seconds:
+        return
+    held = elements * spec.itemsize / space.mesh.extent(made.used_axes)
+    axes = tuple(axis for axis in space.mesh.axes if states[0][0, axis] != states[1][0, axis])
+    yield Move(StepKind.ALL_GATHER.value, "backward", axes, seconds, held, _rows_sent(space.mesh, made, need, held))
+
+
+def _rows_sent(mesh: Mesh, made: Layout, need: Layout, held: float) -> float:
+    """What all devices send of rows, of which each holds so many bytes.
 
     As :func:`tensoropt.space.rows.rows_seconds`, of which this is the amount.
     """
-    held = size_bytes / mesh.extent(made.used_axes)
     summed = tuple(axis for axis in made.partial if axis not in need.partial)
     groups = []
     for dim, (have, want) in enumerate(zip(made.dims, need.dims, strict=True)):

@@ -11,41 +11,45 @@ import functools
 import logging
 import os
 import shutil
-import stat
 import tempfile
 import threading
-import time
 from pathlib import Path
 
-from tensoropt.storage.whole_file import PARTIAL
+from tensoropt.storage.regular_file import distrust
 
-__all__ = ["cache_directory", "distrust", "private_folder", "remove", "remove_leftovers"]
+__all__ = ["cache_directory", "private_folder", "wanted_cache"]
 
 _LOG = logging.getLogger(__name__)
-_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# Nothing takes as long to write; hosts that share a folder may differ by minutes on what time it is.
-_LEFTOVER_S = 3600.0
 _FALLING_BACK = threading.Lock()
 
 
 def cache_directory() -> Path:
     """``$TENSOROPT_CACHE_DIR``, or ``tensoropt`` in ``$XDG_CACHE_HOME``, or ``~/.cache/tensoropt``, made if need be.
 
-    Where others could write to that folder, or it cannot be made, a private folder of this process, which goes with it;
-    a warning names both.
+    The path has no links: they could be turned after the folders that they lead through were looked at.
+
+    Where others could write to that folder or put another in its place, or it cannot be made, a private folder of this
+    process, which goes with it; a warning names both.
 
     Raises:
         OSError: there can be no private folder either.
     """
+    folder, reason = wanted_cache()
+    return folder if reason is None else private_folder(folder, reason)
+
+
+def wanted_cache() -> tuple[Path, str | None]:
+    """The folder that the environment names, made if need be, and why it is not used; None if it is."""
     folder = _wanted()
     if not folder.is_absolute():
-        return private_folder(folder, "the user has no home folder")
+        return folder, "the user has no home folder"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        reason = distrust(folder) or (None if os.access(folder, os.W_OK | os.X_OK) else "it cannot be written to")
+        _make(folder)
+        resolved = Path(os.path.realpath(folder))
+        reason = distrust(resolved) or (None if os.access(resolved, os.W_OK | os.X_OK) else "it cannot be written to")
     except OSError as error:
-        reason = f"it cannot be used ({error.strerror or error})"
-    return folder if reason is None else private_folder(folder, reason)
+        return folder, f"it cannot be used ({error.strerror or error})"
+    return (resolved, None) if reason is None else (folder, reason)
 
 
 def private_folder(instead_of: Path, reason: str) -> Path:
@@ -62,55 +66,13 @@ def private_folder(instead_of: Path, reason: str) -> Path:
         return _private_folder(instead_of, reason)
 
 
-def distrust(path: Path) -> str | None:
-    """Why a folder or file cannot be trusted: it is somebody else's or can be written by others; None if it can be.
-
-    Of a folder also, whether anybody could put another in its place. Of a file also, whether it is none.
-
-    Raises:
-        OSError: it is not there, or cannot be looked at.
-    """
-    resolved = Path(os.path.realpath(path))
-    found = os.stat(resolved) if path.is_dir() else os.lstat(path)
-    what = "folder" if stat.S_ISDIR(found.st_mode) else "file"
-    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
-        return f"'{path}' is no file"
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"the {what} '{path}' belongs to user {found.st_uid}, not to {os.geteuid()}, who runs this, or to root"
-    if found.st_mode & _BY_OTHERS:
-        return f"the {what} '{path}' can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
-    if what == "folder":
-        for parent in resolved.parents:
-            mode = os.stat(parent).st_mode
-            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-                return f"the folder '{parent}' above it can be written by anybody (mode {stat.S_IMODE(mode):04o})"
-    return None
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes what a process that was killed left in a cache folder amid writing, an hour or more ago.
-
-    Raises:
-        OSError: the folder cannot be listed.
-    """
-    for path in sorted(folder.glob(f"*{PARTIAL}")):
-        try:
-            old = time.time() - path.lstat().st_mtime > _LEFTOVER_S
-        except FileNotFoundError:
-            continue  # another process removes it, too
-        if old:
-            remove(path)
-
-
-def remove(path: Path) -> None:
-    """Removes a file, a link or a whole folder; what cannot be removed stays."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-        return
+def _make(folder: Path) -> None:
+    """Makes a folder, and those above it that are not there, for this user alone."""
     try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        _LOG.debug("cannot remove the leftover '%s': %s", path, error)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        _make(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _wanted() -> Path:
@@ -124,12 +86,15 @@ def _wanted() -> Path:
 
 @functools.cache
 def _private_folder(instead_of: Path, reason: str) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="tensoropt-"))
+    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="tensoropt-")))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    unsafe = distrust(folder)
+    if unsafe is not None:
+        raise OSError(f"{reason}; nor can a folder for temporary files be used: {unsafe}")
     _LOG.warning(
         "The cache '%s' is not used: %s. '%s' is used instead and removed at the end, so the next run compiles and "
-        "measures again. Make the cache a folder that only you can write to (chmod -R go-w, after a look at what is "
-        "not yours), or name another one in TENSOROPT_CACHE_DIR.",
+        "measures again. Make the cache a folder that only you can write to, in folders that only you and root can "
+        "write to (chmod -R go-w, after a look at what is not yours), or name another one in TENSOROPT_CACHE_DIR.",
         instead_of,
         reason,
         folder,

@@ -8,21 +8,37 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from tensoropt.errors import TensorOptError
+from tensoropt.errors import TensorOptError, close_names
 
-__all__ = ["ERROR_LENGTH", "Fields", "parse_json", "read_object", "refused", "shortened"]
+__all__ = [
+    "ERROR_LENGTH",
+    "LABEL_LENGTH",
+    "Fields",
+    "cause_of",
+    "parse_json",
+    "printable",
+    "quoted",
+    "read_object",
+    "refused",
+    "shortened",
+]
 
 ERROR_LENGTH = 500
 """The most characters of an error about a file: what it quotes may be as long as the file."""
+
+LABEL_LENGTH = 200
+"""The most characters of a name that tables, lines and errors repeat."""
 
 _T = TypeVar("_T")
 # Beyond it a float no longer holds every integer, so that another program may have written another one.
 _LARGEST = 2**53
 _SHOWN = 60
+_QUOTED = 100
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -46,13 +62,45 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def shortened(text: object, length: int = ERROR_LENGTH) -> str:
-    """Text of at most so many characters, with what was left out between its beginning and its end."""
+def printable(text: object) -> str:
+    """Text for a terminal: a file's text may have characters that steer it, which are written as their numbers."""
     said = str(text)
+    if said.isprintable():
+        return said
+    return "".join(
+        letter if letter == "\n" or letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in said
+    )
+
+
+def shortened(text: object, length: int = ERROR_LENGTH) -> str:
+    """Printable text of at most so many characters, with what was left out between its beginning and its end."""
+    said = printable(text)
     if len(said) <= length:
         return said
     tail = length // 4
     return f"{said[: length - tail - 1]}…{said[len(said) - tail :]}"
+
+
+def quoted(text: object) -> str:
+    """A name from a file as an error quotes it: printable, and not as long as the file may have it."""
+    return shortened(repr(text), _QUOTED)
+
+
+def cause_of(error: OSError) -> str:
+    """What is wrong with a file that cannot be read or written, without its name and number.
+
+    Of a file that is not there, also which of its folder are called nearly so.
+    """
+    cause = shortened(error.strerror or error, 200)
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+        return cause
+    folder, name = os.path.split(error.filename)
+    try:
+        close = close_names(name, os.listdir(folder or os.curdir))
+    except OSError:  # the folder is not there either
+        return cause
+    return f"{cause} (there is {' or '.join(map(quoted, close))})" if close else cause
 
 
 def refused(error: type[TensorOptError], subject: str, cause: object, remedy: str = "") -> TensorOptError:
@@ -118,6 +166,13 @@ class Fields:
         value = self.values[name]
         if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
             self._wrong(name, "a string", value)
+        return value
+
+    def label(self, name: str) -> str:
+        """A name that tables, lines and errors repeat: printable, and not long."""
+        value = self.text(name)
+        if len(value) > LABEL_LENGTH or not value.isprintable():
+            self._wrong(name, f"at most {LABEL_LENGTH} printable characters", value)
         return value
 
     def boolean(self, name: str) -> bool:

@@ -27,8 +27,7 @@ def new_figure(width_inches: float, height_inches: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotError(
-            f"Drawing needs matplotlib, which cannot be imported: {error}. Install it with: "
-            "pip install 'tensoropt[plot]'"
+            f"Drawing needs matplotlib, which cannot be imported: {error}. Install it by pip install 'tensoropt[plot]'."
         ) from error
     return Figure(figsize=(width_inches, height_inches), layout="constrained", dpi=150)
 

@@ -76,16 +76,16 @@ def test_lists_that_are_none_are_refused() -> None:
     with pytest.raises(
         PlanError, match=r"profile_strategies: devices must be a list, got 4\. Give for example devices="
     ):
-        tensoropt.profile_strategies(4, topology="p100")
+        tensoropt.profile_strategies(4, topology="p100")  # type: ignore[arg-type]
     with pytest.raises(PlanError, match=r"devices must be whole numbers of at least 1, got '2' in \['2'\]"):
-        tensoropt.profile_strategies(["2"], topology="p100")
+        tensoropt.profile_strategies(["2"], topology="p100")  # type: ignore[list-item]
     for count in (float("inf"), float("nan"), 0.5):
         with pytest.raises(PlanError, match=rf"devices must be whole numbers of at least 1, got {count} in "):
-            tensoropt.profile_strategies([count], topology="p100")
+            tensoropt.profile_strategies([count], topology="p100")  # type: ignore[list-item]
     with pytest.raises(PlanError, match=r"compare: methods must have at least one, got none\. Leave it out for all"):
         tensoropt.compare(topology="p100", methods=[])
     with pytest.raises(PlanError, match=r"price_per_device_hour must be a number of at least 0, got '3'"):
-        tensoropt.profile_strategies([2], topology="p100", price_per_device_hour="3")
+        tensoropt.profile_strategies([2], topology="p100", price_per_device_hour="3")  # type: ignore[arg-type]
 
 
 def test_a_graph_has_all_sizes() -> None:

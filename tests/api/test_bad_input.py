@@ -51,7 +51,7 @@ ALIKE: dict[str, Outcome] = {
     "plan file that is no json": ("PlanError", r"plan\d\.json': cannot be read: Unterminated string"),
     "plan file that is no plan": ("PlanError", r"plan\d\.json'\): .*schema_version is None.*find_strategy"),
     "plan file without operators": ("PlanError", r"plan\d\.json'\): .*not a plan: .*field 'operators' is missing"),
-    "plan file of another schema": ("PlanError", r"schema_version is 99, this version of tensoropt reads 1"),
+    "plan file of another schema": ("PlanError", r"schema_version is 99, this version of tensoropt reads 1 and 2"),
     "plan file with an unknown axis": (
         "PlanError",
         r"MatMul 'logits'.*splits 'sideways', which is not one of the axes",

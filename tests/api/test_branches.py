@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import tensoropt as to
-from tensoropt.api.frontend.rewriting.rewrite import rewritten
+from tensoropt.api.frontend.pipeline import run_passes
 from tensoropt.api.frontend.rewriting.rewriter import order
+from tensoropt.api.frontend.source import Request
 from tensoropt.api.mirror.model import Model
 
 pytestmark = pytest.mark.tf
@@ -36,7 +37,7 @@ def test_a_write_of_a_branch_keeps_what_the_writes_before_it_have_left(
             return to.group(write(table))
 
     to.cond(taken, writes, to.no_op)
-    graph = rewritten(model, {}).graph
+    graph = run_passes(model, Request()).graph
     ops = graph.get_operations()
     (first,) = (op.name for op in ops if op.type == "ResourceApplyGradientDescent")
     (put_back,) = (op.name for op in ops if op.type == "AssignVariableOp" and f"{first}/choice" in op.name)

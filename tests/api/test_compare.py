@@ -114,7 +114,7 @@ def test_communication_beside_computation_is_simulated_only_where_it_is_asked_fo
     from tensoropt.cluster.presets import cpu
 
     loss = _build()
-    methods = ["data_parallel", "mcmc", tensoropt.Mcmc(iterations=200)]
+    methods: list[str | tensoropt.Mcmc] = ["data_parallel", "mcmc", tensoropt.Mcmc(iterations=200)]
     table = tensoropt.compare(loss, cpu(4), methods=methods, overlap=True)
     assert table.overlap and "communication beside computation" in str(table)
     for row in table.rows:
@@ -123,7 +123,7 @@ def test_communication_beside_computation_is_simulated_only_where_it_is_asked_fo
     assert [table.plan(name).notes["overlap"] for name in ("mcmc", "mcmc (2)")] == [True, False]
     assert not tensoropt.compare(loss, cpu(4), methods=["data_parallel"]).overlap
     with pytest.raises(tensoropt.errors.PlanError, match="compare: overlap must be True or False, got 'yes'"):
-        tensoropt.compare(loss, cpu(4), methods=["ft"], overlap="yes")
+        tensoropt.compare(loss, cpu(4), methods=["ft"], overlap="yes")  # type: ignore[arg-type]
 
 
 def test_chains_with_other_options_are_rows_of_their_own() -> None:

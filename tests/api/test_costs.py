@@ -88,3 +88,4 @@ def test_operators_are_measured_once_per_machine_by_what_will_run(tmp_path: Path
     assert "TENSOROPT_PROFILE_SECONDS: must be a number of seconds from 0, got 'soon'" in budget
     assert "TENSOROPT_PROFILE_ROUNDS: must be a whole number from 1, got '0'" in rounds
     assert result["losses"][-1] < result["losses"][0]
+    assert result["recalibrating_writes"] and len(set(result["recalibrated_s"])) == 1

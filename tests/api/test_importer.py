@@ -13,10 +13,9 @@ import pytest
 import tensorflow as tf
 
 import tensoropt as to
-from tensoropt.api.frontend.device_graph import device_graph
 from tensoropt.api.frontend.functions import name_functions_by_content
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model
-from tensoropt.api.frontend.importer import import_graph, import_operators
+from tensoropt.api.frontend.importer import import_operators
 from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Edge, Graph
@@ -201,7 +200,7 @@ def test_a_batch_size_fills_in_open_shapes(model: Model) -> None:
     loss = to.reduce_mean(to.matmul(x, to.get_variable("w", [6, 4]), name="h"))
     to.train.GradientDescentOptimizer(0.1).minimize(loss)
     assert _imported(12).graph["h"].outputs[0].shape == (12, 4)
-    copy = device_graph(current_model(), {"x": [5, 6]})
+    copy = import_model(current_model(), shapes={"x": [5, 6]}).tf_graph
     assert copy.get_tensor_by_name("h:0").shape.as_list() == [5, 4]
     assert current_model().graph.get_tensor_by_name("h:0").shape.as_list() == [None, 4]
 
@@ -228,11 +227,11 @@ def test_what_has_texts_runs_whole_on_every_device() -> None:
     with tf.Graph().as_default() as graph:
         text = tf.constant(["3", "4"], name="text")
         number = tf.strings.to_number(tf.identity(text, name="same"), name="number")
-    imported = import_graph(graph, others=[number.op.name])
+    imported = import_model(Model(graph), only=[number.op.name]).graph
     rules = rules_of(imported)
     assert [rules[name].split for name in ("text", "same", "number")] == [(), (), ()]
     # The fingerprint has the words, not where this process keeps them.
-    assert imported.fingerprint() == import_graph(graph, others=[number.op.name]).fingerprint()
+    assert imported.fingerprint() == import_model(Model(graph), only=[number.op.name]).graph.fingerprint()
 
 
 def test_a_write_without_a_rule_runs_before_what_waits_for_it_on_a_variable_that_is_whole(model: Model) -> None:
@@ -312,6 +311,73 @@ def test_an_operand_that_rules_go_by_and_only_a_run_knows_makes_an_operator_that
     graph = _imported().graph
     (whole,) = graph.of_type("Subgraph")
     assert set(whole.inputs) == {TensorId("w"), TensorId("shape")} and whole.outputs[0].shape == (8, 2)
+
+
+def _masked_lookup(weights: Any) -> Any:
+    """The mean of the rows of as many words as a run says, and the words."""
+    words = to.placeholder(to.int32, [8], name="words")
+    return to.reduce_mean(to.square(to.nn.embedding_lookup(weights, to.boolean_mask(words, words > 2)))), words
+
+
+def test_what_waits_for_rows_of_a_gradient_waits_for_the_gradient(model: Model) -> None:
+    w, steps = to.get_variable("w", [9, 4]), to.get_variable("steps", [], trainable=False)
+    loss, words = _masked_lookup(w)
+    with to.control_dependencies([steps.assign_add(1.0)]):
+        loss = to.identity(loss)
+    ((rows, _),) = to.train.GradientDescentOptimizer(0.1).compute_gradients(loss, [w])
+    with to.control_dependencies([rows.indices.op]):
+        later = w.read_value()
+    write = to.scatter_sub(w, to.boolean_mask(words, words < 2), to.boolean_mask(later[:8], words < 2))
+    graph = import_model(current_model()).graph
+    for op in graph.needed_for([getattr(write, "op", write).name]):
+        assert not {name for name in op.control_inputs if name.endswith("/indices")}, op
+    assert any("gradients/0/w" in op.control_inputs for op in graph.operators)
+
+
+def test_rows_of_as_many_as_a_run_says_are_written_where_the_variable_is(model: Model) -> None:
+    w = to.get_variable("w", [9, 4])
+    loss, _ = _masked_lookup(w)
+    to.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    graph = _imported().graph
+    (gradient,), (merged,) = graph.of_type("Gradient"), graph.of_type("MergeRows")
+    assert [spec.shape for spec in gradient.outputs] == [spec.shape for spec in merged.outputs] == [(0, 4), (0,)]
+    (update,) = graph.of_type("ResourceSparseApplyKerasMomentum") or graph.of_type("ResourceSparseApplyMomentum")
+    assert TensorId(merged.name) in {
+        graph[tensor.op].inputs[0] if graph[tensor.op].type == "Fanout" else tensor for tensor in update.inputs
+    }
+    assert not graph["w"].attrs.get("whole")
+
+
+def test_groups_part_where_a_write_stands_between_them(model: Model) -> None:
+    w, square = to.get_variable("w", [9, 4]), to.get_variable("square", [9, 4], trainable=False)
+    loss, _ = _masked_lookup(w)
+    optimizer = to.train.GradientDescentOptimizer(0.1)
+    ((rows, _),) = optimizer.compute_gradients(loss, [w])
+    clipped = to.clip_by_norm(rows, 0.1)
+    written = square.assign(to.convert_to_tensor(to.IndexedSlices(clipped.values**2, clipped.indices, [9, 4])))
+    with to.control_dependencies([written.op]):
+        scale = to.gather(square.read_value(), clipped.indices)
+    optimizer.apply_gradients([(to.IndexedSlices(clipped.values / scale, clipped.indices, clipped.dense_shape), w)])
+    graph = _imported().graph
+    (assign,) = graph.of_type("AssignVariableOp")
+    groups = [op.name for op in graph.of_type("Subgraph") if op.name in graph.training]
+    before = {op.name for op in graph.needed_for([assign.name])}
+    assert assign.name in graph.training and {name in before for name in groups} == {True, False}
+    assert assign.name in {op.name for op in graph.needed_for([groups[-1]])}
+
+
+def test_groups_of_several_fetches_that_end_in_one_operation_have_names_of_their_own(model: Model) -> None:
+    w, x = to.get_variable("w", [4]), to.placeholder(to.float32, [4], name="x")
+    kept = to.boolean_mask(w * x, x > 0.0)
+    first, second = to.reduce_sum(kept), to.reduce_max(kept)
+    with to.control_dependencies([to.debugging.assert_positive(kept)]):
+        last = to.no_op()
+    graph = import_model(current_model(), only=[first.op.name, second.op.name, last.name]).graph
+    groups = [op.name for op in graph.of_type("Subgraph")]
+    assert len(groups) == len(set(groups)) > 1
+    for fetch in (first, second):
+        ((tensor,),) = (graph[fetch.op.name].inputs,)
+        assert graph[tensor.op].results[tensor.index] == fetch.name
 
 
 def test_a_random_operand_is_not_taken_for_a_constant(model: Model) -> None:

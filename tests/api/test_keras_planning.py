@@ -16,6 +16,7 @@ _SCRIPT = Path(__file__).parent.parent / "scripts" / "keras_planning.py"
 _CASES = [
     "plan and frontier need no mpi",
     "plan is of the batch that fit would make",
+    "plans are shown and compared without their models",
     "plans keep to layout maps on meshes of names",
     "layout maps that do not fit say why",
     "models that do not say what they take ask for an example",

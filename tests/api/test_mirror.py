@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import operator
 import threading
 import types
 from collections.abc import Iterator
@@ -37,6 +38,9 @@ EXCEPTIONS = {
     "GradientDescentOptimizer": "learning_rate has a default, so that the paper's Listing 1 runs as printed",
     "train.GradientDescentOptimizer": "the same",
     "function": "it plans what it traces",
+    "ReaderBase": "it reads a dataset, and so has no TensorFlow reader",
+    "lookup.StaticHashTable": "TensorFlow's takes any arguments, of which these are the ones that it has",
+    "lookup.StaticVocabularyTable": "the same",
 }
 # Names of TensorFlow that the steps of a job take over, tested with those.
 OURS = {name for name, (module, _) in OWN.items() if module.endswith(".runtime")}
@@ -157,7 +161,7 @@ def test_exceptions_table_lists_only_real_differences(dotted: str) -> None:
 
 @pytest.mark.parametrize("table", [PLAIN, CONTEXT_CLASSES, UNSUPPORTED])
 def test_tables_name_what_tensorflow_has(table: Any) -> None:
-    gone = ("contrib.", "keras")  # TensorFlow 1 had the one, and Keras 3 is another package
+    gone = ("contrib.", "estimator.", "keras")  # TensorFlow 1 had the former, and Keras 3 is another package
     unknown = [dotted for dotted in sorted(table) if _twin(dotted) is None and not dotted.startswith(gone)]
     assert unknown == []
 
@@ -170,7 +174,7 @@ def test_unsupported_name_raises_with_its_remedy(dotted: str) -> None:
 
 
 def test_unknown_name_suggests_close_ones() -> None:
-    with pytest.raises(AttributeError, match=r"'tensoropt.nn' has no attribute 'reluu'.*Did you mean relu"):
+    with pytest.raises(AttributeError, match=r"'tensoropt.nn' has no attribute 'reluu'.*Did you mean 'relu'"):
         tensoropt.nn.reluu  # noqa: B018
 
 
@@ -200,6 +204,44 @@ def test_96_gb_variable_is_built_without_memory(model: Model) -> None:
     tensoropt.train.AdamOptimizer().minimize(loss)
     assert w.shape.num_elements() * 4 == 96_000_000_000
     assert len(model.graph.as_graph_def().SerializeToString()) < 100_000
+
+
+def test_a_variable_that_something_is_added_to_in_python_is_a_new_tensor(model: Model) -> None:
+    variable = tensoropt.get_variable("v", [2], initializer=tensoropt.ones_initializer())
+    found = kept = variable
+    for number, combine in enumerate((operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)):
+        made = combine(variable, 3.0)
+        found = combine(found, 3.0)
+        assert kept is variable and not isinstance(made, tf.Variable) and made.graph is model.graph, number
+    with v1.Session(graph=model.graph) as session:
+        session.run(variable.initializer)
+        np.testing.assert_allclose(session.run(found), [1.0, 1.0])
+        np.testing.assert_allclose(session.run(variable), [1.0, 1.0])
+
+    @tf.function
+    def step() -> Any:
+        mine = eager
+        mine += 1.0
+        return mine
+
+    leave_graph()
+    eager = tf.Variable(1.0)
+    with pytest.raises(RuntimeError, match=r"`variable \+= value` .* is not supported"):
+        step()
+    with pytest.raises(RuntimeError, match=r"`var \*= value` .* is not supported"):
+        eager *= 2.0
+
+
+@pytest.mark.parametrize("collections", [None, [v1.GraphKeys.LOCAL_VARIABLES]])
+def test_a_variable_that_is_called_global_step_is_it(model: Model, collections: Any) -> None:
+    step = tensoropt.Variable(0, trainable=False, name="global_step", collections=collections)
+    with pytest.raises(ValueError, match='"global_step" already exists'):
+        tensoropt.train.create_global_step()
+    assert tensoropt.train.get_global_step(model.graph) is tensoropt.train.get_or_create_global_step() is step
+    with tensoropt.Graph().as_default() as other:
+        assert tensoropt.train.get_global_step() is None
+        made = tensoropt.train.get_or_create_global_step()
+        assert made.graph is other and tensoropt.contrib.framework.get_global_step() is made
 
 
 def test_reset_starts_an_empty_model_that_is_the_default_graph(model: Model) -> None:

@@ -397,6 +397,9 @@ def test_plans_whose_temporaries_do_not_fit_give_way_to_smaller_ones(
     class Planned:
         """A planner whose plans have the peaks given."""
 
+        def has_frontier(self, _: Any) -> bool:
+            return True
+
         def frontier(self, _: Any) -> Any:
             return frontier
 
@@ -456,3 +459,18 @@ def test_a_batch_that_cannot_be_halved_is_said_to_be() -> None:
     build(batch=4)
     text = failure("mini_time", topology=cpu(4), memory_bytes=least(4) - 8)
     assert "A batch of 4 cannot be halved for 4 devices." in text
+
+
+@pytest.mark.tf
+def test_a_size_that_nothing_leaves_open_is_refused() -> None:
+    import tensoropt
+    from tensoropt.errors import PlanError
+
+    tensoropt.reset_default_graph()
+    images = tensoropt.placeholder(tensoropt.float32, [64, 8])
+    loss = tensoropt.reduce_mean(tensoropt.square(tensoropt.layers.dense(images, 4)))
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss)
+    for ask in (tensoropt.find_strategy, tensoropt.find_frontier, tensoropt.profile_strategies):
+        with pytest.raises(PlanError, match=r"batch_size=128: no placeholder .* the model's batch is 64\. Leave"):
+            ask(topology=cpu(2), batch_size=128)
+    assert tensoropt.find_strategy(topology=cpu(2), batch_size=64).mesh.size == 2

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from tensoropt.cluster.presets import cpu
-from tensoropt.plan.plan import Plan
+from tensoropt.plan.plan import EdgePlan, Plan
+from tensoropt.storage.document import printable
 
 pytestmark = pytest.mark.tf
 
@@ -30,7 +31,7 @@ def test_kept_copies_are_shown_only_where_a_plan_chooses_among_them() -> None:
     texts = []
     for each in (plan, kept):
         out = io.StringIO()
-        tensoropt.show_strategy(each, Console(file=out, width=160))
+        tensoropt.show_strategy(each, Console(file=out, width=160), full=True)
         texts.append(out.getvalue())
     assert "kept copies" not in texts[0]
     assert "kept copies" in texts[1]
@@ -84,3 +85,60 @@ def test_a_plan_that_runs_says_what_was_left_out_of_the_search_and_one_that_does
     placed = tensoropt.find_strategy(topology=cpu(2), search="model_parallel")
     assert "space" not in placed.notes
     assert "Planned and compared only: placement does not execute yet" in shown(placed)
+
+
+_TEXTS = ("[red]red[/red]", "[/]", "[link=file:///etc/passwd]x[/link]", ":bomb:", "a\x1b[2Jb\x07\u202ec")
+
+
+@pytest.mark.parametrize("text", _TEXTS)
+def test_texts_of_a_plan_are_no_markup_and_do_not_steer_a_terminal(text: str) -> None:
+    import tensoropt
+
+    tensoropt.reset_default_graph()
+    x = tensoropt.placeholder(tensoropt.float32, [8, 64], name="x")
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [64, 16]), name="y"))
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+    plan = tensoropt.find_strategy("mini_time", topology=cpu(2), feed="global")
+    notes = {**plan.notes, "space": text, "searched": text}
+    for each in (
+        dataclasses.replace(plan, option=text, notes=notes),
+        dataclasses.replace(plan, notes={**notes, "not_executed": [text]}),
+    ):
+        for full in (False, True):
+            out = io.StringIO()
+            console = Console(file=out, width=300, force_terminal=True, color_system=None)
+            tensoropt.show_strategy(each, console, full=full)
+            assert printable(text) in out.getvalue()
+            assert not any(steering in out.getvalue() for steering in ("\x1b[2J", "\x07", "\u202e", "\x1b]8"))
+
+
+def test_an_error_about_a_plan_is_short_whatever_names_it_has() -> None:
+    import tensoropt
+    from tensoropt.api.session.job import current_job
+    from tensoropt.errors import PlanError
+    from tensoropt.plan.configuration import Configuration
+
+    tensoropt.reset_default_graph()
+    x = tensoropt.placeholder(tensoropt.float32, [8, 64], name="x")
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [64, 16]), name="y"))
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+    plan = tensoropt.find_strategy("mini_time", topology=cpu(2), feed="global")
+    graph = current_job().imported_model().graph
+    long = "\x1b[2J" + "x" * 10_000
+    edge = next(iter(graph.edges()))
+    y = plan.operators["y"]
+    entry = dataclasses.replace(y, configuration=Configuration((long,)))
+    forged = (
+        dataclasses.replace(plan, fingerprint=long),
+        dataclasses.replace(plan, operators={**plan.operators, long: y}),
+        dataclasses.replace(plan, operators={**plan.operators, "y": entry}),
+        dataclasses.replace(plan, edges={**plan.edges, edge._replace(consumer=long): EdgePlan()}),
+    )
+    for each in forged:
+        for use in (each.check, lambda graph, each=each: tensoropt.show_strategy(each, full=True)):
+            with pytest.raises(PlanError) as refused:
+                use(graph)
+            assert len(str(refused.value)) <= 1000 and "\x1b" not in str(refused.value)
+    with pytest.raises(PlanError) as refused:
+        plan.configuration(long)
+    assert len(str(refused.value)) <= 300

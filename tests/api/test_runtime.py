@@ -27,6 +27,7 @@ _JOBS = {
         "effects",
         "sessions",
         "monitored",
+        "contrib",
         "pipelines",
         "training",
         "second_gradients",
@@ -57,7 +58,7 @@ def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Failure
     def run(ranks: int) -> Failures:
         chosen = [f"{script}:{case}" for script, cases in _CASES[ranks].items() for case in cases]
         folder = tmp_path_factory.mktemp("cases")
-        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=900, once=f"cases on {ranks} ranks")
+        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=1500, once=f"cases on {ranks} ranks")
         line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
         found: Failures = json.loads(line.removeprefix("RESULT "))
         assert len(found) == ranks

@@ -115,9 +115,9 @@ def test_notes_are_of_the_frontier_that_a_plan_is_of_though_others_were_tracked_
     monkeypatch.undo()
     tensoropt.reset_default_graph()
     build()  # what is a planner's own is gone
-    assert "operators that decide, costs" not in tensoropt.find_frontier(preset("cpu", devices=2)).searched
+    assert "operators that decide, costs" not in str(tensoropt.find_frontier(preset("cpu", devices=2)).searched)
     assert tensoropt.find_strategy(frontiers[1].best()).notes["searched"] == said[1]
-    assert "operators that decide" in find(search="pase").notes["searched"]
+    assert find(search="pase").notes["searched"].startswith("all ")
 
 
 def test_search_that_ignores_memory_says_what_is_missing() -> None:

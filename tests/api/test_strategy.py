@@ -143,23 +143,28 @@ def test_the_table_is_printed() -> None:
 
     build()
     out = io.StringIO()
-    tensoropt.show_strategy(tensoropt.find_strategy(topology=cpu(2)), Console(file=out, width=140))
+    tensoropt.show_strategy(tensoropt.find_strategy(topology=cpu(2)), Console(file=out, width=140), full=True)
     text = out.getvalue()
     assert "mini_time on 2 devices" in text
     for part in ("operator", "mesh", "tensor maps", "logits", "w1"):
         assert part in text
 
 
-def test_a_table_of_another_model_is_refused() -> None:
+def test_a_table_needs_the_graph_that_its_plan_is_for() -> None:
     import tensoropt
     from tensoropt.cluster.presets import cpu
+    from tensoropt.plan.plan import Plan
 
     build()
     plan = tensoropt.find_strategy(topology=cpu(2))
+    read = Plan.from_json(plan.to_json())
+    rows = tensoropt.strategy_rows(plan)
+    assert tensoropt.strategy_rows(read) == rows
     tensoropt.get_variable("another", [2])
     tensoropt.find_strategy(topology=cpu(2))
+    assert tensoropt.strategy_rows(plan) == rows
     with pytest.raises(tensoropt.errors.PlanError, match=r"was made for the graph .* call find_strategy again"):
-        tensoropt.strategy_rows(plan)
+        tensoropt.strategy_rows(read)
 
 
 def test_an_op_without_a_rule_warns_with_its_price(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from tensoropt.baselines import apply_baseline
-from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives, restricted
+from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives
 from tensoropt.baselines.dimensions import logical_dimensions
 from tensoropt.baselines.mesh_tensorflow import mesh_tensorflow
 from tensoropt.baselines.optcnn import fastest
@@ -19,6 +19,7 @@ from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Graph
 from tensoropt.plan.configuration import Configuration
 from tensoropt.problem import Frontier, Problem, brute_force
+from tensoropt.problem.restriction import restricted
 from tensoropt.space.followers import contracted
 from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import convolutions, embedding, mlp, remembering, tied

@@ -252,7 +252,7 @@ def test_rows_of_a_gradient_gathered_over_two_dimensions() -> None:
     # Rows of the gradient: each sends its quarter to one device, then both quarters of the columns to another one.
     rows = 4 * held + 4 * 2 * held
     loss = 4 * 2 * (3 / 4) * 4  # one float32, by all_reduce
-    assert sent_bytes(space.plan(point, "rows"), space) == forward + backward + rows + loss
+    assert sent_bytes(space.plan(point, "rows")) == forward + backward + rows + loss
 
 
 def test_time_of_rows_gathered_over_two_dimensions() -> None:

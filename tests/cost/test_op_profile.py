@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from tensoropt.cost import Curve, OpProfile, OpTime, profile_key
+from tensoropt.cost import Curve, OpProfile, OpTime, collective_key, profile_key
 from tensoropt.errors import ClusterError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of
@@ -28,7 +28,8 @@ TIMES = {
     "MatMul:2": OpTime("MatMul", 1e-3, 1e-3, 2e-3),
     "Softmax:1": OpTime("Softmax", 5e-3, 4e-3, 1e-3, (8, 16), (32,), (64, 0, 128), "Softmax:whole"),
 }
-PROFILE = OpProfile(TIMES, {"sum": Curve((4, 8), (1e-6, 3e-6))}, 1e-4, frozenset({"Odd:1"}))
+SUM = collective_key("all_reduce", (0,))
+PROFILE = OpProfile(TIMES, {"sum": Curve((4, 8), (1e-6, 3e-6))}, 1e-4, frozenset({"Odd:1"}), {SUM: 1.5})
 
 
 def _key(
@@ -85,6 +86,21 @@ def test_ratios_are_medians_of_an_operator_of_a_type_and_of_all() -> None:
     assert OpProfile().ratios() == {}
 
 
+def test_times_are_scaled_by_operator_curve_and_collective() -> None:
+    other = collective_key("all_gather", (0, 1))
+    found = PROFILE.scaled({"Softmax:whole": 2.0, "sum": 3.0, SUM: 2.0, other: 0.5})
+    assert (found.times["Softmax:1"].forward_s, found.times["Softmax:1"].backward_s) == (1e-2, 8e-3)
+    assert found.times["Softmax:1"].scratch_bytes == (64, 0, 128) and found.times["MatMul:1"] == TIMES["MatMul:1"]
+    assert found.curves["sum"].seconds == pytest.approx((3e-6, 9e-6)) and found.iteration_s == 1e-4
+    assert found.collectives == {SUM: 3.0, other: 0.5}
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_impossible_factors_are_refused(factor: float) -> None:
+    with pytest.raises(ClusterError, match="Profile of collectives: factors must be finite and above 0"):
+        OpProfile(collectives={SUM: factor})
+
+
 def test_a_profile_survives_json() -> None:
     assert OpProfile.from_json(json.loads(json.dumps(PROFILE.to_json()))) == PROFILE
 
@@ -115,7 +131,7 @@ def test_malformed_curves_are_refused(sizes: tuple[int, ...], seconds: tuple[flo
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema": 99}])
 def test_another_schema_is_refused(data: object) -> None:
-    with pytest.raises(ClusterError, match="Profile JSON: schema must be 6, got"):
+    with pytest.raises(ClusterError, match="Profile JSON: schema must be 7, got"):
         OpProfile.from_json(data)
 
 
@@ -128,6 +144,7 @@ def test_another_schema_is_refused(data: object) -> None:
         {"iteration_s": "soon"},
         {"times": 3},
         {"refused": 1},
+        {"collectives": {SUM: "twice"}},
     ],
 )
 def test_malformed_fields_are_refused(change: dict[str, object]) -> None:

@@ -19,12 +19,13 @@ _ROOT = Path(__file__).parents[2]
 # More than the five seconds that it takes on a machine of one's own: while a library is loaded, or while others have
 # the cores, no thread gets to say anything.
 _LONGEST_SILENCE_S = 20.0
-_LINES = 25  # without the table, and without those that break a silence, of which there is one every four seconds
+# With the table of layers, and without those that break a silence, of which there is one every four seconds.
+_LINES = 40
 
 STAGES = [
     r"loading TensorFlow",
     r"loading: TensorFlow \S+, \S+ s",
-    rf"init: {_RANKS} ranks on 1 hosts.*, \S+ s",
+    rf"init: {_RANKS} ranks on 1 host:.*, \S+ s",
     r"import: \d+ operators, 20 of them variables, \S+ s",
     r"profiling: measured \d+ of \d+ operators, \d+ are left to estimates, \S+ s",
     r"search: all \d+ operators, \S+ s",
@@ -61,6 +62,5 @@ def test_a_first_run_says_each_stage_in_a_line_and_is_never_silent_for_long(tmp_
     assert len(stages) == len(STAGES), stages
     for text, pattern in zip(stages, STAGES, strict=True):
         assert re.fullmatch(pattern, text)
-    table = [text for text in texts if re.search("[│┃┏┡└]", text)]
-    assert len(texts) - len(table) - len(still) <= _LINES, texts
+    assert len(texts) - len(still) <= _LINES, texts
     assert sum(text.startswith("final loss") for text in texts) == 1

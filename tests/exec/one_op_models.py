@@ -308,7 +308,6 @@ OPS: dict[str, Callable[[Maker], Any]] = {
 #: What is refused, by what the error says.
 REFUSED = {
     "function.Defun with a gradient": r"function.Defun\) with a gradient of its own.*Use tensoropt.custom_gradient",
-    "nn.embedding_lookup of partitions": "has as many rows as only a run knows.*in one table instead",
 }
 _TRAINED = [name for name in OPS if name not in REFUSED]
 GROUPS = [_TRAINED[first : first + _AT_A_TIME] for first in range(0, len(_TRAINED), _AT_A_TIME)]

@@ -262,3 +262,105 @@ def test_random_operators_draw_what_tensorflow_draws_and_go_on_where_they_are_se
     for drawn in run_threads(2, (2,), run):
         for mine, expected in zip(drawn, [*wanted, *wanted[2:], *wanted[2:]], strict=True):
             assert mine.tobytes() == expected.tobytes()
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder of somebody's with a file in it."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "precious").write_text("precious")
+    return tmp_path / "victim"
+
+
+def _save_number(prefix: str, value: int) -> None:
+    from tensoropt.api.session import checkpoint_files as files
+    from tensoropt.exec.program.checkpoint import write_tensors
+
+    folder = files.begin(prefix, prefix)
+    write_tensors(files.part_of(folder, 0), {"v": np.full(3, value)})
+    files.publish(folder, [files.part_of(folder, 0)], prefix)
+    files.name_last(os.path.join(os.path.dirname(prefix), "checkpoint"), prefix, [prefix], False)
+
+
+@pytest.mark.parametrize("trap", ["link", "link to a file", "moved folder", "old moved folder"])
+def test_a_save_removes_nothing_that_somebody_else_put_in_its_folder(trap: str, tmp_path: Path, victim: Path) -> None:
+    import tensorflow as tf
+
+    model = tmp_path / "model"
+    model.mkdir()
+    planted = model / ".m.0123456789abcdef.part"
+    if trap.startswith("link"):
+        planted.symlink_to(victim / "precious" if trap.endswith("file") else victim)
+    else:
+        victim.rename(planted)
+        if trap.startswith("old"):
+            os.utime(planted, (0, 0))
+    _save_number(str(model / "m"), 1)
+    kept = victim if trap.startswith("link") else planted
+    assert (kept / "precious").read_text() == "precious" and not planted.is_symlink()
+    assert tf.train.load_checkpoint(str(model / "m")).get_tensor("v").tolist() == [1, 1, 1]
+
+
+def test_a_save_overwrites_nothing_that_its_files_names_lead_to(tmp_path: Path, victim: Path) -> None:
+    """Of all files of a checkpoint: what is there by that name is replaced, be it a link or a pipe."""
+    import tensorflow as tf
+
+    from tensoropt.api.session import checkpoint_files as files
+
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("m.index", "m.data-00000-of-00001", "m.data-00000-of-00002", "checkpoint", "m.meta", "m.meta.part"):
+        (model / name).symlink_to(victim / "precious")
+    for value in (1, 2):
+        _save_number(str(model / "m"), value)
+        files.write_file(str(model / "m.meta"), b"graph")
+    assert (victim / "precious").read_text() == "precious"
+    assert (model / "m.meta").read_bytes() == b"graph" and not (model / "m.meta").is_symlink()
+    assert tf.train.latest_checkpoint(str(model)) == str(model / "m")
+    assert tf.train.load_checkpoint(str(model / "m")).get_tensor("v").tolist() == [2, 2, 2]
+    (model / "m.meta").unlink()
+    os.mkfifo(model / "m.meta")
+    files.write_file(str(model / "m.meta"), b"graph")
+    assert (model / "m.meta").read_bytes() == b"graph"
+    for link in model.iterdir():
+        if link.name != "m.meta.part":
+            assert not link.is_symlink()
+    files.remove(str(model / "m"), "meta")
+    assert (victim / "precious").read_text() == "precious" and not (model / "m.index").exists()
+
+
+def test_what_another_job_is_saving_stays_until_it_is_killed(tmp_path: Path) -> None:
+    import signal
+    import subprocess
+    import sys
+
+    from tests.storage.test_unfinished import PROGRAM
+
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), "folder", "m-7"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        unfinished = Path(other.stdout.readline().strip())
+        os.utime(unfinished, (0, 0))
+        _save_number(str(tmp_path / "m"), 1)
+        assert (unfinished / "part-00000.index").exists()
+        other.send_signal(signal.SIGKILL)
+    _save_number(str(tmp_path / "m"), 2)
+    assert not unfinished.exists() and not list(tmp_path.glob(".*"))
+
+
+def test_checkpoints_may_have_names_that_only_tensorflow_knows(tmp_path: Path) -> None:
+    """``file://`` is a local file, with its locks; others, such as a cloud's, have none."""
+    import tensorflow as tf
+
+    from tensoropt.api.session import checkpoint_files as files
+
+    for prefix in (f"file://{tmp_path}/m", "ram://checkpoints/m"):
+        for value in (1, 2):
+            _save_number(prefix, value)
+        left = files.begin(prefix, prefix)
+        with tf.io.gfile.GFile(files.part_of(left, 0), "w") as part:
+            part.write("part")
+        assert tf.io.gfile.exists(files.part_of(left, 0))
+        files.discard(left)
+        names = sorted(tf.io.gfile.listdir(os.path.dirname(prefix)))
+        assert names == ["checkpoint", "m.data-00000-of-00002", "m.data-00001-of-00002", "m.index"]

@@ -119,3 +119,11 @@ def _two_lookups(seed: int) -> RandomModel:
     leave_graph()
     feeds = tuple({name: random.integers(0, 12, 8).astype(np.int32) for name in ("ids", "more")} for _ in range(3))
     return RandomModel(seed, "float64", (Turn(train.name, (loss.name,)),) * 3, ("table",), feeds)
+
+
+@pytest.mark.tf
+def test_rows_of_a_gradient_are_in_one_order_on_all_devices_where_the_table_is_split_by_rows(tmp_path: Path) -> None:
+    case = make_case(89, 4, tmp_path)  # its plan divides the rows once more, by what each device takes for their order
+    gradient = next(op for op in case.imported.graph.operators if op.type == "Gradient" and len(op.outputs) == 2)
+    assert case.plan.configuration(gradient.inputs[0].op)
+    assert not problems_of(case, (2, 2))

@@ -182,10 +182,10 @@ def test_an_operator_that_the_graph_has_not_is_refused() -> None:
         dataclasses.replace(plan, operators=operators).check(mlp())
 
 
-@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+@pytest.mark.parametrize("version", [None, 0, 3, "1"])
 def test_another_schema_version_is_refused(version: Any) -> None:
     data = _plan(mlp()).to_json() | {"schema_version": version}
-    with pytest.raises(PlanError, match=r"schema_version is .*, this version of tensoropt reads 1"):
+    with pytest.raises(PlanError, match=r"schema_version is .*, this version of tensoropt reads 1 and 2"):
         Plan.from_json(data)
 
 

@@ -209,6 +209,28 @@ def so_many_checkpoints_are_kept() -> None:
     job.run("train", batch(4))
     hourly.restore(None, f"{path}/last")
     assert values(job) == before
+    # A file may name anything as a checkpoint: what is elsewhere is not removed.
+    elsewhere = folder("elsewhere")
+    hourly.save(None, f"{elsewhere}/m", write_state=False)
+    trusting = tensoropt.train.Saver(max_to_keep=1)
+    trusting.recover_last_checkpoints([f"{elsewhere}/m"])
+    for number in (8, 9):
+        trusting.save(None, f"{path}/m", global_step=number)
+    meet()
+    assert trusting.last_checkpoints == [f"{path}/m-9"] and not (path / "m-8.index").exists()
+    assert (elsewhere / "m.index").exists()
+    # What somebody has put in the folder is neither followed nor removed.
+    planted = f"{path}/.m.0123456789abcdef.part"
+    for plant in (lambda: os.symlink(elsewhere, planted), lambda: os.rename(elsewhere, planted)):
+        if tensoropt.world_rank() == 0:
+            plant()
+            for name in ("m-10.meta", "m-10.meta.part", "m-10.index"):
+                Path(path, name).unlink(missing_ok=True)
+                Path(path, name).symlink_to(path / "last.index")
+        trusting.save(None, f"{path}/m", global_step=10)
+        assert os.path.exists(f"{elsewhere}/m.index" if os.path.exists(elsewhere) else f"{planted}/m.index")
+        meet()
+    tensoropt.train.load_checkpoint(f"{path}/last")
     # A folder that there is not is made.
     made = hourly.save(None, f"{path}/new/folder/m")
     assert tensoropt.train.latest_checkpoint(f"{path}/new/folder") == made == f"{path}/new/folder/m"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tests.scripts.cases import BATCH, Model, case, compare, main, normal
+from tests.effort import covering, some
+from tests.scripts.cases import BATCH, Model, Plain, case, compare, main, normal
 
 _STEPS = 5
 _WIDTH = 4
@@ -345,6 +348,137 @@ def writes_to_as_many_rows_as_a_run_says() -> None:
         return {**made, "loss": loss, "table": table, "train": train}
 
     compare(make, ["loss", "table", "w"], "train", only("x", "n"), options=_OPTIONS)
+
+
+def _looked_up(m: Any, form: str, tables: Sequence[Any], n: Any) -> Any:
+    """What is looked up in a table in one of several ways, of all of which the gradient is rows."""
+    (one, other), even = tables, tf.equal(tf.reduce_sum(n) % 2, 0)
+
+    def rows(table: Any, scale: float = 1.0) -> Any:
+        return scale * m.nn.embedding_lookup(table, n)
+
+    if form == "one branch":
+        return m.cond(even, lambda: rows(one), lambda: tf.ones([BATCH, _WIDTH]))
+    if form == "both branches":
+        return m.cond(even, lambda: rows(one), lambda: rows(one, 2.0)) + rows(other)
+    if form == "a branch and beside it":
+        return rows(one) + m.cond(even, lambda: rows(one), lambda: rows(other))
+    if form == "a case":
+        return m.switch_case(n[0] % 3, [lambda: rows(one), lambda: rows(other), lambda: rows(one) + rows(other)])
+    if form == "a branch in a branch":
+        inner = functools.partial(m.cond, n[0] > 2, lambda: rows(one), lambda: rows(one, 3.0))
+        return m.cond(even, inner, lambda: rows(other))
+    if form == "a value read in a branch":
+        return m.cond(even, lambda: tf.gather(one.read_value(), n), lambda: tf.ones([BATCH, _WIDTH]))
+    if form == "a mask":
+        return rows(one) + tf.reduce_mean(m.nn.embedding_lookup(one, m.boolean_mask(n, n > 2)), 0)
+    if form == "partitions":
+        return m.nn.embedding_lookup([one, other], n)
+    places = tf.where((n > 2) | tf.equal(tf.range(BATCH), BATCH - 1))  # the last row has some
+    ids = tf.SparseTensor(tf.concat([places, tf.zeros_like(places)], 1), tf.gather_nd(n, places), [BATCH, 1])
+    lookup = m.nn.safe_embedding_lookup_sparse if form == "safe sparse ids" else m.nn.embedding_lookup_sparse
+    return lookup(one, ids, None, combiner="sum")
+
+
+_FORMS = (
+    *("one branch", "both branches", "a branch and beside it", "a case", "a branch in a branch"),
+    *("a value read in a branch", "a mask", "partitions", "sparse ids", "safe sparse ids"),
+)
+# Most treat rows that are not touched in another way than rows of gradients that are 0.
+_STEPPERS: Mapping[str, Callable[[Any], Any]] = {
+    "descent": lambda train: train.GradientDescentOptimizer(0.5),
+    "Momentum": lambda train: train.MomentumOptimizer(0.5, 0.9),
+    "RMSProp": lambda train: train.RMSPropOptimizer(0.05, momentum=0.9, centered=True, epsilon=0.01),
+    "Adam": lambda train: train.AdamOptimizer(0.05, epsilon=0.01),
+    "Adadelta": lambda train: train.AdadeltaOptimizer(5.0, epsilon=0.01),
+    "Ftrl": lambda train: train.FtrlOptimizer(0.5, l2_regularization_strength=0.01),
+    "ProximalAdagrad": lambda train: train.ProximalAdagradOptimizer(0.5, l2_regularization_strength=0.01),
+}
+
+
+def _clipped(m: Any, kind: str, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+    pairs = [pair for pair in pairs if pair[0] is not None]
+    gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+    if kind == "global norm":
+        gradients, _ = m.clip_by_global_norm(gradients, 0.1)
+    elif kind == "norms":
+        gradients = [m.clip_by_norm(gradient, 0.05) for gradient in gradients]
+    return list(zip(gradients, variables, strict=True))
+
+
+@case
+def as_many_rows_of_gradients_as_a_run_says() -> None:
+    """Under every optimizer that has a way of its own with rows, clipped and as they are."""
+    every = covering(_FORMS, tuple(_STEPPERS), ("none", "global norm", "norms"))
+    for form, step, clip in some(every, "rows of gradients", 5):
+
+        def make(m: Any, form: str = form, step: str = step, clip: str = clip) -> Model:
+            made = sequences(m)
+            tables = [m.get_variable(name, [6, _WIDTH], initializer=normal(m, 5)) for name in ("one", "other")]
+            y = tf.tanh(tf.matmul(_looked_up(m, form, tables, made["n"]), made["w"]))
+            loss = tf.reduce_mean(tf.square(y - made["x"][:, 0]))
+            optimizer = _STEPPERS[step](m.train)
+            train = optimizer.apply_gradients(_clipped(m, clip, optimizer.compute_gradients(loss)))
+            slots = {f"slot {place}": each for place, each in enumerate(optimizer.variables())}
+            return {**made, "loss": loss, "one": tables[0], "other": tables[1], "train": train, **slots}
+
+        names = ["loss", "one", "other", "w", *(name for name in Plain(make).model if name.startswith("slot"))]
+        compare(make, names, "train", only("x", "n"), options=some([1, 2, 3], form))
+
+
+@case
+def optimizers_step_for_as_many_rows_as_a_run_says() -> None:
+    """Averages over towers by distinct rows, as language models have them; clipped, masked and in a branch."""
+
+    def of_kind(kind: str, how: Mapping[str, Any]) -> Callable[[Any], Model]:
+        def make(m: Any) -> Model:
+            ids = m.placeholder(m.int32, [4, 3], name="ids")
+            table = m.get_variable("table", [6, 8], initializer=normal(m, 1))
+            w = m.get_variable("w", [8], initializer=normal(m, 2))
+            optimizer = getattr(m.train, f"{kind}Optimizer")(0.05, **how)
+            losses = [
+                m.reduce_mean(m.square(m.reduce_sum(m.nn.embedding_lookup(table, part) * w, [1, 2]) - number))
+                for number, part in enumerate((ids[:2], ids[2:]))
+            ]
+            towers = [dict((v.op.name, g) for g, v in optimizer.compute_gradients(loss)) for loss in losses]
+            rows = [tower["table"] for tower in towers]
+            distinct, places = m.unique(m.concat([each.indices for each in rows], 0))
+            values = m.unsorted_segment_sum(m.concat([each.values for each in rows], 0) / 2.0, places, m.size(distinct))
+            mean = tf.IndexedSlices(values, distinct, rows[0].dense_shape)
+            pairs = [(mean, table), (m.add_n([tower["w"] for tower in towers]) / 2.0, w)]
+            clipped, norm = m.clip_by_global_norm([gradient for gradient, _ in pairs], 0.5)
+            kept = m.boolean_mask(mean.indices, mean.indices > 2), m.boolean_mask(mean.values, mean.indices > 2)
+            masked = [(tf.IndexedSlices(kept[1], kept[0], mean.dense_shape), table)]
+            found = {"ids": ids, "table": table, "w": w, "loss": m.add_n(losses), "norm": norm}
+            found["train"] = optimizer.apply_gradients(pairs)
+            found["clipped"] = optimizer.apply_gradients(list(zip(clipped, [table, w], strict=True)))
+            found["masked"] = optimizer.apply_gradients(masked)
+
+            slot = m.get_variable("slot", [6, 8], initializer=m.zeros_initializer(), trainable=False)
+
+            def step() -> Any:
+                taken = {"var": table.handle, "accum": slot.handle, "grad": values, "indices": distinct}
+                with m.control_dependencies([tf.raw_ops.ResourceSparseApplyMomentum(**taken, lr=0.05, momentum=0.5)]):
+                    return m.constant(1.0)
+
+            found["branch"] = m.cond(found["loss"] > 9.0, step, lambda: m.constant(0.0))
+            return found
+
+        return make
+
+    def feeds(number: int) -> dict[str, Any]:
+        return {"ids": np.random.default_rng(number).integers(0, 6, (4, 3))}
+
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("Adagrad", {}),
+        ("Momentum", {"momentum": 0.9}),
+        ("RMSProp", {}),
+        ("Ftrl", {}),
+        ("Adam", {}),
+    ]
+    for number, (kind, how) in enumerate(kinds):
+        step = ("train", "clipped", "masked", "branch")[number % 4]
+        compare(of_kind(kind, how), ["loss", "norm", "table", "w"], step, feeds, options=_OPTIONS)
 
 
 @case

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from typing import Any
 
 import numpy as np
@@ -205,6 +207,93 @@ def variables_on_devices_are_initialized() -> None:
     assert job.run("more", {}).tolist() == [2.0] * 4
     job.run("all", {})
     assert job.run("more", {}).tolist() == [1.0] * 4
+
+
+def _stated(m: Any, *after: Any) -> Any:
+    """Says the order in plain TensorFlow, which tensoropt takes by itself."""
+    return m.control_dependencies(after) if m is tf.compat.v1 else contextlib.nullcontext()
+
+
+@case
+def a_step_and_what_is_assigned_of_its_result_follow_one_another() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        train = m.train.RMSPropOptimizer(0.1).minimize(made["loss"])
+        with _stated(m, train):  # as Wasserstein GANs do
+            clip = m.group(*(w.assign(m.clip_by_value(w, -0.3, 0.3)) for w in (made["w1"], made["w2"])))
+        with _stated(m, clip):
+            some = m.group(m.scatter_update(made["w2"], [1, 3], 0.5 * m.gather(made["w2"], [3, 1])))
+        return {**made, "train": train, "clip": clip, "some": some}
+
+    # In whatever order they are fetched.
+    compare(make, ["w1", "w2"], ["some", "clip", "train"], batch, options=_OPTIONS)
+
+
+@case
+def two_optimizers_of_one_variable_take_turns() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        first, second = m.train.AdamOptimizer(0.05), m.train.MomentumOptimizer(0.1, 0.9)
+        pairs = first.compute_gradients(made["loss"])
+        others = second.compute_gradients(m.reduce_mean(m.square(made["logits"])), [made["w1"], made["b1"]])
+
+        def look() -> Any:
+            return m.reduce_sum(m.matmul(made["x"], made["w1"]))
+
+        early = look()
+        with _stated(m, early, *(gradient for gradient, _ in others)):
+            one = first.apply_gradients(pairs)
+        with _stated(m, one):
+            other = second.apply_gradients(others)
+        # What only reads, reads first; a loss beside what is assigned, too.
+        seen = early if m is tf.compat.v1 else look()
+        with _stated(m, other):
+            shrink = m.group(m.assign(made["w1"], 0.9 * made["w1"]))
+        return {**made, "one": one, "other": other, "shrink": shrink, "seen": seen}
+
+    compare(make, ["w1", "b1", "w2"], ["other", "one", "shrink"], batch, options=_OPTIONS)
+    plain, job = Plain(make), Distributed(make)
+    for number in range(3):
+        fetched = ["seen", "shrink", "other", "one"]
+        close(job.run(fetched, batch(number))[0], plain.run(fetched, batch(number))[0], "seen")
+
+
+@case
+def writes_of_all_kinds_take_the_order_of_the_script() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        mean = m.reduce_mean(made["logits"], 0)
+        memory = m.get_variable("memory", [4, 4], initializer=normal(m, 7), trainable=False)
+        average = m.get_variable("average", [4], initializer=m.zeros_initializer(), trainable=False)
+        flag = m.placeholder(m.bool, [], name="flag")
+        old, was = m.identity(memory), m.identity(average)
+        with _stated(m, old):
+            rows = m.scatter_update(memory, [1], mean[None] + 1.0).op
+        with _stated(m, rows):
+            part = memory[0:2].assign(memory[0:2] * 2.0 + 1.0).op
+        with _stated(m, part):
+            more = m.identity(m.assign_add(memory, 0.5 * old))
+        with _stated(m, more):
+            branch = m.cond(flag, lambda: m.identity(memory.assign(memory * 0.7)), lambda: m.identity(memory))
+        with _stated(m, branch):
+            entry = m.scatter_nd_add(memory, [[2, 3]], [1.5]).op
+        # As a layer that normalizes by batch and is used twice.
+        with _stated(m, was):
+            towers = [m.identity(m.assign_sub(average, 0.1 * (was - mean)))]
+        with _stated(m, *towers):
+            towers.append(m.identity(m.assign_sub(average, 0.1 * (was - 2.0 * mean))))
+        steps = {"rows": rows, "part": part, "more": more, "branch": branch, "entry": entry, "towers": towers}
+        return {**made, **steps, "flag": flag, "memory": memory, "average": average}
+
+    every = ["entry", "towers", "branch", "more", "part", "rows"]
+    for flag in (True, False):
+        compare(make, ["memory", "average"], every, functools.partial(batch, flag=flag), options=_OPTIONS)
+    plain, job = Plain(make), Distributed(make, 5)
+    for number in range(2):  # what each of them gives is what there is after it
+        values = zip(job.run(every, batch(number, flag=True)), plain.run(every, batch(number, flag=True)), strict=True)
+        for name, (mine, theirs) in zip(every, values, strict=True):
+            if mine is not None:
+                close(np.asarray(mine), np.asarray(theirs), f"run {number}: {name}")
 
 
 @case

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -94,6 +96,50 @@ def shares_are_fed_as_whole_batches_are() -> None:
         here = slice(rank * 8 // size, (rank + 1) * 8 // size)
         _same(ours(x[here], y[here]), tf.function(plain)(x, y))
     _same(found, expected)
+
+
+@case
+def what_ranks_give_is_what_shard_says_or_else_a_line_tells() -> None:
+    rank, size = tensoropt.world_rank(), tensoropt.world_size()
+    mine, alike = (np.full((4, 3), value, np.float32) for value in (rank, 7.0))
+
+    def count(x: Any) -> Any:
+        return tf.shape(x)[0], tf.reduce_sum(x)
+
+    def sized(x: Any) -> Any:
+        return x.shape[0] * tf.ones((), tf.int32), tf.reduce_sum(x)
+
+    class Counter:
+        @tensoropt.function(shard=False)
+        def count(self, x: Any) -> Any:
+            return count(x)
+
+    total = 12.0 * sum(range(size))
+    with mock.patch("tensoropt.api.functions.program.announce") as said:
+        ours = tensoropt.function(count)
+        for _ in range(3):
+            _same(ours(mine), (4 * size, total))
+            _same(ours(alike), (4, 84.0))
+        lines = [call.args[0] for call in said.mock_calls]
+    assert len(lines) == (size > 1), lines
+    assert all(f"shares of one batch ({4 * size} rows)" in line and "shard=True" in line for line in lines), lines
+    counter = Counter()
+    # Shares may well be the same.
+    for own in (tensoropt.function(count, shard=False), tensoropt.function(sized, shard=False), counter.count):
+        for _ in range(2):
+            _same(own(alike), (4 * size, 84.0 * size))
+            _same(own(mine), (4 * size, total))
+            # As large a share as the batch that was planned.
+            _same(own(np.tile(alike, (size, 1))), (4 * size * size, 84.0 * size * size))
+    whole = tensoropt.function(shard=True)(count)
+    _same(whole(alike), (4, 84.0))
+    for compared in (True, False) if size > 1 else ():
+        with mock.patch("tensoropt.api.functions.program.is_compared", lambda runs, now=compared: now):
+            raises(
+                functools.partial(whole, mine), "must have the same whole batch" if compared else "must be the same on"
+            )
+            raises(functools.partial(whole, mine[:3]), "whole batch")
+        _same(whole(alike), (4, 84.0))
 
 
 @case
@@ -477,26 +523,106 @@ def a_check_in_a_branch_that_is_not_taken_is_none() -> None:
 
 
 @case
-def gradients_amid_tensors_of_unknown_shapes_are_errors() -> None:
-    (w,) = _weights((6, 4))
+def errors_speak_of_arguments() -> None:
+    def make() -> Any:
+        (w,) = _weights((6, 4))
+        return tensoropt.function(lambda x, rate: w.assign_sub(rate * tf.reduce_mean(x) * w))
 
-    def of_a_sum(x: Any) -> Any:
+    (x, _), rank = _arrays(8)[0], np.float32(tensoropt.world_rank())
+    if tensoropt.world_size() > 1:
+        raises(lambda: make()(x, rank), "Argument 'lambda/", "must be the same on all", "Pass the same")
+    raises(lambda: make()(x[:0], np.float32(1.0)), "Argument 'lambda/", "Leave empty batches out")
+
+
+@case
+def metrics_behind_branches_are_those_of_the_batch_whatever_its_size() -> None:
+    """Of results of several dtypes and shapes, chosen by data and by what a variable counts."""
+
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 4), (6, 4))
+        calls = tf.Variable(0, name="calls")
+
+        def deep(x: Any, even: Any) -> Any:
+            return tf.cond(even, lambda: tf.cond(x[0, 0] > 0.0, lambda: tf.matmul(x, w), lambda: -x @ w), lambda: x @ v)
+
+        def step(x: Any, y: Any) -> Any:
+            even = calls.assign_add(1) % 2 == 0
+            with tf.GradientTape() as tape:
+                logits = deep(tf.debugging.check_numerics(x, "x"), even)
+                pair = tf.switch_case(
+                    calls % 3, [lambda: (logits, y), lambda: (2.0 * logits, y + 0), lambda: (tf.abs(logits), 3 - y)]
+                )
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(pair[1], pair[0])
+                loss = tf.reduce_mean(losses)
+            gradients = tape.gradient(loss, [w, v])
+            for variable, gradient in zip((w, v), gradients, strict=True):
+                variable.assign_sub(0.1 * gradient)
+            found = tf.argmax(pair[0], 1, tf.int32)
+            hits = tf.equal(found, pair[1])
+            top = tf.nn.top_k(pair[0], 2)
+            return {
+                "losses": losses,
+                "hits": hits,
+                "found": found,
+                "top": top.values,
+                "places": top.indices,
+                "confused": tf.math.confusion_matrix(pair[1], found, 4),
+                "even": even,
+            }
+
+        return step, [w, v, calls]
+
+    _compare(make, (8, 8, 5, 8, 3))
+
+
+@case
+def tensors_of_unknown_shapes_are_used_again_after_a_gradient() -> None:
+    def of_all(w: Any, x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            kept = tf.boolean_mask(tf.matmul(x, w), y > 0)
+            loss = tf.reduce_mean(kept)
+        gradient = tape.gradient(loss, w)
+        scale = tf.reduce_sum(tf.abs(kept * tf.norm(gradient)))
+        w.assign_sub(0.1 * gradient * scale)
+        again = tf.boolean_mask(tf.matmul(x, w), y > 0) - kept  # of before and after a write
+        return {"loss": loss, "scale": scale, "moved": tf.reduce_sum(again**2)}
+
+    def of_a_sum(w: Any, x: Any, y: Any) -> Any:
         with tf.GradientTape(persistent=True) as tape:
-            kept = tf.boolean_mask(tf.matmul(x, w), x[:, 0] > 0.0)
+            kept = tf.boolean_mask(tf.matmul(x, w), y > 0)
             total = tf.reduce_mean(kept)
             loss = total**3
         by_total, by_w = tape.gradient(loss, total), tape.gradient(loss, w)
         w.assign_sub(by_w * tf.reduce_sum(kept * by_total))
         return loss
 
-    def of_all(x: Any) -> Any:
+    def of_rows(w: Any, x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            kept = tf.boolean_mask(y, y > 0)
+            loss = tf.reduce_mean(tf.square(tf.gather(w, kept))) + tf.reduce_mean(x)
+        rows = tape.gradient(loss, w)
+        w.scatter_sub(tf.IndexedSlices(rows.values * tf.norm(rows.values), rows.indices))
+        return {"loss": loss, "first": tf.reduce_sum(tf.gather(w, kept))}
+
+    for step in (of_all, of_a_sum, of_rows):
+
+        def make(step: Callable[..., Any] = step) -> tuple[Callable[..., Any], list[Any]]:
+            (w,) = _weights((6, 4))
+            return lambda x, y: step(w, x, y), [w]
+
+        _compare(make, (8, 8, 5))
+
+
+@case
+def gradients_amid_tensors_of_unknown_shapes_are_errors() -> None:
+    (w,) = _weights((6, 4))
+
+    def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
             kept = tf.boolean_mask(tf.matmul(x, w), x[:, 0] > 0.0)
-            loss = tf.reduce_mean(kept)
-        gradient = tape.gradient(loss, w)
-        w.assign_sub(gradient * tf.reduce_sum(kept * tf.norm(gradient)))
+            loss = tf.reduce_mean(kept**2)
+        w.assign_sub(w * tf.reduce_sum(tape.gradient(loss, kept)))
         return loss
 
-    for step, words in ((of_a_sum, "has a gradient of its own"), (of_all, "needs a gradient of what it makes itself")):
-        ours = tensoropt.function(step)
-        raises(lambda ours=ours: ours(_arrays(8)[0][0]), words, kind=GraphError)
+    ours = tensoropt.function(step)
+    raises(lambda: ours(_arrays(8)[0][0]), "has a gradient of its own", kind=GraphError)

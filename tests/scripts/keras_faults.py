@@ -98,6 +98,19 @@ def callback_that_stops_one_rank_is_named() -> None:
 
 
 @case
+def callback_that_stops_one_rank_after_an_epoch_is_named() -> None:
+    stop = keras.callbacks.EarlyStopping(monitor="loss", patience=0, min_delta=100.0)
+    words = (f"the end on {_last()}", "another epoch on rank", "after epoch 2", "EarlyStopping, to all ranks")
+    _fails(lambda: _fit(epochs=3, callbacks=[stop] if guilty() else []), *words)
+
+    class Last(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = guilty() and batch == _ROWS // _BATCH - 1
+
+    _fails(lambda: _fit(epochs=2, callbacks=[Last()]), "after epoch 1, or none")
+
+
+@case
 def one_rank_that_assigns_alone_is_named() -> None:
     class Slower(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

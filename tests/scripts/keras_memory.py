@@ -93,11 +93,11 @@ def weights_built_in_a_scope_are_those_of_keras_and_never_whole() -> None:
         np.testing.assert_allclose(_trained(model), expected, rtol=2e-5)
         slots = [v for v in model.optimizer.variables if v.shape == kernel.shape]
         assert len(slots) == 2
-        assert all(_stored(each) <= 1 for each in (kernel, *slots))
+        assert all(_stored(each) == 0 for each in (kernel, *slots))
         _same_weights(model, alone)
         assert _stored(kernel) == _WIDTH**2  # until the next step
         model.train_on_batch(*(array[:16] for array in _data()))
-        assert _stored(kernel) == 1
+        assert _stored(kernel) == 0
 
 
 @case
@@ -135,7 +135,7 @@ def what_is_assigned_counts_and_goes_to_its_pieces() -> None:
             for variable in (*model.trainable_variables, *model.optimizer.variables):
                 variable.assign(variable * 0.5 if variable.dtype == "float32" else variable)
             if parallel:
-                assert _stored(model.layers[0].kernel) == 1  # freed again, as others were asked for
+                assert _stored(model.layers[0].kernel) == 0  # freed again, as others were asked for
             found.append([*losses, *_trained(model), *model.evaluate(*_data(), verbose=0, return_dict=True).values()])
     np.testing.assert_allclose(found[1], found[0], rtol=5e-5)
 

@@ -298,6 +298,37 @@ def model_that_is_compiled_again_is_planned_again() -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
 
 
+class _Branches(layers.Layer):
+    """One of two layers, by what a variable counts; then one of three, by data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.even, self.odd = layers.Dense(8), layers.Dense(8, activation="relu")
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, dtype="int32")
+
+    def build(self, shape: Any) -> None:
+        self.even.build(shape)
+        self.odd.build(shape)
+
+    def call(self, x: Any) -> Any:
+        self.calls.assign_add(1)
+        h = keras.ops.cond(self.calls % 2 == 0, lambda: self.even(x), lambda: keras.ops.maximum(self.odd(x), 0.1))
+        place = keras.ops.cast(keras.ops.sum(keras.ops.abs(x)), "int32") % 3
+        return keras.ops.switch(place, [lambda: h, lambda: -h, lambda: tf.debugging.check_numerics(h, "h") * 2.0])
+
+
+def _branches() -> Made:
+    model = keras.Sequential([keras.Input((8,)), _Branches(), layers.Dense(4)])
+    top = keras.metrics.SparseTopKCategoricalAccuracy(2, name="top")
+    model.compile(keras.optimizers.SGD(0.1), _CLASSES, metrics=["accuracy", top])
+    return model, _random().normal(size=(_ROWS, 8)).astype(np.float32), _labels()
+
+
+@case
+def metrics_behind_branches_count_the_smaller_last_batch() -> None:
+    _compare(_branches, "data_parallel", batch=11)
+
+
 @case
 def own_train_step_and_two_optimizers_are_taken() -> None:
     class Own(keras.Model):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-from keras import layers
+import tensorflow as tf
+from keras import layers, ops
 
 from tensoropt.keras import parallelize
+from tests.effort import covering, some
 from tests.scripts.cases import case
 
 _ROWS, _BATCH = 43, 16  # no number of ranks divides the rows
@@ -86,6 +88,79 @@ def tables_of_adafactor_are_the_same_operators_on_all_ranks() -> None:
     expected, found = losses(False), losses(True)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=2e-5, err_msg=name)
+
+
+@keras.saving.register_keras_serializable()
+class _LookedUp(layers.Layer):
+    """Looks words up in a loop or a branch, by data, or where only a run knows how many; or is its own projection."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.one, self.other = kind, layers.Embedding(12, 4), layers.Embedding(12, 4)
+
+    def build(self, shape: Any) -> None:
+        self.one.build(shape)
+        self.other.build(shape)
+
+    def call(self, x: Any) -> Any:
+        start = ops.mean(self.other(x), 1)
+        if self.kind == "loop":
+            return ops.fori_loop(0, 3, lambda i, h: ops.tanh(h + self.one(ops.take(x, i, axis=1))), start)
+        if self.kind == "dynamic loop":
+            turns = ops.minimum(ops.max(x) - 8, 3)
+            return ops.while_loop(
+                lambda i, h: i < turns, lambda i, h: (i + 1, ops.tanh(h + self.one(x[:, i]))), (0, start)
+            )[1]
+        if self.kind == "branch":
+            return start + ops.cond(ops.sum(x) % 2 == 0, lambda: self.one(x[:, 0]), lambda: self.other(x[:, 1]))
+        if self.kind == "mask":
+            return start + ops.mean(self.one(tf.boolean_mask(x, x > 4)), 0)
+        return ops.matmul(ops.tanh(ops.mean(self.one(x), 1)) + start, ops.transpose(self.one.embeddings))
+
+
+_UNDER: Mapping[str, Sequence[Callable[[], Any]]] = {
+    "pooling": [lambda: layers.Embedding(12, 4, mask_zero=True), layers.GlobalAveragePooling1D],
+    "LSTM": [lambda: layers.Embedding(12, 4), lambda: layers.LSTM(4)],
+    "masked GRU": [lambda: layers.Embedding(12, 4, mask_zero=True), lambda: layers.GRU(4)],
+    "bidirectional": [lambda: layers.Embedding(12, 4), lambda: layers.Bidirectional(layers.LSTM(3))],
+    "attention": [
+        lambda: layers.Embedding(12, 4, mask_zero=True),
+        lambda: layers.Lambda(lambda h: ops.softmax(h @ ops.transpose(h, (0, 2, 1))) @ h, mask=lambda h, mask: mask),
+        layers.GlobalAveragePooling1D,
+    ],
+    **{
+        kind: [lambda kind=kind: _LookedUp(kind)]  # type: ignore[misc]
+        for kind in ("loop", "dynamic loop", "branch", "mask", "tied")
+    },
+}
+_CLIPPING = {"none": {}, "norm": {"clipnorm": 0.05}, "value": {"clipvalue": 0.01}, "global": {"global_clipnorm": 0.1}}
+
+
+@case
+def tables_under_layers_of_all_kinds_are_clipped_and_trained_as_by_keras_alone() -> None:
+    kinds = [_kinds.SGD, _kinds.RMSprop, _kinds.Adam, _kinds.Adagrad, _kinds.Adafactor, _kinds.Lamb, _kinds.Ftrl]
+    every = covering(tuple(_UNDER), kinds, tuple(_CLIPPING), rounds=3)
+
+    def trained(under: str, kind: Any, clip: str, parallel: bool) -> dict[str, Any]:
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        random = np.random.default_rng(3)
+        x, y = random.integers(0, 12, (21, 3)).astype(np.int32), random.integers(0, 4, 21)  # the last batch is smaller
+        model = keras.Sequential(
+            [keras.Input((3,), dtype="int32"), *(make() for make in _UNDER[under]), layers.Dense(4)]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(kind(0.05, **_CLIPPING[clip]), loss, metrics=["accuracy"])
+        if parallel:
+            parallelize(model, "data_parallel")
+        history = model.fit(x, y, batch_size=8, epochs=1, verbose=0, shuffle=False).history
+        return {**history, **{variable.path: np.asarray(variable) for variable in model.weights}}
+
+    for under, kind, clip in some(every, "tables under layers", 10):
+        expected, found = (trained(under, kind, clip, parallel) for parallel in (False, True))
+        for name, value in expected.items():
+            what = f"{under} {kind.__name__} {clip}: {name}"
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=what)
 
 
 def _check(embedded: bool) -> None:

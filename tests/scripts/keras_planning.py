@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import json
 import os
 import re
@@ -17,10 +19,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
+from rich.console import Console
 
 import tensoropt.keras
 from tensoropt.cluster import preset
 from tensoropt.errors import PlanError, TensorOptError
+from tensoropt.plan.plan import Plan
 from tests.scripts.cases import CASES, case
 
 _KERNELS = ("net/up/kernel", "net/down/kernel")
@@ -59,6 +63,36 @@ def plan_is_of_the_batch_that_fit_would_make() -> None:
     dense = tensoropt.keras.plan(_model("mse"), _eight(), example=specs, batch_size=64)
     assert asked.fingerprint == given.fingerprint
     assert dense.fingerprint == tensoropt.keras.plan(_model("mse"), _eight(), batch_size=64).fingerprint
+
+
+@case
+def plans_are_shown_and_compared_without_their_models() -> None:
+    rows = tensoropt.strategy_rows(tensoropt.keras.plan(_model(), _eight(), batch_size=64))
+    assert {*_KERNELS} <= {row["operator"] for row in rows}
+    frontier = tensoropt.keras.frontier(_model(), _eight(), batch_size=64)
+    plan = tensoropt.keras.plan(_model(), option=frontier.turning_point(), batch_size=64)
+    out = io.StringIO()
+    tensoropt.show_strategy(plan, Console(file=out, width=160), full=True)
+    assert _KERNELS[1] in out.getvalue()
+    out = io.StringIO()
+    tensoropt.show_strategy(plan, Console(file=out, width=80))
+    assert all(layer in out.getvalue() for layer in ("net/up ", "net/down ")), out.getvalue()
+    explanation = tensoropt.explain(plan, _eight())
+    assert explanation.missing is None and explanation.rivals is not None
+    methods = ["ft", "megatron", "data_parallel"]
+    table = tensoropt.compare(plan, _eight(), methods=methods)
+    of_model = tensoropt.keras.compare(_model(), _eight(), methods=methods, batch_size=64)
+    assert [row.method for row in of_model.rows] == methods
+    taken = tensoropt.keras.plan(_model(), _eight(), option=of_model.plan("data_parallel"), batch_size=64)
+    assert taken.fingerprint == plan.fingerprint and taken.time_s == of_model.row("data_parallel").time_s
+    assert tensoropt.strategy_rows(table.plan("data_parallel"))
+    gc.collect()
+    try:
+        tensoropt.strategy_rows(Plan.from_json(plan.to_json()))
+    except PlanError as error:
+        assert "nothing here was planned as that one. Build and plan the model, or train a step" in str(error), error
+    else:
+        raise AssertionError("the plan of a model that is gone was shown")
 
 
 @case

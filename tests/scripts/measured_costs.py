@@ -80,10 +80,18 @@ def main() -> None:
         del os.environ[f"TENSOROPT_PROFILE_{name}"]
     result["refusals"] = refusals
 
-    tensoropt.build_execution_graph(plan=plan)
+    tensoropt.build_execution_graph(plan=_plan())  # by devices as they were measured last
     rng = np.random.default_rng(1)
     feeds = {x: rng.standard_normal((16, 32)).astype(np.float32), labels: rng.integers(0, 8, 16).astype(np.int32)}
     result["losses"] = [float(tensoropt.run([loss, train_op], feeds)[0]) for _ in range(20)]
+
+    # What operators take in steps is what they are predicted to take.
+    with tensoropt.measuring(steps=3) as found:
+        for _ in range(7):
+            tensoropt.run([loss, train_op], feeds)
+    again: list[float] = []
+    result["recalibrating_writes"] = _written_anew(lambda: again.append(found.recalibrate()))
+    result["recalibrated_s"] = job.comm.allgather(again[0])
     if job.rank == 0:
         print(json.dumps(result))
 

@@ -45,7 +45,7 @@ def unknown_option() -> None:
 @case
 def option_of_another_type() -> None:
     Classifier()
-    tensoropt.find_strategy(3)
+    tensoropt.find_strategy(3)  # type: ignore[call-overload]
 
 
 @case

@@ -494,6 +494,34 @@ def fetches_come_in_their_nests() -> None:
 
 
 @case
+def a_folder_that_one_rank_names_is_that_of_all() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        step = m.Variable(0, trainable=False, name="global_step")
+        assert m.train.get_global_step() is step
+        train = m.train.MomentumOptimizer(0.5, 0.9).minimize(made["loss"], global_step=step)
+        return {**made, "step": step, "train": train}
+
+    m, folder, other = tensoropt, str(FOLDER / "of one"), str(FOLDER / "of another")
+    first, last = m.world_rank() == 0, m.world_rank() == m.world_size() - 1
+    made = job_model(make, "data_parallel")
+    stop = m.train.StopAtStepHook(last_step=5)
+    named = folder if first else None
+    with m.train.MonitoredTrainingSession(checkpoint_dir=named, hooks=[stop], save_checkpoint_steps=2) as session:
+        while not session.should_stop():
+            session.run(made["train"], fed(made, 0))
+    saving = m.train.CheckpointSaverHook(other if first else None, save_steps=1)
+    with m.train.SingularMonitoredSession([saving], checkpoint_dir=folder if last else None) as session:
+        assert session.run(made["step"]) == 5
+        session.run(made["train"], fed(made, 0))
+    creator = m.train.ChiefSessionCreator(checkpoint_dir=Path(other) if last else None)
+    with m.train.MonitoredSession(creator) as session:
+        assert session.run(made["step"]) == 6
+    assert checkpoints(folder)[-1] == "model.ckpt-5.index"
+    assert [name for name, _ in tf.train.list_variables(folder) if name == "global_step"]
+
+
+@case
 def what_is_not_there_is_said() -> None:
     tensoropt.reset_default_graph()
     made = stepping(tensoropt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +14,9 @@ import pytest
 import tensorflow as tf
 
 import tensoropt
-from tensoropt.errors import FeedError, SessionError
-from tests.scripts.cases import Model, batch, case, classifier, close, main, normal, random_plan
+from tensoropt.api.session.job import current_job
+from tensoropt.errors import FeedError, ProblemError, SessionError
+from tests.scripts.cases import Model, batch, case, classifier, close, main, normal, raises, random_plan
 
 _PLANS: tuple[str | int, ...] = ("data_parallel", 1)
 
@@ -332,6 +334,114 @@ def graphs_of_a_script_are_models() -> None:
         np.testing.assert_allclose(losses, [4 - 4 * 0.1 / 2, 4 - 4 * 0.2 / 2], rtol=1e-6)
     finally:
         tensoropt.enable_v2_tensorshape()
+
+
+def _network(m: Any, graph: Any) -> Model:
+    """A network whose features are wanted: with random weights of no seed, and a pipeline."""
+    with graph.as_default():
+        image = m.placeholder(m.float32, [1, 4, 4, 2], name="image")
+        kernel = m.get_variable("kernel", [3, 3, 2, 3], initializer=m.random_normal_initializer())
+        maps = m.nn.relu(m.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME"))
+        count = m.get_variable("count", [], initializer=m.zeros_initializer())
+        flat = m.reshape(maps, [-1, 3])
+        gram = m.matmul(flat, flat, transpose_a=True)
+        rows = m.data.make_one_shot_iterator(m.data.Dataset.range(3)).get_next()
+        init, saver = m.global_variables_initializer(), m.train.Saver([kernel])
+        counted = m.assign_add(count, 1.0)
+    return {k: v for k, v in locals().items() if k not in ("m", "graph")}
+
+
+def _same_everywhere(value: Any) -> Any:
+    """What rank 0 has, which all have."""
+    assert current_job().on_rank_0("comparing", lambda: np.asarray(value).tolist()) == np.asarray(value).tolist()
+    return value
+
+
+@case
+def a_graph_beside_the_model_runs_on_each_rank_by_itself() -> None:
+    m, image = tensoropt, np.random.default_rng(0).normal(size=(1, 4, 4, 2)).astype(np.float32)
+    path = f"{sys.argv[1]}/features of {tensoropt.world_rank()}"
+    m.reset_default_graph()
+    grams = []
+    for built in (False, True):  # before the model and beside it
+        graph = m.Graph()
+        made = _network(m, graph)
+        with graph.as_default(), m.Session() as session:
+            made["init"].run()
+            kernel = _same_everywhere(made["kernel"].eval())
+            grams.append(_same_everywhere(made["gram"].eval({made["image"]: image})))
+            for number in range(2):
+                assert session.run([made["counted"], made["rows"]], {}) == [number + 1.0, number]
+            if tensoropt.world_rank() == 0:  # no other rank need take part
+                made["count"].load(7.0, session)
+                assert made["count"].eval() == 7.0
+            assert session.apart is not None
+            tf.compat.v1.train.Saver([made["kernel"]]).save(session.apart.session, path)
+        with pytest.raises(SessionError, match=r"^Session: is closed"):
+            session.run(made["gram"])
+        again = m.Session(graph=graph)
+        made["saver"].restore(again, path)
+        np.testing.assert_array_equal(again.run(made["kernel"]), kernel)
+        np.testing.assert_array_equal(again.make_callable(made["gram"], [made["image"]])(image), grams[-1])
+        if not built:
+            with m.Graph().as_default() as trained, m.Session() as session:
+                wanted = m.constant(grams[0], name="wanted")
+                w = m.get_variable("w", [3, 3], initializer=m.zeros_initializer())
+                x = m.placeholder(m.float32, [4, 3])
+                loss = m.reduce_mean(m.square(m.matmul(x, w - wanted)))
+                train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+                with pytest.raises(SessionError, match=r"no execution graph yet|of another graph"):
+                    session.run(train, {x: np.ones([4, 3])})
+                m.build_execution_graph(plan=m.find_strategy("mini_time"))
+                session.run(train, {x: np.ones([4, 3])})
+                first = session.run(loss, {x: np.ones([4, 3])})
+    with m.Session(graph=trained) as session:
+        assert session.run(loss, {x: np.ones([4, 3])}) == first
+    with m.Graph().as_default(), m.Session() as session:
+        v = m.get_variable("v", [2], initializer=m.zeros_initializer())
+        other = m.train.GradientDescentOptimizer(0.1).minimize(m.reduce_sum(v))
+        with pytest.raises(SessionError, match=r"is of another graph than the one that build_execution_graph built"):
+            session.run(other)
+
+
+@case
+def measured_steps_are_told_by_operators_and_collectives_on_all_ranks() -> None:
+    tensoropt.reset_default_graph()
+    made = classifier(tensoropt)
+    train = tensoropt.train.AdamOptimizer(0.01).minimize(made["loss"])
+    tensoropt.build_execution_graph(plan=tensoropt.find_strategy("data_parallel"))
+    with pytest.raises(ProblemError, match="no training step ran in the block"), tensoropt.measuring():
+        tensoropt.run(made["loss"], fed(made, **batch(0)))
+    with tensoropt.measuring(steps=3) as found:
+        with pytest.raises(SessionError, match="after the block"):
+            found.show()
+        for number in range(10):
+            tensoropt.run(train, fed(made, **batch(number)))
+    result = found.result
+    assert len(result.ranks) == tensoropt.world_size() and [len(rank.traced) for rank in result.ranks] == [3, 3]
+    rows = {row.subject: row for row in result.rows}
+    plan = current_job().require_executor("test").plan
+    for name in ("MatMul", "logits"):  # both the product and its gradients
+        kernels = {kernel.backward for kernel in result.ranks[0].traced[0] if kernel.subject == name}
+        assert kernels == {False, True} and rows[name].seconds > 0 and not rows[name].communicates
+    moved = {str(edge) for edge, entry in plan.edges.items() if entry.backward and edge.tensor.op in ("w1", "b1", "w2")}
+    assert moved and all(rows[edge].communicates for edge in moved)
+    assert "a step took" in str(result)
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
+    found.save_trace(folder / "trace.json")
+    found.save(folder / "steps.json")
+    if tensoropt.world_rank() == 0:
+        events = json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+        names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+        assert names == ["rank 0, measured", "rank 1, measured", "device 0, predicted", "device 1, predicted"]
+        assert len(json.loads((folder / "steps.json").read_text(encoding="utf-8"))["rows"]) == len(rows)
+        raises(lambda: found.save_trace(folder / "nowhere" / "trace.json"), "cannot be written", kind=ProblemError)
+        raises(lambda: found.save(folder / "nowhere" / "steps.json"), "cannot be written", kind=ProblemError)
+    raises(found.recalibrate, "the plan goes by analytic costs", "costs='measured'", kind=SessionError)
+    tensoropt.report(plan, folder / "report.html", measured=found)
+    if tensoropt.world_rank() == 0:
+        assert result.verdict in (folder / "report.html").read_text(encoding="utf-8")
+    raises(lambda: tensoropt.measuring(steps=0).__enter__(), "steps must be a whole number of at least 1", "got 0")
 
 
 if __name__ == "__main__":

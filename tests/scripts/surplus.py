@@ -12,7 +12,7 @@ import tensoropt
 from tensoropt.errors import TensorOptError
 
 
-def build(plan: object, collectives: str) -> None:
+def build(plan: tensoropt.Plan, collectives: str) -> None:
     """Builds; a rank that ends here says what it gets when it calls again."""
     try:
         tensoropt.build_execution_graph(plan=plan, collectives=collectives)

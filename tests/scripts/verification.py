@@ -112,7 +112,9 @@ def batches_and_the_training_step_can_be_given() -> None:
     plan = tensoropt.find_strategy()
     found = tensoropt.verify(plan, steps=2, feeds=feeds, train_op="other")
     assert asked == [0, 1] and found.steps == 2, (asked, found)
-    assert "2 steps equal one process's" in str(found)
+    assert str(found).startswith("2 steps by ") and "operators are split, equal one process's on every rank" in str(
+        found
+    )
 
 
 @case

@@ -14,6 +14,7 @@ from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import OperatorPlan, Plan
 from tensoropt.search.comparison import Comparison, ComparisonRow
+from tensoropt.storage.document import printable
 
 pytestmark = pytest.mark.pure
 
@@ -72,6 +73,19 @@ def test_it_is_shown_with_all_rows() -> None:
     assert [cell.strip() for cell in line.split("│")[1:-1]] == ["ft", "2", "1.5", "3", "1", "5", "0.5", ""]
 
 
+@pytest.mark.parametrize("text", ["[red]x[/red]", "[/]", "a\x1b[2Jb\u202e"])
+def test_texts_of_a_file_are_no_markup_and_do_not_steer_a_terminal(text: str) -> None:
+    from rich.console import Console
+
+    table = _table()
+    rows = tuple(dataclasses.replace(row, method=f"{text}{number}") for number, row in enumerate(table.rows))
+    forged = Comparison.from_json(dataclasses.replace(table, topology=text, rows=rows).to_json())
+    out = io.StringIO()
+    forged.show(Console(file=out, width=160, force_terminal=True, color_system=None))
+    for shown in (out.getvalue(), str(forged)):
+        assert printable(text) in shown and "\x1b[2J" not in shown and "\u202e" not in shown
+
+
 def test_json_gives_it_back() -> None:
     table = _table()
     assert Comparison.from_json(table.to_json()) == table
@@ -83,7 +97,7 @@ def test_json_says_what_each_strategy_does_with_every_operator() -> None:
     assert json.loads(table.to_json())["rows"][0]["plan"]["operators"]["y"]["actions"] == [None, "m"]
     again = Comparison.from_json(table.to_json())
     assert again.plan("ft").configuration("y") == table.plan("ft").configuration("y") == Configuration((None, "m"))
-    broken = table.to_json().replace('"schema_version": 1', '"schema_version": 0')
+    broken = table.to_json().replace('"schema_version": 2', '"schema_version": 0')
     with pytest.raises(ProblemError, match=r"Comparison JSON: Plan: not a plan: schema_version is 0"):
         Comparison.from_json(broken)
 

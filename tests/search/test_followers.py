@@ -8,12 +8,16 @@ import pytest
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.ft import track_frontier
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.problem.repeated_layers import repeated_layers
 from tensoropt.problem.single_cost import single_cost
-from tensoropt.space import followers
+from tensoropt.space import followers, propagation
+from tensoropt.space.around_variables import around_variables
 from tensoropt.space.followers import contracted, follow
 from tensoropt.space.space import SearchSpace
-from tests.plan.small_graphs import deep, mlp, two_lookups
+from tests.plan.small_graphs import deep, embedding, mlp, operator, two_lookups
 
 pytestmark = pytest.mark.pure
 
@@ -145,3 +149,41 @@ def test_a_small_variable_whose_gradient_s_step_reads_it_again_follows_nobody_th
     leaders, _ = follow(space, small_bytes=1e9)
     assert all(leaders[leader] == leader for leader in leaders)
     assert len(track_frontier(contracted(space).problem))
+
+
+def test_rows_are_no_variable_though_there_are_as_many() -> None:
+    """A slot of a table of as many rows as there are lookups: what adds rows to it goes along with the slot."""
+    graph = embedding(batch=16, rows=16, width=8)
+    loss, table = "loss:0/sink", graph["table"].outputs[0]
+    indices = TensorSpec((16,), "int32")
+    more = (
+        operator("m", "Variable", (), table.shape),
+        Operator(
+            "gradients/table",
+            "Gradient",
+            (TensorId("table"),),
+            (table, indices),
+            {"call": 0, "losses": (loss,), "stopped": ()},
+            control_inputs=(loss,),
+            handles=(0,),
+        ),
+        operator("half", "Const", (), (), {"value": 0.5}),
+        operator("scaled", "Mul", ("gradients/table", "half"), table.shape),
+        Operator(
+            "added",
+            "ResourceScatterAdd",
+            (TensorId("m"), TensorId("gradients/table", 1), TensorId("scaled")),
+            (),
+            handles=(0,),
+        ),
+        operator("read", "ReadVariableOp", ("m",), table.shape, control_inputs=("added",), handles=(0,)),
+        Operator("apply", "AssignSubVariableOp", (TensorId("table"), TensorId("read")), (), handles=(0,)),
+    )
+    whole = Graph((*graph.operators, *more), graph.training | {op.name for op in more}, graph.differentiable)
+    space = SearchSpace(whole, AnalyticCost(cpu(2)), reuse=True)
+    beside = around_variables(space)
+    assert (beside["added"].leader, beside["m"].leader) == ("m", "read")
+    split = ("d0",)
+    found = propagation.follow(space, lambda op, followed: [split] if op.name == "ids" else [followed])
+    time_s, _ = space.problem.costs(space.assignment(found.configurations))
+    assert np.isfinite(time_s).all() and found.configurations["added"] == found.configurations["m"]

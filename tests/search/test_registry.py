@@ -168,7 +168,8 @@ def test_a_function_of_tables_searches_operators_that_decide() -> None:
 @pytest.mark.usefixtures("own_registry")
 def test_a_name_is_registered_once() -> None:
     with pytest.raises(
-        ProblemError, match=r"search 'pase': a name may be registered once, got tensoropt\.pase\..* and .*other"
+        ProblemError,
+        match=r"search 'pase': a name may be registered once, got tensoropt\.finders\.pase\._find and .*other",
     ):
 
         @register_baseline("pase")

@@ -24,7 +24,7 @@ def _space(graph: Graph, devices: int) -> SearchSpace:
 
 def _sent(space: SearchSpace, baseline: str) -> float:
     found = apply_baseline(baseline, space)
-    return sent_bytes(space.plan(found.assignments[0], baseline, alternatives=found.alternatives[0]), space)
+    return sent_bytes(space.plan(found.assignments[0], baseline, alternatives=found.alternatives[0]))
 
 
 @pytest.mark.parametrize("devices", [2, 4])
@@ -67,9 +67,9 @@ def test_rows_stay_where_the_table_is_split_as_the_lookup_is() -> None:
         chosen[name] = Configuration((action, action))
     plan = space.plan(space.assignment(chosen), "rows")
     # Only the sum of the looked-up rows: 2 (n - 1) of 8 x 8 floats.
-    assert sent_bytes(plan, space) == 2 * 3 * 8 * 8 * 4
+    assert sent_bytes(plan) == 2 * 3 * 8 * 8 * 4
 
 
 def test_one_device_sends_nothing() -> None:
     space = _space(mlp(), 1)
-    assert sent_bytes(space.plan([0] * len(space.operators), "alone"), space) == 0
+    assert sent_bytes(space.plan([0] * len(space.operators), "alone")) == 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tensoropt.storage import cache_directory, distrust, remove_leftovers
+from tensoropt.storage import cache_directory, distrust
 
 pytestmark = pytest.mark.pure
 
@@ -78,40 +78,67 @@ def test_folder_in_one_that_anybody_can_write_to_is_refused_unless_that_is_stick
     home.chmod(0o1777)
     assert cache_directory() == folder
     home.chmod(0o777)
-    assert cache_directory() != folder and f"'{home}' above it can be written by anybody" in str(distrust(folder))
+    assert cache_directory() != folder
+    assert f"the folder '{home}' above it can be written by others (mode 0777)" in str(distrust(folder))
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o775, 0o2775, 0o720])
+def test_folder_in_one_that_a_group_can_write_to_is_refused(
+    home: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = cache_directory()
+    home.chmod(mode)
+    assert cache_directory() != refused
+    assert f"the folder '{home}' above it can be written by others (mode {mode:04o})" in caplog.text
+    (home / ".cache").chmod(0o770)
+    assert f"'{home}/.cache' above it can be written by others" in str(distrust(refused))  # the nearest is named
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to somebody else")
+def test_folder_in_one_of_somebody_else_is_refused(home: Path, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns a folder may rename what is in it, be it sticky."""
+    folder = cache_directory()
+    home.chmod(mode)
+    give_away(home, monkeypatch)
+    assert f"the folder '{home}' above it belongs to user 12345" in str(distrust(folder))
+    assert cache_directory() != folder
+
+
+def test_folders_above_that_are_made_are_for_their_owner_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOROPT_CACHE_DIR", str(home / "a" / "b" / "c"))
+    before = os.umask(0o002)
+    try:
+        assert cache_directory() == home / "a" / "b" / "c"
+    finally:
+        os.umask(before)
+    assert [(home / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
+
+
+def test_links_on_the_way_are_followed_once(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may turn one does not choose what is read: what was looked at is what is used from then on."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (home / "own").mkdir(mode=0o700)
+    (shared / "link").symlink_to(home / "own")
+    monkeypatch.setenv("TENSOROPT_CACHE_DIR", str(shared / "link"))
+    assert cache_directory() == home / "own"
+
+
+def test_no_folder_at_all_is_an_error(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache_directory().chmod(0o777)
+    unsafe = tmp_path / "temporary"
+    unsafe.mkdir()
+    unsafe.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(unsafe))
+    with pytest.raises(OSError, match=r"written by others .*; nor can a folder for temporary files be used: the "):
+        cache_directory()
 
 
 def test_user_without_a_home_has_a_private_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as where there is no such user
     assert cache_directory().is_absolute() and distrust(cache_directory()) is None
-
-
-def test_files_are_trusted_that_only_their_owner_can_have_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.touch(mode=0o644)
-    assert distrust(path) is None
-    path.chmod(0o664)
-    assert distrust(path) == f"the file '{path}' can be written by others (mode 0664)"
-    link = tmp_path / "link"
-    link.symlink_to(path)
-    assert distrust(link) == f"'{link}' is no file"
-    path.chmod(0o644)
-    give_away(path, monkeypatch)
-    assert f"the file '{path}' belongs to user" in str(distrust(path))
-
-
-def test_only_old_leftovers_are_removed(tmp_path: Path) -> None:
-    names = ("old.part", "old folder.part", "new.part", "old.so")
-    for name in names:
-        (tmp_path / name).mkdir() if "folder" in name else (tmp_path / name).touch()
-    (tmp_path / "old folder.part" / "inner").touch()
-    for name in names:
-        if name.startswith("old"):
-            os.utime(tmp_path / name, (0, time.time() - 7200))
-    remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.part", "old.so"]
 
 
 def test_private_folder_goes_with_its_process(home: Path) -> None:

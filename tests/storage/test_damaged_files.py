@@ -66,7 +66,9 @@ def frontier() -> Frontier:
 
 def op_profile() -> OpProfile:
     times = {"MatMul:1": OpTime("MatMul", 1e-3, 2e-3, 1e-3, (8,), (), (1, 2, 3), "MatMul:0")}
-    return OpProfile(times, {"sum": Curve((1, 2), (1e-6, 2e-6))}, 1e-4, frozenset({"Odd:1"}))
+    return OpProfile(
+        times, {"sum": Curve((1, 2), (1e-6, 2e-6))}, 1e-4, frozenset({"Odd:1"}), {"collective all_reduce over 0": 2.0}
+    )
 
 
 def profile() -> ParallelismProfile:

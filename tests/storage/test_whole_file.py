@@ -84,3 +84,35 @@ def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
     assert got == ["text"] and (tmp_path / "pipe").is_fifo()
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path, "text")
+
+
+def test_names_may_be_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    path = tmp_path / ("字" * 85)  # 255 bytes
+    write_whole(path, "first")
+    write_whole(path, "second")
+    assert path.read_text() == "second" and list(tmp_path.iterdir()) == [path]
+
+
+def test_links_are_replaced_where_a_program_has_chosen_the_name(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "link").symlink_to("victim")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        write_whole(tmp_path / name, "ours", follow_links=False)
+        assert (tmp_path / name).read_text() == "ours" and not (tmp_path / name).is_symlink()
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives something to somebody else")
+@pytest.mark.parametrize("kind", ["link", "pipe", "link to a device"])
+def test_what_somebody_else_put_in_the_way_is_replaced(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    path = tmp_path / "plan.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("victim" if kind == "link" else "/dev/full")
+    os.lchown(path, 12345, 12345)
+    write_whole(path, "ours")
+    assert path.read_text() == "ours" and path.is_file() and not path.is_symlink()
+    assert (tmp_path / "victim").read_text() == "precious"

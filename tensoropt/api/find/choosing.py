@@ -11,11 +11,11 @@ from tensoropt.api.find.remedies import remedies
 from tensoropt.api.frontend.imported_model import MINI_PARALLELISM
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import device_counts, scaled
-from tensoropt.errors import InfeasibleError, PlanError
+from tensoropt.errors import InfeasibleError, PlanError, ProblemError, did_you_mean
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
-from tensoropt.search.registry import Finder, finder_of, known_names
+from tensoropt.search.registry import Finder, alike, finder_of, known_names
 
 __all__ = [
     "DATA_PARALLEL",
@@ -25,6 +25,7 @@ __all__ = [
     "PROFILING",
     "check_option",
     "check_search",
+    "fastest_that_fits",
     "find_plan",
     "plan_of_point",
     "plan_that_holds",
@@ -32,6 +33,7 @@ __all__ = [
 
 _log = logging.getLogger("tensoropt")
 DATA_PARALLEL = "data_parallel"
+FASTEST = "pase"
 FT = "ft"
 MINI_TIME = "mini_time"
 PROFILING = "profiling"
@@ -47,8 +49,8 @@ def check_option(option: str) -> None:
     """
     if option not in NAMES:
         raise PlanError(
-            f"find_strategy: option {option!r} is unknown. Use one of {', '.join(map(repr, NAMES))}, a point of "
-            "find_frontier's, a Plan, or the path of a saved one."
+            f"find_strategy: option {option!r} is unknown.{did_you_mean(option, NAMES)} Use one of "
+            f"{', '.join(map(repr, NAMES))}, a point of find_frontier's, a Plan, or the path of a saved one."
         )
 
 
@@ -66,7 +68,8 @@ def check_search(search: Any, option: object, *, runs: bool) -> Finder:
     finder = finder_of(search)
     if finder is None:
         raise PlanError(
-            f"find_strategy: search {search!r} is unknown. Use one of {known_names()}, or tensoropt.Mcmc(…)."
+            f"find_strategy: search {search!r} is unknown.{alike(search)} Use one of {known_names()}, or "
+            "tensoropt.Mcmc(…)."
         )
     if finder.name == FT or (finder.name, option) == (DATA_PARALLEL, DATA_PARALLEL):
         return finder
@@ -120,12 +123,36 @@ def find_plan(
         return plan
     if finder is not None and search != FT:
         return _plan_of_search(planner, topology, option, limit, finder)
+    fastest = fastest_that_fits(planner, topology, MINI_TIME, limit) if option == MINI_TIME else None
+    if fastest is not None:
+        return fastest[0]
     frontier = planner.frontier(topology)
     try:
         point = choose(frontier, option, limit.limit_bytes)
     except InfeasibleError as error:
         raise _nothing_fits(planner, topology, limit, option, float(frontier.memory_bytes[0])) from error
     return plan_that_holds(planner, topology, frontier, point, option, limit)[0]
+
+
+def fastest_that_fits(
+    planner: Planner, topology: Topology, option: str, limit: MemoryLimit
+) -> tuple[Plan, FrontierPoint] | None:
+    """The plan of least time whatever memory it takes, with its point; None if a device does not hold it, or if a
+    frontier is known already.
+
+    Most plans fit, and this one is found in a tenth of a frontier's time.
+    """
+    if planner.has_frontier(topology):
+        return None
+    try:
+        found = planner.find(topology, FASTEST)
+    except (InfeasibleError, PlanError, ProblemError):
+        return None  # tables too large, for which frontier tracking has heuristics; or it says what is wrong
+    point = found.frontier.point(0)
+    if found.fullest_bytes(point) > limit.limit_bytes:
+        return None
+    plan = planner.plan_found(topology, found, point, option, limit)
+    return (plan, point) if plan.peak_bytes <= topology.device.memory_bytes else None
 
 
 def plan_that_holds(

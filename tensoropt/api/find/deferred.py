@@ -8,6 +8,7 @@ from typing import Any
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
+from tensoropt.terms import Terms
 
 __all__ = ["DeferredPlan", "as_plan"]
 
@@ -25,14 +26,16 @@ class DeferredPlan:
         opened: the declared shapes of the placeholders that leave sizes open, by name.
         feed: how the script was said to feed.
         find: makes the plan; to be called on all ranks together.
+        terms: in which it speaks of inputs.
         plan: the plan, once it is made.
     """
 
-    def __init__(self, option: str, opened: Mapping[str, Any], feed: str, find: FindPlan) -> None:
+    def __init__(self, option: str, opened: Mapping[str, Any], feed: str, find: FindPlan, terms: Terms) -> None:
         self.option = option
         self.opened = dict(opened)
         self.feed = feed
         self.find = find
+        self.terms = terms
         self.plan: Plan | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -46,7 +49,7 @@ class DeferredPlan:
     def waits(self) -> str:
         """What the plan waits for."""
         named = ", ".join(f"'{name}' {shape}" for name, shape in self.opened.items())
-        return f"until the first training run feeds {named}"
+        return f"until the first training run is {self.terms.given} {named}"
 
 
 def as_plan(value: Any) -> Any:
@@ -60,6 +63,6 @@ def as_plan(value: Any) -> Any:
     if value.plan is None:
         raise PlanError(
             f"Plan: is not made {value.waits()}. Train a step first, or have the plan made at once: "
-            "find_strategy(batch_size=…), or find_strategy(example={placeholder: batch}) with arrays as they are fed."
+            f"{value.terms.early}."
         )
     return value.plan

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensoropt.api.arguments import NUMBERS
-from tensoropt.api.find.choosing import PROFILING, plan_that_holds
+from tensoropt.api.find.choosing import PROFILING, fastest_that_fits, plan_that_holds
 from tensoropt.api.find.planner import Planner
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled, usual_counts
 from tensoropt.errors import ClusterError, PlanError
+from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
+from tensoropt.stages import doing
 
 __all__ = ["check_counts", "profile"]
 
@@ -54,10 +57,10 @@ def profile(
         price_per_device_hour: in any unit.
     """
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
-    rows = [
-        _row(planner, topology, count, limit, price_per_device_hour)
-        for count in (usual_counts(topology) if counts is None else counts)
-    ]
+    rows = []
+    for count in usual_counts(topology) if counts is None else counts:
+        doing(f"{count} device{'s' * (count > 1)}")
+        rows.append(_row(planner, topology, count, limit, price_per_device_hour))
     return ParallelismProfile(topology.name, str(limit), planner.batch(), price_per_device_hour, tuple(rows))
 
 
@@ -72,6 +75,9 @@ def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, p
     bound, why = planner.least_possible(count)
     if bound > limit.limit_bytes:
         return ParallelismRow(count, reason=f"does not fit: {why}")
+    fastest = fastest_that_fits(planner, part, PROFILING, limit)
+    if fastest is not None:
+        return _of_plan(planner, part, *fastest, price)
     least = planner.least_bytes(part)  # takes a fraction of the time of a frontier
     if least <= limit.limit_bytes:
         # Where a graph is too large for exact searches, the two may differ.
@@ -82,11 +88,16 @@ def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, p
         )
     frontier = planner.frontier(part)
     best = frontier.best(limit.limit_bytes)
-    plan, point = plan_that_holds(planner, part, frontier, best, PROFILING, limit)
+    return _of_plan(planner, part, *plan_that_holds(planner, part, frontier, best, PROFILING, limit), price)
+
+
+def _of_plan(
+    planner: Planner, topology: Topology, plan: Plan, point: FrontierPoint, price: float | None
+) -> ParallelismRow:
     return ParallelismRow.of(
-        count,
+        topology.device_count,
         point.time_s,
-        planner.network_seconds(part, point),
+        planner.network_seconds(topology, point),
         point.memory_bytes,
         plan.peak_bytes,
         batch=planner.batch(),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +20,7 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
-from tensoropt.errors import GraphError, PlanError, ProblemError
+from tensoropt.errors import GraphError, PlanError, ProblemError, did_you_mean
 from tensoropt.ft.space import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -63,14 +66,18 @@ class Planner:
             GraphError: a model in which there is nothing to plan.
         """
         if feed not in FEEDS:
-            raise PlanError(f"find_strategy: feed {feed!r} is unknown. Use one of {', '.join(map(repr, FEEDS))}.")
+            raise PlanError(
+                f"find_strategy: feed {feed!r} is unknown.{did_you_mean(feed, FEEDS)} Use one of "
+                f"{', '.join(map(repr, FEEDS))}."
+            )
         if not imported.graph.training:
             raise GraphError(
                 "The model has nothing to plan: there must be a training step, or at least an operator that computes "
                 "something, got placeholders at most. Build a loss and call optimizer.minimize(loss)."
             )
         self.imported = imported
-        self.feed = feed
+        self._asked = feed
+        self.feed = "global" if imported.graph.batch_size() == 1 else feed  # nobody can share one sample
         self.model = model
         self._space: tuple[str, SearchSpace] | None = None
         self._frontier: tuple[str, Frontier] | None = None
@@ -81,12 +88,21 @@ class Planner:
     def suits(self, imported: ImportedModel, feed: str) -> bool:
         """Whether this planner's results are those of another import of the model."""
         mine = self.imported
-        return (mine.graph.fingerprint(), self.feed) == (imported.graph.fingerprint(), feed)
+        return (mine.graph.fingerprint(), self._asked) == (imported.graph.fingerprint(), feed)
 
     def calibrate(self, profile: OpProfile | None) -> None:
         """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
         if profile != self._profile:
             self._profile, self._space, self._frontier = profile, None, None
+
+    @property
+    def profile(self) -> OpProfile | None:
+        """What was measured of this machine's operators; None where the analytic model is gone by."""
+        return self._profile
+
+    @property
+    def _costs(self) -> Literal["analytic", "measured"]:
+        return "analytic" if self._profile is None else "measured"
 
     def _cost(self, topology: Topology) -> CostModel:
         if self._profile is None:
@@ -158,6 +174,12 @@ class Planner:
 
     # --------------------------------------------------------------------------------------------------- the search
 
+    def searched_on(self, fingerprint: str) -> Topology | None:
+        """The cluster of the space that is kept, if it has this fingerprint."""
+        if self._space is None or self._space[0] != fingerprint:
+            return None
+        return self._space[1].cost.topology
+
     def space(self, topology: Topology) -> SearchSpace:
         """All strategies on a cluster; the space of before, if the cluster is the same.
 
@@ -185,6 +207,10 @@ class Planner:
             self._space = key, space
         return self._space[1]
 
+    def has_frontier(self, topology: Topology) -> bool:
+        """Whether the frontier of a cluster is known, so that asking for it takes no time."""
+        return self._frontier is not None and self._frontier[0] == topology.fingerprint()
+
     @collecting_new_objects()
     def frontier(self, topology: Topology) -> Frontier:
         """All strategies on a cluster that are worth having.
@@ -193,12 +219,11 @@ class Planner:
             PlanError: if the devices do not divide the batch that they are to share.
         """
         key = topology.fingerprint()
-        if self._frontier is None or self._frontier[0] != key:
+        if self._frontier is None or not self.has_frontier(topology):
             space = self.space(topology)
-            doing(f"tracking the frontier on {topology.device_count} devices")
-            found = get_finder("ft").find(space).frontier
-            costs = "analytic" if self._profile is None else "measured"
-            provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, costs)
+            with _compiling(f"tracking the frontier on {topology.device_count} devices"):
+                found = get_finder("ft").find(space).frontier
+            provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, self._costs)
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
         return self._frontier[1]
 
@@ -259,7 +284,7 @@ class Planner:
         space = self.space(topology)
         self._check_point(space, point)
         notes = self._notes(topology, limit, space) | {"exact": point.exact, "searched": point.searched}
-        if self._frontier is not None and self._frontier[0] == topology.fingerprint():
+        if self._frontier is not None and self.has_frontier(topology):
             frontier = self._frontier[1]
             heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]
             notes |= {
@@ -298,6 +323,7 @@ class Planner:
             "memory_limit_bytes": limit.limit_bytes if math.isfinite(limit.limit_bytes) else None,  # JSON has no inf
             "memory_limit": str(limit),
             "topology": topology.fingerprint(),
+            "costs": self._costs,
             **({"space": _WHAT_EXECUTES} if executes else {}),
         }
 
@@ -314,6 +340,27 @@ class Planner:
             "cost the same in this model's tables, but does not: operators were measured anew since, or it was made by "
             "another version of tensoropt. Call find_frontier again."
         )
+
+
+@contextlib.contextmanager
+def _compiling(what: str) -> Iterator[None]:
+    """Says what is done, and once that loops are compiled for it, if they are."""
+    from numba.core import event  # a fifth of a second, for what searches without compiled loops
+
+    class Listener(event.Listener):
+        told = False
+
+        def on_start(self, _: Any) -> None:
+            if not self.told:
+                self.told = True
+                doing(f"{what}, by loops that are compiled once")
+
+        def on_end(self, _: Any) -> None:
+            """Others follow."""
+
+    doing(what)
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:

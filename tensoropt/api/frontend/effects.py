@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +20,8 @@ __all__ = [
     "is_pipeline",
     "is_plain_read",
     "is_significant",
+    "is_stateful",
+    "late_reads",
     "makes_handle",
     "only_reads",
     "saves",
@@ -43,7 +46,13 @@ def has_effect(op: Any) -> bool:
     numbers, checks, prints. Making a variable's handle and reading a variable are stateful too, but change nothing.
     """
     makes = not op.inputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
-    return bool(op.op_def.is_stateful) and not makes and not only_reads(op)
+    return is_stateful(op) and not makes and not only_reads(op)
+
+
+def is_stateful(op: Any) -> bool:
+    """Whether TensorFlow's definition of an operation says that it has or changes a state."""
+    known = op_def_registry.get(op.type)  # which an operation has to read anew each time; of a function there is none
+    return bool((op.op_def if known is None else known).is_stateful)
 
 
 def makes_handle(op: Any) -> bool:
@@ -74,6 +83,39 @@ def takes_handle(op: Any) -> bool:
 def is_plain_read(op: Any, memo: dict[str, bool]) -> bool:
     """Whether an operation reads a variable whenever it likes: it waits for nothing that :func:`is_significant`."""
     return traits(op).reads_variable and not any(is_significant(dep, memo) for dep in op.control_inputs)
+
+
+def late_reads(graph: Any, initializers: Container[str]) -> frozenset[str]:
+    """The names of reads of variables that wait for nothing, and yet come after a write where both run.
+
+    What reads a variable whenever it likes reads it first, as TensorFlow mostly does. But where a write puts something
+    in the place of what the variable held that is made of just that, writes before it would be undone: it reads what
+    these have left, if the script makes the read after them (``clip = w.assign(clip_by_value(w, …))`` after an
+    optimizer's step).
+
+    Args:
+        graph: a ``tf.Graph``.
+        initializers: names of operations that give variables their initial values.
+    """
+    memo: dict[str, bool] = {}
+    place = {op: number for number, op in enumerate(graph.get_operations())}
+    writes: dict[Any, list[Any]] = {}
+    for op in place:
+        if op.name not in initializers and varies(op):
+            for handle in {tensor.op: None for tensor in op.inputs if makes_handle(tensor.op)}:
+                writes.setdefault(handle, []).append(op)
+    found = set()
+    for handle, (first, *others) in writes.items():
+        pending = [tensor.op for op in others if not traits(op).adds for tensor in op.inputs]
+        seen = set(pending)
+        for op in pending:
+            reads = any(tensor.op is handle for tensor in op.inputs) and not has_effect(op)
+            if reads and place[op] > place[first] and not any(is_significant(x, memo) for x in op.control_inputs):
+                found.add(op.name)
+            before = {tensor.op: None for tensor in op.inputs if tensor.op not in seen}
+            pending += before
+            seen |= before.keys()
+    return frozenset(found)
 
 
 def is_significant(op: Any, memo: dict[str, bool]) -> bool:

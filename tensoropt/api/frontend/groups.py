@@ -10,9 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
 from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content, with_numbered_tokens
 from tensoropt.api.frontend.static_values import is_static, static_operands
+from tensoropt.api.frontend.walks import post_order
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state
@@ -49,15 +51,22 @@ class Group:
     draws: tuple[Operator, ...]
     digest: str
 
+    def is_as(self, other: Group) -> bool:
+        """Whether both are the same operations of a graph, and give the same."""
+        return (self.operations, self.results) == (other.operations, other.results)
+
 
 def is_opaque(op: Any) -> bool:
-    """Whether an operation makes a tensor whose shape only a run knows or a list of tensors, or is a branch or loop.
+    """Whether an operation makes or reads a tensor whose shape only a run knows or a list of tensors, or is a branch or
+    loop.
 
     Or its rule goes by what only a run knows, such as where a slice begins.
     """
     if traits(op).is_source or traits(op).is_group or traits(op).reads_variable:
         return False
-    return _is_open(op) or not all(is_static(op.inputs[place]) for place in static_operands(op))
+    if _is_open(op) or (any(map(_has_open_shape, op.inputs)) and not _takes_rows(op)):
+        return True
+    return not all(is_static(op.inputs[place]) for place in static_operands(op))
 
 
 def _is_open(op: Any) -> bool:
@@ -67,10 +76,19 @@ def _is_open(op: Any) -> bool:
         return called_functions(op) is None
     scratch = traits(op).scratch_outputs
     return any(
-        not tensor.shape.is_fully_defined() and tensor.dtype not in (tf.resource, tf.string)
-        for place, tensor in enumerate(op.outputs)
-        if place not in scratch or tensor.consumers()
+        _has_open_shape(tensor) for place, tensor in enumerate(op.outputs) if place not in scratch or tensor.consumers()
     )
+
+
+def _has_open_shape(tensor: Any) -> bool:
+    return not tensor.shape.is_fully_defined() and tensor.dtype not in (tf.resource, tf.string)
+
+
+def _takes_rows(op: Any) -> bool:
+    """Whether an operation writes rows of a variable of which only a run knows how many there are."""
+    if traits(op).rows is None:
+        return False
+    return all(t.shape.rank and t.shape[1:].is_fully_defined() for t in op.inputs if _has_open_shape(t))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +98,7 @@ class Differentiated:
     Attributes:
         losses: names of the tensors that are differentiated.
         sources: names of the tensors that they are differentiated by.
-        given: names of the operations that stand for gradients.
+        given: names of the operations that stand for gradients, and for rows of them that are merged.
     """
 
     losses: frozenset[str]
@@ -115,48 +133,63 @@ def groups_of(
     if others:
         roots += others
         needed = _needed(roots, known, position)
-    opaque = [op for op in needed if is_opaque(op)]
-    if not opaque:
-        return []
+    opaque = [op for op in needed if is_opaque(op) and op.name not in differentiated.given]
     place = {op: number for number, op in enumerate(needed)}
     found: list[set[Any]] = []
     for op in opaque:
         readers = [x for t in op.outputs for x in t.consumers() if x in place] if _is_open(op) else []
-        _add(found, {op, *readers})
+        _add(found, {op, *(x for x in readers if not _takes_rows(x) and x.name not in differentiated.given)})
+    core = frozenset().union(*found)
     while True:
-        convex = [_closed(members, needed, place) for members in found]
+        convex = [_closed(members, needed, place, differentiated.given) for members in found]
         merged: list[set[Any]] = []
         for members in convex:
             _add(merged, members)
         if merged == found:
             break
         found = merged
-    reads = _Reads(frozenset(roots), differentiated, place, fetched)
-    return [_group(sorted(members, key=place.__getitem__), reads) for members in found]
+    apart = differentiated.given | {op.name for op in roots if traits(op).is_group}
+    parts = [
+        _closed(part, needed, place, differentiated.given)
+        for members in found
+        for part in _parted(sorted(members, key=place.__getitem__), core, differentiated.given, apart)
+    ]
+    reads = _Reads(frozenset(roots), differentiated, place, frozenset().union(*parts), fetched)
+    return [_group(sorted(members, key=place.__getitem__), reads) for members in parts]
+
+
+def _parted(
+    members: Sequence[Any], core: Container[Any], given: Container[str], apart: Container[str]
+) -> list[set[Any]]:
+    """What of a group's operations are groups of their own, since between them stands what must be in none.
+
+    That is a gradient, a write to a variable, or a step that is run by its name. Between groups, too, tensors pass
+    whose shapes only a run knows.
+
+    Args:
+        members: in order.
+        core: those that must be in groups.
+        given: names of gradients.
+        apart: names of what is in no group.
+    """
+    memo: dict[str, bool] = {}
+    level: dict[Any, int] = {}
+    for op in members:
+        before = [x for x in _waits_for(op, given, memo) if x in level]
+        level[op] = max(
+            (level[x] + (x not in core and (x.name in apart or not _is_alike(x))) for x in before), default=0
+        )
+    kept = [op for op in members if op in core]
+    return [{op for op in kept if level[op] == each} for each in sorted({level[op] for op in kept})]
 
 
 def _needed(roots: Iterable[Any], known: Container[str], position: Mapping[str, float]) -> list[Any]:
     """What roots need, in an order in which it can run, the same one in every process."""
 
-    def place(op: Any) -> float:
-        return position[op.name]
+    def last_first(operations: Iterable[Any]) -> list[Any]:
+        return sorted((op for op in operations if op.name not in known), key=lambda op: -position[op.name])
 
-    done: dict[Any, None] = {}
-    opened: set[Any] = set()
-    pending = sorted((op for op in roots if op.name not in known), key=place)
-    while pending:
-        op = pending[-1]
-        if op in done:
-            pending.pop()
-            continue
-        before = [x for x in (*(t.op for t in op.inputs), *op.control_inputs) if x not in done and x.name not in known]
-        if before and op not in opened:
-            opened.add(op)
-            pending += sorted(before, key=place)
-        else:
-            done[op] = None
-            pending.pop()
-    return list(done)
+    return post_order(last_first(roots), lambda op: last_first((*(t.op for t in op.inputs), *op.control_inputs)))
 
 
 def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
@@ -185,23 +218,24 @@ def _add(found: list[set[Any]], members: set[Any]) -> None:
     found.append(members)
 
 
-def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int]) -> set[Any]:
+def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int], given: Container[str]) -> set[Any]:
     """With all that lies between members, without which the group would need what needs it."""
     memo: dict[str, bool] = {}
-
-    def waits_for(op: Any) -> Iterator[Any]:
-        yield from (t.op for t in op.inputs)
-        yield from (x for x in op.control_inputs if is_significant(x, memo))
-
     after: set[Any] = set()
     for op in needed:
-        if any(x in members or x in after for x in waits_for(op)):
+        if any(x in members or x in after for x in _waits_for(op, given, memo)):
             after.add(op)
     before: set[Any] = set()
     for op in reversed(needed):
         if op in members or op in before:
-            before.update(x for x in waits_for(op) if x in place)
+            before.update(x for x in _waits_for(op, given, memo) if x in place)
     return members | (after & before)
+
+
+def _waits_for(op: Any, given: Container[str], memo: dict[str, bool]) -> Iterator[Any]:
+    """What an operation comes after; a gradient also after its losses, which it does not read here."""
+    yield from (t.op for t in op.inputs)
+    yield from (x for x in op.control_inputs if op.name in given or is_significant(x, memo))
 
 
 def _is_alike(op: Any) -> bool:
@@ -218,12 +252,23 @@ def is_done_once(op: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """What reads tensors: operations among those that are needed, whoever wants the roots, and gradients, of losses."""
+    """What reads tensors: operations among those that are needed, also in groups, whoever wants the roots, and
+    gradients, of losses."""
 
     roots: frozenset[Any]
     differentiated: Differentiated
     needed: Collection[Any]
+    grouped: Container[Any]
     fetched: bool
+
+    def may_give(self, tensor: Any, inside: Collection[Any]) -> bool:
+        """Whether a group may give a tensor: its shape is known, or none but groups and what takes rows reads it."""
+        if tensor.dtype == tf.variant or is_done_once(tensor.op):
+            return bool(tensor.dtype != tf.variant)
+        readers = [x for x in tensor.consumers() if x in self.needed and x not in inside]
+        taken = all(x in self.grouped or _takes_rows(x) or x.name in self.differentiated.given for x in readers)
+        is_root = tensor.op in self.roots
+        return tensor.shape.is_fully_defined() or (self.fetched if is_root else bool(readers) and taken)
 
     def outputs(self, op: Any, inside: Collection[Any]) -> list[Any]:
         """The outputs of an operation of a group, up to the last that is read, so that their places stay the same.
@@ -237,23 +282,24 @@ class _Reads:
             for number, (t, readers) in enumerate(zip(op.outputs, outside, strict=True))
             if t.name in losses or t.name in sources or any(x in self.needed for x in readers)
         ]
-        if read:
-            later = [t.dtype != tf.variant and t.shape.is_fully_defined() for t in op.outputs]
-            read += [number for number, readers in enumerate(outside) if readers and later[number]]
+        once = is_done_once(op)
+        if read or once:
+            # What is done once can be had by nobody else who reads it without its group.
+            known = [t.dtype != tf.variant and (once or t.shape.is_fully_defined()) for t in op.outputs]
+            wanted = [readers or (once and t.consumers()) for t, readers in zip(op.outputs, outside, strict=True)]
+            read += [number for number, readers in enumerate(wanted) if readers and known[number]]
         last = max(read, default=len(op.outputs) - 1 if op in self.roots else -1)
         return list(op.outputs[: last + 1])
 
     def check(self, operations: Sequence[Any], inside: Collection[Any]) -> None:
-        """Checks that gradients neither come in the midst of a group nor go into it."""
+        """Checks that nothing in the midst of a group has a gradient of its own."""
         for op in operations:
             split = [t for t in op.outputs if t.name in self.differentiated.sources]
-            if op.name in self.differentiated.given or any(x in inside for t in split for x in t.consumers()):
-                what = "is a gradient" if op.name in self.differentiated.given else "has a gradient of its own"
+            if any(x in inside for t in split for x in t.consumers()):
                 raise GraphError(
-                    f"{op.type} '{op.name}': {what}, amid operations on tensors whose shapes only a run knows (from "
-                    f"'{operations[0].name}' to '{operations[-1].name}'), which are one operator. Give these known "
-                    "shapes (mask by tensoropt.where instead of tensoropt.boolean_mask), or use after the gradient "
-                    "only what has a known shape, such as sums."
+                    f"{op.type} '{op.name}': has a gradient of its own, amid operations on tensors whose shapes only a "
+                    f"run knows (from '{operations[0].name}' to '{operations[-1].name}'), which are one operator. Give "
+                    "these known shapes (mask by tensoropt.where instead of tensoropt.boolean_mask)."
                 )
 
 
@@ -270,7 +316,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
             )
     outputs = [t for op in operations for t in reads.outputs(op, inside)]
     for t in outputs:
-        if t.dtype == tf.variant or not (t.shape.is_fully_defined() or (reads.fetched and t.op in reads.roots)):
+        if not reads.may_give(t, inside):
             raise GraphError(
                 f"{t.op.type} '{t.op.name}': its output has shape {t.shape}, which only a run knows, so it cannot be "
                 "fetched by itself. Fetch what has a known shape, such as a sum of it."
@@ -284,7 +330,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
     for op in operations:
         node = body.node.add()
         node.CopyFrom(op.node_def)
-        for attr in ("_class", "_output_shapes"):
+        for attr in HINTS:
             node.attr.pop(attr, None)
         if draws_by_state(op):
             seeds = {key: node.attr.pop(key).i for key in ("seed", "seed2")}

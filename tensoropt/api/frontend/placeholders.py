@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.device_graph import part_of, without_pipelines
+from tensoropt.api.frontend.cut_pipelines import without_pipelines
 from tensoropt.api.frontend.importer import training_roots
 from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.frontend.parts import part_of
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.registry import traits
@@ -88,15 +89,14 @@ def filled_shapes(
             found[name] = [batch, *shape.as_list()[1:]]
         elif name in needed:
             raise GraphError(
-                f"Placeholder '{name}': its shape is {shape}, but planning needs every size. Give it a full shape, "
-                f"find_strategy(batch_size=…) if only the first dimension is open, or find_strategy(example={{{name}: "
-                "batch}) with an array as it will be fed."
+                f"{model.terms.subject(name)}: its shape is {shape}, but planning needs every size. Give it a full "
+                f"shape, or have the plan made by {model.terms.early}."
             )
     for op in model.graph.get_operations():
         declared = op.outputs[0].shape.as_list() if op.outputs and op.outputs[0].shape.rank else []
         if traits(op).must_be_fed and 0 in found.get(op.name, declared):
             raise GraphError(
-                f"Placeholder '{op.name}': every size must be at least 1, got the shape "
+                f"{model.terms.subject(op.name)}: every size must be at least 1, got the shape "
                 f"{tf.TensorShape(found.get(op.name, declared))}. Give it a batch that has samples."
             )
     return found

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.device_graph import indices_of
+from tensoropt.api.frontend.attributes import decoded
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
 from tensoropt.api.frontend.effects import (
     called_functions,
     is_plain_read,
     is_significant,
+    late_reads,
     makes_handle,
 )
 from tensoropt.api.frontend.functions import TOKEN
 from tensoropt.api.frontend.groups import Differentiated, Group, groups_of, is_done_once, is_opaque
+from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.static_values import static_operands, static_value
+from tensoropt.api.frontend.walks import post_order
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
 from tensoropt.graph.operator import Operator
@@ -39,7 +44,7 @@ SINK = "/sink"
 
 def noted_tensors(calls: Iterable[GradientCall], merged: Iterable[MergedRows]) -> dict[str, TensorId]:
     """What operators of ours give in the place of TensorFlow's tensors, by the names of these: the user's, and those of
-    :func:`device_graph`."""
+    :func:`~tensoropt.api.frontend.static_graph.to_static_shapes`."""
     found: dict[str, TensorId] = {}
     for output in (output for call in calls for output in call.outputs):
         found |= dict.fromkeys((output.values, f"{output.name}:0"), TensorId(output.name))
@@ -73,6 +78,7 @@ class Reader:
         sources: Mapping[str, Any],
         *,
         fetches: bool = False,
+        initializers: Container[str] = (),
     ) -> None:
         """Takes a graph.
 
@@ -82,17 +88,20 @@ class Reader:
             merged: the merged rows in it.
             sources: the user's operations behind its own, by name.
             fetches: whether what is read is fetched, and may have shapes that only a run knows.
+            initializers: names of operations that give variables their initial values.
         """
         self._fetches = fetches
         self._graph = graph
         self._sources = sources
-        self._significant: dict[str, bool] = {}
+        self._late = late_reads(graph, initializers)
+        self._significant = dict.fromkeys(self._late, True)
         self._place = {op.name: float(position) for position, op in enumerate(graph.get_operations())}
         self._outputs = {
             output.name: (number, call, output) for number, call in enumerate(calls) for output in call.outputs
         }
         self._merged = {rows.merged_values: rows for rows in merged}
         self._given = noted_tensors(calls, merged)
+        self._groups: dict[str, Group] = {}  # by their operators' names
         self._swallowed: dict[str, str] = {}  # the groups of operations that are no operators of their own
         self._effects: dict[str, str] = {}  # those of them that are done once
         self._tokens: dict[str, int] = {}  # the numbers of the user's Python functions
@@ -100,7 +109,8 @@ class Reader:
         self._differentiated = Differentiated(
             frozenset(loss for call in calls for loss in call.losses),
             frozenset(output.source for output in outputs if ":" in output.source),
-            frozenset(name for output in outputs for name in (output.name, indices_of(output))),
+            frozenset(name for output in outputs for name in (output.name, indices_of(output)))
+            | {name for rows in merged for name in (rows.merged_values, rows.merged_indices)},
         )
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 
@@ -119,12 +129,20 @@ class Reader:
         return self._needed(names, known if isinstance(known, set) else frozenset(known))
 
     def _needed(self, roots: Sequence[str], known: Container[str]) -> list[Operator]:
+        before = dict(self._swallowed), dict(self._effects)
+        try:
+            return self._read_all(roots, _Known(known, self._effects))
+        except GraphError:
+            self._swallowed, self._effects = before  # no operator may wait for one that there is not
+            raise
+
+    def _read_all(self, roots: Sequence[str], known: Container[str]) -> list[Operator]:
         done: dict[str, Operator] = {}
         seen: set[str] = set()
         pending = list(roots)
-        known = _Known(known, self._effects)
         tf_roots = [self._graph.get_operation_by_name(name) for name in roots] if self._has_opaque else []
-        groups = groups_of(tf_roots, known, self._place, self._differentiated, fetched=self._fetches)
+        found = groups_of(tf_roots, known, self._place, self._differentiated, fetched=self._fetches)
+        groups = [group for group in map(self._of_its_own_name, found) if group.name not in known]
         for group in groups:
             read = {tensor.op for tensor in group.outputs}
             self._swallowed |= {op.name: group.name for op in group.operations if op not in read}
@@ -146,6 +164,12 @@ class Reader:
             pending += before
             pending += [other for operator in made for other in operator.control_inputs]
         return self.in_order(list(done.values()))
+
+    def _of_its_own_name(self, group: Group) -> Group:
+        """A group, with a number in its name if another one, of an earlier reading, ends with the same operation."""
+        names = (f"{group.name}{number or ''}" for number in itertools.count())
+        name = next(name for name in names if self._groups.setdefault(name, group).is_as(group))
+        return replace(group, name=name)
 
     def _read(self, name: str) -> tuple[list[Operator], list[str]]:
         """The operators of a name, and the names of those that they read."""
@@ -171,9 +195,12 @@ class Reader:
         """The operation that the user made."""
         return self._sources[name] if name in self._sources else self._graph.get_operation_by_name(name)
 
+    def _is_plain_read(self, op: Any) -> bool:
+        return op.name not in self._late and is_plain_read(op, self._significant)
+
     def _reached(self, op: Any) -> str:
         """The name of the operator that an operation becomes; a plain read is its variable."""
-        return str(op.inputs[0].op.name if is_plain_read(op, self._significant) else op.name)
+        return str(op.inputs[0].op.name if self._is_plain_read(op) else op.name)
 
     def in_order(self, operators: list[Operator]) -> list[Operator]:
         """Operators in the order in which they were built; a read that was added comes before what it was added for."""
@@ -190,7 +217,7 @@ class Reader:
         source = _source(self._origin(output.values.split(":")[0]))
         if ":" in output.source:
             belongs = self._tensor(output.source)
-            if is_plain_read(belongs.op, self._significant):
+            if self._is_plain_read(belongs.op):
                 raise GraphError(
                     f"gradients ({source}): '{output.source}' is one reading of the variable "
                     f"'{belongs.op.inputs[0].op.name}'. Give the variable itself: its gradient is that of all readings."
@@ -198,19 +225,13 @@ class Reader:
             read = self._tensor_id(belongs)
         else:
             read = TensorId(output.source)
-        if not all(op.outputs[0].shape.is_fully_defined() for op in given):
-            raise GraphError(
-                f"gradients ({source}): that of '{read.op}' has as many rows as only a run knows, since a loss works "
-                "with tensors whose shapes only a run knows between it and the variable. Look up as many rows in each "
-                "run, such as in one table instead of its partitions."
-            )
         sinks = tuple(f"{loss}{SINK}" for loss in call.losses)
         waits = self._waited_for(dep for op in given for dep in op.control_inputs)
         operator = Operator(
             output.name,
             "Gradient",
             (read,),
-            tuple(_spec(op.outputs[0], source, given=True) for op in given),
+            tuple(_spec(op.outputs[0], source, given=True, rows=len(given) > 1) for op in given),
             MappingProxyType(
                 {
                     "call": number,
@@ -226,20 +247,29 @@ class Reader:
 
     def _waited_for(self, operations: Iterable[Any]) -> tuple[str, ...]:
         """The operators that it matters to wait for."""
-        names = (op.name for op in operations if is_significant(op, self._significant))
-        return tuple(sorted({self._swallowed.get(name, name) for name in names}))
+        return tuple(sorted({self._operator_of(op) for op in operations if is_significant(op, self._significant)}))
+
+    def _operator_of(self, op: Any) -> str:
+        """The name of the operator that an operation is done by: a gradient's, a group's, or its own."""
+        given = self._given.get(f"{op.name}:0")
+        return self._swallowed.get(op.name, op.name) if given is None else given.op
 
     def _merging(self, rows: MergedRows) -> tuple[list[Operator], list[str]]:
         ops = [self._graph.get_operation_by_name(name) for name in (rows.merged_values, rows.merged_indices)]
         inputs = tuple(self._tensor_id(op.inputs[0]) for op in ops)
-        outputs = tuple(_spec(op.outputs[0]) for op in ops)
+        outputs = tuple(_spec(op.outputs[0], rows=True) for op in ops)
         return [Operator(rows.merged_values, "MergeRows", inputs, outputs)], [tensor.op for tensor in inputs]
 
     def _tensor_id(self, tensor: Any) -> TensorId:
         if tensor.name in self._given:
             return self._given[tensor.name]
         op = tensor.op
-        if is_plain_read(op, self._significant):
+        if op.name in self._effects:
+            raise GraphError(
+                f"{op.type} '{op.name}': is done once, amid operations on tensors whose shapes only a run knows, which "
+                f"are one operator ('{self._effects[op.name]}'). Fetch what it gives together with these."
+            )
+        if self._is_plain_read(op):
             return TensorId(op.inputs[0].op.name)
         return TensorId(op.name, tensor.value_index)
 
@@ -300,7 +330,7 @@ class Reader:
         after = tuple(dict.fromkeys((*operator.control_inputs, *before)))
         inputs, reads = list(operator.inputs), []
         for place, tensor in enumerate(tensors):
-            if tensor.dtype == tf.resource and place not in operator.handles and after:
+            if tensor.dtype == tf.resource and place not in operator.handles and (after or operator.name in self._late):
                 (spec,) = _variable(tensor.op, operator.source).outputs
                 node = {"dtype": tf.compat.v1.AttrValue(type=tf.as_dtype(spec.dtype).as_datatype_enum)}
                 read = Operator(
@@ -322,6 +352,8 @@ class Reader:
         source = _source(origin)
         if makes_handle(tf_op):
             return _variable(tf_op, source), []
+        if traits(tf_op).gives_shape and tf_op.inputs[0].dtype == tf.string:
+            return _constant(tf_op, source), []  # nobody needs the texts for it
         dilated = dilated_convolution(tf_op)
         if dilated is not None:
             return self._dilated(tf_op, dilated, origin)
@@ -349,7 +381,7 @@ class Reader:
                 "follow. Compute both branches and choose with tensoropt.where, write a loop's turns one after "
                 "another, or feed what it computes, such as a learning rate."
             )
-        attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
+        attrs = {key: decoded(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
         if traits(tf_op).is_constant:
             # Not by get_static_value, after which it could not be fed.
             attrs = {"value": tf.make_ndarray(tf_op.get_attr("value")), "dtype": attrs["dtype"]}
@@ -393,26 +425,18 @@ class Reader:
 def _after_what_they_read(operators: Sequence[Operator]) -> list[Operator]:
     """Operators each after what it reads; otherwise in the order given, as far as subgraphs let it be."""
     by_name = {op.name: op for op in operators}
-    done: dict[str, Operator] = {}
-    for root in operators:
-        pending = [root]
-        opened: set[str] = set()
-        while pending:
-            op = pending[-1]
-            before = [name for name in (*(tensor.op for tensor in op.inputs), *op.control_inputs) if name not in done]
-            before = [name for name in before if name in by_name]
-            if op.name in done or not before:
-                done.setdefault(op.name, op)
-                pending.pop()
-            elif op.name in opened:
-                raise GraphError(
-                    f"{op}: needs a gradient of what it makes itself, as it works with tensors whose shapes only a run "
-                    "knows before and after that. Use after the gradient only what has a known shape, such as sums."
-                )
-            else:
-                opened.add(op.name)
-                pending += [by_name[name] for name in reversed(before)]
-    return list(done.values())
+
+    def before(name: str) -> list[str]:
+        op = by_name[name]
+        return [each for each in (*(tensor.op for tensor in op.inputs), *op.control_inputs) if each in by_name]
+
+    def circle(name: str) -> NoReturn:
+        raise GraphError(
+            f"{by_name[name]}: needs a gradient of what it makes itself, as it works with tensors whose shapes only a "
+            "run knows before and after that. Use after the gradient only what has a known shape, such as sums."
+        )
+
+    return [by_name[name] for name in post_order(by_name, before, circle)]
 
 
 def _controls_of(tensor: Any) -> list[Any]:
@@ -434,14 +458,30 @@ def _controls_of(tensor: Any) -> list[Any]:
 
 
 def _variable(tf_op: Any, source: str | None) -> Operator:
-    attrs = {key: _decode(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
+    attrs = {key: decoded(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
     if attrs["shape"] is None:
         raise GraphError(f"Variable '{tf_op.name}' ({source}): its shape is unknown. Give it a full shape.")
     spec = TensorSpec(attrs["shape"], attrs["dtype"])
     return Operator(tf_op.name, "Variable", (), (spec,), source=source)
 
 
-def _spec(tensor: Any, source: str | None = None, *, given: bool = False) -> TensorSpec:
+def _constant(tf_op: Any, source: str | None) -> Operator:
+    """What an operation gives, if that is known before the graph runs."""
+    (output,) = tf_op.outputs
+    value = static_value(output)
+    if value is None:
+        raise GraphError(f"{tf_op.type} '{tf_op.name}' ({source}): is of texts of a shape that only a run knows.")
+    node = tf.compat.v1.NodeDef()
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, output.dtype))
+    node.attr["dtype"].type = output.dtype.as_datatype_enum
+    attrs = {"value": np.asarray(value, output.dtype.as_numpy_dtype), "dtype": output.dtype.name}
+    return Operator(
+        tf_op.name, "Const", (), (_spec(output),), MappingProxyType(attrs), source=source, node=dict(node.attr)
+    )
+
+
+def _spec(tensor: Any, source: str | None = None, *, given: bool = False, rows: bool = False) -> TensorSpec:
+    """Of a tensor whose shape is known; of ``rows`` it may be that only a run knows how many there are."""
     where = f" ({source})" if source else ""
     fed = traits(tensor.op).is_input and not given
     if tensor.dtype in (tf.resource, tf.variant) or (tensor.dtype == tf.string and fed):
@@ -451,6 +491,8 @@ def _spec(tensor: Any, source: str | None = None, *, given: bool = False) -> Ten
         )
     if tensor.value_index in traits(tensor.op).scratch_outputs and not tensor.consumers():
         return TensorSpec((0,), tensor.dtype.name)
+    if rows and tensor.shape.rank and tensor.shape[1:].is_fully_defined():
+        return _open_spec(tensor)
     if not tensor.shape.is_fully_defined():
         raise GraphError(
             f"{tensor.op.type} '{tensor.op.name}'{where}: its output has shape {tensor.shape}, but planning needs "
@@ -461,30 +503,14 @@ def _spec(tensor: Any, source: str | None = None, *, given: bool = False) -> Ten
 
 
 def _spec_of_group(tensor: Any, source: str | None) -> TensorSpec:
-    """Of what every device has whole: sizes that only a run knows count as 0, which nothing splits."""
-    if tensor.shape.is_fully_defined():
-        return _spec(tensor, source)
+    """Of what every device has whole."""
+    return _spec(tensor, source) if tensor.shape.is_fully_defined() else _open_spec(tensor)
+
+
+def _open_spec(tensor: Any) -> TensorSpec:
+    """Of what may have sizes that only a run knows: they count as 0, which nothing splits."""
     sizes = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
     return TensorSpec(tuple(size or 0 for size in sizes), tensor.dtype.name)
-
-
-def _decode(value: Any) -> Any:
-    """An AttrValue as a Python value; functions and tensors as None (lowering passes the original on)."""
-    kind = value.WhichOneof("value")
-    if kind in ("i", "f", "b"):
-        return getattr(value, kind)
-    if kind == "s":
-        return value.s.decode("utf-8", "replace")
-    if kind == "type":
-        return tf.dtypes.as_dtype(value.type).name
-    if kind == "shape":
-        return None if value.shape.unknown_rank else tuple(dim.size for dim in value.shape.dim)
-    if kind == "list":
-        fields = value.list
-        texts = tuple(item.decode("utf-8", "replace") for item in fields.s)
-        types = tuple(tf.dtypes.as_dtype(item).name for item in fields.type)
-        return tuple(fields.i) or tuple(fields.f) or tuple(fields.b) or texts or types
-    return None
 
 
 def _source(tf_op: Any) -> str | None:

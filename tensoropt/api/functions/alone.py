@@ -10,7 +10,9 @@ from tensoropt.api.session.job import Job, current_job
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.stages import working
 
-__all__ = ["alone", "on_rank_0"]
+__all__ = ["acting", "alone", "on_rank_0"]
+
+_acting: list[str] = []  # what this rank does alone
 
 
 def on_rank_0(act: Callable[[], Any]) -> Any:
@@ -34,27 +36,45 @@ def on_rank_0(act: Callable[[], Any]) -> Any:
     return alone(job, "on_rank_0", act)
 
 
-def alone(job: Job, what: str, act: Callable[[], Any]) -> Any:
+def acting() -> str | None:
+    """What this rank is doing alone at the moment, if anything."""
+    return _acting[-1] if _acting else None
+
+
+def alone(job: Job, what: str, act: Callable[[], Any], tell: Callable[[], Any] = lambda: None) -> Any:
     """Has rank 0 act, and all ranks bring the values of variables that it asks for meanwhile; collective.
 
+    In what rank 0 does alone already, it acts, and no other rank takes part.
+
+    Args:
+        job: of the ranks.
+        what: is done, alike on all ranks.
+        act: does it.
+        tell: gives what others are to be told, once it is done.
+
     Returns:
-        What ``act`` returns, on rank 0.
+        What ``act`` returns, on rank 0; what ``tell`` returns there, on others, and None if ``act`` failed.
 
     Raises:
         CollectiveError: if not all ranks are here, or one fails in bringing values.
     """
-    if job.guard is None or job.size == 1:
+    if job.guard is None or job.size == 1 or _acting:
         return act()
     job.guard.meet(what)
     if job.rank == 0:
+        told = None
+        _acting.append(what)
         try:
-            with working(what), announced_by(lambda announced: job.comm.bcast(announced, root=0)):
-                return act()
+            with working(what), announced_by(lambda announced: job.comm.bcast((announced, None), root=0)):
+                result = act()
+            told = tell()
+            return result
         finally:
-            job.comm.bcast(None, root=0)
+            _acting.pop()
+            job.comm.bcast((None, told), root=0)
     while True:
         with current_watch().waiting(f"{what} on rank 0"):
-            announced = job.comm.bcast(None, root=0)
+            announced, told = job.comm.bcast(None, root=0)
         if announced is None:
-            return None
+            return told
         bring_announced(announced)

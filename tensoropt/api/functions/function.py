@@ -6,23 +6,59 @@ import functools
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from types import MethodType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import WeakKeyDictionary, ref
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from tensoropt.api.functions.forms import form_of
-from tensoropt.api.functions.program import Program
+from tensoropt.api.arguments import StepArguments, check_names
+from tensoropt.api.functions.leaves import (
+    arrays_of,
+    assembled,
+    form_of,
+    is_composite,
+    leaf_of,
+    opened,
+    parts_of,
+    spec_of,
+)
+from tensoropt.api.functions.program import Program, check_asked
 from tensoropt.api.functions.traced_model import Trace, Traceable
 from tensoropt.errors import GraphError, SessionError
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["Function", "function", "traced_step"]
 
 _Rows = Callable[[int | None], int | None]  # the first dimension in the job of what has one, or an open one, here
+
+
+@overload
+def function(
+    step: None = None,
+    *,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    shard: bool | None = None,
+) -> Callable[[Callable[..., Any]], Function]: ...
+
+
+@overload
+def function(
+    step: Callable[..., Any],
+    *,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    shard: bool | None = None,
+) -> Function: ...
 
 
 def function(
@@ -32,7 +68,8 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
-) -> Any:
+    shard: bool | None = None,
+) -> Function | Callable[[Callable[..., Any]], Function]:
     """A function of tensors that runs on all ranks by a plan; ``tf.function`` for a job.
 
     It is traced as ``tf.function`` traces, but with first dimensions open. Where the step needs them as numbers
@@ -49,13 +86,24 @@ def function(
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
         jit_compile: has no effect, as ``tf.function`` has it.
         reduce_retracing: has no effect; first dimensions are open in any case.
+        shard: whether every rank gives the whole batch, which must be the same, and takes its share of it; if not, each
+            gives its share. By default what is the same on all ranks is whole, and what differs are shares.
 
     Returns:
         A :class:`Function`.
+
+    Raises:
+        SessionError: for what is no function.
     """
     if step is None:
-        return functools.partial(function, input_signature=input_signature, autograph=autograph)
-    return Function(step, input_signature, autograph)
+        return lambda step: function(step, input_signature=input_signature, autograph=autograph, shard=shard)
+    if not callable(step) or inspect.isclass(step):
+        given = f"the class '{step.__name__}'" if inspect.isclass(step) else f"{type(step).__name__} {step!r}"
+        raise SessionError(
+            f"function: takes the step of a loop, a Python function of tensors, got {given}. Write @tensoropt.function "
+            "above the function or method, and give options by name: @tensoropt.function(shard=False)."
+        )
+    return Function(step, input_signature, autograph, shard=shard)
 
 
 class Tracer(Protocol):
@@ -82,6 +130,7 @@ class Function:
         autograph: bool,
         program: Program | None = None,
         name: str | None = None,
+        shard: bool | None = None,
     ) -> None:
         """See :func:`function`.
 
@@ -91,6 +140,7 @@ class Function:
             autograph: see there.
             program: what runs it, with other functions; by default one of its own.
             name: what names of its operations begin with, by default its own.
+            shard: see :func:`function`.
         """
         self._step = getattr(step, "python_function", step)
         functools.update_wrapper(self, self._step, updated=())
@@ -98,6 +148,7 @@ class Function:
         self._signature = None if input_signature is None else tuple(input_signature)
         self._autograph = autograph
         self._program = program
+        self._shard = shard
         self._traces: dict[Any, Trace] = {}  # by specs, whose first dimensions are open
         self._by_form: dict[Hashable, Trace] = {}
         self._sized = False  # whether each size has a trace of its own
@@ -126,7 +177,7 @@ class Function:
 
             # Its own has `self`, which `functools.wraps` would have it say.
             of_object.__signature__ = inspect.signature(MethodType(step, instance))  # type: ignore[attr-defined]
-            known = Function(of_object, self._signature, self._autograph)
+            known = Function(of_object, self._signature, self._autograph, shard=self._shard)
             known.asks(*self._asked)
             self._of_objects[instance] = known
         return known
@@ -136,7 +187,7 @@ class Function:
         """The plan, once there is one."""
         return None if self._program is None else self._program.plan
 
-    def plan(self, option: Any = "mini_time", **find_strategy_arguments: Any) -> Plan | None:
+    def plan(self, option: Any = "mini_time", **find_strategy_arguments: Unpack[StepArguments]) -> Plan | None:
         """Says how the step is planned; collective.
 
         With an ``input_signature`` it is planned at once, if that leaves no size open or ``batch_size`` gives it, else
@@ -151,7 +202,7 @@ class Function:
             The plan, if it is made.
 
         Raises:
-            SessionError: it is planned already.
+            SessionError: it is planned already, or an argument is unknown.
             TensorOptError: what ``find_strategy`` and ``build_execution_graph`` raise.
         """
         if self._program is not None and self._program.is_planned:
@@ -159,7 +210,9 @@ class Function:
                 f"{self._name}.plan: it is planned already. Call plan before the first call, or make another function "
                 "of the step."
             )
-        self._asked = option, find_strategy_arguments
+        check_names(f"{self._name}.plan", find_strategy_arguments, StepArguments)
+        check_asked(f"{self._name}.plan", option, find_strategy_arguments)
+        self._asked = option, {**find_strategy_arguments}
         if self._signature is not None:
             self._trace(self._signature, {})
             self._search()
@@ -183,13 +236,10 @@ class Function:
                 f"{self._name}: is called under a tf.GradientTape (or ForwardAccumulator), which sees nothing of what "
                 "devices compute. Open the tape in the step, and return gradients, or close it before the call."
             )
-        given = self._signature if self._signature is not None else args
         if self._signature is not None:
-            args = self._bound(args, kwargs)
-            kwargs = {}
-        flat = [*tf.nest.flatten(args), *tf.nest.flatten(kwargs)]
-        arrays = [_array(value) for value in flat if self._signature is not None or _is_tensor(value)]
-        return self._run(self._trace(given, kwargs), arrays, whole=False)
+            args, kwargs = self._bound(args, kwargs), {}
+        values = tf.nest.map_structure(leaf_of, (args, kwargs))
+        return self._run(values if self._signature is None else (self._signature, {}), values, whole=False)
 
     def run_whole(self, *args: Any) -> Any:
         """Runs the step with whole batches, which must be the same on all ranks, for a program with other functions.
@@ -197,8 +247,8 @@ class Function:
         Raises:
             CollectiveError: on all ranks, if they are seen to differ.
         """
-        trace = self._trace(args, {})
-        return self._run(trace, [_array(value) for value in tf.nest.flatten(args) if _is_tensor(value)], whole=True)
+        given = tf.nest.map_structure(leaf_of, (args, {}))
+        return self._run(given, given, whole=True)
 
     def asks(self, option: Any, arguments: dict[str, Any]) -> None:
         """Says how the step is planned, if nothing has planned its program before it first runs."""
@@ -207,22 +257,41 @@ class Function:
     def sync(self) -> None:
         """Gives all variables of the step the values that training has given them; collective.
 
-        Needed only before something reads them that eager code does not: a ``tf.function`` that was traced before, or
-        code that one rank runs alone.
+        Needed only before code that one rank runs alone reads variables that are in pieces.
         """
         if self._program is not None:
             self._program.sync()
 
     def _the_program(self) -> Program:
         if self._program is None:
-            self._program = Program()
+            self._program = Program(shares=None if self._shard is None else not self._shard)
         return self._program
 
-    def _run(self, trace: Trace, arrays: list[np.ndarray], *, whole: bool) -> Any:
+    def _run(self, given: Any, values: Any, *, whole: bool) -> Any:
+        """Runs a step.
+
+        Args:
+            given: its arguments by place and by name, of which some may be specs.
+            values: those of the leaves, in the same structure.
+            whole: whether batches are whole in any case.
+        """
+        leaves = [(spec_of(leaf), value) for leaf, value in zip(*map(tf.nest.flatten, (given, values)), strict=True)]
+        composite = any(is_composite(spec) for spec, _ in leaves)
+        if composite and self._takes_shares:
+            raise SessionError(
+                f"{self._name}: takes ragged or sparse tensors, of which no rank can be given a share. Give every rank "
+                "the whole batch, and leave shard and feed out."
+            )
+        trace = self._trace(*given)
         program = self._the_program()
+        if program.is_rehearsed and not trace.written:
+            return self._step(*values[0], **values[1])  # here and now: what trains nothing has no plan
         if not program.is_planned:
+            if composite:
+                self._asked[1]["feed"] = "global"
             self._search()
-        return program.run(trace, arrays, whole=whole)
+        arrays = [array for spec, value in leaves if spec is not None for array in arrays_of(value, spec)]
+        return program.run(trace, arrays, whole=whole or composite)
 
     def _search(self) -> None:
         option, arguments = self._asked
@@ -260,16 +329,19 @@ class Function:
             self._traces[key] = trace
         return self._traces[key]
 
-    def _key(self, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _key(self, args: Any, kwargs: dict[str, Any]) -> Hashable:
         """What calls of one trace have in common."""
         rows = self._rows if self._sized else None
-        flat = tf.nest.flatten((args, kwargs))
-        like = repr([_spec(value, rows) if _is_tensor(value) else (type(value), value) for value in flat])
-        return like, str(tf.nest.map_structure(lambda _: 0, (args, kwargs)))
+        return form_of(tf.nest.map_structure(lambda leaf: _open_spec(leaf, rows), (args, kwargs)))
+
+    @property
+    def _takes_shares(self) -> bool:
+        """Whether it is said that each rank gives its share of a batch."""
+        return self._shard is False or self._asked[1].get("feed") == "data_parallel"
 
     def _rows(self, given: int | None) -> int | None:
         """Rows of a whole batch of which this rank is given some; None of a signature that leaves them open."""
-        if given is None or self._asked[1].get("feed") != "data_parallel":
+        if given is None or not self._takes_shares:
             return given
         return given * self._the_program().size
 
@@ -297,16 +369,24 @@ def traced_step(
         rows: gives first dimensions, for a step that cannot be traced while they are open.
     """
     flat = tf.nest.flatten((args, kwargs))
-    places = [place for place, value in enumerate(flat) if _is_tensor(value)]
     names = _argument_names(step, args, kwargs)
+    leaves = [_open_spec(value) for value in flat]
 
     def specs(first: _Rows | None) -> list[Any]:
-        found = [_spec(flat[place], first) for place in places]
-        return [tf.TensorSpec(spec.shape, spec.dtype, name=names[p]) for p, spec in zip(places, found, strict=True)]
+        found = []
+        for name, value in zip(names, flat, strict=True):
+            spec = spec_of(value)
+            parts = [] if spec is None else parts_of(_open_spec(value, first))
+            own = [name] if len(parts) == 1 else [f"{name}_{place}" for place in range(len(parts))]
+            found += [tf.TensorSpec(part.shape, part.dtype, each) for part, each in zip(parts, own, strict=True)]
+        return found
 
     def traced(*tensors: Any) -> Any:
-        given = dict(zip(places, tensors, strict=True))
-        whole = [given.get(place, value) for place, value in enumerate(flat)]
+        given = iter(tensors)
+        whole = [
+            value if spec_of(value) is None else assembled(leaf, given)
+            for value, leaf in zip(flat, leaves, strict=True)
+        ]
         own_args, own_kwargs = tf.nest.pack_sequence_as((args, kwargs), whole)
         return step(*own_args, **own_kwargs)
 
@@ -327,22 +407,14 @@ def _argument_names(step: Callable[..., Any], args: Any, kwargs: dict[str, Any])
     return found + [f"{key}_{part}" for key in sorted(kwargs) for part in range(len(tf.nest.flatten(kwargs[key])))]
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, tf.TensorSpec | tf.Tensor | np.ndarray | np.generic)
+def _open_spec(leaf: Any, rows: _Rows | None = None) -> Any:
+    """What a leaf that is fed is like in a trace; any other leaf.
 
-
-def _spec(value: Any, rows: _Rows | None = None) -> Any:
-    """What a tensor of this kind is like: its first dimension open or, by that which is given, in the whole job."""
-    if isinstance(value, tf.TensorSpec):
-        shape = value.shape
-        if rows is not None and shape.rank and shape[0] is None:
-            shape = tf.TensorShape([rows(None), *shape[1:]])
-        return tf.TensorSpec(shape, value.dtype)
-    sizes = list(np.shape(value))
-    if sizes:
-        sizes[0] = None if rows is None else rows(sizes[0])
-    return tf.TensorSpec(sizes, tf.as_dtype(value.dtype))
-
-
-def _array(value: Any) -> np.ndarray:
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    First dimensions are open or, by those that are given, in the whole job; a signature says itself which are open.
+    """
+    spec = spec_of(leaf)
+    if spec is None or spec is leaf:
+        return leaf
+    if rows is None:
+        return opened(spec)
+    return spec if is_composite(spec) else opened(spec, rows)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
+from tensoropt.api.session.compare import compare
 from tensoropt.api.session.finding import find_frontier, find_strategy
 from tensoropt.api.session.job import Job, job_beside
 from tensoropt.problem.frontier import Frontier
+from tensoropt.search.comparison import Comparison
 
 __all__ = ["Planning"]
 
@@ -41,6 +43,11 @@ class Planning:
         """What ``find_frontier`` gives for the traces."""
         with self._entered():
             return find_frontier(**arguments)
+
+    def compare(self, arguments: Mapping[str, Any]) -> Comparison:
+        """What ``compare`` gives for the traces."""
+        with self._entered():
+            return compare(**arguments)
 
     @contextlib.contextmanager
     def _entered(self) -> Iterator[None]:

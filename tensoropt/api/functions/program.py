@@ -9,20 +9,48 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.find.deferred import DeferredPlan
+from tensoropt.api.arguments import check_sizes
+from tensoropt.api.find.deferred import DeferredPlan, as_plan
 from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
 from tensoropt.api.functions.values import Values
-from tensoropt.api.session.finding import find_strategy
+from tensoropt.api.session.costs import check_costs
+from tensoropt.api.session.finding import check_request, find_strategy
 from tensoropt.api.session.job import Job, current_job, job_beside
 from tensoropt.api.session.runtime import build_execution_graph
 from tensoropt.errors import CollectiveError, PlanError
 from tensoropt.exec.engines.guard import DifferenceError
+from tensoropt.exec.engines.select import check_collectives
 from tensoropt.exec.program.feeding import checksum, is_compared
 from tensoropt.plan.plan import Plan
+from tensoropt.stages import announce
+from tensoropt.terms import ARGUMENTS, Terms
 
-__all__ = ["Program"]
+__all__ = ["Program", "check_asked"]
 
 _NOT_HERE = ("profiling", "mini_parallelism")
+
+
+def check_asked(caller: str, option: Any, arguments: Mapping[str, Any]) -> None:
+    """Lets through what :meth:`Program.search` can be asked, as far as that is known before anything is traced.
+
+    Args:
+        caller: whom the user has called.
+        option: see :func:`tensoropt.find_strategy`.
+        arguments: others, of ``find_strategy`` and ``build_execution_graph``.
+
+    Raises:
+        PlanError: an unknown option, search or way to price, or an option that gives no plan for all ranks.
+        EngineError: unknown collectives.
+    """
+    if option in _NOT_HERE:
+        raise PlanError(
+            f"option={option!r}: is not for functions and Keras models, whose ranks all go on. Choose a plan for "
+            "all ranks, such as 'mini_time'."
+        )
+    check_sizes(caller, arguments.get("batch_size"), arguments.get("memory_bytes"))
+    check_request(as_plan(option), arguments.get("search", "ft"), runs=True)
+    check_costs(arguments.get("costs"))
+    check_collectives(arguments.get("collectives", "auto"))
 
 
 class Program:
@@ -35,18 +63,28 @@ class Program:
         values: of the variables.
     """
 
-    def __init__(self, named: Callable[[Any], str | None] = lambda variable: None) -> None:
+    def __init__(
+        self,
+        named: Callable[[Any], str | None] = lambda variable: None,
+        terms: Terms = ARGUMENTS,
+        *,
+        shares: bool | None = None,
+    ) -> None:
         """Begins with no trace.
 
         Args:
             named: the name that a variable is to have in plans and messages, or None.
+            terms: in which errors speak of inputs.
+            shares: whether each rank gives its share of a batch, or all of them the whole; None where contents tell.
         """
         current_job().start_once()
-        self._traced = TracedModel(named)
+        self._traced = TracedModel(named, terms)
         self.values = Values(self._traced.variables, self._entered)
-        self._traced.model.values = self.values.value
+        self._traced.model.outside = self.values
         with job_beside() as job:
             self._job: Job = job
+        job.shares = self._shares = shares
+        self._told = False  # that what ranks give are shares
         self._plan: Any = None
         self._runs: dict[Any, int] = {}  # with whole batches, by shapes
 
@@ -60,6 +98,11 @@ class Program:
     def is_planned(self) -> bool:
         """Whether a plan was asked for; it may wait for the first run."""
         return self._plan is not None
+
+    @property
+    def is_rehearsed(self) -> bool:
+        """Whether nothing runs on devices, up to what trains."""
+        return self._job.rehearsal is not None
 
     @property
     def rank(self) -> int:
@@ -98,11 +141,7 @@ class Program:
             PlanError: an option that gives no plan for all ranks.
             TensorOptError: what those raise.
         """
-        if option in _NOT_HERE:
-            raise PlanError(
-                f"option={option!r}: is not for functions and Keras models, whose ranks all go on. Choose a plan for "
-                "all ranks, such as 'mini_time'."
-            )
+        check_asked("find_strategy", option, arguments)
         with self._entered():
             plan = find_strategy(option, **arguments)
             build_execution_graph(plan=plan, collectives=collectives, config=config)
@@ -123,8 +162,9 @@ class Program:
         Raises:
             CollectiveError: on all ranks, if whole batches differ.
         """
-        if whole or trace.sized:
-            self._compare(trace, arguments)
+        whole = whole or self._shares is False or (trace.sized and not self._shares)
+        if whole or (self._shares is None and not self._told):
+            self._compare(trace, arguments, whole=whole)
         self.values.take(trace.variables)
         with self._entered() as job:
             self.values.give(job, trace.variables)
@@ -133,7 +173,8 @@ class Program:
             self.values.ran(trace.written, job.require_executor("run"))
         return trace.pack([tf.convert_to_tensor(value) for value in values])
 
-    def _compare(self, trace: Trace, arguments: Sequence[Any]) -> None:
+    def _compare(self, trace: Trace, arguments: Sequence[Any], *, whole: bool) -> None:
+        """Compares what ranks give, in the first runs and then now and then; where they may be shares, to say so."""
         guard, shapes = self._job.guard, (trace.target, *(np.shape(value) for value in arguments))
         runs = self._runs.get(shapes, 0)
         self._runs[shapes] = runs + 1
@@ -143,9 +184,20 @@ class Program:
         try:
             guard.meet(f"a batch for {shapes}", shared=sums)
         except DifferenceError as error:
+            if not whole:
+                self._told = True
+                rows = {len(value) * self._job.size for value in arguments if np.ndim(value)}
+                announce(
+                    f"{', '.join(error.differing)}: ranks give different arrays, which are taken as shares of one "
+                    f"batch ({'/'.join(map(str, sorted(rows)))} rows). tensoropt.function(shard=False) says that they "
+                    "are, shard=True that all ranks are to give the whole batch, which is then compared"
+                )
+                return
             raise CollectiveError(
                 f"{', '.join(error.differing)}: every rank must have the same whole batch, and they differ. Seed what "
-                "shuffles or draws the data alike on all ranks (keras.utils.set_random_seed before the data are made)."
+                "shuffles or draws the data alike on all ranks (keras.utils.set_random_seed before the data are made). "
+                "If they are shares of one batch, as in a script for Horovod, say so by shard=False: the batch and the "
+                "learning rate are those of all ranks together."
             ) from error
 
     def sync(self, *, large: bool = True) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
 from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.rewriting.rewriter import free_name, order
@@ -22,10 +23,12 @@ from tensoropt.api.functions.tapes import noting_gradients
 from tensoropt.api.functions.unmade import made_later
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
 from tensoropt.errors import GraphError
+from tensoropt.stages import stage
+from tensoropt.terms import ARGUMENTS, Terms
 
 __all__ = ["Trace", "Traceable", "TracedModel"]
 
-_LEFT_OUT_ATTRS = ("_class", "_output_shapes", "_user_specified_name", "_XlaMustCompile", "_noinline")
+_LEFT_OUT_ATTRS = (*HINTS, "_user_specified_name", "_XlaMustCompile", "_noinline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,14 @@ class TracedModel:
         variables: TensorFlow's variables behind its own, by name.
     """
 
-    def __init__(self, named: Callable[[Any], str | None] = lambda variable: None) -> None:
+    def __init__(self, named: Callable[[Any], str | None] = lambda variable: None, terms: Terms = ARGUMENTS) -> None:
         """Begins with no trace.
 
         Args:
             named: the name that a variable is to have here, or None.
+            terms: in which errors speak of inputs.
         """
-        self.model: Model = begin_aside()
+        self.model: Model = begin_aside(terms)
         self.variables: dict[str, Any] = {}
         self._named = named
         self._names: dict[int, str] = {}  # by the variable's handle
@@ -104,7 +108,7 @@ class TracedModel:
                 "default."
             )
         specs, sized, takes_sizes = traceable.specs, traceable.sized, False
-        with noting_gradients() as noted, made_later():
+        with stage("trace", f"tracing {traceable.name}", if_long=True), noting_gradients() as noted, made_later():
             try:
                 concrete = _concrete(traceable.function, specs, traceable.autograph)
             except (TypeError, ValueError):  # what is raised for a None in the place of a number
@@ -165,6 +169,7 @@ class TracedModel:
         ]
         with graph.as_default():
             target = tf.group(*effects, name=f"{prefix}/effects")
+            graph.add_to_collections(["train_op"] if calls else [], target)  # the steps of training that there are
             outputs = [
                 tf.identity(copy.tensor(x), name=f"{prefix}/output_{place}") for place, x in enumerate(source.outputs)
             ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -41,6 +41,11 @@ class Unmade:
         """Is called before eager code reads or writes the variable, which this gives its value."""
         hold(variable, None)
         self.made(variable)
+
+    def read(self, variables: Sequence[Any]) -> None:
+        """Is called before a function of TensorFlow's reads the variable."""
+        for variable in variables:
+            self.asked(variable)
 
     def made(self, variable: Any) -> None:
         """Gives the variable its value."""

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import weakref
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # to be in eager mode inside of a graph has no public name
 
-from tensoropt.api.functions.held import hold, holder_of, unnoticed
+from tensoropt.api.functions.held import handle_of, hold, holder_of, unnoticed
 from tensoropt.api.functions.unmade import KEPT_BYTES, Unmade
 from tensoropt.api.session.job import Job
 from tensoropt.errors import CollectiveError
@@ -53,8 +53,9 @@ def bring_announced(announced: tuple[int, list[str]]) -> None:
 class Values:
     """Knows of each variable of a program where its newest value is, and brings it to whoever wants it.
 
-    What devices have the script has no longer, if it is large: its storage is freed, and filled again when it is asked
-    for. A value that is stored whole on each device is then read without other ranks; one that is in pieces needs them.
+    Most of what devices store whole is the script's own: one storage, whoever reads or writes it. Any other variable is
+    here as well, or not at all: its storage is filled when somebody asks for the value, which needs all ranks if it is
+    in pieces, and emptied when devices have a newer one, or have any of a large one.
     """
 
     def __init__(self, variables: Mapping[str, Any], entered: Callable[[], AbstractContextManager[Job]]) -> None:
@@ -64,10 +65,10 @@ class Values:
         self._shared: set[str] = set()  # variables that begin with rank 0's values
         self._stale: set[str] = set()  # variables whose value on the devices is older than the script's
         self._ahead: set[str] = set()  # those whose value there is newer
-        self._written: set[str] = set()
+        self._parted: set[str] = set()  # those of which devices have had the value alone
         self._sums: dict[str, int] = {}  # checksums of stale values, as they were when they were asked for
-        self._freed: set[str] = set()  # large ones that the script has no storage of
-        self._here: set[str] = set()  # large ones that it has
+        self._freed: set[str] = set()  # those that the script has no storage of
+        self._here: set[str] = set()  # those that it has
         self._unmade: dict[str, Unmade] = {}  # those that have had no value yet
         self._brought: collections.deque[list[str]] = collections.deque()
         self._names: dict[int, str] = {}
@@ -85,11 +86,10 @@ class Values:
             if isinstance(before, Unmade):
                 self._unmade[name] = before
             elif before is not None:
-                before.asked(variable)
+                before.leave(variable)
             hold(variable, self)
             self._stale.add(name)
-            self._freed.discard(name)
-            if name not in self._unmade and self._bytes(name) > KEPT_BYTES:
+            if name not in self._unmade:
                 self._here.add(name)
 
     def share(self, names: Sequence[str]) -> None:
@@ -118,6 +118,10 @@ class Values:
         with context.eager_mode(), unnoticed():
             return np.asarray(self._variables[name].numpy() if unmade is None else unmade.value())
 
+    def handle(self, name: str) -> Any:
+        """The handle of the script's variable."""
+        return handle_of(self._variables[name])
+
     def give(self, job: Job, names: Collection[str]) -> None:
         """Brings values that the script may have changed to the devices; collective.
 
@@ -130,7 +134,7 @@ class Values:
         missing = [name for name in names if name not in known]
         if missing:
             job.initialize(missing)
-            self._given(missing)
+            self._given(missing, job.executor)
             known = job.executor.variables.keys()
         there = sorted(self._stale & known)
         if job.size > 1:
@@ -167,12 +171,13 @@ class Values:
     def ran(self, written: Collection[str], executor: Executor) -> None:
         """Is called after a run, with what it wrote. It may have built what runs, by the values that there were."""
         if self._stale or self._unmade:
-            self._given(executor.variables.keys() & self._variables.keys())
-        self._written |= set(written)
-        self._ahead |= set(written)
+            self._given(executor.variables.keys() & self._variables.keys(), executor)
+        self._ahead = (self._ahead | set(written)) - executor.outside
+        self._freed -= executor.outside
         self._brought.clear()
-        if self._here:
-            self._free(self._here & executor.variables.keys())
+        # Most of the variables that the script has are outside; each step comes by here.
+        here = (self._here - executor.outside) & executor.variables.keys()
+        self._free([name for name in here if name in self._ahead or self._bytes(name) > KEPT_BYTES])
 
     def sync(self, *, large: bool) -> None:
         """Gives the script's variables the values that they have here; collective.
@@ -180,9 +185,7 @@ class Values:
         Args:
             large: also those that the script does not keep.
         """
-        for group in self._groups(lambda name: large or self._bytes(name) <= KEPT_BYTES):
-            if not self._ahead.isdisjoint(group) or not self._freed.isdisjoint(group):
-                self.bring(group)
+        self._bring_missing(name for name in self._parted if large or self._bytes(name) <= KEPT_BYTES)
 
     def asked(self, variable: Any) -> None:
         """Brings a variable's value to the script, which may also change it."""
@@ -193,16 +196,36 @@ class Values:
             self._make(name)
         if name in self._stale:
             return
-        if name in self._ahead or name in self._freed:
+        if name in self._elsewhere:
             self._bring_for(name)
         self._sums[name] = checksum(self.value(name))
         self._stale.add(name)
+
+    def leave(self, variable: Any) -> None:
+        """Brings a variable's value to the script, and has nothing to do with it any more until it is taken again."""
+        self.asked(variable)
+        name = self._names[id(variable)]
+        self._sums.pop(name, None)
+        for names in (self._stale, self._ahead, self._freed, self._here):
+            names.discard(name)
+
+    def read(self, variables: Sequence[Any]) -> None:
+        """Brings the values of variables that something reads together; collective, if some are in pieces."""
+        names = {self._names[id(variable)] for variable in variables if id(variable) in self._names}
+        for name in sorted(names & self._unmade.keys()):
+            self._make(name)
+        self._bring_missing(names & self._parted)
+
+    @property
+    def _elsewhere(self) -> set[str]:
+        """The variables whose newest values devices alone have."""
+        return self._ahead | self._freed
 
     def bring(self, names: Sequence[str]) -> None:
         """Gives the script's variables the values that devices have; collective, if some are in pieces."""
         with self._entered() as job:
             executor = job.require_executor(f"reading variables {', '.join(names)}")
-            pieces = [name for name in names if not _is_whole(executor, name)]
+            pieces = [name for name in names if not executor.layout_of(TensorId(name)).is_replicated]
             whole = [name for name in names if name not in pieces]
             values = dict(zip(whole, executor.session.run([executor.variables[name] for name in whole]), strict=True))
             if pieces:
@@ -210,37 +233,38 @@ class Values:
                     _announce[-1]((self._number, pieces))
                 values |= zip(pieces, executor.run([*map(TensorId, pieces)]), strict=True)
         for name, value in values.items():
-            if name in self._ahead or name in self._freed:
+            if name in self._elsewhere:
                 self._set(name, value)
-                self._ahead.discard(name)
+
+    def _bring_missing(self, names: Iterable[str]) -> None:
+        """Brings those variables of a set that the script has not, in the same groups each time."""
+        for group in self._groups(names):
+            if not self._elsewhere.isdisjoint(group):
+                self.bring(group)
 
     def _bring_for(self, name: str) -> None:
         """Brings a variable, and others with it that are likely to be asked for next.
 
-        Other groups than the last few have their storage freed again.
+        Other groups than the last few have their storage emptied again.
         """
         group = [name]
-        with self._entered() as job:
-            executor = job.require_executor(f"reading variable {name}")
-            # One is often asked for after each run, such as a counter of steps; who asks for another one reads many.
-            if self._brought and not _is_whole(executor, name):
-                groups = self._groups(lambda other: not _is_whole(executor, other))
-                group = next((each for each in groups if name in each), group)
-            self.bring(group)
-            self._brought.append(group)
-            if len(self._brought) > _BROUGHT_GROUPS:
-                before = self._brought.popleft()
+        # One is often asked for after each run, such as a counter of steps; who asks for another one reads many.
+        if self._brought:
+            group = next((each for each in self._groups(self._parted) if name in each), group)
+        self.bring(group)
+        self._brought.append(group)
+        if len(self._brought) > _BROUGHT_GROUPS:
+            before = self._brought.popleft()
+            with self._entered() as job:
+                executor = job.require_executor(f"reading variable {name}")
                 self._give(executor, [each for each in before if each in self._stale])
-                self._free([each for each in before if each not in group])
+            self._free([each for each in before if each not in group])
 
-    def _groups(self, chosen: Callable[[str], bool]) -> Iterator[list[str]]:
-        """Variables that runs write or that are freed, such as are brought together.
-
-        They are the same each time, as each program that brings some takes its time to build.
-        """
+    def _groups(self, names: Iterable[str]) -> Iterator[list[str]]:
+        """Variables in groups that are brought together; each program that brings some takes its time to build."""
         group: list[str] = []
         size = 0
-        for name in filter(chosen, sorted(self._written)):
+        for name in sorted(names):
             own = self._bytes(name)
             if group and size + own > _BROUGHT_BYTES:
                 yield group
@@ -255,32 +279,39 @@ class Values:
         self._here.add(name)
 
     def _give(self, executor: Executor, names: Sequence[str]) -> None:
-        if names:
-            executor.set_variables(self.value, names)
-            self._given(names)
+        apart = [name for name in names if name not in executor.outside]
+        if apart:
+            executor.set_variables(self.value, apart)
+        self._given(names, executor)
 
-    def _given(self, names: Collection[str]) -> None:
+    def _given(self, names: Collection[str], executor: Executor) -> None:
         """Takes note that devices have values."""
         self._stale.difference_update(names)
         for name in names:
             self._sums.pop(name, None)
-            if self._unmade.pop(name, None) is not None:
+            unmade = self._unmade.pop(name, None)
+            if name in executor.outside:
+                self._ahead.discard(name)
+                self._freed.discard(name)
+            elif unmade is not None:
                 self._freed.add(name)
+                self._parted.add(name)
 
     def _free(self, names: Collection[str]) -> None:
-        """Frees the storage that the script has of large variables which devices have."""
+        """Empties the storage that the script has of variables which devices have."""
         for name in self._here.intersection(names) - self._stale:
-            dtype = self._variables[name].dtype
-            # Who reads it without asking (a tf.function of before, which has its handle) is not to get old numbers.
-            self._put(name, np.nan if dtype.is_floating else np.zeros(0, dtype.as_numpy_dtype))
+            # Nothing takes a tensor of so many dimensions for the variable's value. Who reads it without asking (a
+            # dataset that was made before, which has its handle) is to get no old numbers.
+            self._put(name, np.zeros([0] * 8, self._variables[name].dtype.as_numpy_dtype))
             self._here.remove(name)
             self._freed.add(name)
+            self._parted.add(name)
 
     def _set(self, name: str, value: Any) -> None:
         self._put(name, value)
         self._freed.discard(name)
-        if self._bytes(name) > KEPT_BYTES:
-            self._here.add(name)
+        self._ahead.discard(name)
+        self._here.add(name)
 
     def _put(self, name: str, value: Any) -> None:
         variable = self._variables[name]
@@ -291,8 +322,3 @@ class Values:
     def _bytes(self, name: str) -> int:
         variable = self._variables[name]
         return int(variable.shape.num_elements() * variable.dtype.size)
-
-
-def _is_whole(executor: Executor, name: str) -> bool:
-    """Whether each device stores the whole of a variable."""
-    return executor.layout_of(TensorId(name)).is_replicated

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tensoropt.api.functions.leaves import leaf_of, opened, spec_of
 from tensoropt.api.keras import hooks
 from tensoropt.errors import PlanError
 
@@ -51,18 +52,18 @@ def _leaves(example: Any) -> list[Any]:
 def _opened(leaf: Any) -> Any:
     if leaf is None:
         return None
-    if isinstance(leaf, tf.TensorSpec):
-        shape, dtype = leaf.shape.as_list(), leaf.dtype
-    else:
-        array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
-        shape, dtype = list(array.shape), tf.as_dtype(array.dtype)
-    if dtype == tf.float64:
-        dtype = tf.as_dtype(keras.backend.floatx())  # as fit takes arrays
-    return tf.TensorSpec([None, *shape[1:]] if shape else [], dtype)
+    spec = spec_of(leaf_of(leaf))
+    if spec is None:
+        spec = tf.TensorSpec(np.shape(leaf), np.asarray(leaf).dtype)
+    spec = opened(spec)
+    if isinstance(spec, tf.TensorSpec) and spec.dtype == tf.float64:
+        return tf.TensorSpec(spec.shape, tf.as_dtype(keras.backend.floatx()))  # as fit takes arrays
+    return spec
 
 
 def _spec(tensor: Any) -> Any:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tf.as_dtype(tensor.dtype))
+    shape, dtype = [None, *tensor.shape[1:]], tf.as_dtype(tensor.dtype)
+    return tf.SparseTensorSpec(shape, dtype) if getattr(tensor, "sparse", False) else tf.TensorSpec(shape, dtype)
 
 
 def _losses(model: Any, outputs: Any) -> list[Any]:

@@ -7,10 +7,14 @@ model.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -21,6 +25,7 @@ from tensoropt.api.functions.unmade import made_later
 __all__ = [
     "KINDS",
     "Ranks",
+    "Trainable",
     "check_model",
     "compiled_as",
     "ends_of",
@@ -28,17 +33,24 @@ __all__ = [
     "model_of_keras",
     "replace_steps",
     "replace_trainer",
+    "replace_writers",
     "step_of",
-    "write_on_one_rank",
 ]
 
 KINDS = ("train", "test", "predict")
 _QUIET = ("fit", "evaluate", "predict")
 _ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
-# Callbacks that write files, by the attribute that says where; ranks but the first leave them out.
-_WRITING = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
-_WRITE_AT = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")  # where they may read weights
 _SAVING = ("save", "save_weights", "export")
+# What opens files for all models, also for functions that a script has imported before.
+_WRITERS = (
+    ("keras.src.saving.saving_lib", "save_model"),
+    ("keras.src.saving.saving_lib", "save_weights_only"),
+    ("keras.src.legacy.saving.legacy_h5_format", "save_model_to_hdf5"),
+    ("keras.src.models.model", "Model.export"),
+    ("keras.src.export.saved_model_export_archive", "SavedModelExportArchive.write_out"),
+)
+_Writes = Callable[[str, Iterable[Any], Callable[[], Any]], Any]
+_writes: list[_Writes] = []  # the one that Keras's writers call, once they do
 
 
 class Ranks(Protocol):
@@ -49,11 +61,17 @@ class Ranks(Protocol):
     def sync(self) -> None:
         """Gives all variables their values."""
 
-    def write(self, what: str, act: Callable[[], Any]) -> None:
-        """Has the first rank act, with all values at hand."""
+    def write(self, what: str, act: Callable[[], Any], tell: Callable[[], Any] = ...) -> Any:
+        """Has the first rank act, with all values at hand; gives others what ``tell`` gives it afterwards."""
+
+    def of_rank_0(self, what: str, value: Any) -> Any:
+        """The value that the first rank has."""
 
     def epoch(self, epoch: int) -> None:
         """Is called where an epoch begins."""
+
+    def ends(self, epoch: int, stops: bool) -> None:
+        """Is called where an epoch has ended, with whether training does, too."""
 
     def end(self, kind: str) -> None:
         """Is called where data end."""
@@ -80,10 +98,44 @@ def check_model(model: Any) -> str | None:
     return None
 
 
-def compiled_as(model: Any) -> tuple[Any, ...]:
-    """What ``compile`` and ``trainable`` have made of a model: another one has other steps."""
-    trainable = tuple(id(variable) for variable in model.trainable_variables)
-    return model.optimizer, model._compile_loss, model._compile_metrics, trainable
+def compiled_as(model: Any) -> Any:
+    """What the last ``compile`` has made of a model, and no other one."""
+    return model._loss_tracker
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """Which layers and variables of a model train."""
+
+    parts: tuple[Any, ...]
+    flags: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, model: Any) -> Trainable:
+        """As it is now."""
+        layers = list(model._flatten_layers())
+        stores = [store for layer in layers for store in (layer._trainable_variables, layer._non_trainable_variables)]
+        parts = (*layers, *(variable for store in stores for variable in store))
+        return cls(parts, tuple(part._trainable for part in parts))
+
+    @property
+    def key(self) -> Hashable:
+        """Equal where the same train."""
+        return tuple(map(id, self.parts)), self.flags  # Keras's variables are compared by their values
+
+    @contextlib.contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """Has the same train as then, meanwhile."""
+        now = [part._trainable for part in self.parts]
+        self._set(self.flags)
+        try:
+            yield
+        finally:
+            self._set(now)
+
+    def _set(self, flags: Iterable[bool]) -> None:
+        for part, flag in zip(self.parts, flags, strict=True):
+            part._trainable = flag
 
 
 def ends_of(model: Any) -> tuple[Any, Any] | None:
@@ -117,17 +169,25 @@ def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
 
 
 def replace_steps(
-    model: Any, begin: Callable[[], None], run: Callable[[str, Any], Any], end: Callable[[str], None]
+    model: Any, begin: Callable[[str], None], run: Callable[[str, Any, Any], Any], end: Callable[[str], None]
 ) -> None:
-    """Has a model's trainer call ``begin`` before steps, ``run(kind, batch)`` as one, ``end(kind)`` without a batch."""
+    """Has a model's trainer call others for its steps.
+
+    Args:
+        model: the model.
+        begin: is called with a kind of steps where Keras makes a function of them, which it traces for the next batch.
+        run: takes a step, of the kind, a batch, and what Keras traces it for: the batch, or specs of all that come.
+        end: is called with the kind where there is no batch.
+    """
     taken = ["train"]  # the kind of the last one
 
     def made(kind: str) -> Callable[..., Any]:
         def take(batches: Iterable[Any]) -> Any:
             taken[:] = [kind]
             outputs, missing = None, model.steps_per_execution
+            specs = batches.element_spec if isinstance(batches, tf.data.Iterator) else None
             for _, batch in zip(range(missing), batches, strict=False):
-                outputs = run(kind, batch)
+                outputs = run(kind, batch, batch if specs is None else specs)
                 missing -= 1
             if missing:
                 end(kind)
@@ -136,7 +196,7 @@ def replace_steps(
             return outputs
 
         def predict(batches: Sequence[Any]) -> Any:
-            outputs = [run(kind, batch) for batch in batches]
+            outputs = [run(kind, batch, batch) for batch in batches]
             return (
                 outputs[0] if len(outputs) == 1 else tf.nest.map_structure(lambda *each: tf.concat(each, 0), *outputs)
             )
@@ -144,8 +204,9 @@ def replace_steps(
         function = predict if kind == "predict" else take
 
         def make(force: bool = False) -> Any:
-            begin()
-            setattr(model, f"{kind}_function", function)
+            if getattr(model, f"{kind}_function") is None or force:  # as after compile
+                begin(kind)
+                setattr(model, f"{kind}_function", function)
             return function
 
         return make
@@ -162,12 +223,37 @@ def replace_steps(
     model._get_metrics_result_or_logs = results_at_the_end
 
 
-def replace_trainer(model: Any, ranks: Ranks) -> None:
+def replace_writers(writes: _Writes) -> None:
+    """Has Keras's writers of models' files call ``writes(name, variables, act)``, for any model; once a process.
+
+    What is written into memory is not meant.
+    """
+    if _writes:
+        return
+    _writes.append(writes)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            act = functools.partial(original, model, filepath, *args, **kwargs)
+            is_path = isinstance(filepath, str | os.PathLike)
+            return writes(original.__name__, model.variables, act) if is_path else act()
+
+        return call
+
+    for module, path in _WRITERS:
+        *owners, name = path.split(".")
+        owner = functools.reduce(getattr, owners, importlib.import_module(module))
+        setattr(owner, name, wrap(getattr(owner, name)))
+
+
+def replace_trainer(model: Any, ranks: Ranks, callbacks: Callable[[Any], Any]) -> None:
     """Has ``fit`` and its likes speak and write on rank 0 alone, and end alike everywhere, with trained values.
 
     Args:
         model: the model.
         ranks: what they take part in.
+        callbacks: gives those to call, of the script's.
     """
 
     def wrap(name: str) -> Callable[..., Any]:
@@ -179,15 +265,11 @@ def replace_trainer(model: Any, ranks: Ranks) -> None:
             if name not in _QUIET:
                 with ranks.call(name):
                     return original(*args, **kwargs)
-            # Validation in fit has the callbacks that fit has made.
             bound = signature.bind(*args, **kwargs)
-            given = bound.arguments.get("callbacks")
-            if not hasattr(given, "callbacks"):
-                if ranks.rank:
-                    bound.arguments["verbose"] = 0
-                with ranks.call(name):
-                    bound.arguments["callbacks"] = write_on_one_rank(given, ranks)
+            if ranks.rank:
+                bound.arguments["verbose"] = 0
             with ranks.call(name):
+                bound.arguments["callbacks"] = callbacks(bound.arguments.get("callbacks"))
                 return original(*bound.args, **bound.kwargs)
 
         return call
@@ -197,7 +279,7 @@ def replace_trainer(model: Any, ranks: Ranks) -> None:
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> None:
-            ranks.write(name, functools.partial(original, *args, **kwargs))
+            ranks.write(f"{name} of the model '{model.name}'", functools.partial(original, *args, **kwargs))
 
         return call
 
@@ -205,67 +287,3 @@ def replace_trainer(model: Any, ranks: Ranks) -> None:
         setattr(model, name, wrap(name))
     for name in _SAVING:
         setattr(model, name, wrap_saving(name))
-
-
-def write_on_one_rank(callbacks: Any, ranks: Ranks) -> list[Any]:
-    """Callbacks of which those that write files act on rank 0 alone, for which all ranks bring the values there."""
-    import keras
-
-    class Bring(keras.callbacks.Callback):
-        """Brings trained values to the script's variables before other callbacks read them."""
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            ranks.epoch(epoch)
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            ranks.sync()
-
-        def on_predict_end(self, logs: Any = None) -> None:
-            ranks.end("predict")
-
-        def on_train_end(self, logs: Any = None) -> None:
-            ranks.sync()
-
-    given = [] if callbacks is None else list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
-    writing = tuple(getattr(keras.callbacks, name) for name in _WRITING)
-    kept = []
-    for each in given:
-        if isinstance(each, writing):
-            by_batch = getattr(each, "save_freq", "epoch") != "epoch"
-            places = [*_WRITE_AT, *(["on_train_batch_end"] if by_batch else [])]
-            each = _on_rank_0(each, [place for place in places if _overrides(each, place)], ranks)
-        elif isinstance(each, keras.callbacks.BackupAndRestore):  # all ranks read
-            each = _on_rank_0(each, ["_save_model"], ranks, all_act=True)
-            each.delete_checkpoint = each.delete_checkpoint and not ranks.rank
-        if ranks.rank and getattr(each, "verbose", 0):
-            each.verbose = 0
-        kept.append(each)
-    return [Bring(), *kept]
-
-
-def _overrides(callback: Any, method: str) -> bool:
-    import keras
-
-    return getattr(type(callback), method) is not getattr(keras.callbacks.Callback, method)
-
-
-def _on_rank_0(callback: Any, methods: Sequence[str], ranks: Ranks, *, all_act: bool = False) -> Any:
-    """A callback some of whose methods rank 0 runs alone, while other ranks take part in what it reads.
-
-    Args:
-        callback: the script's.
-        methods: their names.
-        ranks: what they take part in.
-        all_act: whether other ranks act, too, in its other methods.
-    """
-    import keras
-
-    taken = callback if all_act or not ranks.rank else keras.callbacks.Callback()
-    for method in methods:
-        original = getattr(type(callback), method).__get__(callback)
-
-        def call(*args: Any, original: Any = original, method: str = method, **kwargs: Any) -> None:
-            ranks.write(f"{type(callback).__name__}.{method}", functools.partial(original, *args, **kwargs))
-
-        setattr(taken, method, call)
-    return taken

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.functions.forms import form_of
+from tensoropt.api.functions.leaves import form_of
 from tensoropt.api.session.job import Job
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, is_told

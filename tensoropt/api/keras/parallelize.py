@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tensoropt.api.mirror.loading import load_tensorflow
+from tensoropt.api.arguments import JobArguments, check_names
 from tensoropt.errors import SessionError
 from tensoropt.stages import announce
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["checked", "parallelize"]
 
@@ -22,7 +27,7 @@ def parallelize(
     layout_map: Mapping[str, Any] | None = None,
     mesh: Mapping[str, int] | None = None,
     shard: bool = True,
-    **find_strategy_arguments: Any,
+    **find_strategy_arguments: Unpack[JobArguments],
 ) -> Any:
     """Has ``fit``, ``evaluate``, ``predict`` and ``…_on_batch`` of a compiled Keras model run on all ranks by a plan.
 
@@ -48,12 +53,15 @@ def parallelize(
         The same model. Its ``tensoropt_plan`` is the plan, and None before the first batch.
 
     Raises:
-        SessionError: for what is no such model, or was not compiled to run as a graph.
-        PlanError: a layout map that is none, or an option with which there is no search that it could constrain.
+        SessionError: for what is no such model, or was not compiled to run as a graph; for an unknown argument.
+        PlanError: an option, a search or costs that there are not; a layout map that is none, or an option with which
+            there is no search that it could constrain.
         TensorOptError: when it first runs, what planning and building raise.
     """
     checked("parallelize", model)
+    from tensoropt.api.functions.program import check_asked
     from tensoropt.api.keras import hooks
+    from tensoropt.api.keras.callbacks import callbacks_on
     from tensoropt.api.keras.layouts import layout_pins
     from tensoropt.api.keras.trained import Parallel
 
@@ -62,18 +70,20 @@ def parallelize(
             "parallelize: feed is not among its arguments. Leave it out: every rank has the whole batch, or "
             "with shard=False its share."
         )
+    check_names("parallelize", find_strategy_arguments, JobArguments)
     if getattr(model, _BUILT_IN, None) is not None:
         raise SessionError(
             f"parallelize: the model '{model.name}' is parallel already. Call it once for each model: it stays so "
             "when it is compiled again, and is planned again then."
         )
+    check_asked("parallelize", option, find_strategy_arguments)
     pins = layout_pins(layout_map, mesh, option)
     parallel = Parallel(model, option, find_strategy_arguments, pins, shard)
     if parallel.size == 1:
         launched = "OMPI_COMM_WORLD_SIZE" in os.environ
         announce(f"'{model.name}' trains on one process" + ("" if launched else ": start it with mpirun -n 2, or more"))
     hooks.replace_steps(model, parallel.begin, parallel.step, parallel.end)
-    hooks.replace_trainer(model, parallel)
+    hooks.replace_trainer(model, parallel, functools.partial(callbacks_on, parallel))
     setattr(model, _BUILT_IN, True)
     model.tensoropt_plan = None
     return model
@@ -85,7 +95,9 @@ def checked(caller: str, model: Any) -> None:
     Raises:
         SessionError: anything else.
     """
-    load_tensorflow()
+    advice = _advice(model)
+    if advice is not None:
+        raise SessionError(f"{caller}: takes a compiled Keras model, {advice}")
     from tensoropt.api.keras import hooks
 
     if not hooks.model_of_keras(model):
@@ -96,3 +108,23 @@ def checked(caller: str, model: Any) -> None:
     wrong = hooks.check_model(model)
     if wrong is not None:
         raise SessionError(f"{caller}: the model '{model.name}' cannot be parallelized: {wrong}.")
+
+
+def _advice(given: Any) -> str | None:
+    """What to say to who gives something that surely is no model; None of what may be one."""
+    if inspect.isroutine(given) or isinstance(given, functools.partial):
+        name = getattr(given, "__name__", "partial")
+        said = "a lambda" if name == "<lambda>" else f"the function '{name}'"
+        return (
+            f"got {said}. If it makes the model, call it, compile the model and give that; if it is the step of a loop "
+            "of your own, use tensoropt.function."
+        )
+    if inspect.isclass(given):
+        return f"got the class '{given.__name__}'. Make a model of it, '{given.__name__}(…)', compile it and give that."
+    if isinstance(given, str | os.PathLike):
+        return f"got {os.fspath(given)!r}. If that is the file of a model, give keras.saving.load_model of it."
+    if isinstance(given, list | tuple):
+        return f"got a {type(given).__name__} of {len(given)}. Give each model by itself; of layers make a model first."
+    if given is None:
+        return "got None. A function that makes the model has to return it; model.compile returns nothing."
+    return None

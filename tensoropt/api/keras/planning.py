@@ -1,21 +1,56 @@
-"""``tensoropt.keras.plan`` and ``frontier``: what a Keras model's training would be, without devices or MPI."""
+"""``tensoropt.keras.plan``, ``frontier`` and ``compare``: what training would be, without devices or MPI."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tensoropt.api.arguments import check_sizes
+from tensoropt.api.arguments import SearchArguments, check_names, check_sizes
 from tensoropt.api.keras.parallelize import checked
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
+from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
+from tensoropt.search.comparison import Comparison
+from tensoropt.search.parallelism import ParallelismProfile
+from tensoropt.search.registry import Options
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tensoropt.api.functions.planning import Planning
 
-__all__ = ["frontier", "plan"]
+__all__ = ["compare", "frontier", "plan"]
+
+
+@overload
+def plan(
+    model: Any,
+    topology: Topology | str | None = None,
+    *,
+    option: Literal["profiling"],
+    batch_size: int | None = None,
+    example: Any = None,
+    layout_map: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, int] | None = None,
+    **find_strategy_arguments: Unpack[SearchArguments],
+) -> ParallelismProfile: ...
+
+
+@overload
+def plan(
+    model: Any,
+    topology: Topology | str | None = None,
+    *,
+    option: str | os.PathLike[str] | Plan | FrontierPoint = "mini_time",
+    batch_size: int | None = None,
+    example: Any = None,
+    layout_map: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, int] | None = None,
+    **find_strategy_arguments: Unpack[SearchArguments],
+) -> Plan: ...
 
 
 def plan(
@@ -27,8 +62,8 @@ def plan(
     example: Any = None,
     layout_map: Mapping[str, Any] | None = None,
     mesh: Mapping[str, int] | None = None,
-    **find_strategy_arguments: Any,
-) -> Any:
+    **find_strategy_arguments: Unpack[SearchArguments],
+) -> Plan | ParallelismProfile:
     """Searches the plan by which a compiled Keras model would train on a cluster. Nothing runs.
 
     With ``topology`` it needs neither MPI nor devices. The plan is an option of :func:`parallelize`, also by the path
@@ -49,10 +84,11 @@ def plan(
         The plan; for ``profiling`` the profile.
 
     Raises:
-        SessionError: for what is no such model.
+        SessionError: for what is no such model, or an unknown argument.
         PlanError: no batch size, a model that does not say what it takes, and what ``find_strategy`` raises.
         TensorOptError: what ``find_strategy`` raises.
     """
+    check_names("plan", find_strategy_arguments, SearchArguments)
     planning, arguments = _traced("plan", model, topology, batch_size, example, layout_map, mesh, option)
     return planning.strategy(option, {**arguments, **find_strategy_arguments})
 
@@ -87,6 +123,42 @@ def frontier(
     """
     planning, arguments = _traced("frontier", model, topology, batch_size, example, layout_map, mesh, "mini_time")
     return planning.frontier({**arguments, "costs": costs})
+
+
+def compare(
+    model: Any,
+    topology: Topology | str | None = None,
+    *,
+    methods: Sequence[str | Options] | None = None,
+    memory_bytes: float | None = None,
+    batch_size: int | None = None,
+    example: Any = None,
+    costs: str | None = None,
+    overlap: bool = False,
+) -> Comparison:
+    """Which strategy every search and baseline chooses for training a Keras model, and what it is predicted to cost.
+
+    Args:
+        model: see :func:`plan`.
+        topology: see there.
+        methods: see :func:`tensoropt.compare`.
+        memory_bytes: see there.
+        batch_size: see :func:`plan`.
+        example: see there.
+        costs: see :func:`tensoropt.find_strategy`.
+        overlap: see :func:`tensoropt.compare`.
+
+    Returns:
+        The table; ``plan("megatron")`` of it is an option of :func:`plan` and :func:`parallelize`, if it executes.
+
+    Raises:
+        SessionError: for what is no such model.
+        PlanError: no batch size, or a model that does not say what it takes.
+        TensorOptError: what :func:`tensoropt.compare` raises.
+    """
+    planning, arguments = _traced("compare", model, topology, batch_size, example, None, None, "mini_time")
+    asked = {"methods": methods, "memory_bytes": memory_bytes, "costs": costs, "overlap": overlap}
+    return planning.compare({**arguments, **asked})
 
 
 def _traced(

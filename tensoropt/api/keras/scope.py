@@ -7,7 +7,6 @@ import hashlib
 import random
 from collections.abc import Iterator
 
-from tensoropt.api.mirror.loading import load_tensorflow
 from tensoropt.api.session.job import Job, current_job
 
 __all__ = ["scope"]
@@ -29,7 +28,6 @@ def scope() -> Iterator[None]:
     Raises:
         CollectiveError: if ranks do not enter it together.
     """
-    load_tensorflow()
     from tensoropt.api.functions.unmade import made_later
 
     job = current_job()

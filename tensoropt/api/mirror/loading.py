@@ -7,9 +7,11 @@ libraries, before TF_CPP_MIN_LOG_LEVEL is looked at, so that only a pipe in the 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from pathlib import Path
 from tensoropt.logs import log_level
 from tensoropt.stages import announce, came_to, stage
 
-__all__ = ["load_tensorflow"]
+__all__ = ["declared_names", "load_tensorflow"]
 
 _log = logging.getLogger("tensoropt")
 _LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
@@ -46,6 +48,29 @@ for line in sys.stdin.buffer:
 sys.stderr.buffer.write(b"".join(held))
 """
 _STRAINER_PATIENCE_S = 5.0
+
+# A line of the files that TensorFlow's build writes, one for each public name.
+_DECLARED = re.compile(r"^from [\w.]+ import (?:\w+ as )?(\w+)", re.M)
+
+
+def declared_names(path: str, *, version_1_only: bool) -> set[str]:
+    """Public names of ``tf.compat.v1.<path>`` and ``tf.<path>``, by TensorFlow's files: nothing is loaded.
+
+    Args:
+        path: the namespace, dotted; empty for TensorFlow itself.
+        version_1_only: whether ``tf.<path>`` does not count.
+    """
+    found: set[str] = set()
+    spec = importlib.util.find_spec("tensorflow")
+    for root in spec.submodule_search_locations or () if spec is not None else ():
+        below = path.replace(".", "/")
+        files = [f"_api/v2/compat/v1/{below}/__init__.py"]
+        if not version_1_only:
+            files.append(f"_api/v2/{below}/__init__.py" if path else "__init__.py")
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # a namespace that the other version has alone
+                found.update(_DECLARED.findall((Path(root) / file).read_text(encoding="utf-8")))
+    return {name for name in found if not name.startswith("_")}
 
 
 def load_tensorflow() -> None:

@@ -8,20 +8,22 @@ signature stays TensorFlow's, because the wrapper passes every argument on. Valu
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import threading
 import types
 from collections.abc import Callable
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tensoropt import errors
-from tensoropt.api.mirror.loading import load_tensorflow
+from tensoropt.api.mirror.contrib import slim
+from tensoropt.api.mirror.loading import declared_names, load_tensorflow
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.mirror.namespaces import (
     ALIASES,
@@ -33,7 +35,7 @@ from tensoropt.api.mirror.namespaces import (
     UNSUPPORTED,
     VERSION_1_ONLY,
 )
-from tensoropt.errors import GraphError
+from tensoropt.errors import GraphError, did_you_mean
 
 __all__ = ["MirrorNamespace", "UnsupportedError", "lookup", "names", "register_namespaces", "tensorflow_twin"]
 
@@ -53,6 +55,7 @@ class MirrorNamespace(types.ModuleType):
         super().__init__(name, f"The mirror of ``tf.{path}``; every call builds in tensoropt's private graph.")
         self.__spec__ = ModuleSpec(name, loader=None)
         self.__package__ = "tensoropt"
+        self.__path__: list[str] = []  # by which Python looks for modules below
         self.__dict__["_path"] = path
 
     def __getattr__(self, name: str) -> Any:
@@ -66,6 +69,8 @@ _namespaces: dict[str, MirrorNamespace] = {}
 _found: dict[str, Any] = {}
 _lock = threading.RLock()
 _MISSING = object()
+_OURS_ALONE = ("layers", "nn.rnn_cell")
+_PACKAGES = ("baselines", "cluster", "errors", "keras")  # of ours, in which users look for names
 
 
 def register_namespaces(package: dict[str, Any]) -> None:
@@ -78,11 +83,41 @@ def register_namespaces(package: dict[str, Any]) -> None:
         sys.modules[f"tensoropt.{path}"] = _namespace(path)
         if "." not in path:
             package[path] = _namespace(path)
+    sys.meta_path.append(_InsideContrib())
     # What scripts import as tf, ``tensorflow.compat.v1``, has the names of the package itself.
     version_1 = MirrorNamespace("", name="tensoropt.compat.v1")
     # Scripts catch TensorFlow's errors (OutOfRangeError) by the module that has the package's own.
     errors.__dict__["__getattr__"] = functools.partial(lookup, "errors")
     package["compat"].v1 = sys.modules["tensoropt.compat.v1"] = version_1
+
+
+class _InsideContrib:
+    """Finds what scripts import by the places of files, such as ``tensorflow.contrib.layers.python.layers.layers``.
+
+    All that is below ``python`` is the namespace itself, which has the names of all its files.
+    """
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Where a module is, if it is one of these."""
+        del path, target
+        inside = re.fullmatch(r"tensoropt\.(contrib\.\w+)\.python(\.\w+)*", name)
+        if inside is None or inside[1] not in NAMESPACES:
+            return None
+        return ModuleSpec(name, loader=_Inside(inside[1]), is_package=True)
+
+
+class _Inside(Loader):
+    """Gives a namespace by another name."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def create_module(self, spec: ModuleSpec) -> MirrorNamespace:
+        """The namespace."""
+        return MirrorNamespace(self._path, name=spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing is left to do."""
 
 
 def _namespace(path: str) -> MirrorNamespace:
@@ -116,8 +151,9 @@ def lookup(path: str, name: str) -> Any:
 
 def _find(path: str, dotted: str, name: str) -> Any:
     if dotted in OWN:
-        load_tensorflow()
         module, attribute = OWN[dotted]
+        if module.startswith("tensoropt.api."):  # what is the planner's needs no TensorFlow
+            load_tensorflow()
         return getattr(importlib.import_module(module), attribute)
     if not path and importlib.util.find_spec(f"tensoropt.{name}") is not None:
         return importlib.import_module(f"tensoropt.{name}")
@@ -128,13 +164,15 @@ def _find(path: str, dotted: str, name: str) -> Any:
     if dotted in UNSUPPORTED:
         raise UnsupportedError(f"tensoropt.{dotted}: tf.{dotted} is not supported by tensoropt. {UNSUPPORTED[dotted]}")
     twin = tensorflow_twin(dotted)
+    if twin is _MISSING and slim.is_missing(path):
+        raise UnsupportedError(
+            f"tensoropt.{dotted}: this part of tf.contrib is that of the package tf_slim, which is not installed. "
+            "Install it by pip install tf_slim."
+        )
     if twin is _MISSING:
-        close = difflib.get_close_matches(name, names(path), n=3)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise AttributeError(
             f"module 'tensoropt{'.' + path if path else ''}' has no attribute {name!r}: neither tensoropt "
-            "nor the "
-            f"installed TensorFlow has it.{hint}"
+            f"nor the installed TensorFlow has it.{did_you_mean(name, names(path))}"
         )
     if isinstance(twin, types.ModuleType):
         return twin if dotted in PLAIN_NAMESPACES else _namespace(dotted)
@@ -164,9 +202,13 @@ def _twin_modules(path: str) -> list[Any]:
     load_tensorflow()
     import tensorflow as tf
 
-    if path in ("layers", "nn.rnn_cell"):  # Keras 3 took them away; ours stand alone.
+    if path in _OURS_ALONE:  # Keras 3 took them away; ours stand alone.
         return []
     roots = [tf.compat.v1] if path.partition(".")[0] in VERSION_1_ONLY else [tf.compat.v1, tf]
+    if path == "contrib.data":  # what became of it
+        roots, path = [tf.compat.v1.data.experimental, tf.compat.v1.data], ""
+    elif path.startswith("contrib."):
+        roots, path = slim.roots(path, _namespace("train"))
     modules = []
     for root in roots:
         module = functools.reduce(
@@ -180,15 +222,25 @@ def _twin_modules(path: str) -> list[Any]:
 def names(path: str) -> list[str]:
     """Every public name of a mirrored namespace, sorted; unsupported ones are left out.
 
-    Loads TensorFlow, to see what it has.
+    Where TensorFlow is not loaded, it stays so: then names are those that its files declare, which are nearly all.
     """
     found = {own.rpartition(".")[2] for own in (*OWN, *ALIASES) if own.rpartition(".")[0] == path}
-    for module in _twin_modules(path):
-        found.update(name for name in dir(module) if not name.startswith("_"))
+    if "tensorflow" in sys.modules:
+        for module in _twin_modules(path):
+            public = dir(module) if _is_tensorflows(module) else slim.names(module)
+            found.update(name for name in public if not name.startswith("_"))
+    elif path not in _OURS_ALONE:
+        found.update(declared_names(path, version_1_only=path.partition(".")[0] in VERSION_1_ONLY))
+    if not path:
+        found.update(_PACKAGES)
     prefix = f"{path}." if path else ""
     below = [name.removeprefix(prefix) for name in NAMESPACES if name.startswith(prefix)]
     found.update(name for name in below if "." not in name)
     return sorted(name for name in found if prefix + name in OWN or prefix + name not in UNSUPPORTED)
+
+
+def _is_tensorflows(module: types.ModuleType) -> bool:
+    return module.__name__.partition(".")[0] in ("keras", "tensorflow")
 
 
 def _wrap(function: Callable[..., Any], name: str, module: str) -> Callable[..., Any]:
@@ -201,7 +253,11 @@ def _wrap(function: Callable[..., Any], name: str, module: str) -> Callable[...,
             result = function(*args, **kwargs)
         return result if check is None else check(result)
 
-    call.__name__ = call.__qualname__ = name
+    key = getattr(function, "_key_op", None)
+    if key is None:
+        call.__name__ = call.__qualname__ = name
+    else:
+        call._key_op = key  # type: ignore[attr-defined]  # by which arg_scope of tf_slim knows it
     call.__module__ = module
     return call
 

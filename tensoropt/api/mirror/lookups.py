@@ -1,4 +1,4 @@
-"""Lookups of several rows at a time, with tensors whose sizes are known: TensorFlow lists the distinct rows."""
+"""Lookups of several rows at a time, of known sizes where there are such: TensorFlow lists the distinct rows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def embedding_lookup_sparse(
 
     Args:
         params: the table, ``(vocabulary, ...)``.
-        sp_ids: a ``SparseTensor`` of ids with two dimensions, as many ids in each run.
+        sp_ids: a ``SparseTensor`` of ids with two dimensions; where there are as many in each run, devices share them.
         sp_weights: a ``SparseTensor`` with a weight for each id, or None.
         partition_strategy: where ``params`` is a list.
         name: of the ops' scope.
         combiner: ``mean`` (default), ``sqrtn`` or ``sum``.
         max_norm: what rows of the table are shortened to.
-        allow_fast_lookup: without effect.
+        allow_fast_lookup: as in TensorFlow where the number of ids varies, else without effect.
 
     Returns:
         ``(rows of sp_ids, ...)``; zeros for a row without ids.
@@ -42,7 +42,6 @@ def embedding_lookup_sparse(
     Raises:
         GraphError: for ids that are no ``SparseTensor``, or an unknown combiner.
     """
-    del allow_fast_lookup
     with current_model().enter(), tf.name_scope(name or "embedding_lookup_sparse") as scope:
         combiner = combiner or "mean"
         if combiner not in _COMBINERS:
@@ -50,6 +49,10 @@ def embedding_lookup_sparse(
         for each in (sp_ids, sp_weights):
             if each is not None and not isinstance(each, tf.SparseTensor):
                 raise GraphError(f"'{scope}': ids and weights must be SparseTensors. Got {type(each).__name__}.")
+        if not sp_ids.values.shape.is_fully_defined():
+            return tf.compat.v1.nn.embedding_lookup_sparse(
+                params, sp_ids, sp_weights, partition_strategy, scope, combiner, max_norm, allow_fast_lookup
+            )
         segments, count = sp_ids.indices[:, 0], sp_ids.dense_shape[0]
         rows = tf.compat.v1.nn.embedding_lookup(
             params, sp_ids.values, partition_strategy=partition_strategy, max_norm=max_norm

@@ -17,16 +17,19 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from tensoropt.api.mirror.augmented import give_variables_operators
 from tensoropt.api.mirror.shapes import give_sizes_values
 from tensoropt.errors import SessionError
+from tensoropt.terms import FEEDS, Terms
 
 __all__ = [
     "GradientCall",
     "GradientOutput",
     "MergedRows",
     "Model",
+    "Outside",
     "begin_aside",
     "begin_model",
     "current_model",
@@ -96,13 +99,25 @@ def tensor_key(tensor: Any) -> Any:
     return id(tensor) if graph is None else (id(graph), tensor.name)
 
 
+class Outside(Protocol):
+    """Variables of eager code, by the names that they have in a model's graph."""
+
+    def value(self, name: str) -> Any:
+        """The whole value that a variable has there."""
+
+    def handle(self, name: str) -> Any:
+        """The variable's handle, an eager tensor."""
+
+
 class Model:
     """The private graph with the differentiations recorded on it.
 
     Attributes:
-        values: gives the value that a variable begins with, by name, where it is not the graph's initializers that do.
+        outside: the variables that eager code has of the graph's, if these are such.
         pins: gives what is pinned of the storage of variables, if anything is (:class:`tensoropt.api.find.pins.Pins`).
         origins: the user's operations behind those of the graph, by name, where these are copies.
+        producers: what ``tf.train``'s queues are made of (:class:`~tensoropt.api.mirror.producers.Producer`).
+        terms: in which errors speak of its inputs.
         copies: for tensors of the user's behind those of the graph, by :func:`tensor_key`, the names of their copies.
 
     Invariants: a call's names are names of this model's graph; the graph's root variable scope makes resource
@@ -118,10 +133,12 @@ class Model:
         self._graph: Any = None
         if graph is not None:
             self._take(graph)
-        self.values: Callable[[str], Any] | None = None
+        self.outside: Outside | None = None
         self.pins: Callable[[], Any] | None = None
+        self.terms: Terms = FEEDS
         self.origins: dict[str, Any] = {}
         self.copies: dict[Any, str] = {}
+        self.producers: list[Any] = []
         self._gradient_calls: list[GradientCall] = []
         self._merged_rows: list[MergedRows] = []
         self._lock = threading.Lock()
@@ -141,6 +158,7 @@ class Model:
         import tensorflow as tf
 
         give_sizes_values()
+        give_variables_operators()
         with graph.as_default():
             tf.compat.v1.get_variable_scope().set_use_resource(True)
         self._graph = graph
@@ -244,13 +262,18 @@ def begin_model(graph: Any) -> Model:
     return model
 
 
-def begin_aside() -> Model:
-    """A model with a graph of its own that only its owner plans: the current one where its graph is the default."""
+def begin_aside(terms: Terms) -> Model:
+    """A model with a graph of its own that only its owner plans: the current one where its graph is the default.
+
+    Args:
+        terms: in which errors speak of its inputs.
+    """
     global _any_aside
     import tensorflow as tf
 
     graph: Any = tf.Graph()
     model = graph.tensoropt_model = Model(graph)
+    model.terms = terms
     _any_aside = True
     return model
 

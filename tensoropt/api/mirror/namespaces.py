@@ -18,11 +18,12 @@ __all__ = [
 
 #: Namespaces whose callables are wrapped. Namespaces inside them (``math.special``) are too.
 NAMESPACES = (
-    "audio", "bitwise", "compat", "contrib", "contrib.framework", "contrib.layers", "contrib.legacy_seq2seq",
-    "contrib.metrics", "contrib.rnn", "contrib.seq2seq", "data", "debugging",
-    "dtypes", "graph_util", "image", "initializers", "io", "layers", "linalg", "losses", "manip", "math", "metrics",
-    "nest", "nn", "nn.rnn_cell", "quantization", "ragged", "random", "raw_ops", "sets", "signal", "sparse",
-    "spectral", "strings", "summary", "train",
+    "audio", "bitwise", "compat", "contrib", "contrib.crf", "contrib.data", "contrib.framework", "contrib.layers",
+    "contrib.learn", "contrib.legacy_seq2seq", "contrib.lookup", "contrib.losses", "contrib.metrics", "contrib.rnn",
+    "contrib.seq2seq", "contrib.slim", "contrib.slim.nets", "contrib.training", "data", "debugging", "dtypes",
+    "estimator", "graph_util", "image", "initializers", "io", "layers", "linalg", "lookup", "losses", "manip",
+    "math", "metrics", "nest", "nn", "nn.rnn_cell", "quantization", "ragged", "random", "raw_ops", "sets", "signal",
+    "sparse", "spectral", "strings", "summary", "train",
 )  # fmt: skip
 
 #: Namespaces where ``tf.X`` is Keras or needs eager mode, so that only ``tf.compat.v1.X`` is looked at.
@@ -81,7 +82,7 @@ _RANDOM = "tensoropt.api.mirror.random"
 _LAYERS = "tensoropt.api.mirror.layers"
 _RUNTIME = "tensoropt.api.session.runtime"
 _STRATEGIES = "tensoropt.api.session.finding"
-_SEQUENCES = "tensoropt.api.mirror.contrib_sequences"
+_SEQUENCES = "tensoropt.api.mirror.contrib.sequences"
 _OPTIMIZERS = (
     "AdadeltaOptimizer", "AdagradDAOptimizer", "AdagradOptimizer", "AdamOptimizer", "FtrlOptimizer",
     "GradientDescentOptimizer", "MomentumOptimizer", "ProximalAdagradOptimizer",
@@ -116,32 +117,61 @@ OWN: dict[str, tuple[str, str]] = {
         for name in ("static_bidirectional_rnn", "static_rnn")
     },
     **{
-        f"contrib.layers.{name}": ("tensoropt.api.mirror.contrib", name)
+        f"contrib.rnn.{name}": ("tensoropt.api.mirror.contrib.cells", name)
         for name in (
-            "avg_pool2d", "bias_add", "conv2d", "convolution2d", "dropout", "embed_sequence", "flatten",
-            "fully_connected", "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "linear", "max_pool2d",
-            "relu", "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
+            "AttentionCellWrapper", "EmbeddingWrapper", "GRUBlockCell", "GRUBlockCellV2", "InputProjectionWrapper",
+            "LSTMBlockCell", "LayerNormBasicLSTMCell", "NASCell", "OutputProjectionWrapper",
         )
     },
     **{
-        f"contrib.layers.{name}": ("tensoropt.api.mirror.contrib_normalization", name)
-        for name in ("batch_norm", "instance_norm", "layer_norm")
+        f"contrib.rnn.{name}": ("tensoropt.api.mirror.contrib.rnn", name)
+        for name in (
+            "FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeReversedFusedRNN",
+            "stack_bidirectional_dynamic_rnn", "stack_bidirectional_rnn",
+        )
     },
+    **{
+        f"contrib.crf.{name}": ("tensoropt.api.mirror.contrib.crf", name)
+        for name in (
+            "crf_binary_score", "crf_decode", "crf_log_likelihood", "crf_log_norm", "crf_multitag_sequence_score",
+            "crf_sequence_score", "crf_unary_score", "viterbi_decode", "viterbi_score",
+        )
+    },
+    **{
+        f"contrib.seq2seq.{name}": (f"tensoropt.api.mirror.contrib.seq2seq_{part}", name)
+        for part, names in {
+            "attention": "AttentionMechanism AttentionWrapper AttentionWrapperState BahdanauAttention LuongAttention "
+            "hardmax",
+            "beam": "BeamSearchDecoder BeamSearchDecoderOutput BeamSearchDecoderState FinalBeamSearchDecoderOutput "
+            "gather_tree tile_batch",
+            "decoder": "BasicDecoder BasicDecoderOutput Decoder dynamic_decode",
+            "helpers": "CustomHelper GreedyEmbeddingHelper Helper InferenceHelper SampleEmbeddingHelper "
+            "ScheduledEmbeddingTrainingHelper ScheduledOutputTrainingHelper TrainingHelper",
+        }.items()
+        for name in names.split()
+    },
+    **{
+        f"{path}.{name}": ("tensoropt.api.mirror.contrib.tables", name)
+        for path, names in {
+            "contrib.lookup": "FastHashSpec HashTable KeyValueTensorInitializer StrongHashSpec "
+            "TextFileIdTableInitializer TextFileIndex TextFileInitializer TextFileStringTableInitializer "
+            "index_table_from_file index_table_from_tensor index_to_string_table_from_file "
+            "index_to_string_table_from_tensor",
+            "lookup": "KeyValueTensorInitializer StaticHashTable StaticVocabularyTable TextFileIndex "
+            "TextFileInitializer",
+        }.items()
+        for name in names.split()
+    },
+    "contrib.learn.ModeKeys": ("tensoropt.api.mirror.contrib.modes", "LearnModeKeys"),
+    "contrib.training.HParams": ("tensoropt.api.mirror.contrib.hparams", "HParams"),
+    "contrib.training.parse_values": ("tensoropt.api.mirror.contrib.hparams", "parse_values"),
+    "estimator.ModeKeys": ("tensoropt.api.mirror.contrib.modes", "ModeKeys"),
+    "contrib.layers.embed_sequence": (_SEQUENCES, "embed_sequence"),
     **{
         f"contrib.legacy_seq2seq.{name}": (_SEQUENCES, name) for name in ("rnn_decoder", "sequence_loss_by_example")
     },
     "contrib.legacy_seq2seq.sequence_loss": (_SEQUENCES, "sequence_loss_of_steps"),
     "contrib.seq2seq.sequence_loss": (_SEQUENCES, "sequence_loss"),
-    **{
-        f"contrib.metrics.{name}": ("tensoropt.api.mirror.contrib_metrics", name)
-        for name in (
-            "accuracy", "streaming_accuracy", "streaming_auc", "streaming_false_negatives",
-            "streaming_false_positives", "streaming_mean_absolute_error", "streaming_mean_iou",
-            "streaming_mean_relative_error", "streaming_mean_squared_error", "streaming_precision",
-            "streaming_recall", "streaming_root_mean_squared_error", "streaming_true_negatives",
-            "streaming_true_positives",
-        )
-    },
     **{
         f"nn.{name}": ("tensoropt.api.mirror.recurrent", name)
         for name in (
@@ -154,6 +184,10 @@ OWN: dict[str, tuple[str, str]] = {
     **{
         f"train.{name}": ("tensoropt.api.mirror.schedules", name)
         for name in ("piecewise_constant", "piecewise_constant_decay")
+    },
+    **{
+        f"train.{name}": ("tensoropt.api.mirror.steps", name)
+        for name in ("create_global_step", "get_global_step", "get_or_create_global_step")
     },
     "gradients": ("tensoropt.api.mirror.gradients", "gradients"),
     "report_uninitialized_variables": ("tensoropt.api.mirror.initialization", "report_uninitialized_variables"),
@@ -175,6 +209,7 @@ OWN: dict[str, tuple[str, str]] = {
     **{name: ("tensoropt.api.session.verify", name) for name in ("reference_losses", "verify")},
     **{name: ("tensoropt.api.session.report", name) for name in ("show_strategy", "strategy_rows")},
     "train.Saver": ("tensoropt.api.session.saver", "Saver"),
+    "train.Supervisor": ("tensoropt.api.session.supervisor", "Supervisor"),
     "train.Scaffold": ("tensoropt.api.session.scaffold", "Scaffold"),
     **{
         f"train.{name}": (_MONITORED, name)
@@ -189,11 +224,34 @@ OWN: dict[str, tuple[str, str]] = {
             "StepCounterHook", "SummarySaverHook",
         )
     },
+    **{
+        name: ("tensoropt.api.mirror.readers", name)
+        for name in (
+            "FixedLengthRecordReader", "IdentityReader", "ReaderBase", "TFRecordReader", "TextLineReader",
+            "WholeFileReader",
+        )
+    },
+    **{
+        f"train.{name}": ("tensoropt.api.mirror.producers", name)
+        for name in (
+            "batch", "input_producer", "range_input_producer", "shuffle_batch", "slice_input_producer",
+            "string_input_producer",
+        )
+    },
+    **{
+        f"contrib.training.{name}": ("tensoropt.api.mirror.producers", name)
+        for name in ("bucket", "bucket_by_sequence_length")
+    },
     "train.start_queue_runners": ("tensoropt.api.mirror.queues", "start_queue_runners"),
     "function": ("tensoropt.api.functions.function", "function"),
     "on_rank_0": ("tensoropt.api.functions.alone", "on_rank_0"),
     "compare": ("tensoropt.api.session.compare", "compare"),
+    "measuring": ("tensoropt.api.session.measuring", "measuring"),
+    **{name: ("tensoropt.api.session.explain", name) for name in ("diff", "explain", "report")},
+    "Frontier": ("tensoropt.problem.frontier", "Frontier"),
     "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
+    "Plan": ("tensoropt.plan.plan", "Plan"),
+    "Topology": ("tensoropt.cluster.topology", "Topology"),
     **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
     **{
         name: (_RUNTIME, name)
@@ -229,6 +287,11 @@ _SESSION = "Use tensoropt.Session or tensoropt.run."
 _CHECKPOINT = "Use tensoropt.train.Saver, whose checkpoints plain TensorFlow reads."
 _OPTIMIZER = "Use one of " + ", ".join(f"tensoropt.train.{name}" for name in _OPTIMIZERS) + "."
 _GRADIENT = "Write the function from differentiable ops, or use tensoropt.stop_gradient."
+_ESTIMATOR = (
+    "Call the model function on the tensors of a dataset, and run what it gives in "
+    "tensoropt.train.MonitoredTrainingSession."
+)
+_TABLE = "Use a table of constants (contrib.lookup, lookup), or a variable."
 _LAYER = "Use the layers of tensoropt.layers, or tensoropt.get_variable and ops."
 _OUTSIDE = "It builds no model: call it on TensorFlow itself."
 
@@ -265,9 +328,8 @@ UNSUPPORTED: dict[str, str] = {
     ),
     **_rows(
         _FEED,
-        "ConditionalAccumulator ConditionalAccumulatorBase FIFOQueue FixedLengthRecordReader IdentityReader "
-        "LMDBReader PaddingFIFOQueue PriorityQueue QueueBase RandomShuffleQueue ReaderBase "
-        "SparseConditionalAccumulator TFRecordReader TextLineReader WholeFileReader lookup "
+        "ConditionalAccumulator ConditionalAccumulatorBase FIFOQueue LMDBReader PaddingFIFOQueue PriorityQueue "
+        "QueueBase RandomShuffleQueue SparseConditionalAccumulator "
         "queue "
         "feature_column sparse.SparseConditionalAccumulator io.PaddingFIFOQueue io.PriorityQueue "
         "io.QueueBase "
@@ -275,18 +337,32 @@ UNSUPPORTED: dict[str, str] = {
     ),
     **_rows(
         _FEED,
-        "LooperThread QueueRunner add_queue_runner batch batch_join input_producer limit_epochs maybe_batch "
-        "maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join queue_runner range_input_producer "
-        "shuffle_batch shuffle_batch_join slice_input_producer string_input_producer",
+        "LooperThread QueueRunner add_queue_runner batch_join limit_epochs maybe_batch maybe_batch_join "
+        "maybe_shuffle_batch maybe_shuffle_batch_join queue_runner shuffle_batch_join",
         "train.",
     ),
     **_rows(
         _STRATEGY,
         "distribute dtensor tpu train.SyncReplicasOptimizer train.Server train.replica_device_setter",
     ),
-    **_rows(_LAYER, "learn slim tpu", "contrib."),
-    **_rows(_FEED, "data", "contrib."),
-    **_rows("Use an optimizer of tensoropt.train.", "layers.optimize_loss opt", "contrib."),
+    **_rows(_ESTIMATOR, "DNNClassifier DNNRegressor Estimator Experiment LinearClassifier RunConfig", "contrib.learn."),
+    **_rows(
+        _ESTIMATOR,
+        "BestExporter BoostedTreesClassifier DNNClassifier DNNRegressor Estimator EstimatorSpec EvalSpec Exporter "
+        "FinalExporter LatestExporter LinearClassifier LinearRegressor RunConfig TrainSpec WarmStartSettings "
+        "add_metrics export inputs train_and_evaluate",
+        "estimator.",
+    ),
+    **_rows(_LAYER, "tpu", "contrib."),
+    **_rows(
+        _FEED,
+        "slim.data_provider slim.dataset_data_provider slim.parallel_reader slim.prefetch_queue slim.queues",
+        "contrib.",
+    ),
+    **_rows(_TABLE, "lookup.MutableDenseHashTable lookup.MutableHashTable", "contrib."),
+    **_rows(_TABLE, "lookup.experimental"),
+    **_rows(_GRADIENT, "layers.recompute_grad layers.rev_block", "contrib."),
+    **_rows("Use an optimizer of tensoropt.train.", "opt", "contrib."),
     **_rows(
         "Use tensoropt's random ops; their seeds follow tensoropt.set_random_seed.",
         "Generator get_global_generator set_global_generator",
@@ -302,7 +378,7 @@ UNSUPPORTED: dict[str, str] = {
     **_rows(_CHECKPOINT, "saved_model"),
     **_rows(
         "Use tensoropt.train.MonitoredTrainingSession, which restores, saves and stops for all ranks.",
-        "GlobalStepWaiterHook SessionManager Supervisor WorkerSessionCreator basic_train_loop",
+        "GlobalStepWaiterHook SessionManager WorkerSessionCreator basic_train_loop",
         "train.",
     ),
     **_rows(

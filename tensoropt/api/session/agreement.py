@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.frontend.walks import reached
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.graph.graph import Graph
@@ -132,11 +133,9 @@ def _digest(data: Any) -> bytes:
 
 def _needed(nodes: Mapping[str, Any], names: Iterable[str]) -> set[str]:
     """Nodes that some nodes are computed from, and these."""
-    found: set[str] = set()
-    pending = list(names)
-    while pending:
-        name = pending.pop()
-        if name in nodes and name not in found:
-            found.add(name)
-            pending += [operand.removeprefix("^").split(":")[0] for operand in nodes[name].input]
-    return found
+
+    def operands(name: str) -> list[str]:
+        given = (operand.removeprefix("^").split(":")[0] for operand in nodes[name].input)
+        return [operand for operand in given if operand in nodes]
+
+    return set(reached((name for name in names if name in nodes), operands))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -17,13 +18,14 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import tensor_bundle_pb2
 from tensorflow.python.checkpoint import checkpoint_management  # what is public of it warns that it is old
 
 from tensoropt.errors import CheckpointError
 from tensoropt.exec.program.checkpoint import STATE_PREFIX, write_tensors
-from tensoropt.storage import PARTIAL, keep_name
+from tensoropt.storage import PARTIAL, discard_folder, escaped, keep_name, new_folder, remove_leftovers, write_whole
 
 __all__ = [
     "begin",
@@ -37,6 +39,7 @@ __all__ = [
     "publish",
     "remove",
     "saved_at",
+    "write_file",
 ]
 
 _files = tf.io.gfile
@@ -45,12 +48,14 @@ _FOOTER_BYTES, _TRAILER_BYTES = 48, 5
 # A network's file system may show other hosts what is new only after seconds.
 _VISIBLE_S = 5.0
 _POLL_S = 0.1
+# Of a file system without locks, such as a cloud's: no save takes as long.
+_LEFTOVER_S = 3600.0
 
 
 def begin(prefix: str, save_path: str) -> str:
     """Makes the folder that the parts of a checkpoint are written to, and removes what killed saves have left.
 
-    As in TensorFlow, the folder of the checkpoint is made if there is none.
+    As in TensorFlow, the folder of the checkpoint is made if there is none. What another job is at stays.
 
     Args:
         prefix: of the checkpoint.
@@ -60,19 +65,36 @@ def begin(prefix: str, save_path: str) -> str:
         CheckpointError: there can be no such folder.
     """
     folder, name = os.path.split(prefix)
-    base = re.escape(os.path.basename(save_path))
-    leftover = re.compile(rf"\.{base}(-\d+)?\.[0-9a-f]{{16}}{re.escape(PARTIAL)}/?")
+    leftover = rf"{escaped(os.path.basename(save_path))}(-\d+)?"
+    local = _local(folder)
     try:
         if folder:
             _files.makedirs(folder)
-        for entry in _files.listdir(folder or "."):
-            if leftover.fullmatch(entry):
-                discard(os.path.join(folder, entry))
+        if local is not None:
+            remove_leftovers(local or ".", leftover)
+            return os.path.join(folder, new_folder(local or ".", name).name)
+        for entry in _files.listdir(folder):
+            if re.fullmatch(rf"\.{leftover}\.[0-9a-f]{{16}}{re.escape(PARTIAL)}/?", entry):
+                _discard_old(os.path.join(folder, entry))
         made = os.path.join(folder, f".{name}.{secrets.token_hex(8)}{PARTIAL}")
         _files.mkdir(made)
-    except tf.errors.OpError as error:
-        raise CheckpointError(f"Saver.save: '{folder or '.'}' cannot be written to: {error.message}.") from error
+    except (tf.errors.OpError, OSError) as error:
+        said = getattr(error, "message", None) or str(error)
+        raise CheckpointError(f"Saver.save: '{folder or '.'}' cannot be written to: {said}.") from error
     return made
+
+
+def _local(path: str) -> str | None:
+    """The path as the operating system knows it; None in a cloud, which has names like gs://…"""
+    scheme, separator, rest = path.partition("://")
+    return path if not separator else rest if scheme == "file" else None
+
+
+def _discard_old(folder: str) -> None:
+    """Removes a folder of a cloud, where there are no locks, if nothing in it is young."""
+    written_s = [_files.stat(os.path.join(folder, each)).mtime_nsec / 1e9 for each in _files.listdir(folder)]
+    if written_s and time.time() - max(written_s) > _LEFTOVER_S:
+        _files.rmtree(folder)
 
 
 def part_of(folder: str, rank: int) -> str:
@@ -93,8 +115,9 @@ def is_visible(path: str) -> bool:
 def keep_through_power_loss(prefix: str) -> None:
     """Has the files of a checkpoint written to the disk itself, where they are local ones."""
     for path in sorted(_matching(prefix)):
-        if os.path.exists(path):  # not in a cloud, which has names like gs://…
-            handle = os.open(path, os.O_RDONLY)
+        local = _local(path)
+        if local is not None and stat.S_ISREG(os.lstat(local).st_mode):
+            handle = os.open(local, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 os.fsync(handle)
             finally:
@@ -131,8 +154,9 @@ def publish(folder: str, parts: Sequence[str], prefix: str) -> None:
     for path in new:
         _files.rename(path, prefix + path.removeprefix(merged), overwrite=True)
     kept = {prefix + path.removeprefix(merged) for path in new}
-    if os.path.isdir(os.path.dirname(prefix) or "."):
-        keep_name(Path(os.path.dirname(prefix)))
+    local = _local(os.path.dirname(prefix))
+    if local is not None:
+        keep_name(Path(local))
     for path in old:
         if path not in kept:
             _files.remove(path)
@@ -140,9 +164,34 @@ def publish(folder: str, parts: Sequence[str], prefix: str) -> None:
 
 
 def discard(folder: str) -> None:
-    """Removes a folder that :func:`begin` made, if it is there."""
-    if _files.exists(folder):
+    """Removes a folder that :func:`begin` made, if it is there.
+
+    Raises:
+        tf.errors.OpError: it cannot be removed.
+        OSError: the same.
+    """
+    local = _local(folder)
+    if local is not None:
+        discard_folder(local)
+    elif _files.exists(folder):
         _files.rmtree(folder)
+
+
+def write_file(path: str, content: str | bytes) -> None:
+    """Writes a file of a name that was not chosen by the user, whole or not at all; a link there is replaced.
+
+    Raises:
+        tf.errors.OpError: it cannot be written.
+        OSError: the same.
+    """
+    local = _local(path)
+    if local is not None:
+        write_whole(local, content, follow_links=False)
+    else:
+        partial = f"{path}.{secrets.token_hex(8)}{PARTIAL}"
+        with _files.GFile(partial, "wb") as file:
+            file.write(content)
+        _files.rename(partial, path, overwrite=True)
 
 
 def name_last(state_file: str, path: str, kept: Sequence[str], relative: bool) -> None:
@@ -157,10 +206,13 @@ def name_last(state_file: str, path: str, kept: Sequence[str], relative: bool) -
     Raises:
         tf.errors.OpError: it cannot be written.
     """
-    folder, name = os.path.split(state_file)
-    checkpoint_management.update_checkpoint_state_internal(
-        folder, path, list(kept), latest_filename=name, save_relative_paths=relative
-    )
+    folder = os.path.dirname(state_file)
+
+    def written(name: str) -> str:
+        return os.path.relpath(name, folder) if relative and os.path.isabs(name) else name
+
+    state = checkpoint_management.generate_checkpoint_state_proto(folder, written(path), [*map(written, kept)])
+    write_file(state_file, text_format.MessageToString(state))
 
 
 def exists(prefix: str) -> bool:

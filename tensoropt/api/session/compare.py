@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -12,23 +13,25 @@ from typing import Any
 import numpy as np
 
 from tensoropt.api.arguments import check_sizes, listed, where_to_plan
+from tensoropt.api.find.deferred import as_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.costs import settle_costs
-from tensoropt.api.session.job import current_job
+from tensoropt.api.session.job import Job, current_job, graph_of, job_of, planned_as
 from tensoropt.cluster import Topology
 from tensoropt.errors import GraphError, PlanError, TensorOptError
 from tensoropt.graph.graph import Graph
+from tensoropt.plan.plan import Plan
 from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.finding import Known
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.registry import Finder, Options, finder_of, finders, known_names
+from tensoropt.search.registry import Finder, Options, alike, finder_of, finders, known_names
 from tensoropt.simulate.step import step_seconds
 from tensoropt.space.traffic import sent_bytes
 from tensoropt.stages import doing, stage
 
-__all__ = ["compare"]
+__all__ = ["compare", "compared", "methods_of"]
 
 _log = logging.getLogger("tensoropt")
 
@@ -62,7 +65,8 @@ def compare(
     say so. Before the first method is done, there is nothing to keep, and it raises as usual.
 
     Args:
-        model: a loss of the model under construction, by default the model as it is; or a logical :class:`Graph`.
+        model: a loss of the model under construction, by default the model as it is; a logical :class:`Graph`; or a
+            plan, for the model that it is for, such as the ``tensoropt_plan`` of a function or Keras model.
         topology: the cluster, or a preset's name; by default the one that ``init`` collected.
         methods: searches and baselines by name, of which those by Markov chains may have options
             (``tensoropt.Mcmc(seconds=10)``); by default all there are (`tensoropt.search.finders`), those last that
@@ -71,7 +75,7 @@ def compare(
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
-        costs: see :func:`find_strategy`; a ``Graph`` has analytic ones.
+        costs: see :func:`find_strategy`; a ``Graph`` has analytic ones, as a plan of a model that is gone.
         overlap: whether simulated times have communication beside computation, and methods by Markov chains that are
             given by name search so; ``tensoropt.Mcmc(…)`` has its own.
 
@@ -91,25 +95,67 @@ def compare(
         tensoropt.GradientDescentOptimizer(0.1).minimize(loss)
         tensoropt.compare(loss, tensoropt.cluster.preset("p100")).show()
     """
-    job = current_job()
-    where = where_to_plan("compare", topology, job.topology)
+    model = as_plan(model)
     asked = None if methods is None else listed("compare", "methods", methods, "['ft', 'megatron']")
     names = "all" if asked is None else [getattr(method, "name", method) for method in asked]
     what = f"compare(methods={names}, memory_bytes={memory_bytes}, feed={feed!r})"
-    with job.step(what):
-        chosen = _checked(asked, memory_bytes, batch_size, overlap)
-        if isinstance(model, Graph):
-            _check_graph(batch_size)
-            planner = Planner(ImportedModel(model, None, ()), feed, Model())
-        else:
-            _check_loss(model)
-            job.import_model(batch_size)
-            planner = job.planner(feed)
-    job.agree_on_model(planner.imported)
-    if not isinstance(model, Graph):
-        settle_costs(job, planner, where, costs)
-    with stage("compare"):
-        return job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
+    is_here = isinstance(model, Plan) and planned_as("compare", model) is not None
+    with job_of("compare", model) if is_here else contextlib.nullcontext(current_job()) as job:
+        where = where_to_plan("compare", topology, job.topology)
+        with job.step(what):
+            chosen = _checked(asked, memory_bytes, batch_size, overlap)
+            planner = _planner(job, model, is_here, batch_size, feed)
+        imported = planner.imported
+        job.agree_on_model(imported)
+        if imported.tf_graph is not None:
+            settle_costs(job, planner, where, costs)
+        with stage("compare"):
+            found = job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
+    rows = [
+        row if row.plan is None else dataclasses.replace(row, plan=row.plan.of(imported.graph)) for row in found.rows
+    ]
+    return dataclasses.replace(found, rows=tuple(rows))
+
+
+def compared(
+    planner: Planner,
+    topology: Topology,
+    methods: Sequence[Finder],
+    memory_bytes: float | None,
+    overlap: bool,
+) -> Comparison:
+    """As :func:`compare`, of a model that is imported, on this rank alone.
+
+    Args:
+        planner: for the model.
+        topology: the cluster.
+        methods: from :func:`methods_of`.
+        memory_bytes: see :func:`compare`.
+        overlap: see there.
+    """
+    return _compare(planner, topology, methods, memory_bytes, overlap)
+
+
+def methods_of(names: Sequence[str] | None, memory_bytes: float | None, overlap: bool) -> tuple[Finder, ...]:
+    """The methods of some names, or all.
+
+    Raises:
+        PlanError: one is unknown, there is none, or the memory is no number above 0.
+    """
+    return _checked(names, memory_bytes, None, overlap)
+
+
+def _planner(job: Job, model: Any, is_here: bool, batch_size: int | None, feed: str) -> Planner:
+    """The planner of a loss's model, of a graph, or of what a plan is for."""
+    if isinstance(model, Plan | Graph):
+        _check_sized(type(model).__name__, batch_size)
+        if is_here:
+            return job.planner(feed)
+        graph = graph_of("compare", model) if isinstance(model, Plan) else model
+        return Planner(ImportedModel(graph, None, ()), feed, Model())
+    _check_loss(model)
+    job.import_model(batch_size)
+    return job.planner(feed)
 
 
 def _compare(
@@ -185,7 +231,7 @@ def _row(
         simulated_time_s=simulated_s,
         memory_bytes=memory_bytes,
         network_time_s=float(space.network_seconds(point.assignment, point.alternatives)[0]),
-        network_bytes=sent_bytes(plan, space),
+        network_bytes=sent_bytes(plan),
         search_s=search_s,
         fits=fits,
         strategies=len(frontier),
@@ -213,7 +259,7 @@ def _finder(method: Any, overlap: Any) -> Finder:
     finder = finder_of(method)
     if finder is None:
         raise PlanError(
-            f"compare: method {method!r} is unknown. Use some of {known_names()}, or "
+            f"compare: method {method!r} is unknown.{alike(method)} Use some of {known_names()}, or "
             "tensoropt.Mcmc(…); all, by default."
         )
     options: Any = finder.options
@@ -222,12 +268,12 @@ def _finder(method: Any, overlap: Any) -> Finder:
     return finder
 
 
-def _check_graph(batch_size: int | None) -> None:
-    """Lets arguments through that go with a logical graph."""
+def _check_sized(kind: str, batch_size: int | None) -> None:
+    """Lets arguments through that go with a logical graph, or a plan for one."""
     if batch_size is not None:
         raise PlanError(
-            f"compare: batch_size is of a model's open placeholders; a Graph has all sizes, got {batch_size}. Leave it "
-            "out."
+            f"compare: batch_size is of a model's open placeholders; a {kind} has all sizes, got {batch_size}. Leave "
+            "it out."
         )
 
 

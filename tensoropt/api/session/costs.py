@@ -8,7 +8,7 @@ from __future__ import annotations
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.session.job import Job
 from tensoropt.cluster import Topology
-from tensoropt.errors import PlanError
+from tensoropt.errors import PlanError, did_you_mean
 from tensoropt.exec.engines.settings import setting
 from tensoropt.measure.operators import MEASURING_OPERATORS, measure_operators
 from tensoropt.stages import stage
@@ -23,13 +23,16 @@ def check_costs(costs: str | None) -> str | None:
     """``costs``, or what the environment variable TENSOROPT_COSTS says; None to choose by what there is.
 
     Raises:
-        PlanError: if it is neither.
+        PlanError: one of them is neither.
     """
-    chosen = setting(_VARIABLE) or costs
-    if chosen is not None and chosen not in COSTS:
-        source = _VARIABLE if setting(_VARIABLE) else "find_strategy: costs"
-        raise PlanError(f"{source} must be one of {', '.join(map(repr, COSTS))}, got {chosen!r}.")
-    return chosen
+    given = {"find_strategy: costs": costs, _VARIABLE: setting(_VARIABLE) or None}
+    for source, name in given.items():
+        if name is not None and name not in COSTS:
+            raise PlanError(
+                f"{source} must be one of {', '.join(map(repr, COSTS))}, got {name!r}.{did_you_mean(name, COSTS)} "
+                "Leave it out to have it chosen."
+            )
+    return given[_VARIABLE] or costs
 
 
 def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | None) -> None:
@@ -47,7 +50,7 @@ def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | No
     """
     chosen = check_costs(costs)
     reason = _unmeasurable(job, topology)
-    if chosen == "measured" and reason is not None:
+    if chosen == "measured" and reason is not None and job.rehearsal is None:
         raise PlanError(
             f"find_strategy(costs='measured'): {reason}. Call tensoropt.init() under mpirun and leave topology out, or "
             "use costs='analytic'."

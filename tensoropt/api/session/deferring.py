@@ -40,7 +40,8 @@ class Deferral:
         self._model = model
         self._plan = plan
         self._collectives = collectives
-        self._fed = FedShapes(job.comm, job.rank, job.size, model)
+        shares = job.rehearsal.shares if job.rehearsal is not None and job.shares is None else job.shares
+        self._fed = FedShapes(job.comm, job.rank, job.size, model, shares)
         self.initialized: list[Collection[str]] = []
 
     def prepare(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> None:
@@ -68,7 +69,11 @@ class Deferral:
         shapes = self._fed.whole(arrays)
         feed = self._feed(shapes, {name for name, array in arrays.items() if array.shape != shapes[name]})
         sizes = ", ".join(f"'{name}' {tf.TensorShape(shape)}" for name, shape in shapes.items())
-        announce(f"find_strategy: goes on, for {sizes}{' fed whole on every rank' if feed == 'global' else ''}")
+        given = self._model.terms.given
+        how = f" {given} whole on every rank" if feed == "global" else ""
+        if any(array.shape != shapes[name] for name, array in arrays.items()):
+            how = f": ranks are {given} different arrays, which are taken as shares of this batch"
+        announce(f"find_strategy: goes on, for {sizes}{how}")
         with self._model.graph.as_default():  # of which the steps of the job are
             plan, imported = self._plan.find(shapes, feed)
             if job.executor is None:
@@ -106,7 +111,11 @@ class Deferral:
         part = self._fed.part(names_of(fetches))
         opened = self._fed.opened(names_of(fetches))
         trains = bool(part.gradients if self._model.gradient_calls else opened)
-        return trains, self._fed.arrays(feeds, opened, fetches if trains else None)
+        if not trains:
+            return False, self._fed.arrays(feeds, opened)
+        # Where nothing trains, all is planned: what is fed says sizes, too, that these fetches do not need.
+        planned = self._fed.planned() & feeds.keys()
+        return True, self._fed.arrays(feeds, opened | planned, fetches)
 
     def _feed(self, shapes: Mapping[str, tuple[int, ...]], shares: Collection[str]) -> str:
         """How the plan is to be fed: as the script said, but whole where ranks feed whole what they cannot share.

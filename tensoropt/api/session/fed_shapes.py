@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.api.frontend.device_graph import Part, part_of, without_pipelines
-from tensoropt.api.frontend.placeholders import open_placeholders
+from tensoropt.api.frontend.cut_pipelines import without_pipelines
+from tensoropt.api.frontend.parts import Part, part_of
+from tensoropt.api.frontend.placeholders import open_placeholders, training_placeholders
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import FeedError
 from tensoropt.exec.engines.ranks import written_holders
@@ -24,13 +25,22 @@ class FedShapes:
 
     A shape alone does not tell a rank's share from a whole batch that is as small. So contents are compared: what is
     the same on all ranks is whole; where ranks feed different arrays, each feeds its share, as for all placeholders of
-    the same first dimension.
+    the same first dimension. Unless it is said which of the two it is.
     """
 
-    def __init__(self, comm: Any, rank: int, size: int, model: Model) -> None:
-        """Takes a model, and the communicator of the ranks that run it."""
+    def __init__(self, comm: Any, rank: int, size: int, model: Model, shares: bool | None = None) -> None:
+        """Takes a model, and the communicator of the ranks that run it.
+
+        Args:
+            comm: the communicator.
+            rank: in it.
+            size: of it.
+            model: the model.
+            shares: whether ranks feed their shares, or all of them the whole; None where contents tell.
+        """
         self._comm = comm
         self._rank, self._size = rank, size
+        self._shares = shares
         self._whole_model = model
         self._opened: dict[str, Any] = {}
         self._count = 0
@@ -52,6 +62,10 @@ class FedShapes:
         found = part_of(self._model, names, {str(tensor) for tensor in given}) if given else self.part(names)
         return found.operations & self._all().keys()
 
+    def planned(self) -> frozenset[str]:
+        """The placeholders with open sizes that planning needs."""
+        return frozenset(training_placeholders(self._model))
+
     def _all(self) -> dict[str, Any]:
         """The declared shapes of all of them, those made since included."""
         count = len(self._model.graph.get_operations())
@@ -72,22 +86,26 @@ class FedShapes:
         Raises:
             FeedError: one does not fit, or is missing.
         """
+        words = self._whole_model.terms
         missing = sorted(set(wanted) - feeds.keys())
         if missing and fetches is not None:
             raise FeedError(
-                f"Placeholder '{missing[0]}': is needed for {', '.join(map(str, fetches))} and was not fed. Add it to "
-                f"feed_dict with an array of {self._all()[missing[0]]}."
+                f"{words.subject(missing[0])}: is needed for {', '.join(map(str, fetches))} and was not {words.given}. "
+                f"{words.remedy} an array of {self._all()[missing[0]]}."
             )
         found = {}
         for name in sorted(set(wanted) & feeds.keys()):
             tensor, shape = self._model.graph.get_tensor_by_name(f"{name}:0"), self._all()[name]
-            subject = f"{tensor.op.type} '{name}'"
+            subject = words.subject(name)
             array = checked_array(subject, f"{tensor.dtype.name}{shape}", tensor.dtype.name, feeds[name])
             if not _fits(shape, array.shape, self._size):
-                raise FeedError(f"{subject}: has the shape {shape}, got an array of {array.shape}. Feed one that fits.")
+                raise FeedError(
+                    f"{subject}: has the shape {shape}, got an array of {array.shape}. "
+                    f"{words.give.capitalize()} one that fits."
+                )
             if 0 in array.shape:
                 raise FeedError(
-                    f"{subject}: must be fed at least one number, got {array.shape}. Leave empty batches out."
+                    f"{subject}: must be {words.given} at least one number, got {array.shape}. Leave empty batches out."
                 )
             found[name] = array
         return found
@@ -96,7 +114,7 @@ class FedShapes:
         """The whole shapes that arrays stand for; collective, for ranks that feed arrays of equal shapes.
 
         Raises:
-            FeedError: on all ranks, if they feed different single numbers.
+            FeedError: on all ranks, if they feed different single numbers, or different whole batches.
         """
         if self._size == 1 or not arrays:
             return {name: array.shape for name, array in arrays.items()}
@@ -104,15 +122,17 @@ class FedShapes:
         sums = np.empty((self._size, len(mine)), dtype=np.int64)
         with current_watch().waiting("comparing what is fed"):
             self._comm.Allgather(mine, sums)
+        words = self._whole_model.terms
         differs = dict(zip(arrays, (sums != sums[0]).any(axis=0).tolist(), strict=True))
         for column, (name, array) in enumerate(arrays.items()):
-            if differs[name] and not array.shape:
+            if differs[name] and (self._shares is False or not array.shape):
                 held = written_holders(f"{number:#010x}" for number in sums[:, column].tolist())
+                what = "whole batch" if array.shape else "single number"
                 raise FeedError(
-                    f"Placeholder '{name}': a single number must be the same on all {self._size} ranks. Got numbers "
-                    f"with the checksums {held}. Feed the same everywhere (seed what draws it)."
+                    f"{words.subject(name)}: a {what} must be the same on all {self._size} ranks. Got some with the "
+                    f"checksums {held}. {words.give.capitalize()} the same everywhere (seed what shuffles or draws it)."
                 )
-        shared = {arrays[name].shape[0] for name, differ in differs.items() if differ}
+        shared = {array.shape[0] for name, array in arrays.items() if array.shape and (differs[name] or self._shares)}
         found = {}
         for name, array in arrays.items():
             declared = self._all()[name]

@@ -21,15 +21,16 @@ _Build = Callable[[Sequence[Any]], Any]
 def nested_fetches(fetches: Any) -> tuple[list[Any], _Build]:
     """What is fetched, one by one, and what puts the values of these into the nest that they came in.
 
-    Lists, tuples, named tuples, dicts (with any keys) and classes of ``attrs`` may be nested. Of sparse tensors and of
-    rows come TensorFlow's values of these. Whatever else there is (None, too) counts as something to fetch.
+    Lists, tuples, named tuples, dicts (with any keys) and classes of ``attrs`` may be nested. Of sparse and ragged
+    tensors and of rows come TensorFlow's values of these. Whatever else there is (None, too) counts as something to
+    fetch.
     """
     found: list[Any] = []
     return found, _add(fetches, found)
 
 
 def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
-    """Feeds tensor by tensor: of tuples of tensors (such as states of cells), sparse tensors and rows their parts.
+    """Feeds tensor by tensor: of tuples of them (such as states of cells), sparse and ragged ones and rows their parts.
 
     Raises:
         FeedError: what is fed has not the parts that are wanted.
@@ -42,6 +43,8 @@ def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
             parts = [key.indices, key.values, key.dense_shape]
         elif isinstance(key, tf.IndexedSlices):
             parts = [part for part in (key.values, key.indices, key.dense_shape) if part is not None]
+        elif isinstance(key, tf.RaggedTensor):
+            parts, value = _parts(key), _parts(value) if hasattr(value, "nested_row_splits") else value
         elif isinstance(key, tuple):
             parts = list(key)
         else:
@@ -59,6 +62,11 @@ def flat_feeds(feed_dict: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
                     f"Feed '{part.name}': is {known.tolist()} in the model, got {np.asarray(given).tolist()}."
                 )
     return found
+
+
+def _parts(ragged: Any) -> list[Any]:
+    """The tensors or arrays that a ragged tensor, or the value of one, is made of."""
+    return [ragged.flat_values, *ragged.nested_row_splits]
 
 
 def _constant_of(tensor: Any) -> Any:
@@ -89,6 +97,16 @@ def _add(fetch: Any, found: list[Any]) -> _Build:
     if isinstance(fetch, tf.SparseTensor):
         sparse = _add((fetch.indices, fetch.values, fetch.dense_shape), found)
         return lambda values: tf.compat.v1.SparseTensorValue(*sparse(values))
+    if isinstance(fetch, tf.RaggedTensor):
+        ragged = _add(_parts(fetch), found)
+
+        def nested(values: Sequence[Any]) -> Any:
+            made, *splits = ragged(values)
+            for each in reversed(splits):
+                made = tf.compat.v1.ragged.RaggedTensorValue(made, each)
+            return made
+
+        return nested
     if isinstance(fetch, tf.IndexedSlices):
         shape = fetch.dense_shape
         rows = _add((fetch.values, fetch.indices, *(() if shape is None else (shape,))), found)

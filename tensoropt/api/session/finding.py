@@ -14,6 +14,7 @@ from tensoropt.api.find.choosing import PROFILING, check_option, check_search, f
 from tensoropt.api.find.deferred import DeferredPlan, as_plan
 from tensoropt.api.find.device_counts import check_counts, profile
 from tensoropt.api.find.outcome import describe_outcome
+from tensoropt.api.find.plans import is_plan_file
 from tensoropt.api.frontend.imported_model import MINI_PARALLELISM, ImportedModel, load_plan
 from tensoropt.api.frontend.placeholders import example_shapes, training_placeholders
 from tensoropt.api.mirror.model import model_to_plan
@@ -27,7 +28,7 @@ from tensoropt.search.parallelism import ParallelismProfile
 from tensoropt.search.registry import Finder, Options
 from tensoropt.stages import announce, came_to, stage
 
-__all__ = ["find_frontier", "find_strategy", "profile_strategies"]
+__all__ = ["check_request", "find_frontier", "find_strategy", "profile_strategies"]
 
 # These end before a run, or change how many ranks feed one.
 _NOT_DEFERRED = (PROFILING, MINI_PARALLELISM)
@@ -83,7 +84,8 @@ def find_strategy(
     Args:
         option: one of
 
-            - ``mini_time``: least time per iteration within the memory;
+            - ``mini_time``: least time per iteration within the memory. The fastest strategy of all is searched first,
+              and the frontier is tracked only where that does not fit;
             - ``mini_memory``: least memory;
             - ``turning_point``: the knee of the frontier, beyond which more memory hardly saves time (TensorOpt
               section 5.1), or the fastest that fits where the knee does not;
@@ -105,8 +107,8 @@ def find_strategy(
             bring it where it is needed; ``global``: every rank has the whole batch.
         costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
             measured where the job's own devices are planned for. The environment variable ``TENSOROPT_COSTS`` wins.
-        search: what finds strategies, all by the same costs; ``ft``, ``pase`` and ``mcmc`` over the operators that
-            decide. What was searched, and by which time, a plan notes (``plan.notes["searched"]``):
+        search: what finds strategies, all by the same costs; ``ft`` (of large models) and ``mcmc`` over the operators
+            that decide. What was searched, and by which time, a plan notes (``plan.notes["searched"]``):
 
             - ``ft``, frontier tracking, which every option chooses from;
             - ``pase``, the fastest strategy whatever memory it takes, found sooner (option ``mini_time``);
@@ -129,6 +131,8 @@ def find_strategy(
         SessionError: before ``init``, if no topology is given.
     """
     job, option = current_job(), as_plan(option)
+    if job.rehearsal is not None:
+        option, memory_bytes, search, batch_size = job.rehearsal.asked(option, memory_bytes, search, batch_size)
     if isinstance(option, FrontierPoint) and topology is None and option.provenance is not None:
         topology = option.provenance.topology
     where = where_to_plan("find_strategy", topology, job.topology)
@@ -139,13 +143,12 @@ def find_strategy(
     request = _Request(option, given, named, memory_bytes, topology is None, where, feed, costs, search, what)
     with job.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
-        finder = check_search(search, None if given else option, runs=topology is None)
-        if not given and not isinstance(option, FrontierPoint):
-            check_option(str(option))
+        finder = check_request(option, search, runs=topology is None)
         shapes = example_shapes("find_strategy", model_to_plan(), example)
         opened = training_placeholders(model_to_plan()) if batch_size is None and shapes is None else {}
         if opened and request.may_wait:
-            deferred = DeferredPlan(named, opened, feed, functools.partial(_find_for_feeds, job, request, finder))
+            find = functools.partial(_find_for_feeds, job, request, finder)
+            deferred = DeferredPlan(named, opened, feed, find, model_to_plan().terms)
             announce(f"find_strategy: waits {deferred.waits()}")
             return cast(Plan, deferred)
     return _find(job, request, finder, batch_size, shapes)
@@ -198,10 +201,12 @@ def _find(
         planner = job.planner(feed)
     job.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
+    if job.rehearsal is not None:
+        job.rehearsal.end_at_search(planner, where)
     if isinstance(option, FrontierPoint):
         point = option
         with stage("search"):
-            return job.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes))
+            return job.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes)).of(imported.graph)
     if option == PROFILING:
         with stage("search"):
             table = job.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
@@ -216,7 +221,7 @@ def _find(
         return plan
 
     with stage("search"):
-        plan = job.on_rank_0(what, find)
+        plan = job.on_rank_0(what, find).of(imported.graph)
         came_to(str(plan.notes.get("searched", "")))
     announce(outcome)
     return plan
@@ -326,13 +331,29 @@ def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | 
     return source.feed, source.costs
 
 
+def check_request(option: Any, search: Any, *, runs: bool) -> Finder:
+    """The finder that is asked for, if the option is one and the search has it.
+
+    Args:
+        option: of :func:`find_strategy`.
+        search: of :func:`find_strategy`.
+        runs: whether the plan is for the job's own devices.
+
+    Raises:
+        PlanError: an unknown option or search, or two that do not go together.
+    """
+    given = _is_given(option)
+    finder = check_search(search, None if given else option, runs=runs)
+    if not given and not isinstance(option, FrontierPoint):
+        check_option(str(option))
+    return finder
+
+
 def _is_given(option: Any) -> bool:
     """Whether an option is a plan, or the path of one, and not the name of a search or a point."""
-    if isinstance(option, str):
-        return os.path.sep in option or option.endswith(".json")
-    if isinstance(option, Plan | os.PathLike):
+    if isinstance(option, Plan) or is_plan_file(option):
         return True
-    if isinstance(option, FrontierPoint):
+    if isinstance(option, FrontierPoint | str):
         return False
     raise PlanError(
         "find_strategy: option must be a name such as 'mini_time', a Plan, the path of a saved one, or a point of "

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from tensoropt.api.mirror.model import current_model
+from tensoropt.api.mirror.steps import get_global_step
 from tensoropt.api.session.job import current_job
 from tensoropt.api.session.scaffold import default_saver
 from tensoropt.api.session.summary import FileWriterCache
@@ -50,7 +51,7 @@ def prepare_global_step() -> None:
     They would make operations of their own for it, which no plan has.
     """
     graph = current_model().graph
-    step = tf.compat.v1.train.get_global_step(graph)
+    step = get_global_step(graph)
     reads = graph.get_collection_ref(training_util.GLOBAL_STEP_READ_KEY)
     if isinstance(step, tf.Variable) and not reads:
         with graph.as_default(), tf.control_dependencies(None):
@@ -176,7 +177,7 @@ class CheckpointSaverHook(_OnAllRanks, tf.compat.v1.train.CheckpointSaverHook):
 
     def __init__(
         self,
-        checkpoint_dir: str,
+        checkpoint_dir: str | None,
         save_secs: float | None = None,
         save_steps: int | None = None,
         saver: Any = None,
@@ -185,10 +186,11 @@ class CheckpointSaverHook(_OnAllRanks, tf.compat.v1.train.CheckpointSaverHook):
         listeners: Any = None,
         save_graph_def: bool = True,
     ) -> None:
-        """Takes TensorFlow's arguments."""
+        """Takes TensorFlow's arguments. Ranks may leave the folder to others (None)."""
+        given = os.fspath(checkpoint_dir) if checkpoint_dir else None
         with logs_on_rank_0():
             super().__init__(
-                checkpoint_dir,
+                current_job().given_somewhere("CheckpointSaverHook: checkpoint_dir", given) or checkpoint_dir,
                 save_secs,
                 save_steps,
                 saver,

@@ -21,11 +21,13 @@ from tensoropt.api.frontend.imported_model import (
     import_model,
     storable_variables,
 )
+from tensoropt.api.frontend.placeholders import training_placeholders
 from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.agreement import ValueDigests, agree_on_nodes
 from tensoropt.api.session.deferring import Deferral
 from tensoropt.api.session.given import GivenValues
 from tensoropt.api.session.reference import InitialValues
+from tensoropt.api.session.rehearsal import DescribedRanks, Rehearsal
 from tensoropt.api.session.runs import Runs
 from tensoropt.api.session.seeds import Seeds, resolve_seeds, with_seeds
 from tensoropt.api.session.session_config import merged_config
@@ -38,13 +40,14 @@ from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.checkpoint import set_state, state_of
 from tensoropt.exec.program.executor import Executor
+from tensoropt.graph.graph import Graph
 from tensoropt.graph.spec import TensorId
 from tensoropt.logs import set_up_logging
 from tensoropt.measure.hardware import collect
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, came_to, stage, working
 
-__all__ = ["Job", "current_job", "job_beside"]
+__all__ = ["Job", "current_job", "graph_of", "job_beside", "job_of", "planned_as", "rehearsing"]
 
 _log = logging.getLogger("tensoropt")
 _Value = TypeVar("_Value")
@@ -63,11 +66,14 @@ class Job:
 
     comm: Any = None
     topology: Topology | None = None
+    rehearsal: Rehearsal | None = None  # the job only plans, up to the first training step
     guard: Guard | None = None
     imported: weakref.WeakKeyDictionary[Model, ImportedModel] = field(default_factory=weakref.WeakKeyDictionary)
     executor: Executor | None = None
     model: Model | None = None
     seeds: Seeds = field(default_factory=dict)
+    base_seed: int = 1  # drawn at random and the same on all ranks, once MPI has started
+    shares: bool | None = None  # whether ranks feed their shares of what has an open size; None where contents tell
     left: bool = False
     remeasure: bool = False  # operators too, since init(refresh=True)
     config: Any = None  # of build_execution_graph
@@ -83,6 +89,7 @@ class Job:
     def __post_init__(self) -> None:
         """Makes what runs have in common."""
         self._runs = Runs(self)
+        _made[:] = [*(each for each in _made if each() is not None), weakref.ref(self)]
 
     @property
     def rank(self) -> int:
@@ -108,12 +115,16 @@ class Job:
             self.start(None, False)
 
     def _start(self, topology: Topology | None, refresh: bool, what: str) -> Topology:
+        if self.rehearsal is not None and self.rehearsal.topology is not None:
+            self.comm, self.topology = DescribedRanks(self.rehearsal.topology.device_count), self.rehearsal.topology
+            return self.topology
         if self.comm is None:
             comm = start_mpi()
             set_up_logging(comm.rank)
             install_abort_hook(comm)
             self.guard = Guard(comm)
             self.comm = comm
+            self.base_seed = self.draw_seed()
         with self.step(what):
             if topology is not None and topology.device_count != self.size:
                 raise PlanError(
@@ -169,7 +180,7 @@ class Job:
         Raises:
             CollectiveError: on every rank, if they have not.
         """
-        if self.guard is not None and self.size > 1:
+        if self.guard is not None and self.size > 1 and imported.tf_graph is not None:
             with working("comparing the model"):
                 agree_on_nodes(self.comm, imported)
         self.agree("model", imported.graph.fingerprint())
@@ -177,10 +188,22 @@ class Job:
     def import_model(
         self, batch_size: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> ImportedModel:
-        """The current model as it is now, which becomes the one that is planned and built."""
+        """The current model as it is now, which becomes the one that is planned and built.
+
+        Raises:
+            PlanError: a size is asked for, and no input leaves that open.
+        """
         with stage("import"):
-            imported = self.imported[model_to_plan()] = import_model(model_to_plan(), batch_size, shapes=shapes)
+            model = model_to_plan()
+            imported = import_model(model, batch_size, shapes=shapes)
             graph = imported.graph
+            own = graph.batch_size()
+            if batch_size is not None and own not in (None, batch_size) and not training_placeholders(model):
+                raise PlanError(
+                    f"batch_size={batch_size}: no placeholder leaves its first dimension open, the model's batch is "
+                    f"{own}. Leave batch_size out, or give placeholders the shape [None, …]."
+                )
+            self.imported[model] = imported
             came_to(f"{len(graph.operators)} operators, {len(graph.variables())} of them variables")
         return imported
 
@@ -198,6 +221,8 @@ class Job:
         imported = self.imported_model()
         if self._planner is None or not self._planner.suits(imported, feed):
             self._planner = Planner(imported, feed, model_to_plan())
+            if self._planner.feed != feed and self.size > 1:
+                announce("find_strategy: a batch of one sample is fed whole on every rank, as with feed='global'")
             if self.rank == 0 and not imported.graph.after_gradients() & imported.graph.training:
                 _log.warning(
                     "nothing minimizes a loss of the model: what is planned is a step that computes all that can be "
@@ -233,6 +258,23 @@ class Job:
             error_of_0.failed_rank = 0
             raise error_of_0
         return value
+
+    def given_somewhere(self, what: str, value: _Value | None) -> _Value | None:
+        """What this rank is given or, if that is None and those that are given something have the same, that.
+
+        All ranks call it together. Scripts say what is written to where on rank 0 alone.
+
+        Raises:
+            CollectiveError: another rank takes another step.
+        """
+        if self.guard is None or self.size == 1:
+            return value
+        self.require_member(what)
+        self.guard.meet(what)
+        with current_watch().waiting(what):
+            found = self.comm.allgather(value)
+        others = {each for each in found if each is not None}
+        return others.pop() if value is None and len(others) == 1 else value
 
     def build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
         """Makes the executor of a plan and gives the variables their initial values.
@@ -270,6 +312,8 @@ class Job:
         self.executor = self.variants = None
 
     def _build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
+        if self.rehearsal is not None:
+            self.rehearsal.end(plan)
         model = model_to_plan()
         if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
             self._end_surplus_ranks(plan, imported, collectives)
@@ -289,6 +333,12 @@ class Job:
 
     def build_for_now(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
         """As :meth:`build`, of a plan that the one that is waited for will replace."""
+        if self.rehearsal is not None:
+            raise SessionError(
+                "The script runs something before its first training step, by which the plan's sizes are known, and "
+                "devices are needed for it. Give them before (--batch-size, or batch_size= or example= of "
+                "find_strategy), or leave out what runs before."
+            )
         with stage("build", "build_execution_graph"):
             self._build(plan, imported, collectives, self.local_config())
             came_to("variables alone, until the first training run")
@@ -298,7 +348,7 @@ class Job:
         old, model = self.require_executor("run"), self.model or model_to_plan()
         with stage("build", "build_execution_graph"):
             executor, _ = self.make_executor(plan, imported, model, collectives, self.local_config(), self.more_seeds())
-            initialized = old.initialized
+            initialized = old.initialized - (old.outside & executor.outside)
             kept = [name for name in executor.variables if name in initialized]
             executor.set_variables(lambda name: old.run([TensorId(name)])[0], kept)
             set_state(executor, state_of(old))
@@ -350,8 +400,22 @@ class Job:
         collectives: str,
         config: Any,
         seeds: Seeds | None = None,
+        *,
+        apart: bool = False,
     ) -> tuple[Executor, Seeds]:
-        """An executor whose variables have no values yet, and the seeds that it uses."""
+        """An executor whose variables have no values yet, and the seeds that it uses.
+
+        Args:
+            plan: what it runs by.
+            imported: the model's graph.
+            model: the model.
+            collectives: see :func:`tensoropt.build_execution_graph`.
+            config: see there.
+            seeds: of random operators; by default drawn.
+            apart: whether none of its variables is one that eager code has.
+        """
+        if self.rehearsal is not None:
+            self.rehearsal.end(plan)
         self.start_once()
         with self.step("checking the plan"):
             check_collectives(collectives)
@@ -373,6 +437,8 @@ class Job:
             agree=self.agree,
             guard=self.guard,
             config=config,
+            outside=None if apart or model.outside is None else model.outside.handle,
+            terms=model.terms,
         )
         return executor, seeds
 
@@ -411,8 +477,8 @@ class Job:
     def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues | GivenValues]:
         """What gives variables their initial values: whichever copy of the model they were in first."""
         if not self._initial or not all(any(source.has(name) for source in self._initial) for name in names):
-            given = model.values
-            self._initial.append(InitialValues(model.graph, self.seeds) if given is None else GivenValues(given))
+            given = model.outside
+            self._initial.append(InitialValues(model.graph, self.seeds) if given is None else GivenValues(given.value))
         last = self._initial[-1]
         return {name: next((source for source in self._initial if source.has(name)), last) for name in names}
 
@@ -528,12 +594,24 @@ class Job:
             yield
 
 
+_made: list[weakref.ref[Job]] = []  # those that there are, in order
 _jobs = [Job()]
 
 
 def current_job() -> Job:
     """The job of this process, or the one beside it that is at work."""
     return _jobs[-1]
+
+
+@contextlib.contextmanager
+def rehearsing(rehearsal: Rehearsal) -> Iterator[None]:
+    """The job of this process is a rehearsal, while this lasts."""
+    before = list(_jobs)
+    _jobs[:] = [Job(rehearsal=rehearsal)]
+    try:
+        yield
+    finally:
+        _jobs[:] = before
 
 
 @contextlib.contextmanager
@@ -547,10 +625,69 @@ def job_beside(job: Job | None = None) -> Iterator[Job]:
     first.require_member("a step of another model")
     if job is None:
         job = Job(remeasure=first.remeasure)
-    job.comm, job.guard = first.comm, first.guard
+    job.comm, job.guard, job.base_seed, job.rehearsal = first.comm, first.guard, first.base_seed, first.rehearsal
     job.topology = job.topology or first.topology
     _jobs.append(job)
     try:
         yield job
     finally:
         _jobs.remove(job)
+
+
+@contextlib.contextmanager
+def job_of(caller: str, plan: Any) -> Iterator[Job]:
+    """The job with the model that a plan is for as its current one: of a script, a function or a Keras model.
+
+    Where nothing that was planned here is what the plan is for, it is the current job, with its model.
+
+    Raises:
+        PlanError: it is no plan, or there is no model.
+    """
+    known = planned_as(caller, plan)
+    if known is None and model_to_plan().is_empty:
+        raise PlanError(
+            f"{caller}: the plan is for the graph {plan.fingerprint}, and nothing here was planned as that one. Build "
+            "and plan the model, or train a step of the function or Keras model, and keep it."
+        )
+    if known is None:
+        yield current_job()
+        return
+    job, model = known
+    with contextlib.nullcontext() if job is current_job() else job_beside(job), model.graph.as_default():
+        yield job
+
+
+def planned_as(caller: str, plan: Any) -> tuple[Job, Model] | None:
+    """The job and the model that a plan is for, if they are here.
+
+    Raises:
+        PlanError: it is no plan.
+    """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"{caller}: plan must be a Plan, got {type(plan).__name__}. Give what find_strategy or a comparison's "
+            "plan(method) returned, or the tensoropt_plan of a function or Keras model."
+        )
+    for job in (current_job(), *filter(None, (each() for each in _made))):
+        for model, imported in job.imported.items():
+            if imported.graph.fingerprint() == plan.fingerprint and _is_here(model):
+                return job, model
+    return None
+
+
+def _is_here(model: Model) -> bool:
+    """Whether a model can be the current one: it cannot any more once ``reset_default_graph`` has left it."""
+    with model.graph.as_default():
+        return model_to_plan() is model
+
+
+def graph_of(caller: str, plan: Any) -> Graph:
+    """The graph that a plan is for, or that of the current model.
+
+    Raises:
+        PlanError: it is no plan, or there is none.
+    """
+    if isinstance(plan, Plan) and plan.graph is not None:
+        return plan.graph
+    with job_of(caller, plan) as job:
+        return job.imported_model().graph

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.mirror.model import Model
+from tensoropt.api.session.checkpoint_files import write_file
 from tensoropt.errors import CheckpointError
-from tensoropt.storage import PARTIAL
 
 __all__ = ["MetaGraphs"]
 
@@ -57,11 +57,8 @@ class MetaGraphs:
             if known is None or known[0] != self._model.graph.version:
                 meta = self.export(strip_default_attrs=strip_default_attrs)
                 known = self._written[strip_default_attrs] = self._model.graph.version, meta.SerializeToString()
-            partial = f"{filename}{PARTIAL}"
-            with tf.io.gfile.GFile(partial, "wb") as file:
-                file.write(known[1])
-            tf.io.gfile.rename(partial, filename, overwrite=True)
-        except (tf.errors.OpError, ValueError) as error:
+            write_file(filename, known[1])
+        except (tf.errors.OpError, OSError, ValueError) as error:
             raise CheckpointError(
                 f"Saver.save: the checkpoint is saved, but its graph cannot be written to '{filename}': {error}. Leave "
                 "it out with write_meta_graph=False."

@@ -6,6 +6,7 @@ fails, or has no more data. What depends on files is rank 0's decision.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -64,6 +65,8 @@ class ChiefSessionCreator(tf.compat.v1.train.SessionCreator):
             CollectiveError: ranks give other folders.
         """
         job, scaffold = current_job(), self._scaffold
+        self._folder = _folder("MonitoredSession: checkpoint_dir", self._folder)
+        self._path = _folder("MonitoredSession: checkpoint_filename_with_path", self._path)
         with job.step(f"MonitoredSession (checkpoint_dir={self._folder!r}, checkpoint={self._path!r})"):
             job.require_built("MonitoredSession")
             scaffold.finalize()
@@ -231,7 +234,8 @@ def MonitoredTrainingSession(
     Args:
         master: empty.
         is_chief: has no meaning: all ranks train and save together.
-        checkpoint_dir: where checkpoints are, and are saved; on a file system that all hosts share.
+        checkpoint_dir: where checkpoints are, and are saved; on a file system that all hosts share. It may be given on
+            rank 0 alone.
         scaffold: a ``tensoropt.train.Scaffold``.
         hooks: ``tensoropt.train.SessionRunHook``, the same on all ranks.
         chief_only_hooks: more hooks, called before these, on all ranks.
@@ -252,6 +256,8 @@ def MonitoredTrainingSession(
     """
     del is_chief, max_wait_secs
     scaffold = scaffold or Scaffold()
+    checkpoint_dir = _folder("MonitoredTrainingSession: checkpoint_dir", checkpoint_dir)
+    summary_dir = _folder("MonitoredTrainingSession: summary_dir", summary_dir)
     summaries = _schedule(save_summaries_steps, save_summaries_secs, {"save_steps": _SUMMARY_STEPS})
     checkpoints = _schedule(save_checkpoint_steps, save_checkpoint_secs, {"save_secs": _CHECKPOINT_S})
     own: list[Any] = [*(chief_only_hooks or ())]
@@ -264,6 +270,11 @@ def MonitoredTrainingSession(
         own.append(CheckpointSaverHook(checkpoint_dir, scaffold=scaffold, save_graph_def=save_graph_def, **checkpoints))
     creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
     return MonitoredSession(creator, [*own, *(hooks or ())], stop_grace_period_secs)
+
+
+def _folder(what: str, given: Any) -> str | None:
+    """A folder or a file that all ranks are to use: the one that there is, where some are given none."""
+    return current_job().given_somewhere(what, os.fspath(given) if given else None)
 
 
 def _schedule(steps: Any, seconds: Any, default: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from tensoropt.api.frontend.pipelines import Pipelines
 from tensoropt.api.frontend.reader import noted_tensors
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.pipelines import Piped
-from tensoropt.errors import FeedError, SessionError
+from tensoropt.errors import FeedError, SessionError, did_you_mean
 from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
@@ -53,7 +53,7 @@ def fetch_of(model: Model, item: Any, pipelines: Pipelines) -> Fetch | Initializ
     except (KeyError, TypeError, ValueError) as error:
         raise SessionError(
             f"Fetch {item!r}: the model has no such tensor, variable or operation. Use 'name:0' for an output of "
-            "an operation and 'name' for the operation."
+            f"an operation and 'name' for the operation.{did_you_mean(name, _names(model))}"
         ) from error
     if isinstance(element, tf.Operation):
         if element.name in pipelines.inside:
@@ -69,6 +69,13 @@ def fetch_of(model: Model, item: Any, pipelines: Pipelines) -> Fetch | Initializ
     if is_plain_read(element.op, {}):
         return TensorId(element.op.inputs[0].op.name)
     return TensorId(element.op.name, element.value_index)
+
+
+def _names(model: Model) -> Iterator[str]:
+    """What can be fetched by name."""
+    for op in model.graph.get_operations():
+        yield op.name
+        yield from (tensor.name for tensor in op.outputs)
 
 
 def feed_of(model: Model, key: Any, pipelines: Pipelines) -> str | TensorId:

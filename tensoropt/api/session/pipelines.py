@@ -13,6 +13,7 @@ from tensorflow.python.framework import op_def_registry
 
 from tensoropt.api.frontend.effects import makes_handle
 from tensoropt.api.frontend.pipelines import Pipelines, pipelines_of
+from tensoropt.api.frontend.walks import reached
 from tensoropt.errors import SessionError
 
 __all__ = ["Piped", "PipelineSession"]
@@ -93,16 +94,11 @@ class PipelineSession:
 
     def _add(self, roots: Iterable[Any]) -> frozenset[str]:
         """Copies operations and what they need, as far as it is not there yet; the names of all of these."""
-        found = {op.name: op for op in roots}
-        pending = list(found.values())
-        while pending:
-            op = pending.pop()
-            for other in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
-                if other.name not in found:
-                    found[other.name] = other
-                    pending.append(other)
+        found = {
+            op.name for op in reached(roots, lambda op: (*(tensor.op for tensor in op.inputs), *op.control_inputs))
+        }
         there = {op.name for op in self._copy.get_operations()}
-        for op in (op for op in self.graph.get_operations() if op.name in found.keys() - there):
+        for op in (op for op in self.graph.get_operations() if op.name in found - there):
             if makes_handle(op):
                 raise SessionError(
                     f"Variable '{op.name}': an input pipeline reads it, but devices hold the variables. Apply what "

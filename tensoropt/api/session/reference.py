@@ -15,6 +15,7 @@ from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
 from tensoropt.api.frontend.initializers import initializers, variables_of
 from tensoropt.api.frontend.meta_graphs import exported
 from tensoropt.api.frontend.pipelines import pipelines_of
+from tensoropt.api.frontend.walks import reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, Model
 from tensoropt.api.session.difference import Expected, largest, tolerance_of
 from tensoropt.api.session.seeds import Seeds, with_seeds_in_meta_graph
@@ -184,24 +185,34 @@ class Observed:
 class Reference:
     """The model trained by TensorFlow alone, with the same seeds: the numbers that every plan must give."""
 
-    def __init__(self, model: Model, seeds: Seeds) -> None:
+    def __init__(self, model: Model, seeds: Seeds, values: Mapping[str, np.ndarray] | None = None) -> None:
         """Copies the model.
 
         Args:
             model: the model.
             seeds: of its random operators.
+            values: that variables from outside of its graph begin with.
         """
         self._graph = _copy(model.graph, seeds, model.gradient_calls)
         self._elements = {place: tensor.name for place, tensor in pipelines_of(model.graph).elements.items()}
         self._assigned: dict[str, dict[str, Any]] = {}
         with self._graph.as_default():
-            self._variables = variables_of(self._graph)
-            self._reads = {name: variable.read_value() for name, variable in self._variables.items()}
+            own = variables_of(self._graph)
+            self._reads = {name: variable.read_value() for name, variable in own.items()}
+            given = {name: self._graph.get_tensor_by_name(f"{name}:0") for name in values or ()}
+            self._reads |= {
+                name: tf.raw_ops.ReadVariableOp(resource=handle, dtype=handle.op.get_attr("dtype"))
+                for name, handle in given.items()
+            }
             # TensorFlow's remapper fuses what is fetched, such as the sigmoid of a swish, and then does not find it.
             config = tf.compat.v1.ConfigProto()
             config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
             self._session = tf.compat.v1.Session(graph=self._graph, config=config)
-            self._session.run([v.initializer for v in variables_of(self._graph).values()])
+            self._session.run([variable.initializer for variable in own.values()])
+            for name, handle in given.items():
+                fed = tf.compat.v1.placeholder(handle.op.get_attr("dtype"))
+                assign = tf.raw_ops.AssignVariableOp(resource=handle, value=fed)
+                self._session.run(assign, {fed: (values or {})[name]})
 
     def run(self, fetches: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[Any]:
         """Runs tensors (``name:0``) and operations of the logical graph by name; None for an operation."""
@@ -293,19 +304,15 @@ class Reference:
     def _shape(self, output: GradientOutput) -> tuple[int, ...]:
         if ":" in output.source:
             return tuple(self._graph.get_tensor_by_name(output.source).shape.as_list())
-        return tuple(self._variables[output.source].shape.as_list())
+        return tuple(self._reads[output.source].shape.as_list())
 
     def _made_of(self, step: str, outputs: Sequence[GradientOutput]) -> dict[str, Any]:
         """For each variable that is assigned before gradients are used, the largest of the numbers that its new value
         is made of."""
-        late: set[Any] = set()
-        reached = [self._graph.get_operation_by_name(_fed_for(name)) for name in _gradient_tensors(outputs)]
-        while reached:
-            op = reached.pop()
-            if op not in late:
-                late.add(op)
-                reached += [consumer for tensor in op.outputs for consumer in tensor.consumers()]
-                reached += op._control_outputs
+        late = reached(
+            (self._graph.get_operation_by_name(_fed_for(name)) for name in _gradient_tensors(outputs)),
+            lambda op: (*(consumer for tensor in op.outputs for consumer in tensor.consumers()), *op._control_outputs),
+        )
         pending = [self._graph.get_operation_by_name(step)]
         seen = set(pending)
         found: dict[str, list[Any]] = {}
@@ -316,9 +323,9 @@ class Reference:
             if op in late:
                 continue
             takes = op.inputs[0].op if op.inputs and op.inputs[0].dtype == tf.resource else None
-            if takes is not None and takes.name in self._variables and not only_reads(op):
+            if takes is not None and takes.name in self._reads and not only_reads(op):
                 values = [tensor for tensor in op.inputs if tensor.dtype.is_floating]
-                made_of = _summed(values, self._variables[takes.name].shape.num_elements())
+                made_of = _summed(values, self._reads[takes.name].shape.num_elements())
                 found.setdefault(takes.name, []).extend(each for each in made_of if each.dtype.is_floating)
         with self._graph.as_default():
             largest_of = {

@@ -1,4 +1,4 @@
-"""A plan for people: per operator its mesh, tensor maps, time and memory."""
+"""A plan for people: by layers, or per operator its mesh, tensor maps, time and memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tensoropt.api.find.deferred import as_plan
-from tensoropt.api.session.job import current_job
-from tensoropt.errors import PlanError
+from tensoropt.api.find.plans import loaded
+from tensoropt.api.session.job import current_job, graph_of
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.registry import traits
 from tensoropt.layout import coarsen, tensor_map
 from tensoropt.plan.configuration import DEFER, place_of
 from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.search.strategy_table import StrategyTable
+from tensoropt.storage.document import shortened
 
 __all__ = ["show_strategy", "strategy_rows"]
 
@@ -26,7 +29,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
     """One row per operator of the training step.
 
     Args:
-        plan: for the current model.
+        plan: of a script, a function or a Keras model; one from a file for a model that was planned here.
 
     Returns:
         ``operator``, ``type``, ``mesh`` (of the operator's own coarse mesh), ``splits`` (what each of its axes
@@ -36,16 +39,10 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
         ``memory_bytes``.
 
     Raises:
-        PlanError: if it is no plan, or the plan is for another model.
+        PlanError: if it is no plan, or one for another model than is here.
     """
     plan = as_plan(plan)
-    if not isinstance(plan, Plan):
-        raise PlanError(
-            f"strategy_rows, show_strategy: plan must be a Plan, got {type(plan).__name__}. Give what find_strategy or "
-            "a comparison's plan(method) returned."
-        )
-    imported = current_job().imported_model()
-    graph = imported.graph
+    graph = graph_of("strategy_rows, show_strategy", plan)
     plan.check(graph, runs=False)
     rules = rules_of(graph, halos=True)
     rows = []
@@ -79,22 +76,35 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def show_strategy(plan: Plan, console: Console | None = None) -> None:
-    """Prints the plan as a table, on rank 0 only.
+def show_strategy(plan: Plan | str | os.PathLike[str], console: Console | None = None, *, full: bool = False) -> None:
+    """Prints the plan as a table, on rank 0 only: a row for each layer, equal layers once.
+
+    A row has in words how the layer's products are split, what part of its variables a device keeps, its seconds of
+    computing and of communication, and its memory: weights, slots, gradients and activations together. What is not as
+    in data parallelism is marked.
 
     Args:
-        plan: for the current model.
+        plan: of a script, a function or a Keras model, or the path of a file; its model need not be here.
         console: where to; standard output by default.
+        full: a row for each operator instead, with its mesh and tensor maps; see :func:`strategy_rows`. A plan that was
+            saved by an earlier version is always shown so.
+
+    Raises:
+        PlanError: if it is no plan; for operators, if it is for another model than is here.
     """
-    plan = as_plan(plan)
-    rows = strategy_rows(plan)
+    given: Plan = loaded(plan)
+    if isinstance(given, Plan) and given.setting is not None and not full:
+        StrategyTable.of(given).show(console)
+        return
+    rows = strategy_rows(given)
     if current_job().rank:
         return
-    table = Table(
-        title=f"{plan.option} on {plan.mesh.size} devices: {plan.time_s * 1e3:.3g} ms per step and "
-        f"{plan.memory_bytes / 2**20:.3g} MiB per device, predicted",
-        caption=_caption(plan),
+    title = (
+        f"{given.option} on {given.mesh.size} devices: {given.time_s * 1e3:.3g} ms per step and "
+        f"{given.memory_bytes / 2**20:.3g} MiB per device, predicted"
     )
+    caption = _caption(given)
+    table = Table(title=_plain(title), caption=None if caption is None else _plain(caption))
     for header, justify in (("operator", "left"), ("mesh", "left"), ("splits", "left"), ("tensor maps", "left")):
         table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for header in ("time, µs", "memory, KiB"):
@@ -103,7 +113,7 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
         table.add_column("kept copies", justify="left", overflow="fold")
     for row in rows:
         kept = [", ".join(f"{keep} of input {position}" for position, keep in row["keep"].items())]
-        table.add_row(
+        cells = (
             f"{row['operator']} ({row['type']})" if row["type"] not in row["operator"] else row["operator"],
             str(row["mesh"]),
             ", ".join(row["splits"]) or "-",
@@ -112,8 +122,14 @@ def show_strategy(plan: Plan, console: Console | None = None) -> None:
             f"{row['memory_bytes'] / 2**10:.1f}",
             *kept[: len(table.columns) - 6],
         )
+        table.add_row(*map(_plain, cells))
     # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
     (console or Console(width=None if "COLUMNS" in os.environ else _WIDTH)).print(table)
+
+
+def _plain(text: str) -> Text:
+    """Text as it is: what a plan's file says is no markup, and steers no terminal."""
+    return Text(shortened(text))
 
 
 def _caption(plan: Plan) -> str | None:

@@ -71,7 +71,7 @@ def build_execution_graph(
         if engine != _ENGINE:
             raise EngineError(
                 f"build_execution_graph: engine must be {_ENGINE!r}, which runs the local graph, got {engine!r}. What "
-                "does the collectives is chosen by collectives=…"
+                "does the collectives is chosen by collectives='auto'."
             )
         if isinstance(plan, ParallelismProfile):
             raise PlanError(

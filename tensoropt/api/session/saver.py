@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import socket
@@ -19,7 +18,8 @@ from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.api.session import checkpoint_files as files
 from tensoropt.api.session.job import Job, current_job
 from tensoropt.api.session.meta_graph import MetaGraphs
-from tensoropt.errors import CheckpointError
+from tensoropt.api.session.sessions import Session
+from tensoropt.errors import CheckpointError, did_you_mean
 from tensoropt.exec.program.checkpoint import (
     STATE_PREFIX,
     Checkpointing,
@@ -107,6 +107,7 @@ class Saver:
         self._variables: dict[str, Any] | None = None
         self._last: list[tuple[str, float]] = []
         self._leaving: list[tuple[str, float]] = []
+        self._saved: set[str] = set()
         self._checkpointing: tuple[weakref.ref[Executor], Checkpointing] | None = None
         self._meta_graphs: MetaGraphs | None = None
         if not defer_build:
@@ -250,8 +251,8 @@ class Saver:
             if job.rank == 0:
                 try:
                     files.discard(folder)
-                except tf.errors.OpError as error:
-                    _log.warning("'%s' is left behind: %s", folder, error.message)
+                except (tf.errors.OpError, OSError) as error:
+                    _log.warning("'%s' is left behind: %s", folder, getattr(error, "message", None) or error)
             raise
 
     def _publish(self, folder: str, pieces: Checkpointing, path: str) -> None:
@@ -295,12 +296,17 @@ class Saver:
 
         job.on_rank_0(f"naming '{path}' the last checkpoint", write)
         self._last, self._leaving = last, leaving
+        self._saved.add(path)
         if self._leaving:
             name, saved = self._leaving.pop(0)
             if saved > self._next_kept:
                 self._next_kept += self._keep_s
             elif job.rank == 0:
-                _remove(name, meta_graph_suffix)
+                # What was not saved here was read from a file, in which others may have named anything.
+                if name in self._saved or _folder_of(name) == _folder_of(path):
+                    _remove(name, meta_graph_suffix)
+                else:
+                    _log.warning("the old checkpoint '%s' stays: it is not in the folder of '%s'", name, path)
 
     # -------------------------------------------------------------------------------------------------- restoring
 
@@ -310,7 +316,8 @@ class Saver:
         Either all of them get it on all ranks, or none does.
 
         Args:
-            sess: a ``tensoropt.Session``, or None.
+            sess: a ``tensoropt.Session``, or None. With one of a graph beside the job's model each rank restores by
+                itself.
             save_path: of a checkpoint: what :meth:`save` or ``latest_checkpoint`` returned, or one of plain TensorFlow.
 
         Raises:
@@ -318,6 +325,11 @@ class Saver:
             CollectiveError: on ranks where it can be read, if there are others; or if ranks restore something else.
         """
         job = current_job()
+        apart = sess.apart if isinstance(sess, Session) else None
+        if apart is not None:  # of this rank alone
+            with apart.session.graph.as_default():
+                tf.compat.v1.train.Saver(self._named(), reshape=self._reshape).restore(apart.session, save_path)
+            return
         with job.turn("Saver.restore"):
             what = f"Saver.restore from '{save_path}'"
             with job.step(what):
@@ -369,8 +381,7 @@ class Saver:
         missing = [name for name in self._named() if name not in shapes]
         if missing:
             theirs = [name for name in shapes if not name.startswith(STATE_PREFIX) and name not in self._named()]
-            close = difflib.get_close_matches(missing[0], theirs, n=3) or sorted(theirs)
-            hint = f" It has {_written(close)}, too." if close else ""
+            hint = did_you_mean(missing[0], theirs) or (f" It has {_written(sorted(theirs))}, too." if theirs else "")
             raise CheckpointError(
                 f"{what} has no {_written(missing)}.{hint} Give the variables that it has, Saver(var_list=[…]), or "
                 "their names in it, Saver(var_list={'name in the checkpoint': variable})."
@@ -482,6 +493,10 @@ def _last_good(path: str, known: Sequence[str]) -> str:
         if other != path and files.exists(other) and not files.damage(other):
             return f"The last good checkpoint is '{other}'."
     return "There is no other checkpoint in its folder that is known to be good."
+
+
+def _folder_of(path: str) -> str:
+    return os.path.realpath(os.path.dirname(path))
 
 
 def _remove(path: str, meta_graph_suffix: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
+from tensoropt.api.session.apart import Apart, is_apart
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import SessionError
 
@@ -20,7 +21,7 @@ class Session:
     """``tf.compat.v1.Session`` of a job: it needs the execution graph only when it runs.
 
     All sessions run one execution graph: variables have values from ``build_execution_graph`` on, and keep them when a
-    session is closed.
+    session is closed. A graph beside the job's model that trains nothing each rank runs alone, as TensorFlow does.
 
     Example::
 
@@ -50,6 +51,8 @@ class Session:
             raise SessionError(f"Session: graph must be a tensoropt.Graph, got {graph!r}.")
         self._graph = current_model().graph if graph is None else graph
         self._closed = False
+        self._config = config
+        self._own: Apart | None = None
         self._entered: list[contextlib.ExitStack] = []
         if config is not None:
             current_job().configure(config)
@@ -58,6 +61,15 @@ class Session:
     def graph(self) -> Any:
         """The logical graph, a ``tf.Graph``."""
         return self._graph
+
+    @property
+    def apart(self) -> Apart | None:
+        """What runs a graph beside the job's model, if this session's is one."""
+        if not is_apart(self._graph):
+            return None
+        if self._own is None:
+            self._own = Apart(self._graph, self._config)
+        return self._own
 
     @property
     def graph_def(self) -> Any:
@@ -92,6 +104,9 @@ class Session:
             raise SessionError("Session: is closed. Run it inside its with block, or open another one.")
         if options is not None and not options.ListFields():  # monitored sessions always give both
             options = run_metadata = None
+        apart = self.apart
+        if apart is not None:
+            return apart.run(fetches, feed_dict, options, run_metadata)
         return current_job().run(fetches, feed_dict, graph=self._graph, options=options, run_metadata=run_metadata)
 
     def make_callable(
@@ -117,7 +132,9 @@ class Session:
 
     def list_devices(self) -> Any:
         """The devices of this rank's local session."""
-        return current_job().require_executor("list_devices").session.list_devices()
+        apart = self.apart
+        own = current_job().require_executor("list_devices").session if apart is None else apart.session
+        return own.list_devices()
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> NoReturn:
         """Is not supported: a step runs as a whole on all ranks."""
@@ -135,6 +152,8 @@ class Session:
     def close(self) -> None:
         """Ends the session. The variables live as long as the execution graph."""
         self._closed = True
+        if self._own is not None:
+            self._own.session.close()
 
     def __enter__(self) -> Session:
         stack = contextlib.ExitStack()

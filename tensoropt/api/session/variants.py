@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensoropt.api.frontend.effects import takes_handle
-from tensoropt.api.frontend.imported_model import ImportedModel, fetchable_operations, import_model
+from tensoropt.api.frontend.fetchable import fetchable_operations
+from tensoropt.api.frontend.imported_model import ImportedModel, import_model
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.fed_shapes import FedShapes
 from tensoropt.api.session.naming import check_feedable
@@ -46,7 +47,8 @@ class Variants:
         self._model = model
         self._tf_graph = imported.tf_graph
         self._executor = executor
-        self._fed = FedShapes(job.comm, job.rank, job.size, model)
+        self._shapes = {name: tuple(shape) for name, shape in imported.shapes.items()}
+        self._fed = FedShapes(job.comm, job.rank, job.size, model, job.shares)
         self._beside: OrderedDict[_Key, Executor] = OrderedDict()
         self._built = 0
         self._needs: dict[tuple[tuple[Fetch, ...], tuple[TensorId, ...]], frozenset[str]] = {}
@@ -68,7 +70,8 @@ class Variants:
             own = all(map(executor.has, wanted))
             # The sizes of tensors that are fed say nothing of the placeholders' that they are computed from.
             opened = self._opened(wanted, fed if own and self._has_shapes(feeds, fed) else ())
-            planned = own and self._has_shapes(feeds, opened)
+            # A share may be as large as the batch that was planned.
+            planned = own and self._has_shapes(feeds, opened) and not (opened and self._job.shares)
             if own:
                 check_feedable(self._tf_graph, feeds)
             arrays = {} if planned else self._fed.arrays(feeds, opened, wanted)
@@ -82,8 +85,9 @@ class Variants:
         if self._job.guard is not None:
             self._job.guard.meet(what)
         shapes = self._fed.whole(arrays)
-        if own and all(shape == executor.graph[name].outputs[0].shape for name, shape in shapes.items()):
-            return executor.run(wanted, {**self._read_by(executor, feeds), **arrays}, options, run_metadata)
+        given = {**feeds, **arrays}
+        if own and all(shape == self._shapes.get(name) for name, shape in shapes.items()):
+            return executor.run(wanted, self._read_by(executor, given), options, run_metadata)
         key = (wanted, tuple(sorted(shapes.items())), fed)
         if key not in self._beside:
             self._beside[key] = self._build(what, wanted, shapes, fed)
@@ -91,7 +95,7 @@ class Variants:
                 self._beside.popitem(last=False)
         self._beside.move_to_end(key)
         beside = self._beside[key]
-        return beside.run(wanted, {**self._read_by(beside, feeds), **arrays}, options, run_metadata)
+        return beside.run(wanted, self._read_by(beside, given), options, run_metadata)
 
     def read_by(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> Collection[str]:
         """The names of what fetches need, placeholders among it, without those that are fed."""
@@ -124,9 +128,10 @@ class Variants:
         graph = self._executor.graph
         try:
             return all(
-                tensor.op in graph and key in feeds and np.shape(feeds[key]) == graph.spec(tensor).shape
+                key in feeds
+                and np.shape(feeds[key])
+                == (self._shapes.get(key) if isinstance(key, str) else key.op in graph and graph.spec(key).shape)
                 for key in keys
-                for tensor in (key if isinstance(key, TensorId) else TensorId(key),)
             )
         except ValueError:  # no array
             return False

@@ -13,10 +13,11 @@ from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.frontend.reader import SINK
 from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.difference import Expected, Tolerance, difference, expected_gradients, tolerance_of
-from tensoropt.api.session.job import Job, current_job
+from tensoropt.api.session.job import Job, current_job, job_of
 from tensoropt.api.session.reference import InitialValues, Reference, whole_gradients
 from tensoropt.api.session.seeds import Seeds
 from tensoropt.errors import SessionError, VerificationError
+from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -37,18 +38,28 @@ class Verification:
 
     Differences of losses and gradients are relative to the largest value of the tensor that they are in, those of
     variables to the largest change of a step (see :mod:`tensoropt.api.session.difference`).
+
+    Attributes:
+        steps: so many.
+        loss_difference: the largest of losses.
+        gradient_difference: the same of gradients.
+        variable_difference: the same of what updates, of the plan's gradients in both, do to variables.
+        plan: by which it was trained, in words.
     """
 
     steps: int
     loss_difference: float
     gradient_difference: float
     variable_difference: float
+    plan: str = ""
 
     def __str__(self) -> str:
+        by = f" by {self.plan}" if self.plan else ""
         return (
-            f"{self.steps} steps equal one process's on every rank: largest relative difference of losses "
-            f"{self.loss_difference:.2g}, gradients {self.gradient_difference:.2g}, "
-            f"changes of variables {self.variable_difference:.2g}"
+            f"{self.steps} steps{by} equal one process's on every rank: largest relative difference of losses "
+            f"{self.loss_difference:.2g}, gradients {self.gradient_difference:.2g}, changes of variables by these "
+            f"gradients {self.variable_difference:.2g}. If losses differ nevertheless, compare the data, the seeds, "
+            "the batch and the learning rate"
         )
 
 
@@ -79,11 +90,25 @@ def verify(
 
     Raises:
         VerificationError: naming the first operator, gradient, variable or slot that differs, on every rank.
+        PlanError: if it is no plan, or its model is not here.
         SessionError: if the model trains nothing, or several steps and none was chosen.
     """
-    job, model = current_job(), model_to_plan()
+    plan = as_plan(plan)
+    with job_of("verify", plan) as job:
+        return _verify(job, plan, steps, feeds, train_op, tolerance, collectives)
+
+
+def _verify(
+    job: Job,
+    plan: Plan,
+    steps: int,
+    feeds: Callable[[int], Mapping[Any, Any]] | None,
+    train_op: Any,
+    tolerance: float | None,
+    collectives: str,
+) -> Verification:
+    model = model_to_plan()
     with job.step("verify"):
-        plan = as_plan(plan)
         imported = job.imported_model()
         step = _step(imported, train_op)
         batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
@@ -99,7 +124,9 @@ def verify(
             raise VerificationError(again.locate(batches[: failed + 1]))
         finally:
             again.close()
-    return Verification(steps, *differences)
+    split = sum(any(entry.configuration.actions) for entry in plan.operators.values())
+    told = f"{plan.option} on {plan.mesh.size} devices, where {split} of {len(plan.operators)} operators are split,"
+    return Verification(steps, *differences, told)
 
 
 def reference_losses(loss: Any, train_op: Any, feeds: Iterable[Mapping[Any, Any]]) -> list[float]:
@@ -169,12 +196,14 @@ class _Run:
         self._plan = plan
         self._tolerances = _tolerances(self._graph, tolerance)
         with working("verify: building"):
-            self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds)
+            self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds, apart=True)
+        given = None if model.outside is None else _given_values(job, model.outside.value, self._executor)
         with job.step("verify: initial values"):
-            initial = InitialValues(imported.tf_graph, self.seeds)
-            self._executor.set_variables(initial)
-            initial.close()
-            self._reference = Reference(model, self.seeds) if job.rank == 0 else None
+            if given is None:
+                initial = InitialValues(imported.tf_graph, self.seeds)
+                self._executor.set_variables(initial)
+                initial.close()
+            self._reference = Reference(model, self.seeds, given) if job.rank == 0 else None
             self._stored = self._reference.stored() if self._reference else {}
 
     def train(self, batches: list[dict[str, np.ndarray]]) -> tuple[float, float, float] | int:
@@ -338,6 +367,25 @@ class _Run:
             "It is the first that does, so its rule, its lowering or a reshard of its inputs is wrong. "
             "Please report it with the plan (Plan.save)."
         )
+
+
+def _given_values(job: Job, values: Callable[[str], Any], executor: Executor) -> dict[str, np.ndarray]:
+    """Gives variables from outside of a graph, such as a Keras model's, the values that they have by now; collective.
+
+    Returns:
+        The values, on rank 0.
+    """
+    found: dict[str, np.ndarray] = {}
+
+    def value(name: str) -> np.ndarray:
+        trained = job.executor is not None and name in job.executor.variables
+        here = np.asarray(job.require_executor("verify").run([TensorId(name)])[0] if trained else values(name))
+        if job.rank == 0:
+            found[name] = here
+        return here
+
+    executor.set_variables(value)
+    return found
 
 
 def _tolerances(graph: Graph, relative: float | None) -> dict[str, Tolerance]:

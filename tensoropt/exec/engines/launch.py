@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
+import os
 import sys
 import threading
 import time
@@ -17,9 +18,10 @@ from tensoropt.exec.engines.communicator import watched
 from tensoropt.exec.engines.failures import Failures
 from tensoropt.exec.engines.ranks import written_holders, written_ranks
 from tensoropt.exec.engines.settings import agree_on_settings
+from tensoropt.exec.engines.shared_memory import remove_segments
 from tensoropt.exec.engines.watch import Watch, current_watch, set_current_watch, stall_limit_s
 
-__all__ = ["agree", "agree_on_success", "install_abort_hook", "keep_first_ranks", "start_mpi"]
+__all__ = ["agree", "agree_on_success", "install_abort_hook", "keep_first_ranks", "mpi_version", "start_mpi"]
 
 _DRAIN_S = 0.2  # mpirun forwards what a rank printed; without a moment to do so, an abort may cut it off
 
@@ -44,6 +46,13 @@ def start_mpi() -> Any:
     if _world is None:
         _world = _started()
     return _world
+
+
+def mpi_version() -> str:
+    """What the MPI library that was started says of itself."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().strip("\0\n ")
 
 
 def _own_limit_s() -> float | None:
@@ -74,6 +83,8 @@ def _wait_for_all_ranks_to_start_mpi() -> Any:
     MPI's start waits for all ranks and lets no other thread of Python run meanwhile, so a timer that needs none ends
     this process at the limit, with a traceback that names this function; the launcher then ends the job.
     """
+    if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0") == "0":
+        remove_segments()  # before MPI needs the room
     limit_s = _own_limit_s()
     if limit_s is not None:
         faulthandler.dump_traceback_later(max(limit_s, watch_module.LEAST_START_S), exit=True)
@@ -85,7 +96,7 @@ def _wait_for_all_ranks_to_start_mpi() -> Any:
     except (ImportError, RuntimeError, OSError) as error:
         raise EngineError(
             f"MPI cannot be started: mpi4py and an MPI library that it can load are needed. Got "
-            f"{type(error).__name__}: {error}. Install both with: pip install 'tensoropt[mpi]'"
+            f"{type(error).__name__}: {error}. Install both by pip install 'tensoropt[mpi]'."
         ) from error
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.group import Group
-from tensoropt.exec.engines.launch import agree, agree_on_success, start_mpi
+from tensoropt.exec.engines.launch import agree, agree_on_success, mpi_version, start_mpi
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library
 from tensoropt.exec.engines.payload import KINDS
 from tensoropt.exec.engines.watch import Activity, current_watch
@@ -41,7 +41,7 @@ class MpiEngine(CollectiveEngine):
         from mpi4py import MPI
 
         try:
-            library = MpiLibrary(compile_library(MPI.Get_library_version()))
+            library = MpiLibrary(compile_library(mpi_version()))
         except EngineError as error:
             agree_on_success(world, "Making the engine 'mpi'", error)
             raise

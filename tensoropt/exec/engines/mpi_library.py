@@ -14,18 +14,27 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
 import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.watch import Activity, current_watch
 from tensoropt.stages import doing, working
-from tensoropt.storage import PARTIAL, cache_directory, distrust, private_folder, remove, remove_leftovers, write_whole
+from tensoropt.storage import (
+    cache_directory,
+    discard_folder,
+    new_folder,
+    open_regular,
+    private_folder,
+    read_regular,
+    remove_leftovers,
+    write_whole,
+)
 
 __all__ = ["MpiLibrary", "compile_library", "find_compiler"]
 
@@ -75,7 +84,8 @@ def compile_library(mpi_version: str) -> Path:
     """Compile the ops unless it was done before; one process of a host at a time.
 
     A library in the cache is taken only if nobody else can have written it and it is what was compiled, by the hash
-    that lies beside it: a library that was cut short ends with SIGBUS whoever loads it.
+    that lies beside it: a library that was cut short ends with SIGBUS whoever loads it. :class:`MpiLibrary` looks
+    again, at the file that it then has open: by its name it may be another one by then.
 
     Args:
         mpi_version: The version text of the MPI library in use. A part of the key, as are the sources, the
@@ -139,7 +149,7 @@ def _cached(recipe: _Recipe, directory: Path) -> Path:
         if reason is not None:
             if reason:
                 _log.warning("The compiled MPI ops are not loaded but compiled again: %s.", reason)
-            _remove_leftovers(directory)
+            remove_leftovers(directory)
             what = f"compiling the collectives' library with {recipe.command}, once"
             doing(what)
             with working(what):  # also outside of every stage the ranks that wait for it have to know that it goes on
@@ -152,17 +162,30 @@ def _cached(recipe: _Recipe, directory: Path) -> Path:
 
 def _why_not_loaded(library: Path) -> str | None:
     """Why a library of the cache is not to be loaded: ``""`` if it is not there; None if it is to be."""
-    record = _hash_file(library)
     try:
-        distrusted = distrust(library) or distrust(record)
-        if distrusted is not None:
-            return distrusted
-        whole = hashlib.sha256(library.read_bytes()).hexdigest() == record.read_text(encoding="ascii").strip()
+        _open_compiled(library).close()
     except FileNotFoundError as error:
         return "" if not library.exists() else f"'{error.filename}' is missing"
-    except UnicodeDecodeError:
-        whole = False
-    return None if whole else f"'{library}' is not what was compiled, by the hash beside it"
+    except OSError as error:
+        return f"'{error.filename}': {error.strerror}" if error.filename else str(error)
+    return None
+
+
+def _open_compiled(library: Path) -> BinaryIO:
+    """A library, open, that nobody but this user or root can have written, and that is what was compiled.
+
+    Raises:
+        OSError: it is not there, or is another one.
+    """
+    record = read_regular(_hash_file(library), trusted=True, most_bytes=1024)
+    file = open_regular(library, trusted=True)
+    try:
+        if hashlib.sha256(file.read()).hexdigest().encode() != record.strip():
+            raise OSError(f"'{library}' is not what was compiled, by the hash beside it")
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _hash_file(library: Path) -> Path:
@@ -171,53 +194,41 @@ def _hash_file(library: Path) -> Path:
 
 def _compile(recipe: _Recipe, directory: Path) -> bytes:
     """The library's bytes; compiled in the directory, as others may be mounted so that nothing of them runs."""
-    with tempfile.TemporaryDirectory(dir=directory, prefix=_scratch_prefix(), suffix=PARTIAL) as scratch:
-        folder = Path(scratch)
-        with _locked(folder):  # says that we live, see _remove_leftovers
-            for name, text in recipe.sources.items():
-                (folder / name).write_bytes(text)
-            made = folder / recipe.name
-            line = [recipe.command, *recipe.flags, str(folder / _SOURCES[0]), "-o", str(made), *recipe.links]
-            try:
-                done = subprocess.run(line, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False)
-            except subprocess.TimeoutExpired as error:
-                raise EngineError(
-                    f"The MPI ops must compile within {_COMPILE_LIMIT_S} s. Got no end of: {' '.join(line)}. Use "
-                    "the engine 'mpi4py'."
-                ) from error
-            if done.returncode != 0:
-                raise EngineError(
-                    f"The MPI ops must compile with '{recipe.command}'. Got exit status {done.returncode}:\n"
-                    f"{_last_lines(done.stderr or done.stdout, 15)}\nName another compiler in MPICXX, or use the "
-                    "engine 'mpi4py'."
-                )
-            return made.read_bytes()
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Removes what killed compilations left: of this host at once, of others, whose locks we may not see, when old."""
-    for scratch in directory.glob(f"{_scratch_prefix()}*{PARTIAL}"):
-        with contextlib.suppress(OSError), _locked(scratch, wait=False):  # else its process lives, or has removed it
-            remove(scratch)
-    remove_leftovers(directory)
-
-
-def _scratch_prefix() -> str:
-    return f"mpi_collectives.{platform.node()}."
+    folder = new_folder(directory, recipe.name)
+    try:
+        for name, text in recipe.sources.items():
+            (folder / name).write_bytes(text)
+        made = folder / recipe.name
+        line = [recipe.command, *recipe.flags, str(folder / _SOURCES[0]), "-o", str(made), *recipe.links]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, timeout=_COMPILE_LIMIT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(
+                f"The MPI ops must compile within {_COMPILE_LIMIT_S} s. Got no end of: {' '.join(line)}. Use "
+                "the engine 'mpi4py'."
+            ) from error
+        if done.returncode != 0:
+            raise EngineError(
+                f"The MPI ops must compile with '{recipe.command}'. Got exit status {done.returncode}:\n"
+                f"{_last_lines(done.stderr or done.stdout, 15)}\nName another compiler in MPICXX, or use the "
+                "engine 'mpi4py'."
+            )
+        return made.read_bytes()
+    finally:
+        discard_folder(folder)
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Locks a folder, or a file that is made if need be.
-
-    Raises:
-        BlockingIOError: another has the lock, and we do not wait.
-    """
-    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+def _locked(path: Path) -> Iterator[None]:
+    """Locks a file, which is made if need be."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with current_watch().waiting("the compilation of the MPI ops by another process"):
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            doing("another rank of this host compiles the collectives' library, once")
+            with current_watch().waiting("the compilation of the MPI ops by another process"):
+                fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)  # gives the lock back, also when the process dies
@@ -241,7 +252,7 @@ class MpiLibrary:
             EngineError: It cannot be loaded, or it is linked to another MPI than the one that was started.
         """
         try:
-            self.ops, functions = _load(str(path))
+            self.ops, functions = _load(path)
         except (tf.errors.OpError, OSError) as error:
             raise EngineError(
                 f"The compiled MPI ops '{path}' must load. Got {error}. Delete the file to have them "
@@ -290,10 +301,21 @@ class MpiLibrary:
 
 
 @functools.cache
-def _load(path: str) -> tuple[ModuleType, ctypes.CDLL]:
-    """Load once per process: TensorFlow registers an op once."""
-    ops = tf.load_op_library(path)
-    functions = ctypes.CDLL(path)
+def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
+    """Load once per process: TensorFlow registers an op once.
+
+    What is loaded is the file that was looked at, by its descriptor, where the system has names for these. It stays
+    open: another file with its number would be taken for it.
+    """
+    with _open_compiled(path) as file:
+        handle = os.dup(file.fileno())
+    name = f"/proc/self/fd/{handle}" if os.path.isdir("/proc/self/fd") else str(path)
+    try:
+        ops = tf.load_op_library(name)
+        functions = ctypes.CDLL(name)
+    except BaseException:
+        os.close(handle)
+        raise
     functions.tensoropt_meter_new.restype = ctypes.c_int64
     functions.tensoropt_meter_read.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)]
     functions.tensoropt_meter_reset.argtypes = [ctypes.c_int64]

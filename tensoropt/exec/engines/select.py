@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tensoropt.errors import EngineError
+from tensoropt.errors import EngineError, did_you_mean
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.engines.horovod_engine import HorovodEngine
 from tensoropt.exec.engines.launch import agree, start_mpi
@@ -43,8 +43,8 @@ def check_engine_name(name: str, source: str = "collectives") -> str:
     known = [_AUTO, *ENGINES]
     if name not in known:
         raise EngineError(
-            f"{source}: the collectives engine must be one of {', '.join(map(repr, known))}. Got {name!r}. "
-            "Leave it at 'auto' to have one chosen."
+            f"{source}: the collectives engine must be one of {', '.join(map(repr, known))}. Got {name!r}."
+            f"{did_you_mean(name, known)} Leave it at 'auto' to have one chosen."
         )
     return name
 

@@ -7,13 +7,16 @@ steps, and wait for one another.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
+from tensoropt.errors import TensorOptError
 from tensoropt.exec.engines.ranks import written_ranks
+from tensoropt.storage.document import quoted
 
-__all__ = ["SETTINGS", "agree_on_settings", "setting"]
+__all__ = ["MOST_S", "SETTINGS", "agree_on_settings", "number_setting", "setting"]
 
 _log = logging.getLogger("tensoropt")
 
@@ -25,6 +28,9 @@ SETTINGS = (
     "TENSOROPT_STALL_SECONDS",
 )
 """Every variable that decides what ranks do together. Where a rank keeps its files is its own affair."""
+
+MOST_S = 1e9
+"""The most seconds that a setting may be, some thirty years: clocks and timers take no more."""
 
 # What rank 0 has, of the variables in which ranks differ. The others are read when they are needed, so that a program
 # may set them, on all ranks as everything.
@@ -40,6 +46,42 @@ def setting(name: str) -> str:
     if name not in SETTINGS:
         raise KeyError(f"{name}: is not among the settings that ranks agree on; add it to SETTINGS")
     return _agreed[name] if name in _agreed else os.environ.get(name, "")
+
+
+def number_setting(
+    name: str,
+    unset: float,
+    most: float,
+    error: type[TensorOptError],
+    wanted: str,
+    *,
+    least: float = 0,
+    whole: bool = False,
+) -> float:
+    """The number that a variable has.
+
+    Args:
+        name: one of ``SETTINGS``.
+        unset: what counts where it is not set.
+        most: the largest one.
+        error: what is raised.
+        wanted: what it must be, in words.
+        least: the smallest one.
+        whole: whether it has no fraction.
+
+    Raises:
+        TensorOptError: of the type ``error``: it is no number, or not within the limits.
+    """
+    text = setting(name)
+    try:
+        number = float(text) if text else unset
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most or (whole and number % 1):
+        raise error(
+            f"{name}: must be {wanted}, got {quoted(text)}. Give {most:.0f} at most, or leave it unset for {unset:g}."
+        )
+    return number
 
 
 def agree_on_settings(comm: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.ranks import written_ranks
-from tensoropt.exec.engines.settings import setting
+from tensoropt.exec.engines.settings import MOST_S, number_setting
 from tensoropt.stages import Work, listen
 
 __all__ = [
@@ -102,17 +102,8 @@ def stall_limit_s() -> float | None:
     Raises:
         EngineError: The variable is not a number of seconds.
     """
-    text = setting(_VARIABLE)
-    try:
-        limit_s = float(text) if text else _DEFAULT_LIMIT_S
-    except ValueError:
-        limit_s = -1.0
-    if not limit_s >= 0:
-        raise EngineError(
-            f"{_VARIABLE} must be a number of seconds, or 0 to wait for ever. Got {text!r}. Set it to "
-            f"{_DEFAULT_LIMIT_S:g}, or leave it out."
-        )
-    return limit_s or None
+    wanted = "a number of seconds, or 0 to wait for ever"
+    return number_setting(_VARIABLE, _DEFAULT_LIMIT_S, MOST_S, EngineError, wanted) or None
 
 
 def describe_wait(rank: int, size: int, wait: Doing, others: Mapping[int, Doing], limit_s: float | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from tensoropt.exec.program.generators import Draws
 from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.local import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
+from tensoropt.exec.program.outside import OutsideVariable
+from tensoropt.exec.program.recording import Range
 from tensoropt.exec.program.resharding import reshard, reshard_edge
 from tensoropt.exec.program.reuse import Reuse
 from tensoropt.exec.program.rows import merge_rows, own_rows, whole_rows
@@ -45,7 +49,12 @@ class Builder:
     """Lowers operators one by one into the default graph."""
 
     def __init__(
-        self, local: LocalGraph, modes: Mapping[str, bool], needed: Sequence[Operator], fed: Iterable[TensorId] = ()
+        self,
+        local: LocalGraph,
+        modes: Mapping[str, bool],
+        needed: Sequence[Operator],
+        fed: Iterable[TensorId] = (),
+        waits: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         """Begins a program.
 
@@ -54,8 +63,10 @@ class Builder:
             modes: for each placeholder that is fed, whether it is a share of the batch.
             needed: all operators that will be added.
             fed: tensors, no placeholders, that are fed whole.
+            waits: by operator, others that touch a variable of its before it does.
         """
         self._local = local
+        self._waits = waits
         self._modes = modes
         self._needed = needed
         self._values: dict[TensorId, Any] = {}
@@ -70,6 +81,8 @@ class Builder:
         # How many ops the graph had before the first backward pass; all of them come before none.
         self.backward = sys.maxsize
         self._fed: set[TensorId] = set()
+        # For which operator or edge local ops were made; what is inside ends before what is around it.
+        self.ranges: list[Range] = []
         for tensor in fed:
             self._feed(tensor)
 
@@ -84,11 +97,18 @@ class Builder:
         if op.name in self._added:
             return
         self._added.add(op.name)
-        with tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
+        with self._owned(op.name), tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
             outputs = self._outputs(op)
         for index, tensor in enumerate(outputs):
             if TensorId(op.name, index) not in self._fed:
                 self._values[TensorId(op.name, index)] = tensor
+
+    @contextlib.contextmanager
+    def _owned(self, subject: str) -> Iterator[None]:
+        """What is made inside is an operator's or an edge's, unless something inside says otherwise."""
+        begun = self._local.tf_graph.version  # so many ops there are: listing them takes as long as making some
+        yield
+        self.ranges.append(Range(begun, self._local.tf_graph.version, subject))
 
     def operation(self, name: str) -> Any:
         """The local operation for an operator that is run for its effect."""
@@ -134,10 +154,9 @@ class Builder:
             return [tf.cast(tf.convert_to_tensor(gradient), op.outputs[0].dtype)]
         if not isinstance(gradient, tf.IndexedSlices):
             raise SessionError(f"{op}: TensorFlow gives it as rows, and on this device it came whole.")
-        offset = self._local.layout_of(op.inputs[0]).offsets(
-            self._local.graph.spec(op.inputs[0]).shape, self._local.plan.mesh, self._local.engine.rank
-        )[0]
-        values, indices = whole_rows(gradient, offset, op.outputs[1].shape[0])
+        layout, shape = self._local.layout_of(op.inputs[0]), self._local.graph.spec(op.inputs[0]).shape
+        offset = layout.offsets(shape, self._local.plan.mesh, self._local.engine.rank)[0]
+        values, indices = whole_rows(gradient, offset, op.outputs[1].shape[0], split=bool(layout.dims[0]))
         return [tf.cast(values, op.outputs[0].dtype), tf.cast(indices, op.outputs[1].dtype)]
 
     def _differentiate(self, call: int) -> _Differentiated:
@@ -187,6 +206,11 @@ class Builder:
             return local.shared_outputs(op)
         if own.role is Role.MERGED_ROWS:
             return merge_rows(*inputs)
+        if op.body is not None:
+            inputs = [
+                x if self._is_variable(tensor) else _of_whole_gradient(x)
+                for tensor, x in zip(op.inputs, inputs, strict=True)
+            ]
         context = OpLowering(
             op,
             local.rules[op.name],
@@ -206,6 +230,13 @@ class Builder:
             local.share(op, outputs)
         return outputs
 
+    def _is_variable(self, tensor: TensorId) -> bool:
+        """Whether a tensor is the value of a variable."""
+        op = self._local.graph[tensor.op]
+        while traits(op).is_fanout or traits(op).reads_variable:
+            op = self._local.graph[op.inputs[0].op]
+        return traits(op).is_variable
+
     def _in_place(self, context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
         """The outputs of an operator that takes variables themselves: TensorFlow's own op, on this device's piece."""
         op, own = context.op, traits(context.op)
@@ -215,17 +246,24 @@ class Builder:
             values, indices = own.rows(op, context.input_specs)
             offset = context.offset("d0") if context.rule.sizes and context.pieces("d0") > 1 else 0
             rows = context.input_shape(0)[0]
+            for place in (values, indices):
+                operands[place].set_shape([extent or None for extent in context.input_shape(place)])
             operands[values], operands[indices] = own_rows(operands[values], operands[indices], offset, rows)
         # Who reads the variable without waiting for the operator gets the old value, and in the same memory, which
         # would be copied if it were still read.
         before = [inputs[place].op for place in op.handles]
+        before += [self.operation(name) for name in self._waits.get(op.name, ())]
         if own.has_effect:
             before += [reader for place in op.handles for reader in readers(inputs[place], self._live)]
             # A random operator that programs share has reads of its own.
             shared = (self._local.shared[name] for name in self._added if name in self._local.shared)
             before += [tensor.op for outputs in shared for tensor in outputs if tensor is not None]
+        first = self._local.variables[op.inputs[0].op]
         with tf.control_dependencies(list(dict.fromkeys(before))):
-            made = context.emit(operands)
+            if own.replaces and isinstance(first, OutsideVariable):
+                made, context.operation = [], first.assign(operands[1], read_value=False)
+            else:
+                made = context.emit(operands)
         if own.updates:
             self._updates.setdefault(op.inputs[0].op, []).append(context.operation)
         if not own.reads_variable:
@@ -260,6 +298,10 @@ class Builder:
             self._fed.add(each)
 
     def _arrive(self, edge: Edge) -> Any:
+        with self._owned(str(edge)):
+            return self._move(edge)
+
+    def _move(self, edge: Edge) -> Any:
         local = self._local
         producer = local.graph[edge.tensor.op]
         fed = edge.tensor in self._fed
@@ -285,3 +327,13 @@ class Builder:
             dtype,
             twice=local.graph.is_differentiated_twice,
         )
+
+
+def _of_whole_gradient(x: Any) -> Any:
+    """A tensor whose gradient, if it is rows, as those of lookups in a subgraph are, becomes whole.
+
+    No operator expects rows but lookups, and variables.
+    """
+    if not (x.dtype.is_floating or x.dtype.is_complex):
+        return x
+    return with_gradient([x], [x], lambda dy: [None if dy is None else tf.convert_to_tensor(dy)])[0]

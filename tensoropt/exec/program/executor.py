@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -26,12 +27,15 @@ from tensoropt.exec.program.fetch import Fetch, names_of
 from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local import LocalGraph
 from tensoropt.exec.program.op_errors import failed_operator, operator_error
+from tensoropt.exec.program.outside import REPLACED_BYTES, OutsideVariable
+from tensoropt.exec.program.recording import Owner, current_recording, owners_of
 from tensoropt.exec.program.replicas import LEVEL_STEPS, level
 from tensoropt.exec.program.session import has_one_thread, session_of
 from tensoropt.exec.program.sums import keep_order
 from tensoropt.exec.schedule.merging import prevent_merging
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.exec.schedule.segments import keep_segments
+from tensoropt.exec.schedule.touching import in_order, order_line
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state
@@ -39,7 +43,8 @@ from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.plan import Plan, rules_of
-from tensoropt.stages import working
+from tensoropt.stages import announce, working
+from tensoropt.terms import FEEDS, Terms
 
 __all__ = ["Executor"]
 
@@ -61,6 +66,7 @@ class _Program:
     feeds: tuple[str, ...]  # names of the logical placeholders
     trains: bool  # whether variables are changed after gradients
     made: Mapping[str, str]  # the operator that gives a local tensor, by the tensor's name
+    owners: Callable[[], Mapping[str, Owner]]  # gives whose work a local op does, by the op's name
 
 
 class Executor:
@@ -81,6 +87,8 @@ class Executor:
         agree: Callable[[str, str], None] | None = None,
         guard: Guard | None = None,
         config: Any = None,
+        outside: Callable[[str], Any] | None = None,
+        terms: Terms = FEEDS,
     ) -> None:
         """Makes the local graph with its variables, which :meth:`set_variables` fills.
 
@@ -91,6 +99,9 @@ class Executor:
             agree: called as ``agree(what, fingerprint)`` before a new program first runs; raises if ranks differ.
             guard: lets all ranks run the same program or none.
             config: ``tf.compat.v1.ConfigProto`` of the session.
+            outside: gives the handle of a variable that eager code has, by name. One that this device stores whole is
+                stored there, and nowhere else, unless it is large and a step replaces its value.
+            terms: in which errors speak of inputs.
         """
         plan.check(graph)
         if engine.size != plan.mesh.size:
@@ -118,6 +129,10 @@ class Executor:
             one_thread=has_one_thread(config),
         )
         self._feeding = Feeding(self._local)
+        self._outside, self._is_outside = outside, set[str]()
+        self._assigns: dict[str, tuple[Any, Any]] = {}
+        self._terms = terms
+        self._feeding = Feeding(self._local, terms)
         with self.tf_graph.as_default():
             # The seeds of operators are attributes already; this one is for what only this device draws.
             tf.compat.v1.set_random_seed(0)
@@ -125,6 +140,8 @@ class Executor:
                 self._local.variables[op.name] = self._make_variable(op)
         self._session = session_of(self.tf_graph, config)
         self._origin = self
+        self._link(self.outside)
+        self._told_order = False  # that what touches a variable in no order has one
         self._states: dict[str, np.ndarray] = {}  # of generators that are not there yet
         self.unsaved_generators: list[Operator] = []
         self._add_generators(graph)
@@ -158,7 +175,7 @@ class Executor:
         other.graph, other.plan = graph, plan
         other._labels, other._runs, other._programs, other._needs = {}, {}, {}, {}
         other._local = self._local.beside(graph, plan, rules_of(graph))
-        other._feeding = Feeding(other._local)
+        other._feeding = Feeding(other._local, self._terms)
         return other
 
     def _add_variables(self, added: Sequence[Operator], plan: Plan) -> None:
@@ -175,6 +192,7 @@ class Executor:
         with self.tf_graph.as_default():
             for op in added:
                 local.variables[op.name] = self._make_variable(op)
+        self._link([op.name for op in added if op.name in self.outside])
 
     def _add_generators(self, graph: Graph) -> None:
         known = self._local.generators
@@ -196,6 +214,17 @@ class Executor:
     def variables(self) -> Mapping[str, Any]:
         """This device's pieces of the variables (``tf.Variable``), by name."""
         return MappingProxyType(self._local.variables)
+
+    @property
+    def outside(self) -> Set[str]:
+        """The names of the variables that are stored as those of eager code, and nowhere else."""
+        return self._is_outside
+
+    def _link(self, names: Iterable[str]) -> None:
+        """Has the session find where variables of eager code are stored."""
+        links = [self._local.variables[name].link for name in names]
+        if links:
+            self.session.run(links)
 
     @property
     def session(self) -> Any:
@@ -222,10 +251,10 @@ class Executor:
             return False
         states = self.states
         before, self._session = self.session, session_of(self.tf_graph, config)
+        self._link(self.outside)
         for name, variable in self._local.variables.items():
-            if name in self._initialized:
-                feed, assign = self._assigns[name]
-                self.session.run(assign, {feed: before.run(variable)})
+            if name in self._initialized and name not in self.outside:
+                self._set(name, before.run(variable))
         self.set_states(states)
         before.close()
         self._local.one_thread = has_one_thread(config)
@@ -243,22 +272,27 @@ class Executor:
             names: which variables; all of them by default.
         """
         for name in self._local.variables if names is None else names:
-            feed, assign = self._assigns[name]
             whole = np.asarray(values(name))
             spec = self.graph[name].outputs[0]
             if whole.shape != spec.shape:
                 raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
             piece = whole[self.layout_of(TensorId(name)).slices(spec.shape, self.plan.mesh, self.engine.rank)]
             # A copy: TensorFlow may take the array's own memory, and with a view of it the whole value would stay.
-            self.session.run(assign, {feed: piece.copy() if piece.size < whole.size else piece})
-            self._initialized.add(name)
+            self._set(name, piece.copy() if piece.size < whole.size else piece)
 
     def set_pieces(self, pieces: Mapping[str, np.ndarray]) -> None:
         """Sets this device's pieces of variables, by name."""
         for name, piece in pieces.items():
+            self._set(name, piece)
+
+    def _set(self, name: str, piece: np.ndarray) -> None:
+        variable = self._local.variables[name]
+        if isinstance(variable, OutsideVariable):
+            variable.load(piece)
+        else:
             feed, assign = self._assigns[name]
             self.session.run(assign, {feed: piece})
-            self._initialized.add(name)
+        self._initialized.add(name)
 
     @property
     def generators(self) -> Mapping[str, Generator]:
@@ -294,14 +328,21 @@ class Executor:
     def _make_variable(self, op: Operator) -> Any:
         layout = self.plan.configuration(op.name).output_layouts(self._local.rules[op.name], 0).value
         shape = layout.local_shape(op.outputs[0].shape, self.plan.mesh)
+        if self._outside is not None and layout.is_replicated and not self._is_replaced(op):
+            self._is_outside.add(op.name)
+            return OutsideVariable(self._outside(op.name), shape, op.outputs[0].dtype, op.name)
         feed = tf.compat.v1.placeholder(op.outputs[0].dtype, shape, name=f"{op.name}/initial")
         variable = tf.compat.v1.Variable(
             feed, use_resource=True, trainable=True, name=op.name, collections=["tensoropt_variables"]
         )
-        if not hasattr(self, "_assigns"):
-            self._assigns: dict[str, tuple[Any, Any]] = {}
         self._assigns[op.name] = (feed, variable.initializer)
         return variable
+
+    def _is_replaced(self, variable: Operator) -> bool:
+        """Whether steps replace the value of a large variable."""
+        return variable.outputs[0].size_bytes > REPLACED_BYTES and any(
+            traits(op).replaces and op.inputs[0].op == variable.name for op in self.graph.operators
+        )
 
     # --------------------------------------------------------------------------------------------------- running
 
@@ -381,7 +422,13 @@ class Executor:
         """What a program gives; where TensorFlow fails in an operator, the error names the user's."""
         try:
             if options is None and run_metadata is None:
-                return program.call(*feeds)
+                recording = current_recording() if program.trains else None
+                if recording is None or not recording.wants(self):
+                    return program.call(*feeds)
+                return recording.run(
+                    lambda options, metadata: program.call(*feeds, options=options, run_metadata=metadata),
+                    program.owners,
+                )
             return program.call(*feeds, options=options, run_metadata=run_metadata)
         except tf.errors.OpError as error:
             found = failed_operator(error.message, self.tf_graph, program.made)
@@ -426,12 +473,16 @@ class Executor:
             parts = written_holders(f"{rank[name]:#010x}" for rank in error.ranks)
             op = self.graph[name if name in self.graph else name.rpartition(":")[0]]
             share = self._feeding.share_of(op) if name in self.graph else None
-            remedy = "Feed the same everywhere (seed what shuffles or draws the batches)"
+            subject, words = self._feeding.subject(op), self._terms
+            remedy = f"{words.give.capitalize()} the same everywhere (seed what shuffles or draws the batches)"
             if share is not None:
-                remedy += f", or feed each rank its own share, the rank-th part of the batch, of shape {share}"
+                remedy += (
+                    f", or {words.give} each rank its own share, the rank-th part of the batch, of shape {share}. "
+                )
+                remedy += "The batch is that of all ranks: who has such a one for each makes it as many times larger"
             raise FeedError(
-                f"{op}: was fed as a whole {op.outputs[0]}, which must be the same on all {len(error.ranks)} ranks. "
-                f"Got arrays with the checksums {parts}. {remedy}."
+                f"{subject}: was {words.given} as a whole {op.outputs[0]}, which must be the same on all "
+                f"{len(error.ranks)} ranks. Got arrays with the checksums {parts}. {remedy}."
             ) from None
 
     def _prepare(self, fetches: tuple[Fetch, ...], given: _Feeds) -> tuple[_Key, dict[str, np.ndarray]]:
@@ -449,8 +500,8 @@ class Executor:
                 local[op.name] = self._feeding.piece(op, given[op.name], modes[op.name])
             elif traits(op).must_be_fed:
                 raise FeedError(
-                    f"{op}: is needed for {', '.join(map(str, fetches))} and was not fed. "
-                    f"Add it to feed_dict with an array of {op.outputs[0]}."
+                    f"{self._feeding.subject(op)}: is needed for {', '.join(map(str, fetches))} and was not "
+                    f"{self._terms.given}. {self._terms.remedy} an array of {op.outputs[0]}."
                 )
         return (fetches, tuple(sorted(modes.items())), fed), local
 
@@ -504,9 +555,9 @@ class Executor:
             self._local.chains.append(chain)
             before = len(self.engine.emitted(self.tf_graph))
             built = len(self.tf_graph.get_operations())
-            builder = Builder(self._local, dict(modes), needed, fed)
-            late = self.graph.after_gradients()
-            for op in sorted(needed, key=lambda op: op.name in late):  # the forward pass first
+            ordered, waits = in_order(needed, self.graph.after_gradients())  # the forward pass first
+            builder = Builder(self._local, dict(modes), needed, fed, waits)
+            for op in ordered:
                 builder.add(op)
             builder.finish()
             values = tuple(builder.fetched(fetch) for fetch in fetches)
@@ -515,12 +566,18 @@ class Executor:
                 keep_segments(targets, chain.names, built, builder.backward)
             prevent_merging(targets, built)
             keep_order(self.tf_graph, built)
+        if waits and not self._origin._told_order:
+            self._origin._told_order = True
+            announce(order_line(needed, waits))
         emitted = self._compare_collectives(", ".join(map(str, fetches)), before)
         _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), emitted)
         names = tuple(builder.feeds)
         trains = any(traits(op).is_gradient for op in needed) and any(traits(op).has_effect for op in needed)
         call = callable_of(self.session, values, [builder.feeds[name] for name in names])
-        return _Program(call, names, trains, builder.made)
+        # Worked out only if steps are recorded.
+        made_for = self.tf_graph, built, self.tf_graph.version, builder.ranges, chain.names
+        owners = functools.cache(functools.partial(owners_of, *made_for))
+        return _Program(call, names, trains, builder.made, owners)
 
     def _compare_collectives(self, what: str, before: int) -> int:
         """Every rank compares what it is about to run: a difference would pair up the wrong collectives."""

@@ -14,10 +14,11 @@ from tensoropt.exec.program.local import LocalGraph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Mesh
+from tensoropt.terms import FEEDS, Terms
 
 __all__ = ["Feeding", "checked_array", "checksum", "is_compared", "share_layout"]
 
-_SAMPLES, _SAMPLE_BYTES = 64, 1024
+_SAMPLES, _SAMPLE_BYTES, _SAMPLE_TEXTS = 64, 1024, 4096
 # What is fed whole is compared over ranks in so many first runs of a program, and then in one of so many.
 _FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 
@@ -34,9 +35,10 @@ class _Feed:
 class Feeding:
     """Checks what is fed, and cuts this device's pieces."""
 
-    def __init__(self, local: LocalGraph) -> None:
-        """Takes a device's part of a plan."""
+    def __init__(self, local: LocalGraph, terms: Terms = FEEDS) -> None:
+        """Takes a device's part of a plan, and the terms in which errors speak of inputs."""
         self._local = local
+        self._terms = terms
         self._known: dict[str, _Feed] = {}
 
     def _of(self, op: Operator) -> _Feed:
@@ -52,6 +54,10 @@ class Feeding:
             )
         return known
 
+    def subject(self, op: Operator) -> str:
+        """What errors call a placeholder."""
+        return self._terms.subject(op.name, op.source)
+
     def is_share(self, op: Operator, value: Any) -> bool:
         """Whether what is fed to a placeholder is this rank's share of the batch, and not the whole.
 
@@ -59,7 +65,7 @@ class Feeding:
             FeedError: it is neither.
         """
         spec, feeding = op.outputs[0], self._of(op)
-        array = checked_array(str(op), str(spec), spec.dtype, value)
+        array = checked_array(self.subject(op), str(spec), spec.dtype, value)
         if array.shape == spec.shape:
             return False
         if array.shape == feeding.share:
@@ -68,8 +74,8 @@ class Feeding:
         if feeding.share is not None:
             accepted += f" or this rank's share {feeding.share}"
         raise FeedError(
-            f"{op}: wants {accepted}, got shape {array.shape}. Batches of another size "
-            "may be fed where the placeholder leaves its first dimension open (None)."
+            f"{self.subject(op)}: wants {accepted}, got shape {array.shape}. Batches of another size may be "
+            f"{self._terms.given} where {self._terms.opened}."
         )
 
     def share_of(self, op: Operator) -> tuple[int, ...] | None:
@@ -124,8 +130,13 @@ def checksum(array: np.ndarray) -> int:
     """A number that differs, most likely, if something else is fed.
 
     Of an array of more than 64 KiB only a sample counts: 64 runs of 1 KiB, evenly spread from its first byte to its
-    last. Other rows, or rows in another order, change it; a single number between the runs does not.
+    last. Other rows, or rows in another order, change it; a single number between the runs does not. Of texts, 4,096
+    count, spread alike.
     """
+    if array.dtype.kind in "OSU":  # an array of these has addresses, or is filled up
+        texts = array.reshape(-1)
+        chosen = texts[np.linspace(0, max(texts.size - 1, 0), min(texts.size, _SAMPLE_TEXTS)).astype(np.int64)]
+        return zlib.crc32(repr([tf.compat.as_bytes(text) for text in chosen.tolist()]).encode())
     if array.nbytes <= _SAMPLES * _SAMPLE_BYTES:
         return zlib.crc32(array.tobytes())
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat

@@ -78,11 +78,9 @@ class OpLowering:
     ) -> list[Any]:
         """See :meth:`tensoropt.graph.lowering.Lowering.emit`."""
         if self.op.body is not None:
-            # A gradient of rows, as lookups have, becomes whole: no operator that it goes to expects it.
-            read = [with_gradient([x], [x], _whole)[0] if _is_differentiable(x) else x for x in inputs]
             graph = tf.compat.v1.get_default_graph()
             known = len(graph.get_operations())
-            outputs = body_outputs(self.op, read, self._draws)
+            outputs = body_outputs(self.op, inputs, self._draws)
             self.operation = tf.group(*graph.get_operations()[known:])  # who waits for it wants all of its effects
             return outputs
         values = dict(self.op.static) | dict(static or {})
@@ -260,13 +258,9 @@ def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
                 f"{op}: output {index} is {tensor.dtype.name}{tensor.shape} on a device, its rule says "
                 f"{spec.dtype}{list(expected)}. The rule or the lowering of {op.type} is wrong."
             )
-        if 0 not in expected:  # which may stand for a size that only a run knows
-            tensor.set_shape(expected)
+        if tuple(expected) != (0,):  # which also stands for a rank that only a run knows, as 0 does for a size
+            tensor.set_shape([extent or None for extent in expected])
     return outputs
-
-
-def _whole(gradient: Any) -> list[Any]:
-    return [None if gradient is None else tf.convert_to_tensor(gradient)]
 
 
 def _is_differentiable(tensor: Any) -> bool:

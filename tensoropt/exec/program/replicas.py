@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.program.local import LocalGraph
+from tensoropt.exec.program.outside import OutsideVariable
 from tensoropt.graph.spec import TensorId
 
 __all__ = ["LEVEL_STEPS", "copies_apart", "level"]
@@ -30,8 +31,13 @@ def level(local: LocalGraph) -> Any:
         axes = tuple(axis for axis in local.plan.mesh.axes if axis not in used)
         if local.plan.mesh.extent(axes) > 1:
             with tf.control_dependencies(before):
-                first = local.engine.broadcast(variable.read_value(), axes)
-                before = [variable.assign(first, read_value=False)]
+                own = variable.read_value()
+                first = local.engine.broadcast(own, axes)
+                if isinstance(variable, OutsideVariable) and own.dtype != tf.bool:
+                    # Exact between numbers that are close, as copies are; after `assign` each read would be a copy.
+                    before = [variable.assign_sub(own - first, read_value=False)]
+                else:
+                    before = [variable.assign(first, read_value=False)]
     return tf.group(*before)
 
 

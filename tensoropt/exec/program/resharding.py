@@ -180,7 +180,7 @@ def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: Collecti
     if kind is StepKind.ALL_GATHER:
         return _merge(engine.all_gather(tensor, axes), dim)
     if kind is StepKind.SLICE:
-        size = tensor.shape.as_list()
+        size = [-1 if extent is None else extent for extent in tensor.shape.as_list()]
         size[dim] //= count
         begin = [0] * len(size)
         begin[dim] = mesh.group_index(engine.rank, axes) * size[dim]

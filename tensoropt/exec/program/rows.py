@@ -17,24 +17,31 @@ from tensoropt.graph.ops.updates import NO_ROW
 __all__ = ["merge_rows", "own_rows", "whole_rows"]
 
 
-def whole_rows(rows: tf.IndexedSlices, offset: int, count: int) -> tuple[Any, Any]:
-    """All rows of a gradient, by their indices within the whole variable.
+def whole_rows(rows: tf.IndexedSlices, offset: int, count: int, *, split: bool) -> tuple[Any, Any]:
+    """All rows of a gradient, by their indices within the whole variable, in one order on all devices.
+
+    Where a variable's rows are split, a device has got its own rows from who had them and the others from one member of
+    their devices, so that its order is no other's; only rows of one index are in one order everywhere.
 
     Args:
         rows: by their indices within a device's piece.
         offset: of the piece.
-        count: how many rows there are; what is beside them is none.
+        count: how many rows there are, what is beside them is none; 0 where only a run knows.
+        split: whether the rows of the variable are split.
 
     Returns:
         Values ``(count, ...)`` and indices ``(count,)``.
     """
     indices = tf.where(rows.indices >= 0, rows.indices + tf.cast(offset, rows.indices.dtype), other_row(rows.indices))
-    if rows.values.shape[0] == count:
-        return rows.values, indices
-    there = tf.reshape(tf.where(tf.not_equal(indices, NO_ROW)), [-1])
-    values, indices = tf.gather(rows.values, there), tf.gather(indices, there)
-    values.set_shape([count, *rows.values.shape[1:]])
-    indices.set_shape([count])
+    values = rows.values
+    if values.shape[0] != count:
+        there = tf.reshape(tf.where(tf.not_equal(indices, NO_ROW)), [-1])
+        values, indices = tf.gather(values, there), tf.gather(indices, there)
+    if split:
+        order = tf.argsort(indices, stable=True)
+        values, indices = tf.gather(values, order), tf.gather(indices, order)
+    values.set_shape([count or None, *rows.values.shape[1:]])
+    indices.set_shape([count or None])
     return values, indices
 
 
@@ -42,7 +49,7 @@ def own_rows(values: Any, indices: Any, offset: int, rows: int) -> tuple[Any, An
     """Of rows by their indices within the whole variable those of a device's piece, by their indices within it."""
     flat, local = tf.reshape(indices, [-1]), indices
     if indices.shape.rank != 1 and values.shape.rank:
-        values = tf.reshape(values, [flat.shape[0], *values.shape[indices.shape.rank :]])
+        values = tf.reshape(values, [-1, *values.shape[indices.shape.rank :]])
     local = flat - tf.constant(offset, flat.dtype)
     own = tf.reshape(tf.where((local >= 0) & (local < rows)), [-1])
     return tf.gather(values, own) if values.shape.rank else values, tf.gather(local, own)
@@ -51,6 +58,6 @@ def own_rows(values: Any, indices: Any, offset: int, rows: int) -> tuple[Any, An
 def merge_rows(values: Any, indices: Any) -> list[Any]:
     """Adds up the rows of each index; as many places as are left over then hold no row."""
     unique, place = tf.unique(indices)
-    summed = tf.math.unsorted_segment_sum(values, place, values.shape[0])
-    left = tf.fill([values.shape[0] - tf.size(unique)], tf.constant(NO_ROW, unique.dtype))
+    summed = tf.math.unsorted_segment_sum(values, place, tf.shape(values)[0])
+    left = tf.fill([tf.shape(values)[0] - tf.size(unique)], tf.constant(NO_ROW, unique.dtype))
     return [summed, tf.ensure_shape(tf.concat([unique, left], 0), indices.shape)]

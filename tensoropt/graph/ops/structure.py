@@ -95,12 +95,12 @@ def read(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return replace(elementwise(inputs, op.outputs, flops_per_point=0.0), pinned=(0,))
 
 
+@register_op("AssignVariableOp", lower=None, traits=Traits(on_variable=True, has_effect=True, replaces=True))
 @register_op(
-    "AssignVariableOp",
     "AssignAddVariableOp",
     "AssignSubVariableOp",
     lower=None,
-    traits=Traits(on_variable=True, has_effect=True),
+    traits=Traits(on_variable=True, has_effect=True, adds=True),
 )
 def assign(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Writes a variable where it is stored: the value is split as the variable is."""

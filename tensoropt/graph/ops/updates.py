@@ -60,7 +60,7 @@ def _scattered(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[int, int]:
     "ResourceApplyProximalGradientDescent",
     "ResourceApplyRMSProp",
     lower=None,
-    traits=Traits(on_variable=True, has_effect=True, updates=True),
+    traits=Traits(on_variable=True, has_effect=True, updates=True, adds=True),
 )
 def update(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Point by point over a variable, its slots and its gradient; hyperparameters are single numbers."""
@@ -82,7 +82,7 @@ def update(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     "ResourceSparseApplyProximalGradientDescent",
     "ResourceSparseApplyRMSProp",
     lower=None,
-    traits=Traits(on_variable=True, has_effect=True, updates=True, rows=_row_inputs),
+    traits=Traits(on_variable=True, has_effect=True, updates=True, adds=True, rows=_row_inputs),
 )
 def update_rows(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """The same for some rows: every device is given all rows, and takes those that it has."""
@@ -95,11 +95,15 @@ def update_rows(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 
 @register_op(
     "ResourceScatterAdd",
+    "ResourceScatterSub",
+    lower=None,
+    traits=Traits(on_variable=True, has_effect=True, adds=True, rows=_scattered),
+)
+@register_op(
     "ResourceScatterDiv",
     "ResourceScatterMax",
     "ResourceScatterMin",
     "ResourceScatterMul",
-    "ResourceScatterSub",
     "ResourceScatterUpdate",
     lower=None,
     traits=Traits(on_variable=True, has_effect=True, rows=_scattered),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from tensoropt.errors import EngineError
 from tensoropt.exec.engines import mpi_library
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library, find_compiler
 from tensoropt.stages import listen
+from tensoropt.storage import new_folder
 
 pytestmark = pytest.mark.tf
 
@@ -259,19 +259,67 @@ def test_what_killed_compilations_left_is_removed(compiler: Path, cache: Path) -
         left = [path.name for path in cache.glob("*.part")]
         killed.kill()
     assert len(left) == 1
-    host = platform.node()
-    others = cache / f"mpi_collectives.not-{host}.x.part"
-    living = cache / f"mpi_collectives.{host}.living.part"
-    for folder in (others, living):
-        folder.mkdir()
+    living = new_folder(cache, "mpi_collectives")
     write(compiler, FAKE)
-    with mpi_library._locked(living):
-        compile_library("MPI 1")
-    assert sorted(path.name for path in cache.glob("*.part")) == sorted([others.name, living.name])
-    hours_ago = time.time() - 7200
-    os.utime(others, (hours_ago, hours_ago))
-    compile_library("MPI 2")
-    assert not list(cache.glob("*.part"))
+    compile_library("MPI 1")
+    assert list(cache.glob("*.part")) == [living]
+
+
+@pytest.mark.parametrize("swapped", ["file", "link", "folder"])
+def test_what_was_looked_at_is_what_is_loaded(
+    swapped: str, compiler: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wins a race after that gets nothing loaded."""
+    write(compiler, FAKE)
+    library = compile_library("MPI 1")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / library.name).write_text("theirs")
+
+    def swap() -> None:
+        if swapped == "folder":
+            cache.rename(tmp_path / "moved")
+            (tmp_path / "theirs").rename(cache)
+        else:
+            library.unlink()
+            library.symlink_to(tmp_path / "theirs" / library.name) if swapped == "link" else library.write_text(
+                "theirs"
+            )
+
+    loaded: list[bytes] = []
+
+    def load(name: str) -> None:
+        if not loaded:
+            swap()
+        loaded.append(Path(name).read_bytes())
+        if len(loaded) == 2:
+            raise OSError("no library")
+
+    monkeypatch.setattr(mpi_library.tf, "load_op_library", load)
+    monkeypatch.setattr(mpi_library.ctypes, "CDLL", load)
+    with pytest.raises(EngineError, match=r"must load\. Got no library"):
+        MpiLibrary(library)
+    assert loaded == [b"library\n", b"library\n"] and library.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("swapped", ["content", "hash", "mode", "link", "pipe"])
+def test_what_took_the_place_of_the_library_after_it_was_compiled_is_not_loaded(
+    swapped: str, compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(compiler, FAKE)
+    library = compile_library("MPI 1")
+    record = library.with_suffix(".so.sha256")
+    if swapped == "content":
+        library.write_text("theirs")
+    elif swapped == "hash":
+        record.write_text(hashlib.sha256(b"theirs").hexdigest())
+    elif swapped == "mode":
+        library.chmod(0o770)
+    else:
+        library.rename(tmp_path / "elsewhere")
+        os.mkfifo(library) if swapped == "pipe" else library.symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(mpi_library.tf, "load_op_library", lambda name: pytest.fail("it was loaded"))
+    with pytest.raises(EngineError, match=r"must load\. Got .*Delete the file"):
+        MpiLibrary(library)
 
 
 def test_broken_library_is_an_error(tmp_path: Path) -> None:

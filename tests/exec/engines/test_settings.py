@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import tensoropt
+from tensoropt.errors import PlanError
 from tensoropt.exec.engines import settings as settings_module
-from tensoropt.exec.engines.settings import SETTINGS, agree_on_settings, setting
+from tensoropt.exec.engines.settings import SETTINGS, agree_on_settings, number_setting, setting
 
 pytestmark = pytest.mark.pure
 
 # Where a rank keeps its files is its own affair.
-_OWN = {"TENSOROPT_LOG", "TENSOROPT_CACHE_DIR"}
+_OWN = {"TENSOROPT_LOG", "TENSOROPT_CACHE_DIR", "TENSOROPT_DUMP"}
 
 
 class Comm:
@@ -59,6 +60,21 @@ def test_what_is_alike_may_be_changed_by_the_program(monkeypatch: pytest.MonkeyP
 def test_a_variable_that_ranks_do_not_agree_on_is_no_setting() -> None:
     with pytest.raises(KeyError, match="TENSOROPT_CACHE_DIR: is not among the settings that ranks agree on"):
         setting("TENSOROPT_CACHE_DIR")
+
+
+@pytest.mark.parametrize("text", ["inf", "-1", "2.5", "1001", "nan", "1e300", "9" * 5000, "0x10", "\x1b[2J"])
+def test_a_number_that_is_none_or_out_of_bounds_is_an_error(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOROPT_PROFILE_ROUNDS", text)
+    said = r"ROUNDS: must be a count, got '.*'\. Give 1000 at most, or leave it unset for 3\."
+    with pytest.raises(PlanError, match=said) as refused:
+        number_setting("TENSOROPT_PROFILE_ROUNDS", 3, 1000, PlanError, "a count", least=1, whole=True)
+    assert len(str(refused.value)) < 250 and str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(("text", "number"), [("", 3), ("1", 1), ("1000", 1000), (" 7 ", 7)])
+def test_a_number_within_its_bounds_is_taken(text: str, number: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOROPT_PROFILE_ROUNDS", text)
+    assert number_setting("TENSOROPT_PROFILE_ROUNDS", 3, 1000, PlanError, "a count", least=1, whole=True) == number
 
 
 def test_every_variable_of_the_package_is_agreed_on() -> None:

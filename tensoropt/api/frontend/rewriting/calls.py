@@ -169,6 +169,8 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
         operands[1] = rewriter.build(tf.where, guard, operands[1], ones, of=op, scope=scope, name="divisor")
         changed = True
     if traits(op).reads_variable or (traits(op).is_lookup and takes_handle(op)):
+        if operands[0].op.name in rewriter.given_rows and rewriter.is_differentiated(op, scope):
+            raise CannotRewrite(f"the gradient of '{operands[0].op.name}' has other rows than where it is not taken")
         made = rewriter.copy(op, scope, operands)
         rewriter.branch_reads.setdefault(operands[0].name, []).append(made)
         return [gated(rewriter, x, guard, op, scope) for x in made.outputs]

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util_v2
 
+from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.functions import function_of, name_functions_by_content
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
@@ -44,15 +45,17 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
         for attr, value in op.node_def.attr.items()
         if value.HasField("func") or value.list.func
     }
-    attrs = {key: value for key, value in op.node_def.attr.items() if key not in ("_class", "_output_shapes")}
+    attrs = {key: value for key, value in op.node_def.attr.items() if key not in HINTS}
     stateful = False
+    branches: list[Any] = []
     for attr, count in places.items():
         names = []
         for place in range(count):
             # A loop's condition gives a truth, all other functions what the op gives.
             # Ranks compare what they have made, so names count nothing that differs between processes.
             called = f"{getattr(rewriter.graph, 'name', '')}/{scope.prefix}{op.name}/{attr}/{place}"
-            made = _function(rewriter, op, called, function_of(op, attr, place), arguments[lead:], reason)
+            made = _function(rewriter, op, called, function_of(op, attr, place), arguments[lead:], reason, loop)
+            branches.append(made)
             stateful |= any(each.op_def.is_stateful for each in made.get_operations())
             names.append(control_flow_util_v2.create_new_tf_function(made))
         attrs[attr] = tf.compat.v1.AttrValue()
@@ -86,11 +89,16 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     for place, (new, old) in enumerate(zip(made.outputs, op.outputs, strict=True)):
         if new.dtype != tf.variant and new.shape.is_compatible_with(old.shape) and old.dtype != tf.resource:
             new.set_shape(old.shape)
+        given = [] if loop else [branch.outputs[place].shape for branch in branches]
+        if given and all(shape == given[0] for shape in given) and given[0].is_fully_defined():
+            new.set_shape(given[0])
         values.append(arguments[place] if loop and old.dtype == tf.resource else new)
     return values
 
 
-def _function(rewriter: Rewriter, op: Any, called: str, function: Any, arguments: Sequence[Value], reason: str) -> Any:
+def _function(
+    rewriter: Rewriter, op: Any, called: str, function: Any, arguments: Sequence[Value], reason: str, loop: bool
+) -> Any:
     """A function of values that does what ``function`` does."""
     with rewriter.graph.as_default():
         readable = re.sub(r"\W", "_", called).strip("_")
@@ -103,7 +111,8 @@ def _function(rewriter: Rewriter, op: Any, called: str, function: Any, arguments
             dtype, shape = _held(value)
             is_variable = x.dtype == tf.resource
             # What is carried from turn to turn may change its shape, as the function says.
-            stand = tf.compat.v1.placeholder(dtype, shape if is_variable else x.shape)
+            fixed = is_variable or (not loop and shape.is_compatible_with(x.shape))
+            stand = tf.compat.v1.placeholder(dtype, shape if fixed else x.shape)
             inputs.append(stand)
             given[place] = VariableValue(stand) if is_variable else stand
     try:

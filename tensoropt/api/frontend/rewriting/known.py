@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import smart_cond
 
+from tensoropt.api.frontend.effects import is_stateful
 from tensoropt.api.frontend.functions import function_attrs
 from tensoropt.graph.registry import traits
 
@@ -62,7 +63,7 @@ class KnownValues:
             return True
         return bool(
             made.inputs
-            and not made.op_def.is_stateful
+            and not is_stateful(made)
             and not function_attrs(made)
             and all(x.name in self._fixed for x in made.inputs)
         )

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.device_graph import Given
-from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect
+from tensoropt.api.frontend.attributes import HINTS
+from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
 from tensoropt.api.frontend.functions import add_functions, is_call
 from tensoropt.api.frontend.rewriting.known import KnownValues
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
-from tensoropt.api.mirror.model import tensor_key
+from tensoropt.api.frontend.stand_ins import Given
+from tensoropt.api.frontend.walks import post_order, reached
+from tensoropt.api.mirror.model import GradientCall, tensor_key
 from tensoropt.errors import GraphError
 
 __all__ = [
@@ -35,7 +37,7 @@ __all__ = [
 
 # A tensor with more elements is not folded into a constant.
 _FOLDED_ELEMENTS = 1024
-_LEFT_OUT_ATTRS = ("_class", "_output_shapes", "_gradient_op_type")
+_LEFT_OUT_ATTRS = (*HINTS, "_gradient_op_type")
 _GROUP = "NoOp"
 _MANY_TURNS = 1009
 _SEED_STEP = 0x9E3779B1
@@ -106,6 +108,7 @@ class Rewriter:
         probing: whether the graph is made only to find what is known.
         gates: tensors whose gradients count under a condition, by the names of tensor and condition.
         rows: the rows of tensors, by their names.
+        given_rows: names of variables whose gradients are given as rows.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class Rewriter:
         self.probing = probing
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
+        self.given_rows: Container[str] = ()
         self._inside: Container[str] = ()
         self._copied: tuple[Any, Mapping[str, Any], Mapping[Any, str]] = (None, {}, {})
         self._leading: tuple[Any, Container[Any]] = (None, ())
@@ -140,7 +144,7 @@ class Rewriter:
         """A rewriter of the same rules for another new graph."""
         other = Rewriter(graph, self.handlers, self.guarded, self.materialize, probing=probing or self.probing)
         other._inside, other._copied = self._inside, self._copied
-        other._leading, other._times = self._leading, self._times
+        other._leading, other._times, other.given_rows = self._leading, self._times, self.given_rows
         return other
 
     def taken_from(self, graph: Any, origins: Mapping[str, Any], copies: Mapping[Any, str]) -> None:
@@ -153,22 +157,17 @@ class Rewriter:
         """
         self._copied = graph, origins, copies
 
-    def differentiates(self, losses: Iterable[str], graph: Any, times: int) -> None:
-        """Says what is differentiated in the user's own graph, by name; functions that it calls may all be.
+    def differentiates(self, calls: Sequence[GradientCall], graph: Any) -> None:
+        """Says what is differentiated in the user's own graph; functions that it calls may all be.
 
         Args:
-            losses: the tensors.
+            calls: the differentiations. Each may be of what the one before has given.
             graph: the user's own.
-            times: how often something may be, if each differentiation is of what the one before has given.
         """
-        self._times = times
-        pending = [graph.get_tensor_by_name(name).op for name in losses]
-        leading: dict[Any, None] = {}
-        while pending:
-            op = pending.pop()
-            if op not in leading:
-                leading[op] = None
-                pending += [x.op for x in op.inputs]
+        self._times = len(calls)
+        self.given_rows = {one.source for call in calls for one in call.outputs if one.indices is not None}
+        losses = (graph.get_tensor_by_name(name).op for call in calls for name in call.losses)
+        leading = reached(losses, lambda op: (x.op for x in op.inputs))
         self._leading = graph, leading
 
     def is_differentiated(self, op: Any, scope: Scope) -> bool:
@@ -210,7 +209,8 @@ class Rewriter:
         given: Mapping[str, Given] = MappingProxyType({}),
         merged: Mapping[str, str] = MappingProxyType({}),
         names: Container[str] | None = None,
-    ) -> None:
+        required: Callable[[], Container[str]] | None = None,
+    ) -> dict[str, Exception]:
         """Makes a user's graph again, under its own names.
 
         Args:
@@ -220,26 +220,66 @@ class Rewriter:
             given: what stands for tensors that these make, by the tensors' names.
             merged: names of tensors that operations pass on, by the operations' names.
             names: of the operations that are needed; by default all.
+            required: gives names of the operations without which there is nothing; by default all.
+
+        Returns:
+            Why others could not be made, by name: the shapes of what they read do not go together.
+
+        Raises:
+            ValueError: that is so of one that is required.
         """
         operations = graph.get_operations()
         self._names.update(op.name for op in operations)
         self._inside = inside
         scope = Scope(graph)
-        for op in order(op for op in operations if names is None or op.name in names):
-            if op.name in inside:
-                stand_ins = {x.name: self._given(given[x.name], op, scope) for x in op.outputs if x.name in given}
-                scope.values |= {name: made.outputs[0] for name, made in stand_ins.items()}
-                scope.operations[op.name] = list(stand_ins.values())
-            elif op.name in merged:
-                before = self.tensor(scope.value(graph.get_tensor_by_name(merged[op.name])), op)
-                made = self._copy(op, [before], op.name, {})
-                self._done(op, scope, made.outputs, [made])
-            elif op.name in shapes:
-                shape = tf.TensorShape(shapes[op.name]).as_proto()
-                made = self._copy(op, [], op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
-                self._done(op, scope, made.outputs, [made])
-            elif op.name not in scope.operations:  # else a gradient of one's own needed it before
-                self.visit(op, scope)
+        needed = [op for op in operations if names is None or op.name in names]
+        # Losses, which what gives a gradient need not read: a graph that was copied has any order.
+        losses: dict[Any, list[Any]] = {}
+        for name, one in given.items():
+            op = graph.get_tensor_by_name(name).op
+            losses.setdefault(op, []).extend(graph.get_operation_by_name(after) for after in one.after)
+        refused: dict[str, Exception] = {}
+        for op in order(needed, besides=losses):
+            reads = (*(x.op.name for x in op.inputs), *(x.name for x in op.control_inputs)) if refused else ()
+            misfit = next((refused[name] for name in reads if name in refused), None) if op.name not in inside else None
+            if misfit is None:
+                begun = len(self.effects)
+                try:
+                    self._again(op, scope, shapes, inside, given, merged)
+                except ValueError as error:
+                    misfit = error
+                    del self.effects[begun:]
+            if misfit is not None:
+                if required is None or op.name in required():
+                    raise misfit
+                refused[op.name] = misfit
+        return refused
+
+    def _again(
+        self,
+        op: Any,
+        scope: Scope,
+        shapes: Mapping[str, Sequence[int]],
+        inside: Container[str],
+        given: Mapping[str, Given],
+        merged: Mapping[str, str],
+    ) -> None:
+        """Makes one operation of the user's graph again; see :meth:`rewrite`."""
+        graph = op.graph
+        if op.name in inside:
+            stand_ins = {x.name: self._given(given[x.name], op, scope) for x in op.outputs if x.name in given}
+            scope.values |= {name: made.outputs[0] for name, made in stand_ins.items()}
+            scope.operations[op.name] = list(stand_ins.values())
+        elif op.name in merged:
+            before = self.tensor(scope.value(graph.get_tensor_by_name(merged[op.name])), op)
+            made = self._copy(op, [before], op.name, {})
+            self._done(op, scope, made.outputs, [made])
+        elif op.name in shapes:
+            shape = tf.TensorShape(shapes[op.name]).as_proto()
+            made = self._copy(op, [], op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
+            self._done(op, scope, made.outputs, [made])
+        elif op.name not in scope.operations:  # else a gradient of one's own needed it before
+            self.visit(op, scope)
 
     def readers(self, tensor: Any) -> list[Any]:
         """The ops that read a tensor of the user's graph, but for those of gradients."""
@@ -330,7 +370,7 @@ class Rewriter:
         operands = [self.tensor(scope.value(x), op) for x in op.inputs] if inputs is None else list(inputs)
         made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn))
         before = self.before(op, scope)
-        if scope.after and made.op_def.is_stateful:
+        if scope.after and is_stateful(made):
             before += scope.after
         if before:
             made._add_control_inputs(list(dict.fromkeys(before)))
@@ -528,32 +568,33 @@ def free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-def order(roots: Iterable[Any], *, controls: bool = True) -> list[Any]:
-    """All ops that ``roots`` read and, with ``controls``, wait for, each after those; else in the order given."""
-    done: dict[Any, None] = {}
-    for root in roots:
-        pending = [root]
-        open_ops: set[Any] = set()
-        while pending:
-            op = pending[-1]
-            if op in done:
-                pending.pop()
-                continue
-            # TensorFlow has them in another order in each process.
-            waited = sorted(op.control_inputs, key=lambda x: x.name) if controls else ()
-            before = [x for x in (*(t.op for t in op.inputs), *waited) if x not in done]
-            if before and op not in open_ops:
-                open_ops.add(op)
-                pending += reversed(before)
-            elif before:
-                raise GraphError(
-                    f"{op.type} '{op.name}': waits for itself, as TensorFlow 1's loops do. Build loops with "
-                    "tensoropt.while_loop, or leave out disable_control_flow_v2."
-                )
-            else:
-                done[op] = None
-                pending.pop()
-    return list(done)
+def order(
+    roots: Iterable[Any],
+    *,
+    controls: bool = True,
+    besides: Mapping[Any, Sequence[Any]] = MappingProxyType({}),
+) -> list[Any]:
+    """All ops that ``roots`` read and, with ``controls``, wait for, each after those; else in the order given.
+
+    Args:
+        roots: the ops.
+        controls: whether control inputs count.
+        besides: what else ops come after.
+    """
+
+    def before(op: Any) -> list[Any]:
+        # TensorFlow has them in another order in each process.
+        waited = sorted(op.control_inputs, key=lambda x: x.name) if controls else ()
+        return [*(t.op for t in op.inputs), *waited, *besides.get(op, ())]
+
+    return post_order(roots, before, _waits_for_itself)
+
+
+def _waits_for_itself(op: Any) -> NoReturn:
+    raise GraphError(
+        f"{op.type} '{op.name}': waits for itself, as TensorFlow 1's loops do. Build loops with "
+        "tensoropt.while_loop, or leave out disable_control_flow_v2."
+    )
 
 
 def _seeds(op: Any, turn: int) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""Parts of a model: some of its operations, with all that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensoropt.api.frontend.stand_ins import indices_of
+from tensoropt.api.frontend.walks import reached
+from tensoropt.api.mirror.model import GradientCall, MergedRows, Model
+
+__all__ = ["Part", "part_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some operations of a model, with all that they need.
+
+    Attributes:
+        operations: their names; a gradient is by the name of our operator, and needs its losses and what it is of.
+        gradients: the differentiations of which they need gradients, with no others.
+        merged: the rows among them.
+    """
+
+    operations: frozenset[str]
+    gradients: tuple[GradientCall, ...]
+    merged: tuple[MergedRows, ...]
+
+
+def part_of(model: Model, names: Iterable[str], given: Collection[str] = ()) -> Part:
+    """The part of a model that some operations are.
+
+    Args:
+        model: the model.
+        names: of operations, or of operators that are gradients.
+        given: names of tensors that are there already, of which nothing is needed.
+    """
+    graph = model.graph
+    outputs = [(call, output) for call in model.gradient_calls for output in call.outputs]
+    inside = frozenset().union(*(call.inside for call in model.gradient_calls))
+    gradients = {name: found for found in outputs for name in (found[1].name, indices_of(found[1]))}
+    by_tensor = {name: output for _, output in outputs for name in (output.values, output.indices) if name is not None}
+    by_op: dict[str, list[str]] = {}
+    for name, output in by_tensor.items():
+        by_op.setdefault(name.split(":")[0], []).append(output.name)
+    merged = {name: rows for rows in model.merged_rows for name in (rows.merged_values, rows.merged_indices)}
+
+    def made_by(tensor: Any) -> list[str]:
+        if tensor.name in given:
+            return []
+        output = by_tensor.get(tensor.name)
+        return [tensor.op.name] if output is None else [output.name]
+
+    def waited(operations: Iterable[Any]) -> list[str]:
+        """What control inputs are where gradients are ours."""
+        return [name for op in operations for name in by_op.get(op.name) or ([] if op.name in inside else [op.name])]
+
+    def made(tensors: Iterable[str]) -> list[str]:
+        return [name for tensor in tensors for name in made_by(graph.get_tensor_by_name(tensor))]
+
+    def needs(name: str) -> list[str]:
+        if name in gradients:
+            call, output = gradients[name]
+            both = [output.name, *([] if output.indices is None else [indices_of(output)])]
+            source = made([output.source]) if ":" in output.source else [output.source]
+            tensors = [graph.get_tensor_by_name(each) for each in (output.values, output.indices) if each is not None]
+            controls = [x.name for tensor in tensors for x in tensor.op.control_inputs if x.name not in inside]
+            return [*both, *made([*call.losses, *call.stopped]), *source, *controls]
+        if name in merged:
+            rows = merged[name]
+            return [rows.merged_values, rows.merged_indices, *made([rows.values, rows.indices])]
+        op = graph.get_operation_by_name(name)
+        return [*(name for tensor in op.inputs for name in made_by(tensor)), *waited(op.control_inputs)]
+
+    found = reached((name for given in names for name in by_op.get(given, [given])), needs)
+    calls = [replace(call, outputs=tuple(o for o in call.outputs if o.name in found)) for call in model.gradient_calls]
+    calls = [call for call in calls if call.outputs]
+    return Part(
+        frozenset(found),
+        tuple(calls),
+        tuple(rows for rows in model.merged_rows if rows.merged_values in found),
+    )

@@ -1,0 +1,114 @@
+"""The front end: from a model to its logical graph, by one list of passes.
+
+A pass takes a :class:`~tensoropt.api.frontend.source.Source` and gives another one; it has one job and runs once. With
+``TENSOROPT_DUMP=folder`` the source is written as text after each pass, in a folder for each import, and checked::
+
+    folder/000/1_cut_pipelines.txt
+    folder/000/2_choose_part.txt
+    …
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tensoropt.api.frontend.cut_pipelines import cut_pipelines
+from tensoropt.api.frontend.fanouts import fan_out, mark_differentiable, store_whole
+from tensoropt.api.frontend.parts import part_of
+from tensoropt.api.frontend.placeholders import filled_shapes
+from tensoropt.api.frontend.read_operators import read_operators
+from tensoropt.api.frontend.source import Request, Source
+from tensoropt.api.frontend.static_graph import to_static_shapes
+from tensoropt.api.frontend.text import text_of
+from tensoropt.api.mirror.model import Model
+from tensoropt.errors import GraphError
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.verify import verify_graph
+from tensoropt.logs import is_speaker
+from tensoropt.storage import write_whole
+from tensoropt.storage.document import cause_of
+
+__all__ = ["PASSES", "logical_graph", "run_passes"]
+
+_FOLDER_VARIABLE = "TENSOROPT_DUMP"
+_imports = itertools.count()
+
+
+def choose_part(source: Source) -> Source:
+    """Leaves out what those operations do not need that were asked for."""
+    only = source.request.only
+    return source if only is None else replace(source, part=part_of(source.model, only))
+
+
+def fill_shapes(source: Source) -> Source:
+    """Gives placeholders that leave sizes open the sizes of this import."""
+    part, request = source.part, source.request
+    operations = None if part is None else part.operations
+    return replace(source, shapes=filled_shapes(source.model, request.batch_size, request.shapes, operations))
+
+
+PASSES: tuple[Callable[[Source], Source], ...] = (
+    cut_pipelines,  # first: a pipeline has no sizes, and calls functions that no device has
+    choose_part,  # before sizes, which are asked of the part alone
+    fill_shapes,
+    to_static_shapes,  # branches become selects, loops their turns: both need sizes
+    read_operators,  # the rest is about operators of ours
+    store_whole,
+    fan_out,  # once all readers of a tensor are there
+    mark_differentiable,  # over fan-outs, which stand on gradients' ways
+)
+
+
+def run_passes(model: Model, request: Request) -> Source:
+    """Takes a model through all passes.
+
+    Raises:
+        GraphError: naming the script's operation and line, where something cannot be planned.
+    """
+    folder = os.environ.get(_FOLDER_VARIABLE) or None
+    into = None if folder is None or not is_speaker() else Path(folder) / f"{next(_imports):03}"
+    source = Source(request, model)
+    for number, each in enumerate(PASSES, start=1):
+        source = each(source)
+        if into is not None:
+            _dump(into / f"{number}_{each.__name__}.txt", source)
+            _check(source, each.__name__)
+    verify_graph(logical_graph(source))
+    return source
+
+
+def logical_graph(source: Source) -> Graph:
+    """The graph of a source that has been through all passes."""
+    return Graph(source.operators, source.training, source.differentiable)
+
+
+def _dump(path: Path, source: Source) -> None:
+    """Writes a source as text.
+
+    Raises:
+        GraphError: there can be no such file.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text_of(source))
+    except OSError as error:
+        raise GraphError(
+            f"{_FOLDER_VARIABLE}: '{path}' cannot be written: {cause_of(error)}. Name a folder that can be made and "
+            "has room, or unset it."
+        ) from error
+
+
+def _check(source: Source, after: str) -> None:
+    """Checks a source between passes.
+
+    Raises:
+        GraphError: the pass before has broken something that others take for granted.
+    """
+    try:
+        verify_graph(logical_graph(source))
+    except GraphError as error:
+        raise GraphError(f"After {after}: {error}") from error

@@ -1,0 +1,61 @@
+"""The pass that reads TensorFlow's operations as operators of ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensoropt.api.frontend.fetchable import fetchable, given_names
+from tensoropt.api.frontend.importer import training_roots
+from tensoropt.api.frontend.reader import Reader
+from tensoropt.api.frontend.source import Source
+from tensoropt.api.frontend.stand_ins import indices_of
+from tensoropt.errors import GraphError
+
+__all__ = ["read_operators"]
+
+
+def read_operators(source: Source) -> Source:
+    """Reads TensorFlow's operations as operators: those of the training step, and whatever else may be fetched.
+
+    A training step is all that changes something and comes after a gradient, and every update of a variable that a loss
+    is differentiated by; without any, the gradients; without these, all that may be fetched. What cannot be read beside
+    training is left out; fetching it says why.
+
+    Raises:
+        GraphError: naming the user's op and line, if a tensor of training has no static shape or a dtype that cannot be
+            moved, an operand that must be fixed is not, or a gradient is differentiated.
+    """
+    graph, only = source.graph, source.request.only
+    calls, merged = source.gradient_calls, source.merged_rows
+    reader = Reader(graph, calls, merged, source.origins, fetches=only is not None, initializers=source.initial)
+    outputs = [output for call in calls for output in call.outputs]
+    given = [name for output in outputs for name in (output.name, indices_of(output) if output.indices else None)]
+    roots = training_roots(graph, filter(None, given), {output.source for output in outputs}, source.initial)
+    roots = [op for op in roots if only is None or source.part is None or op.name in source.part.operations]
+    operators = reader.operators(roots)
+    if not roots:
+        operators = reader.gradients(reader.gradient_names)
+    training = {op.name for op in operators}
+    known = set(training)
+    if only is None:
+        others = [name for name in fetchable(graph, source.initial, given_names(source.model)) if name in source.own]
+    else:
+        others = sorted(only)
+    refused = dict(source.refused)
+    for name in (*others, *reader.gradient_names):
+        if name in known:
+            continue
+        try:
+            more = reader.operators([graph.get_operation_by_name(name)], known=known)
+        except GraphError as error:
+            refused[name] = error
+            continue
+        operators += more
+        known |= {op.name for op in more}
+    operators = reader.in_order(operators)
+    return replace(
+        source,
+        operators=tuple(operators),
+        training=frozenset(training or (op.name for op in operators)),
+        refused=refused,
+    )

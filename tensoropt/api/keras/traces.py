@@ -1,0 +1,44 @@
+"""Which layers train: as it was when Keras would have traced a step."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.api.functions.leaves import form_of
+from tensoropt.api.keras.hooks import Trainable
+
+__all__ = ["Traced", "Traces"]
+
+
+class Traced:
+    """What a trace of Keras's would have seen.
+
+    Attributes:
+        trainable: which layers trained then; None until the first step by it is done, which may build layers.
+    """
+
+    trainable: Trainable | None = None
+
+
+class Traces:
+    """Tells which trace of a step Keras would take for a batch.
+
+    ``trainable`` of layers is read while Keras traces, and a trace stays until ``compile``. So it is here, although
+    the traces are others: with first dimensions open, and in one program after another.
+    """
+
+    def __init__(self) -> None:
+        """Begins with no trace."""
+        self._take = tf.function(lambda batch: None, autograph=False, reduce_retracing=True)  # as Keras's is
+        self._by_trace: dict[Any, Traced] = {}
+        self._by_form: dict[Hashable, Traced] = {}
+
+    def of(self, given: Any) -> Traced:
+        """The trace for a batch, or for specs of batches; a new one where Keras would trace."""
+        form = form_of(given)
+        if form not in self._by_form:
+            self._by_form[form] = self._by_trace.setdefault(self._take.get_concrete_function(given), Traced())
+        return self._by_form[form]

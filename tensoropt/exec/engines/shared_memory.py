@@ -1,0 +1,71 @@
+"""Shared memory that killed jobs have left.
+
+Open MPI keeps what ranks of a host exchange in files of ``/dev/shm``. Its launcher removes them after a rank that was
+killed; nobody does where the launcher was killed, too, or there was none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import re
+import stat
+import time
+from pathlib import Path
+
+__all__ = ["remove_segments"]
+
+_log = logging.getLogger("tensoropt")
+
+_SEGMENT = re.compile(r"(?:sm|vader)_segment\.(?P<host>.+)\.(?P<user>[0-9]+)\.[0-9a-f]+\.[0-9]+")
+# Between its making and its use, a segment looks like one that nobody uses.
+_YOUNG_S = 60.0
+
+
+def remove_segments(folder: Path = Path("/dev/shm"), processes: Path = Path("/proc")) -> int:
+    """Removes this user's segments of Open MPI on this host that no process uses.
+
+    Args:
+        folder: where they are.
+        processes: where the system says what processes use.
+
+    Returns:
+        How many bytes there were.
+    """
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):  # there is no such folder on systems but Linux
+        for entry in os.scandir(folder):
+            match = _SEGMENT.fullmatch(entry.name)
+            if match and match["host"] == platform.node() and match["user"] == str(os.geteuid()):
+                seen = entry.stat(follow_symlinks=False)
+                is_ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid()
+                if is_ours and time.time() - seen.st_mtime > _YOUNG_S:
+                    found[entry.path] = seen.st_size
+    if not found:
+        return 0
+    removed = 0
+    for path in found.keys() - _used(processes, folder):
+        with contextlib.suppress(OSError):  # another rank removes it, too
+            os.unlink(path)
+            removed += found[path]
+    if removed:
+        _log.info(
+            "%.0f MiB of shared memory, which killed jobs had left in %s, are free again", removed / 2**20, folder
+        )
+    return removed
+
+
+def _used(processes: Path, folder: Path) -> set[str]:
+    """The files of a folder that processes have in their memory.
+
+    A process that does not say is another user's, or one that the system protects, which is no rank. A rank that is not
+    seen, in another container, has joined the memory when it started, and needs the names no more.
+    """
+    used: set[str] = set()
+    for number in filter(str.isdecimal, os.listdir(processes)):
+        with contextlib.suppress(OSError):
+            lines = (processes / number / "maps").read_text(errors="surrogateescape").splitlines()
+            used.update(line[line.index("/") :] for line in lines if f"{folder}/" in line)
+    return used

@@ -1,0 +1,199 @@
+"""Passes of the front end, from text to text: what each makes of a small model, as dumps have it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensoropt as to
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.frontend.pipeline import PASSES
+from tensoropt.api.frontend.source import Request, Source
+from tensoropt.api.frontend.text import text_of
+from tensoropt.api.mirror.model import Model, current_model
+from tensoropt.errors import GraphError
+
+pytestmark = [pytest.mark.tf, pytest.mark.smoke]
+
+
+def _after(last: str, request: Request | None = None) -> list[str]:
+    """The lines of the current model's source after a pass, without attributes, digests and the script's lines."""
+    source = Source(request or Request(), current_model())
+    for each in PASSES:
+        source = each(source)
+        if each.__name__ == last:
+            break
+    lines = text_of(source).splitlines()
+    return [re.sub(r" \{.*\}| @[0-9a-f]{12}|  # \S+$", "", line) for line in lines]
+
+
+def _training(lines: list[str]) -> list[str]:
+    return [line[2:] for line in lines if line.startswith("*")]
+
+
+@pytest.fixture
+def product(model: Model) -> Any:
+    """The mean of the squares of a product, of a batch of open size."""
+    x = to.placeholder(to.float32, [None, 4], name="x")
+    y = to.matmul(x, to.get_variable("w", [4, 2]), name="y")
+    loss = to.reduce_mean(y * y, name="loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return y
+
+
+def test_the_order_of_passes() -> None:
+    assert [each.__name__ for each in PASSES] == [
+        "cut_pipelines", "choose_part", "fill_shapes", "to_static_shapes", "read_operators", "store_whole", "fan_out",
+        "mark_differentiable",
+    ]  # fmt: skip
+
+
+def test_cut_pipelines(model: Model) -> None:
+    dataset = to.data.Dataset.from_tensor_slices(np.zeros([8, 3], np.float32)).batch(4, drop_remainder=True)
+    to.identity(to.data.make_one_shot_iterator(dataset).get_next(), name="read")
+    lines = _after("cut_pipelines")
+    assert lines == [
+        "IteratorGetNext/element0 = Placeholder() -> float32[4, 3]",
+        "read = Identity(IteratorGetNext/element0) -> float32[4, 3]",
+    ]
+
+
+def test_choose_part(product: Any) -> None:
+    to.add(product, 1.0, name="more")
+    lines = _after("choose_part", Request(only=frozenset(["y"])))
+    assert [line.partition(" =")[0] for line in lines] == ["x", "w", "y/ReadVariableOp", "y"]
+    everything = _after("choose_part")
+    assert len(everything) > len(lines) and any(line.startswith("more = AddV2(y, more/y)") for line in everything)
+
+
+def test_fill_shapes(product: Any) -> None:
+    lines = _after("fill_shapes", Request(batch_size=8))
+    assert lines[0] == "x = Placeholder() -> float32[?, 4]" and lines[-1] == "x: [8, 4]"
+    with pytest.raises(GraphError, match="every size must be at least 1, got the shape"):
+        _after("fill_shapes", Request(shapes={"x": [0, 4]}))
+
+
+def test_to_static_shapes_cuts_gradients(product: Any) -> None:
+    lines = _after("to_static_shapes", Request(batch_size=8))
+    assert "x = Placeholder() -> float32[8, 4]" in lines and "y = MatMul(x, y/ReadVariableOp) -> float32[8, 2]" in lines
+    assert "gradients/0/w = Placeholder() ^loss -> float32[4, 2]" in lines
+    assert not any("_grad/" in line for line in lines if not line.startswith("gradient "))
+
+
+def test_to_static_shapes_writes_branches_and_loops_out(model: Model) -> None:
+    x = to.placeholder(to.float32, [2], name="x")
+    to.cond(to.placeholder(to.bool, [], name="flag"), lambda: x + 1.0, lambda: x * 2.0)
+    to.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y * 3.0), [to.constant(0), x])
+    types = [line.split(" = ")[1].split("(")[0] for line in _after("to_static_shapes")]
+    assert types.count("SelectV2") == 1 and types.count("AddV2") >= 1  # both branches, and the choice
+    assert types.count("Mul") == 3 and not {"If", "While", "StatelessIf", "StatelessWhile"} & set(types)
+
+
+def test_to_static_shapes_keeps_the_order_of_the_script(product: Any) -> None:
+    names = [line.partition(" =")[0] for line in _after("to_static_shapes", Request(batch_size=8))]
+    own = [op.name for op in current_model().graph.get_operations()]
+    kept = [name for name in names if name in own]
+    assert kept == [name for name in own if name in kept] and {"x", "w", "y", "loss"} <= set(kept)
+
+
+def test_to_static_shapes_refuses_what_does_not_fit_a_batch_of_training(product: Any) -> None:
+    one = to.reshape(product, [1, 2], name="one")  # of an observation, not of a batch
+    to.identity(one, name="after_one")
+    source = Source(Request(batch_size=8), current_model())
+    for each in PASSES[:4]:
+        source = each(source)
+    assert sorted(source.refused) == ["after_one", "one"] and "'loss'" not in str(source.refused)
+    assert {"one", "after_one"}.isdisjoint(op.name for op in source.graph.get_operations())
+    for each in PASSES[4:]:
+        source = each(source)
+    assert {"one", "after_one"} <= source.refused.keys()  # what comes later does not forget it
+    assert "one" not in import_model(current_model(), 8).graph
+    assert "after_one" in import_model(current_model(), shapes={"x": [1, 4]}, only=["after_one"]).graph
+    with pytest.raises(GraphError, match="its shapes do not go together with what is fed, 'x'"):
+        import_model(current_model(), 8, only=["after_one"])
+
+
+def test_to_static_shapes_refuses_nothing_that_trains(model: Model) -> None:
+    x = to.placeholder(to.float32, [None, 4], name="x")
+    one = to.reshape(to.matmul(x, to.get_variable("w", [4, 2])), [1, 2])
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_mean(one))
+    with pytest.raises(GraphError, match="its shapes do not go together with what is fed, 'x'"):
+        import_model(model, 8)
+
+
+def test_read_operators(product: Any) -> None:
+    lines = _training(_after("read_operators", Request(batch_size=8)))
+    assert lines == [
+        "x = Placeholder() -> float32[8, 4]",
+        "w = Variable() -> float32[4, 2]",
+        "y = MatMul(x, w) -> float32[8, 2]",
+        "mul = Mul(y, y) -> float32[8, 2]",
+        "loss = Mean(mul) -> float32[]",
+        "loss:0/sink = Sink(loss) -> float32[]",
+        "gradients/0/w = Gradient(w!) ^loss:0/sink -> float32[4, 2]",
+        "GradientDescent/learning_rate = Const() -> float32[]",
+        "GradientDescent/update_w/ResourceApplyGradientDescent = ResourceApplyGradientDescent(w!, "
+        "GradientDescent/learning_rate, gradients/0/w) -> ",
+    ]
+
+
+def test_store_whole(model: Model) -> None:
+    memory = to.get_variable("memory", [4, 2], trainable=False)
+    to.scatter_nd_add(memory, [[1]], to.ones([1, 2]))
+    source = Source(Request(), model)
+    for each in PASSES[:6]:
+        source = each(source)
+    whole = {op.name for op in source.operators if op.attrs.get("whole")}
+    assert "memory" in whole and any(op.type == "ResourceScatterNdAdd" and op.name in whole for op in source.operators)
+
+
+def test_fan_out_and_mark_differentiable(product: Any) -> None:
+    lines = _training(_after("fan_out", Request(batch_size=8)))
+    assert "y/fanout0 = Fanout(y) -> float32[8, 2]" in lines
+    assert "mul = Mul(y/fanout0, y/fanout0) -> float32[8, 2]" in lines
+    marked = _training(_after("mark_differentiable", Request(batch_size=8)))
+    assert "y = MatMul(x, ~w) -> float32[8, 2]" in marked
+    assert "mul = Mul(~y/fanout0, ~y/fanout0) -> float32[8, 2]" in marked
+    assert [line.replace("~", "") for line in marked] == lines
+
+
+def test_passes_are_dumped_where_somebody_asks(product: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOROPT_DUMP", str(tmp_path))
+    graph = import_model(current_model(), 8).graph
+    (folder,) = tmp_path.iterdir()
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == [f"{number}_{each.__name__}.txt" for number, each in enumerate(PASSES, start=1)]
+    assert len((folder / files[-1]).read_text(encoding="utf-8").splitlines()) == len(graph.operators)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(product: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("TENSOROPT_DUMP", str(tmp_path / "file"))
+    with pytest.raises(GraphError, match=r"TENSOROPT_DUMP: '.*1_cut_pipelines.txt' cannot be written: "):
+        import_model(current_model(), 8)
+
+
+def test_a_pass_that_breaks_the_graph_is_named(product: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensoropt.api.frontend import pipeline
+
+    def doubled(source: Source) -> Source:
+        from dataclasses import replace
+
+        return replace(source, operators=(*source.operators, source.operators[0]))
+
+    passes: tuple[Callable[[Source], Source], ...] = (*PASSES[:5], doubled)
+    monkeypatch.setattr(pipeline, "PASSES", passes)
+    monkeypatch.setenv("TENSOROPT_DUMP", str(tmp_path))
+    with pytest.raises(GraphError, match=r"After doubled: Graph: two operators are called 'x'\. Names must be unique"):
+        import_model(current_model(), 8)
+
+
+def test_a_part_has_the_sizes_that_are_asked_for(product: Any) -> None:
+    part = import_model(current_model(), shapes={"x": [1, 4]}, only=["y"])
+    assert part.graph["y"].outputs[0].shape == (1, 2) and tf.is_tensor(part.tf_graph.get_tensor_by_name("y:0"))

@@ -74,7 +74,7 @@ class _Run:
         step()
         result = []
         for _ in range(TURN_STEPS):
-            job.comm.Barrier()
+            job.world.comm.Barrier()
             engine.start_journal(_MOST_COLLECTIVES)
             processor_s, start_s = time.process_time(), time.perf_counter()
             step()
@@ -105,12 +105,12 @@ def main() -> None:
     from examples import models
 
     job = current_job()
-    crowding = Machine.of(job.comm).crowding
+    crowding = Machine.of(job.world.comm).crowding
     arguments = sizes(flags.model, crowded=crowding > 1)
     models.MODELS[MODELS[flags.model][0]](**arguments)
     imported = job.import_model()
     planner = job.planner("data_parallel")
-    reference = Reference(job.comm)
+    reference = Reference(job.world.comm)
     profiled_s = _watch_profile(reference, others)
     settle_costs(job, planner, topology, flags.costs)
     profiled_s.append(reference.seconds())
@@ -127,9 +127,9 @@ def main() -> None:
         return planner.space(now)
 
     runs = []
-    for strategy in job.on_rank_0("sampling", lambda: _strategies(flags, planner, topology, space)):
+    for strategy in job.world.on_rank_0("sampling", lambda: _strategies(flags, planner, topology, space)):
         plan_it = functools.partial(space.plan, strategy.assignment, "accuracy", alternatives=strategy.alternatives)
-        plan = job.on_rank_0("planning", plan_it)
+        plan = job.world.on_rank_0("planning", plan_it)
         tensoropt.build_execution_graph(plan=plan)
         run = _Run(strategy, plan, job.require_executor("measuring"))
         for _ in range(_WARM_UP):
@@ -144,10 +144,10 @@ def main() -> None:
         if len(spaces) < flags.profiles:
             spaces.append(profiled())
     entries = _entries(job, flags, spaces, runs, crowding, float(np.mean(profiled_s)), reduce)
-    if job.rank == 0:
+    if job.world.rank == 0:
         report = {
             "model": flags.model,
-            "ranks": job.size,
+            "ranks": job.world.size,
             "sample": flags.sample,
             "sizes": arguments,
             "crowding": crowding,
@@ -183,8 +183,8 @@ def _inputs(model: str, graph: Any, job: Any) -> dict[str, NDArray[Any]]:
     specs = {op.name: (op.outputs[0].shape, op.outputs[0].dtype) for op in graph.of_type("Placeholder")}
     mine = {}
     for name, array in batch(model, specs, 3).items():
-        count = len(array) // job.size
-        mine[f"{name}:0"] = array[job.rank * count : (job.rank + 1) * count]
+        count = len(array) // job.world.size
+        mine[f"{name}:0"] = array[job.world.rank * count : (job.world.rank + 1) * count]
     return mine
 
 
@@ -224,11 +224,11 @@ def _entries(
     reduce: Callable[..., Any],
 ) -> list[dict[str, Any]]:
     """What to report of each strategy; nothing but on rank 0. Collective."""
-    networks = [(each, network_of(each, overlap=True), network_of(each)) for each in spaces if job.rank == 0]
+    networks = [(each, network_of(each, overlap=True), network_of(each)) for each in spaces if job.world.rank == 0]
     entries = []
     for number, run in enumerate(runs):
         entry = _entry(job, spaces, run, crowding, profiled_s, reduce)
-        if job.rank == 0:
+        if job.world.rank == 0:
             simulated_s = [[_simulated(each, run.strategy, one) for one in kinds] for each, *kinds in networks]
             entry["simulated_s"] = np.mean(simulated_s, axis=0).tolist()
             if flags.operators:
@@ -236,7 +236,7 @@ def _entries(
                 entry["kernels_by_name"] = run.kernels
                 entry["moves"] = _by_collective(run, entry.pop("transfers_s"))
             entries.append(entry)
-            _say(flags.model, job.size, number, entry)
+            _say(flags.model, job.world.size, number, entry)
     return entries
 
 
@@ -289,13 +289,13 @@ def _entry(
     kernels = run.kernels.items()
     packing_s = sum(took for name, took in kernels if _SCOPE in name and not _is_collective(name))
     compute_s = sum(took for name, took in kernels if _SCOPE not in name and not _is_collective(name))
-    packing_s, compute_s = (float(np.mean(job.comm.allgather(took))) for took in (packing_s, compute_s))
-    steps_s = np.max(job.comm.allgather(run.steps_s), axis=0)
+    packing_s, compute_s = (float(np.mean(job.world.comm.allgather(took))) for took in (packing_s, compute_s))
+    steps_s = np.max(job.world.comm.allgather(run.steps_s), axis=0)
     took_s = float(reduce(steps_s))
-    journal = np.array(job.comm.allgather(run.journals))
-    processor_s = np.array(job.comm.allgather(run.processor_s))
-    parts = max(job.comm.allgather(run.memory), key=lambda of_rank: sum(of_rank.values()))
-    if job.rank:
+    journal = np.array(job.world.comm.allgather(run.journals))
+    processor_s = np.array(job.world.comm.allgather(run.processor_s))
+    parts = max(job.world.comm.allgather(run.memory), key=lambda of_rank: sum(of_rank.values()))
+    if job.world.rank:
         return {}
     inside_s = journal[..., 1] - journal[..., 0]  # of each rank, step and collective
     # The rank that comes last to a collective waits for nobody: its time is the network's.

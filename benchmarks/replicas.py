@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     flags = parser.parse_args()
     ranks = tensoropt.init(cpu(_ranks())).device_count
-    comm = current_job().comm
+    comm = current_job().world.comm
     results = []
     for place in flags.points:
         train, feeds = _model()

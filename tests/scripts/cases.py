@@ -229,7 +229,7 @@ def _meet(name: str, error: Exception | None = None) -> None:
         if is_told(told):
             return
         told = told.__context__
-    guard = current_job().guard
+    guard = current_job().world.guard
     if guard is not None:
         guard.meet(f"the end of case {name!r}", error)
 

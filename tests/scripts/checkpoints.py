@@ -46,7 +46,7 @@ def folder(name: str) -> Path:
 
 def meet() -> None:
     """Waits for all ranks."""
-    current_job().comm.barrier()
+    current_job().world.comm.barrier()
 
 
 def steps(job: Distributed, first: int, count: int) -> list[Any]:
@@ -144,7 +144,7 @@ def checkpoints_of_plain_tensorflow_are_restored_by_names_and_in_part() -> None:
             tf.compat.v1.train.Saver({"first": plain["w1"], "w2": plain["w2"]}).save(session, f"{path}/m")
             theirs = session.run(plain["w2"])
     meet()
-    theirs = current_job().comm.bcast(theirs if tensoropt.world_rank() == 0 else None, root=0)
+    theirs = current_job().world.comm.bcast(theirs if tensoropt.world_rank() == 0 else None, root=0)
     job = Distributed(make, 5)
     before = values(job)
     tensoropt.train.Saver({"first": job.model["w1"], "w2": job.model["w2"]}).restore(None, f"{path}/m")
@@ -263,7 +263,7 @@ def what_a_saver_cannot_take_is_refused() -> None:
     wanted(
         error_of(lambda: tensoropt.train.Saver([late]).save(None, f"{path}/m")), CheckpointError, "'late'", "planned"
     )
-    # Ranks that save something else than others.
+    # World that save something else than others.
     rank = tensoropt.world_rank()
     wanted(error_of(lambda: saver.save(None, f"{path}/m", global_step=rank)), CollectiveError, "must")
     assert [each.name for each in path.iterdir()] == []

@@ -147,7 +147,7 @@ def main() -> None:
             got[name] = ("", str(function()))
         except TensorOptError as error:
             got[name] = (type(error).__name__, str(error))
-    ranks = current_job().comm.gather(got)
+    ranks = current_job().world.comm.gather(got)
     if ranks:
         print("RESULT", json.dumps(ranks), flush=True)
     run_from_two_threads()

@@ -111,7 +111,7 @@ def _same(found: list[tuple[str, _Readings]], expected: list[tuple[str, _Reading
 
 def _compare(width: int, option: str, optimizer: str) -> None:
     with tempfile.TemporaryDirectory() as own:
-        folder = Path(current_job().comm.bcast(own))
+        folder = Path(current_job().world.comm.bcast(own))
         alone = _Net(width, optimizer)
         mine = folder / str(tensoropt.world_rank())
         mine.mkdir()
@@ -120,7 +120,7 @@ def _compare(width: int, option: str, optimizer: str) -> None:
         tensoropt.keras.parallelize(net.model, option)
         found = net.history(folder)
         _same(found, expected)
-        current_job().comm.barrier()
+        current_job().world.comm.barrier()
 
 
 @case
@@ -210,7 +210,7 @@ def functions_of_ours_and_of_tensorflow_share_variables() -> None:
 @case
 def copies_of_whole_variables_are_made_equal() -> None:
     """Those that lie with the script, of every dtype, apart by the last bits on one rank."""
-    comm = current_job().comm
+    comm = current_job().world.comm
     kinds = {"float32": 1e-7, "float16": 1e-3, "int32": 1, "bool": True}
     variables = {
         dtype: tf.Variable(

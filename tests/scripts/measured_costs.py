@@ -27,7 +27,7 @@ def _written_anew(action: Any) -> bool:
     """Whether an action writes the file of operators."""
     before = [path.stat().st_mtime_ns for path in _documents("ops")]
     action()
-    current_job().comm.Barrier()
+    current_job().world.comm.Barrier()
     return before != [path.stat().st_mtime_ns for path in _documents("ops")]
 
 
@@ -50,12 +50,12 @@ def main() -> None:
     result: dict[str, Any] = {}
 
     plan = _plan()
-    result["measured_s"] = job.comm.allgather(plan.time_s)
+    result["measured_s"] = job.world.comm.allgather(plan.time_s)
     (path,) = _documents("ops")
     result["profile"] = json.loads(path.read_text(encoding="utf-8"))["ops"]
     (path,) = _documents("topology")
     result["topology"] = json.loads(path.read_text(encoding="utf-8"))
-    job.comm.Barrier()
+    job.world.comm.Barrier()
 
     result["again_s"] = 0.0
     plans: list[Plan] = []
@@ -91,8 +91,8 @@ def main() -> None:
             tensoropt.run([loss, train_op], feeds)
     again: list[float] = []
     result["recalibrating_writes"] = _written_anew(lambda: again.append(found.recalibrate()))
-    result["recalibrated_s"] = job.comm.allgather(again[0])
-    if job.rank == 0:
+    result["recalibrated_s"] = job.world.comm.allgather(again[0])
+    if job.world.rank == 0:
         print(json.dumps(result))
 
 

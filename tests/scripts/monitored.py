@@ -179,7 +179,7 @@ def checkpoints_of_plain_tensorflow_are_gone_on_with() -> None:
     wanted = of_tensorflow(2, own)
     if tensoropt.world_rank() == 0:
         of_tensorflow(3, shared)
-    current_job().comm.barrier()
+    current_job().world.comm.barrier()
     got = script(tensoropt, job_model(stepping), shared, 2)
     assert got[0] == wanted[0] == 5, (got[0], wanted[0])  # reading the step is a run, after which hooks look, too
     close(got[1], wanted[1], "w1")
@@ -240,7 +240,7 @@ def time_is_that_of_rank_0() -> None:
             for number in range(3):
                 session.run(made["train"], fed(made, number))
     assert len(logged) == 3
-    current_job().comm.barrier()
+    current_job().world.comm.barrier()
     assert checkpoints(str(folder)) == [f"model.ckpt-{step}.index" for step in range(4)]
     assert len(list((folder / "summaries").iterdir())) == 1
     timelines = [json.loads((folder / f"timeline-{step}.json").read_text()) for step in (2, 3)]

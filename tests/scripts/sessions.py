@@ -353,7 +353,7 @@ def _network(m: Any, graph: Any) -> Model:
 
 def _same_everywhere(value: Any) -> Any:
     """What rank 0 has, which all have."""
-    assert current_job().on_rank_0("comparing", lambda: np.asarray(value).tolist()) == np.asarray(value).tolist()
+    assert current_job().world.on_rank_0("comparing", lambda: np.asarray(value).tolist()) == np.asarray(value).tolist()
     return value
 
 

@@ -32,7 +32,7 @@ def on_rank_0(act: Callable[[], Any]) -> Any:
         CollectiveError: if not all ranks are here, or one fails in bringing values.
     """
     job = current_job()
-    job.require_member("on_rank_0")
+    job.world.require_member("on_rank_0")
     return alone(job, "on_rank_0", act)
 
 
@@ -58,23 +58,23 @@ def alone(job: Job, what: str, act: Callable[[], Any], tell: Callable[[], Any] =
     Raises:
         CollectiveError: if not all ranks are here, or one fails in bringing values.
     """
-    if job.guard is None or job.size == 1 or _acting:
+    if not job.world.are_several or _acting:
         return act()
-    job.guard.meet(what)
-    if job.rank == 0:
+    job.world.meet(what)
+    if job.world.rank == 0:
         told = None
         _acting.append(what)
         try:
-            with working(what), announced_by(lambda announced: job.comm.bcast((announced, None), root=0)):
+            with working(what), announced_by(lambda announced: job.world.comm.bcast((announced, None), root=0)):
                 result = act()
             told = tell()
             return result
         finally:
             _acting.pop()
-            job.comm.bcast((None, told), root=0)
+            job.world.comm.bcast((None, told), root=0)
     while True:
         with current_watch().waiting(f"{what} on rank 0"):
-            announced, told = job.comm.bcast(None, root=0)
+            announced, told = job.world.comm.bcast(None, root=0)
         if announced is None:
             return told
         bring_announced(announced)

@@ -27,7 +27,7 @@ class Planning:
 
     def trace(self, traceable: Traceable) -> Trace:
         """Traces a function of tensors. See :meth:`TracedModel.trace`."""
-        with job_beside(self._job) as job, job.step(f"tracing {traceable.name}"):
+        with job_beside(self._job) as job, job.world.step(f"tracing {traceable.name}"):
             return self._traced.trace(traceable)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:

@@ -13,6 +13,7 @@ from tensoropt.api.arguments import check_sizes
 from tensoropt.api.find.deferred import DeferredPlan, as_plan
 from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
 from tensoropt.api.functions.values import Values
+from tensoropt.api.session import runs
 from tensoropt.api.session.costs import check_costs
 from tensoropt.api.session.finding import check_request, find_strategy
 from tensoropt.api.session.job import Job, current_job, job_beside
@@ -107,16 +108,16 @@ class Program:
     @property
     def rank(self) -> int:
         """This process's rank."""
-        return self._job.rank
+        return self._job.world.rank
 
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        return self._job.size
+        return self._job.world.size
 
     def trace(self, traceable: Traceable) -> Trace:
         """Traces a function of tensors; collective. See :meth:`TracedModel.trace`."""
-        with job_beside(self._job) as job, job.step(f"tracing {traceable.name}"):
+        with job_beside(self._job) as job, job.world.step(f"tracing {traceable.name}"):
             trace = self._traced.trace(traceable)
         self.values.take(trace.variables)
         self.values.share(trace.variables)
@@ -169,24 +170,24 @@ class Program:
         with self._entered() as job:
             self.values.give(job, trace.variables)
             feeds = dict(zip(trace.inputs, arguments, strict=True))
-            _, *values = job.run([trace.target, *trace.outputs], feeds)
+            _, *values = runs.run(job, [trace.target, *trace.outputs], feeds)
             self.values.ran(trace.written, job.require_executor("run"))
         return trace.pack([tf.convert_to_tensor(value) for value in values])
 
     def _compare(self, trace: Trace, arguments: Sequence[Any], *, whole: bool) -> None:
         """Compares what ranks give, in the first runs and then now and then; where they may be shares, to say so."""
-        guard, shapes = self._job.guard, (trace.target, *(np.shape(value) for value in arguments))
+        world, shapes = self._job.world, (trace.target, *(np.shape(value) for value in arguments))
         runs = self._runs.get(shapes, 0)
         self._runs[shapes] = runs + 1
-        if guard is None or self._job.size == 1 or not is_compared(runs):
+        if not world.are_several or not is_compared(runs):
             return
         sums = {name: checksum(np.asarray(value)) for name, value in zip(trace.inputs, arguments, strict=True)}
         try:
-            guard.meet(f"a batch for {shapes}", shared=sums)
+            world.meet(f"a batch for {shapes}", shared=sums)
         except DifferenceError as error:
             if not whole:
                 self._told = True
-                rows = {len(value) * self._job.size for value in arguments if np.ndim(value)}
+                rows = {len(value) * world.size for value in arguments if np.ndim(value)}
                 announce(
                     f"{', '.join(error.differing)}: ranks give different arrays, which are taken as shares of one "
                     f"batch ({'/'.join(map(str, sorted(rows)))} rows). tensoropt.function(shard=False) says that they "

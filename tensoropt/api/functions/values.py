@@ -97,10 +97,10 @@ class Values:
         names = [name for name in names if name not in self._shared]
         self._shared |= set(names)
         with self._entered() as job:
-            if job.guard is None or job.size == 1 or not names:
+            if not job.world.are_several or not names:
                 return
-            job.guard.meet(f"sharing the values of {', '.join(names)}")
-            digests = job.comm.allgather(
+            job.world.meet(f"sharing the values of {', '.join(names)}")
+            digests = job.world.comm.allgather(
                 [self._unmade[name].digest if name in self._unmade else None for name in names]
             )
             for name, *ranks in zip(names, *digests, strict=True):
@@ -108,8 +108,8 @@ class Values:
                     continue  # all make the same value, when it is needed
                 if name in self._unmade:
                     self._make(name)
-                value = job.comm.bcast(self.value(name) if job.rank == 0 else None, root=0)
-                if job.rank:
+                value = job.world.comm.bcast(self.value(name) if job.world.rank == 0 else None, root=0)
+                if job.world.rank:
                     self._set(name, value)
 
     def value(self, name: str) -> np.ndarray:
@@ -137,7 +137,7 @@ class Values:
             self._given(missing, job.executor)
             known = job.executor.variables.keys()
         there = sorted(self._stale & known)
-        if job.size > 1:
+        if job.world.size > 1:
             self._agree(job, there)
         self._give(job.executor, there)
 
@@ -146,25 +146,25 @@ class Values:
 
         Where copies of one another differ by rounding, and so does what is made of them, rank 0's counts.
         """
-        if job.guard is None:
+        if not job.world.are_several:
             return
         sums = {name: checksum(self.value(name)) for name in names if name in self._sums}
         assigned = {name: found for name, found in sums.items() if found != self._sums[name]}
         # A step of all ranks, most often of none that has assigned anything.
         numbers = {name: zlib.crc32(name.encode(), found) for name, found in assigned.items()}
         try:
-            job.guard.meet("a step with what was assigned", shared=numbers)
+            job.world.meet("a step with what was assigned", shared=numbers)
         except DifferenceError as error:
             for name in error.differing:
                 here = [name in rank for rank in error.ranks]
-                whole = job.comm.bcast(self.value(name) if job.rank == 0 and all(here) else None, root=0)
+                whole = job.world.comm.bcast(self.value(name) if job.world.rank == 0 and all(here) else None, root=0)
                 close = whole is not None and np.allclose(self.value(name), whole, rtol=1e-3, atol=1e-5)
-                if not all(job.comm.allgather(close)):
+                if not all(job.world.comm.allgather(close)):
                     said = written_holders("assigned" if each else "not assigned" for each in here)
                     raise CollectiveError(
-                        f"Variable '{name}': must be assigned the same value on all {job.size} ranks, or none trains "
-                        f"as one process does. Got {said if not all(here) else 'different values'}. Let callbacks and "
-                        "code that assign to variables act alike on all ranks."
+                        f"Variable '{name}': must be assigned the same value on all {job.world.size} ranks, or none "
+                        f"trains as one process does. Got {said if not all(here) else 'different values'}. Let "
+                        "callbacks and code that assign to variables act alike on all ranks."
                     ) from error
                 self._set(name, whole)
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.functions.leaves import form_of
-from tensoropt.api.session.job import Job
+from tensoropt.api.session.world import World
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, is_told
 from tensoropt.exec.engines.ranks import written_holders, written_ranks
@@ -29,9 +29,9 @@ _TO_DO = {"train": "train by", "test": "evaluate", "predict": "predict"}
 class Meeting:
     """Lets all ranks take the same batch, or none; each says what it has, and hears what keeps others from it."""
 
-    def __init__(self, job: Job, shard: bool) -> None:
-        """Takes the job of the ranks, and whether these are given whole batches, to take their shares of."""
-        self._job, self._shard = job, shard
+    def __init__(self, world: World, shard: bool) -> None:
+        """Takes the ranks, and whether these are given whole batches, to take their shares of."""
+        self._world, self._shard = world, shard
         self._taken = dict.fromkeys(_TO_DO, 0)  # since the data began
         self._digests: dict[Hashable, int] = {}  # of batches' forms
 
@@ -46,7 +46,7 @@ class Meeting:
             CollectiveError: on all ranks, if the data of some have ended, or batches differ in their form; on others
                 than the one that failed, if one did.
         """
-        if self._job.size > 1:
+        if self._world.size > 1:
             self._meet(kind, batch)
         self._taken[kind] += 1
 
@@ -56,7 +56,7 @@ class Meeting:
         Raises:
             CollectiveError: on all ranks, if some go on; on others than the one that failed, if one did.
         """
-        if self._job.size > 1:
+        if self._world.size > 1:
             self._meet(kind, None, ended=True)
         self._taken[kind] = 0
 
@@ -66,10 +66,10 @@ class Meeting:
         Raises:
             CollectiveError: on all ranks, if it is not the same epoch.
         """
-        if self._job.guard is None or self._job.size == 1:
+        if not self._world.are_several:
             return
         try:
-            self._job.guard.meet("an epoch of fit", shared={_EPOCH: epoch})
+            self._world.meet("an epoch of fit", shared={_EPOCH: epoch})
         except DifferenceError as error:
             held = written_holders(f"epoch {numbers[_EPOCH]}" for numbers in error.ranks)
             raise CollectiveError(
@@ -83,16 +83,16 @@ class Meeting:
         try:
             yield
         except BaseException as error:  # Ctrl-C, too
-            if self._job.guard is not None and not is_told(error):
+            if not is_told(error):
                 # Who was interrupted may have left others in the middle of a step, which then has no end.
                 patience_s = None if isinstance(error, Exception) else FAILURE_PATIENCE_S
-                self._job.guard.meet(name, error, patience_s=patience_s)
+                self._world.meet(name, error, patience_s=patience_s)
             raise
 
     def _meet(self, kind: str, batch: Any, *, ended: bool = False) -> None:
         """Compares what ranks have: the form of a batch, or the end of the data."""
-        job, guard = self._job, self._job.guard
-        if guard is None:
+        world = self._world
+        if world.guard is None:
             return
         known = None if ended else form_of(batch)
         digest = self._digests.get(known)
@@ -102,12 +102,12 @@ class Meeting:
         numbers = {_ENDED: int(ended), _TOOK: self._taken[kind], _FORM: digest}
         what = f"a batch to {_TO_DO[kind]}"
         try:
-            guard.meet(what, shared=numbers)
+            world.meet(what, shared=numbers)
         except DifferenceError as error:
-            forms = job.comm.allgather(None if ended else _form(batch))
+            forms = world.comm.allgather(None if ended else _form(batch))
             done = [rank for rank, each in enumerate(forms) if each is None]
             if done:
-                others = [rank for rank in range(job.size) if rank not in done]
+                others = [rank for rank in range(world.size) if rank not in done]
                 taken = error.ranks[done[0]][_TOOK]
                 raise CollectiveError(
                     f"{what}: the data of {written_ranks(done)} ended after {taken} batch{'es' * (taken != 1)}, those "
@@ -121,7 +121,7 @@ class Meeting:
                 if not self._shard:
                     remedy = "With shard=False each rank's share of a batch has as many rows: drop what is left over."
                 raise CollectiveError(
-                    f"{what}: '{wrong[0]}' must have one shape and type on all {job.size} ranks. Got {held}. {remedy}"
+                    f"{what}: '{wrong[0]}' must have one shape and type on all {world.size} ranks. Got {held}. {remedy}"
                 ) from error
             raise
 

@@ -40,16 +40,16 @@ def scope() -> Iterator[None]:
 def _alike(job: Job) -> Iterator[None]:
     """Random numbers in Python that are the same on all ranks, from which initializers draw their seeds."""
     before = random.getstate()
-    job.require_member("tensoropt.keras.scope")
-    if job.guard is None or job.size == 1:
+    job.world.require_member("tensoropt.keras.scope")
+    if not job.world.are_several:
         yield
         return
-    job.guard.meet("tensoropt.keras.scope")
-    states = job.comm.allgather(hashlib.sha256(repr(before).encode()).digest())
+    job.world.meet("tensoropt.keras.scope")
+    states = job.world.comm.allgather(hashlib.sha256(repr(before).encode()).digest())
     if len(set(states)) == 1:
         yield
         return
-    random.seed(job.draw_seed())
+    random.seed(job.world.draw_seed())
     try:
         yield
     finally:

@@ -49,9 +49,9 @@ class Parallel:
         self._programs: dict[bool, Program] = {}  # by whether it trains
         self._functions: dict[tuple[str, bool, Hashable], Function] = {}  # by kind, its program, and what trains
         self._traces = {kind: Traces() for kind in hooks.KINDS}
-        self.rank, self.size = job.rank, job.size
-        self._meeting = Meeting(job, shard)
-        drawn = job.draw_seed()
+        self.rank, self.size = job.world.rank, job.world.size
+        self._meeting = Meeting(job.world, shard)
+        drawn = job.world.draw_seed()
         _parallel[:] = [*(each for each in _parallel if each() is not None), weakref.ref(self)]
         hooks.replace_writers(_write_once)
         if not hooks.is_seeded() and self.size > 1:
@@ -108,7 +108,7 @@ class Parallel:
 
     def of_rank_0(self, what: str, value: Any) -> Any:
         """The value that rank 0 has; collective."""
-        return self._job.on_rank_0(what, lambda: value)
+        return self._job.world.on_rank_0(what, lambda: value)
 
     def epoch(self, epoch: int) -> None:
         """Is called where an epoch begins; collective."""
@@ -120,10 +120,10 @@ class Parallel:
         Raises:
             CollectiveError: on all ranks, if it does on some.
         """
-        if self._job.guard is None or self.size == 1:
+        if not self._job.world.are_several:
             return
         try:
-            self._job.guard.meet("the end of an epoch of fit", shared={_STOPS: int(stops)})
+            self._job.world.meet("the end of an epoch of fit", shared={_STOPS: int(stops)})
         except DifferenceError as error:
             held = written_holders("the end" if numbers[_STOPS] else "another epoch" for numbers in error.ranks)
             raise CollectiveError(

@@ -39,7 +39,7 @@ class Apart:
     def run(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
         """What TensorFlow gives."""
         if self._version != self._graph.version:
-            for name, seeds in resolve_seeds(self._graph, current_job().base_seed).items():
+            for name, seeds in resolve_seeds(self._graph, current_job().world.base_seed).items():
                 op = self._graph.get_operation_by_name(name)
                 for key, seed in zip(("seed", "seed2"), seeds, strict=True):
                     op._set_attr(key, tf.compat.v1.AttrValue(i=seed))

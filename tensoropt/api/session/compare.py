@@ -102,15 +102,15 @@ def compare(
     is_here = isinstance(model, Plan) and planned_as("compare", model) is not None
     with job_of("compare", model) if is_here else contextlib.nullcontext(current_job()) as job:
         where = where_to_plan("compare", topology, job.topology)
-        with job.step(what):
+        with job.world.step(what):
             chosen = _checked(asked, memory_bytes, batch_size, overlap)
             planner = _planner(job, model, is_here, batch_size, feed)
         imported = planner.imported
-        job.agree_on_model(imported)
+        job.world.agree_on_model(imported)
         if imported.tf_graph is not None:
             settle_costs(job, planner, where, costs)
         with stage("compare"):
-            found = job.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
+            found = job.world.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
     rows = [
         row if row.plan is None else dataclasses.replace(row, plan=row.plan.of(imported.graph)) for row in found.rows
     ]

@@ -55,7 +55,7 @@ def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | No
             f"find_strategy(costs='measured'): {reason}. Call tensoropt.init() under mpirun and leave topology out, or "
             "use costs='analytic'."
         )
-    guard = job.guard
+    guard = job.world.guard
     if chosen == "analytic" or reason is not None or guard is None:
         planner.calibrate(None)
         return
@@ -63,14 +63,14 @@ def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | No
         return  # the search will say so
     with stage("profiling", MEASURING_OPERATORS):
         space = planner.space(topology)
-        profile = measure_operators(job.comm, guard, topology, space, refresh=job.remeasure)
+        profile = measure_operators(job.world.comm, guard, topology, space, refresh=job.remeasure)
     planner.calibrate(profile)
     job.remeasure = False
 
 
 def _unmeasurable(job: Job, topology: Topology) -> str | None:
     """Why operators cannot be measured for a topology; None if they can."""
-    if job.guard is None:
+    if job.world.guard is None:
         return "operators are measured on the devices of a job, and there is none"
     if job.topology is None or topology.fingerprint() != job.topology.fingerprint():
         return f"{topology} is not what this job runs on"

@@ -158,7 +158,7 @@ def _of_model(
     noted, feed = plan.notes.get("topology"), str(plan.notes.get("feed", "data_parallel"))
     where = None if topology is None else where_to_plan(name, topology, None)
     what = f"{name}({plan.option})"
-    with job.step(what):
+    with job.world.step(what):
         if where is not None:
             _check_cluster(name, plan, where)
         elif job.topology is not None and job.topology.fingerprint() == noted:
@@ -174,7 +174,7 @@ def _of_model(
         return whole(plan, planner, cluster)
 
     with stage(name):
-        return job.on_rank_0(what, make)
+        return job.world.on_rank_0(what, make)
 
 
 def _page(plan: Plan, planner: Planner, topology: Topology, measured: Measurement | None) -> Page:

@@ -11,6 +11,7 @@ from tensoropt.api.frontend.cut_pipelines import without_pipelines
 from tensoropt.api.frontend.parts import Part, part_of
 from tensoropt.api.frontend.placeholders import open_placeholders, training_placeholders
 from tensoropt.api.mirror.model import Model
+from tensoropt.api.session.world import World
 from tensoropt.errors import FeedError
 from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.engines.watch import current_watch
@@ -28,18 +29,15 @@ class FedShapes:
     the same first dimension. Unless it is said which of the two it is.
     """
 
-    def __init__(self, comm: Any, rank: int, size: int, model: Model, shares: bool | None = None) -> None:
-        """Takes a model, and the communicator of the ranks that run it.
+    def __init__(self, world: World, model: Model, shares: bool | None = None) -> None:
+        """Takes a model and the ranks that run it.
 
         Args:
-            comm: the communicator.
-            rank: in it.
-            size: of it.
+            world: the ranks.
             model: the model.
             shares: whether ranks feed their shares, or all of them the whole; None where contents tell.
         """
-        self._comm = comm
-        self._rank, self._size = rank, size
+        self._world = world
         self._shares = shares
         self._whole_model = model
         self._opened: dict[str, Any] = {}
@@ -98,7 +96,7 @@ class FedShapes:
             tensor, shape = self._model.graph.get_tensor_by_name(f"{name}:0"), self._all()[name]
             subject = words.subject(name)
             array = checked_array(subject, f"{tensor.dtype.name}{shape}", tensor.dtype.name, feeds[name])
-            if not _fits(shape, array.shape, self._size):
+            if not _fits(shape, array.shape, self._world.size):
                 raise FeedError(
                     f"{subject}: has the shape {shape}, got an array of {array.shape}. "
                     f"{words.give.capitalize()} one that fits."
@@ -116,12 +114,12 @@ class FedShapes:
         Raises:
             FeedError: on all ranks, if they feed different single numbers, or different whole batches.
         """
-        if self._size == 1 or not arrays:
+        if self._world.size == 1 or not arrays:
             return {name: array.shape for name, array in arrays.items()}
         mine = np.array([checksum(array) for array in arrays.values()], dtype=np.int64)
-        sums = np.empty((self._size, len(mine)), dtype=np.int64)
+        sums = np.empty((self._world.size, len(mine)), dtype=np.int64)
         with current_watch().waiting("comparing what is fed"):
-            self._comm.Allgather(mine, sums)
+            self._world.comm.Allgather(mine, sums)
         words = self._whole_model.terms
         differs = dict(zip(arrays, (sums != sums[0]).any(axis=0).tolist(), strict=True))
         for column, (name, array) in enumerate(arrays.items()):
@@ -129,8 +127,9 @@ class FedShapes:
                 held = written_holders(f"{number:#010x}" for number in sums[:, column].tolist())
                 what = "whole batch" if array.shape else "single number"
                 raise FeedError(
-                    f"{words.subject(name)}: a {what} must be the same on all {self._size} ranks. Got some with the "
-                    f"checksums {held}. {words.give.capitalize()} the same everywhere (seed what shuffles or draws it)."
+                    f"{words.subject(name)}: a {what} must be the same on all {self._world.size} ranks. Got some with "
+                    f"the checksums {held}. {words.give.capitalize()} the same everywhere (seed what shuffles or "
+                    "draws it)."
                 )
         shared = {array.shape[0] for name, array in arrays.items() if array.shape and (differs[name] or self._shares)}
         found = {}
@@ -138,7 +137,7 @@ class FedShapes:
             declared = self._all()[name]
             first = declared.as_list()[0] if declared.rank else None
             share = bool(array.shape) and (array.shape[0] != first if first is not None else array.shape[0] in shared)
-            found[name] = (array.shape[0] * self._size, *array.shape[1:]) if share else array.shape
+            found[name] = (array.shape[0] * self._world.size, *array.shape[1:]) if share else array.shape
         return found
 
 

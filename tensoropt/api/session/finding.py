@@ -141,7 +141,7 @@ def find_strategy(
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
     what += f"search={getattr(search, 'name', None) or repr(search)})"
     request = _Request(option, given, named, memory_bytes, topology is None, where, feed, costs, search, what)
-    with job.step(what):
+    with job.world.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
         finder = check_request(option, search, runs=topology is None)
         shapes = example_shapes("find_strategy", model_to_plan(), example)
@@ -192,24 +192,24 @@ def _find(
 ) -> Plan | ParallelismProfile:
     option, where, what = request.option, request.where, request.what
     feed, costs, memory_bytes = request.feed, request.costs, request.memory_bytes
-    with job.step(what):
+    with job.world.step(what):
         imported = job.import_model(batch_size, shapes)
         if request.given:
             return load_plan(option, imported.graph, where.device_count, runs=request.runs)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
             feed, costs = _check_point(option, where, feed, costs)
         planner = job.planner(feed)
-    job.agree_on_model(imported)
+    job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     if job.rehearsal is not None:
         job.rehearsal.end_at_search(planner, where)
     if isinstance(option, FrontierPoint):
         point = option
         with stage("search"):
-            return job.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes)).of(imported.graph)
+            return job.world.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes)).of(imported.graph)
     if option == PROFILING:
         with stage("search"):
-            table = job.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
+            table = job.world.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
         table.show()
         return table
     outcome = ""
@@ -221,7 +221,7 @@ def _find(
         return plan
 
     with stage("search"):
-        plan = job.on_rank_0(what, find).of(imported.graph)
+        plan = job.world.on_rank_0(what, find).of(imported.graph)
         came_to(str(plan.notes.get("searched", "")))
     announce(outcome)
     return plan
@@ -255,14 +255,14 @@ def find_frontier(
     job = current_job()
     where = where_to_plan("find_frontier", topology, job.topology)
     what = f"find_frontier(feed={feed!r})"
-    with job.step(what):
+    with job.world.step(what):
         check_sizes("find_frontier", batch_size, None)
         imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
         planner = job.planner(feed)
-    job.agree_on_model(imported)
+    job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     with stage("search"):
-        frontier = job.on_rank_0(what, lambda: planner.frontier(where))
+        frontier = job.world.on_rank_0(what, lambda: planner.frontier(where))
         came_to(f"a frontier of {len(frontier.time_s)} strategies")
     return frontier
 
@@ -301,7 +301,7 @@ def profile_strategies(
     where = where_to_plan("profile_strategies", topology, job.topology)
     asked = None if devices is None else listed("profile_strategies", "devices", devices, "[2, 4, 8]")
     what = f"profile_strategies(devices={asked}, memory_bytes={memory_bytes}, feed={feed!r})"
-    with job.step(what):
+    with job.world.step(what):
         check_sizes("profile_strategies", batch_size, memory_bytes)
         counts = None if asked is None else check_counts(asked)
         price: Any = price_per_device_hour
@@ -312,10 +312,10 @@ def profile_strategies(
             )
         imported = job.import_model(batch_size, example_shapes("profile_strategies", model_to_plan(), example))
         planner = job.planner(feed)
-    job.agree_on_model(imported)
+    job.world.agree_on_model(imported)
     settle_costs(job, planner, where, None)
     with stage("search"):
-        return job.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
+        return job.world.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
 
 
 def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | None) -> tuple[str, str | None]:

@@ -38,7 +38,7 @@ def logs_on_rank_0() -> Iterator[None]:
     """A context in which TensorFlow's logger is silent on all ranks but the first."""
     logger = logging.getLogger("tensorflow")
     before = logger.disabled
-    logger.disabled = before or current_job().rank != 0
+    logger.disabled = before or current_job().world.rank != 0
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ class SecondOrStepTimer(tf.compat.v1.train.SecondOrStepTimer):
         here = bool(super().should_trigger_for_step(step))
         if self._every_secs is None:
             return here
-        return current_job().on_rank_0(f"SecondOrStepTimer of {self._every_secs} s", lambda: here)
+        return current_job().world.on_rank_0(f"SecondOrStepTimer of {self._every_secs} s", lambda: here)
 
 
 class _OnAllRanks(tf.compat.v1.train.SessionRunHook):
@@ -127,7 +127,7 @@ class ProfilerHook(_OnAllRanks, tf.compat.v1.train.ProfilerHook):
 
     def _save(self, step: int, save_path: str, step_stats: Any) -> None:
         save = super()._save
-        current_job().on_rank_0(f"writing '{save_path}'", lambda: save(step, save_path, step_stats))
+        current_job().world.on_rank_0(f"writing '{save_path}'", lambda: save(step, save_path, step_stats))
 
 
 class StepCounterHook(_OnAllRanks, tf.compat.v1.train.StepCounterHook):
@@ -190,7 +190,7 @@ class CheckpointSaverHook(_OnAllRanks, tf.compat.v1.train.CheckpointSaverHook):
         given = os.fspath(checkpoint_dir) if checkpoint_dir else None
         with logs_on_rank_0():
             super().__init__(
-                current_job().given_somewhere("CheckpointSaverHook: checkpoint_dir", given) or checkpoint_dir,
+                current_job().world.given_somewhere("CheckpointSaverHook: checkpoint_dir", given) or checkpoint_dir,
                 save_secs,
                 save_steps,
                 saver,
@@ -217,7 +217,7 @@ class CheckpointSaverHook(_OnAllRanks, tf.compat.v1.train.CheckpointSaverHook):
         """Saves for the first time, and writes the graph, as in TensorFlow."""
         step = session.run(self._global_step_tensor)
         with logs_on_rank_0():
-            current_job().on_rank_0(f"writing the graph to '{self._checkpoint_dir}'", self._write_graph)
+            current_job().world.on_rank_0(f"writing the graph to '{self._checkpoint_dir}'", self._write_graph)
             self._save(session, step)
         self._timer.update_last_triggered_step(step)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
+import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,26 +23,24 @@ from tensoropt.api.frontend.imported_model import (
 )
 from tensoropt.api.frontend.placeholders import training_placeholders
 from tensoropt.api.mirror.model import Model, model_to_plan
-from tensoropt.api.session.agreement import ValueDigests, agree_on_nodes
+from tensoropt.api.session.agreement import ValueDigests
 from tensoropt.api.session.deferring import Deferral
 from tensoropt.api.session.given import GivenValues
+from tensoropt.api.session.pipelines import PipelineSession
 from tensoropt.api.session.reference import InitialValues
 from tensoropt.api.session.rehearsal import DescribedRanks, Rehearsal
-from tensoropt.api.session.runs import Runs
 from tensoropt.api.session.seeds import Seeds, resolve_seeds, with_seeds
 from tensoropt.api.session.session_config import merged_config
 from tensoropt.api.session.variants import Variants
+from tensoropt.api.session.world import World
 from tensoropt.cluster import Topology
-from tensoropt.errors import ClusterError, CollectiveError, PlanError, SessionError, TensorOptError
-from tensoropt.exec.engines.guard import Guard, note_told
-from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
+from tensoropt.errors import ClusterError, PlanError, SessionError
 from tensoropt.exec.engines.select import check_collectives, make_engine
-from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.checkpoint import set_state, state_of
 from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.spec import TensorId
-from tensoropt.logs import set_up_logging
 from tensoropt.measure.hardware import collect
 from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, came_to, stage, working
@@ -59,47 +57,32 @@ _NOT_BUILT = (
 
 @dataclass
 class Job:
-    """State of this process between ``init`` and the end.
+    """State of this process between ``init`` and the end, for one model at a time."""
 
-    ``left`` says that the plan needs fewer ranks than the job has, and that this one is not needed.
-    """
-
-    comm: Any = None
+    world: World = field(default_factory=World)
     topology: Topology | None = None
     rehearsal: Rehearsal | None = None  # the job only plans, up to the first training step
-    guard: Guard | None = None
     imported: weakref.WeakKeyDictionary[Model, ImportedModel] = field(default_factory=weakref.WeakKeyDictionary)
     executor: Executor | None = None
     model: Model | None = None
     seeds: Seeds = field(default_factory=dict)
-    base_seed: int = 1  # drawn at random and the same on all ranks, once MPI has started
     shares: bool | None = None  # whether ranks feed their shares of what has an open size; None where contents tell
-    left: bool = False
     remeasure: bool = False  # operators too, since init(refresh=True)
     config: Any = None  # of build_execution_graph
     session_config: Any = None  # of the script's last session that has one
     _planner: Planner | None = None
     deferral: Deferral | None = None  # of the plan, until the first training run
     variants: Variants | None = None
-    _runs: Runs = field(init=False)
+    pipelines: PipelineSession | None = None  # of the model that runs
+    fetched: dict[Any, tuple[Any, Any]] = field(default_factory=dict)  # of it: fetches, by their identity or name
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of the thread whose turn it is
     _initial: list[InitialValues | GivenValues] = field(
         default_factory=list
     )  # of what the script has initialized since the build
 
     def __post_init__(self) -> None:
-        """Makes what runs have in common."""
-        self._runs = Runs(self)
+        """Takes note of the job."""
         _made[:] = [*(each for each in _made if each() is not None), weakref.ref(self)]
-
-    @property
-    def rank(self) -> int:
-        """This process's rank; 0 before ``init``."""
-        return 0 if self.comm is None else int(self.comm.rank)
-
-    @property
-    def size(self) -> int:
-        """Number of ranks; 1 before ``init``."""
-        return 1 if self.comm is None else int(self.comm.size)
 
     def start(self, topology: Topology | None, refresh: bool) -> Topology:
         """Starts MPI and collects the hardware, once."""
@@ -111,79 +94,28 @@ class Job:
 
     def start_once(self) -> None:
         """Starts MPI and collects the hardware, if nobody did."""
-        if self.comm is None:
+        if self.world.comm is None:
             self.start(None, False)
 
     def _start(self, topology: Topology | None, refresh: bool, what: str) -> Topology:
         if self.rehearsal is not None and self.rehearsal.topology is not None:
-            self.comm, self.topology = DescribedRanks(self.rehearsal.topology.device_count), self.rehearsal.topology
+            self.topology = self.rehearsal.topology
+            self.world.comm = DescribedRanks(self.topology.device_count)
             return self.topology
-        if self.comm is None:
-            comm = start_mpi()
-            set_up_logging(comm.rank)
-            install_abort_hook(comm)
-            self.guard = Guard(comm)
-            self.comm = comm
-            self.base_seed = self.draw_seed()
-        with self.step(what):
-            if topology is not None and topology.device_count != self.size:
+        self.world.start()
+        with self.world.step(what):
+            if topology is not None and topology.device_count != self.world.size:
                 raise PlanError(
-                    f"init(topology={topology.name!r}): has {topology.device_count} devices, the job has {self.size} "
+                    f"init(topology={topology.name!r}): has {topology.device_count} devices, the job has "
+                    f"{self.world.size} "
                     "ranks. Leave topology out to have it collected, or plan without init for another cluster."
                 )
         if topology is not None:
             self.topology = topology
         elif self.topology is None or refresh:
             self.remeasure = refresh
-            self.topology = collect(self.comm, refresh=refresh)
+            self.topology = collect(self.world.comm, refresh=refresh)
         return self.topology
-
-    @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """The part of a step that needs no other rank; an error in it ends the step on all ranks.
-
-        Raises:
-            CollectiveError: if it fails on another rank, or another rank takes another step.
-        """
-        self.require_member(what)
-        if self.guard is None:
-            yield
-            return
-        with self.guard.step(what):
-            yield
-
-    def require_member(self, what: str) -> None:
-        """Lets pass what a rank of the job does.
-
-        Raises:
-            SessionError: this one has left it.
-        """
-        if self.left:
-            raise SessionError(
-                f"{what}: rank {self.rank} is not needed for the plan and has left the job. Let its program end, as "
-                "build_execution_graph asked it to by SystemExit."
-            )
-
-    def agree(self, what: str, value: str) -> None:
-        """Checks that a value is the same on all ranks.
-
-        Raises:
-            CollectiveError: on every rank, if it is not.
-        """
-        if self.guard is not None and self.size > 1:
-            with current_watch().waiting(f"comparing the {what}"):
-                agree(self.comm, what, value)
-
-    def agree_on_model(self, imported: ImportedModel) -> None:
-        """Checks that all ranks have built the same model, with the same constants and seeds.
-
-        Raises:
-            CollectiveError: on every rank, if they have not.
-        """
-        if self.guard is not None and self.size > 1 and imported.tf_graph is not None:
-            with working("comparing the model"):
-                agree_on_nodes(self.comm, imported)
-        self.agree("model", imported.graph.fingerprint())
 
     def import_model(
         self, batch_size: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None
@@ -221,60 +153,14 @@ class Job:
         imported = self.imported_model()
         if self._planner is None or not self._planner.suits(imported, feed):
             self._planner = Planner(imported, feed, model_to_plan())
-            if self._planner.feed != feed and self.size > 1:
+            if self._planner.feed != feed and self.world.size > 1:
                 announce("find_strategy: a batch of one sample is fed whole on every rank, as with feed='global'")
-            if self.rank == 0 and not imported.graph.after_gradients() & imported.graph.training:
+            if self.world.rank == 0 and not imported.graph.after_gradients() & imported.graph.training:
                 _log.warning(
                     "nothing minimizes a loss of the model: what is planned is a step that computes all that can be "
                     "fetched, without gradients. Call optimizer.minimize(loss) first to plan training"
                 )
         return self._planner
-
-    def on_rank_0(self, what: str, make: Callable[[], _Value]) -> _Value:
-        """``make()`` of rank 0, on every rank; its error too.
-
-        Raises:
-            TensorOptError: what ``make`` raised on rank 0; other exceptions are a CollectiveError on other ranks.
-        """
-        if self.guard is None or self.size == 1:
-            return make()
-        self.guard.meet(what)
-        outcome: tuple[Any, TensorOptError | None] = (None, None)
-        failure: Exception | None = None
-        if self.rank == 0:
-            try:
-                with working(what):
-                    outcome = (make(), None)
-            except Exception as error:  # whatever it is, the other ranks must hear of it instead of waiting
-                failure = error
-                described = f"{what}: failed on rank 0: {type(error).__name__}: {error}"
-                outcome = (None, error if isinstance(error, TensorOptError) else CollectiveError(described))
-        with current_watch().waiting(what):
-            value, error_of_0 = self.comm.bcast(outcome, root=0)
-        if failure is not None:
-            note_told(failure)
-            raise failure
-        if error_of_0 is not None:
-            error_of_0.failed_rank = 0
-            raise error_of_0
-        return value
-
-    def given_somewhere(self, what: str, value: _Value | None) -> _Value | None:
-        """What this rank is given or, if that is None and those that are given something have the same, that.
-
-        All ranks call it together. Scripts say what is written to where on rank 0 alone.
-
-        Raises:
-            CollectiveError: another rank takes another step.
-        """
-        if self.guard is None or self.size == 1:
-            return value
-        self.require_member(what)
-        self.guard.meet(what)
-        with current_watch().waiting(what):
-            found = self.comm.allgather(value)
-        others = {each for each in found if each is not None}
-        return others.pop() if value is None and len(others) == 1 else value
 
     def build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
         """Makes the executor of a plan and gives the variables their initial values.
@@ -297,13 +183,28 @@ class Job:
             EngineError: collectives that cannot be used here.
         """
         self.start_once()
-        with self.step("build_execution_graph"):
+        with self.world.step("build_execution_graph"):
             check_collectives(collectives)
         self._close_executor()
         self.model = model_to_plan()
         self._forget_initial()
-        self._runs.begin(self.model.graph)
-        self.deferral = Deferral(self, self.model, plan, collectives)
+        self.begin(self.model.graph)
+        rehearsal = self.rehearsal
+        shares = rehearsal.shares if rehearsal is not None and self.shares is None else self.shares
+        self.deferral = Deferral(self.world, self.model, plan, collectives, shares)
+
+    def begin(self, graph: Any) -> None:
+        """Goes over to a model's graph: makes the session of its pipelines, if there is none. Collective.
+
+        They run before there is an execution graph, too.
+        """
+        self.fetched.clear()
+        if self.pipelines is not None and self.pipelines.graph is graph:
+            return
+        self.start_once()
+        if self.pipelines is not None:
+            self.pipelines.close()
+        self.pipelines = PipelineSession(graph, self.world.draw_seed())
 
     def _close_executor(self) -> None:
         if self.executor is not None:
@@ -315,7 +216,7 @@ class Job:
         if self.rehearsal is not None:
             self.rehearsal.end(plan)
         model = model_to_plan()
-        if plan.mesh.size < self.size and plan.option == MINI_PARALLELISM:
+        if plan.mesh.size < self.world.size and plan.option == MINI_PARALLELISM:
             self._end_surplus_ranks(plan, imported, collectives)
         executor, seeds = self.make_executor(plan, imported, model, collectives, config)
         self._close_executor()
@@ -327,23 +228,60 @@ class Job:
 
     def _use(self, executor: Executor, model: Model, imported: ImportedModel, seeds: Seeds) -> None:
         self.executor, self.model, self.seeds = executor, model, seeds
-        self.variants = Variants(self, model, imported, executor)
-        self._runs.begin(model.graph)
+        self.variants = Variants(self.world, model, imported, executor, self.shares, self.more_seeds)
+        self.begin(model.graph)
         self._planner = None  # its tables are large, and training needs the memory
 
-    def build_for_now(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
-        """As :meth:`build`, of a plan that the one that is waited for will replace."""
+    def prepared(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> Variants:
+        """Returns what runs fetches: by the plan, which is searched and built now if it waited for them; collective.
+
+        Raises:
+            FeedError: a training run does not feed a placeholder that it needs, or feeds what does not fit.
+            SessionError: before ``build_execution_graph``.
+            TensorOptError: what a search may raise.
+        """
+        if self.deferral is not None:
+            self._go_on(self.deferral, fetches, feeds)
+        self.require_executor("run")
+        if self.variants is None:
+            raise SessionError(f"run: {_NOT_BUILT}")
+        return self.variants
+
+    def _go_on(self, deferral: Deferral, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> None:
+        """Searches and builds the plan that waited, if fetches train."""
+        found = deferral.planned(fetches, feeds)
+        if found is None:
+            return
+        plan, imported = found
+        with (self.model or model_to_plan()).graph.as_default():
+            if self.executor is None:
+                self.build(plan, imported, deferral.collectives, self.local_config())
+                self._initialize_since(deferral)
+            else:
+                self._rebuild(plan, imported, deferral.collectives)
+        deferral.found(plan)
+        self.deferral = None
+
+    def _store(self, deferral: Deferral) -> None:
+        """Builds what stores the variables, until the plan that is waited for replaces it; collective."""
+        plan, imported = deferral.stored(self.require_topology("run"))
         if self.rehearsal is not None:
             raise SessionError(
                 "The script runs something before its first training step, by which the plan's sizes are known, and "
                 "devices are needed for it. Give them before (--batch-size, or batch_size= or example= of "
                 "find_strategy), or leave out what runs before."
             )
-        with stage("build", "build_execution_graph"):
-            self._build(plan, imported, collectives, self.local_config())
+        with (self.model or model_to_plan()).graph.as_default(), stage("build", "build_execution_graph"):
+            self._build(plan, imported, deferral.collectives, self.local_config())
             came_to("variables alone, until the first training run")
+        self._initialize_since(deferral)
 
-    def rebuild(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
+    def _initialize_since(self, deferral: Deferral) -> None:
+        for names in deferral.initialized:
+            self.initialize(names)
+        deferral.initialized.clear()
+
+    def _rebuild(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
         """Goes on with another plan of the same model, whose variables get the values that they have now."""
         old, model = self.require_executor("run"), self.model or model_to_plan()
         with stage("build", "build_execution_graph"):
@@ -366,31 +304,25 @@ class Job:
         Raises:
             SystemExit: on the other ranks.
         """
-        with self.step("checking the plan"):
+        with self.world.step("checking the plan"):
             check_collectives(collectives)
             plan.check(imported.graph)
         self._agree_on(plan, imported)
         self._close_executor()  # its collectives are those of all ranks
-        if self.guard is not None:
-            self.guard.close()
-            self.guard = None
-        count, size = plan.mesh.size, self.size
-        if not keep_first_ranks(count):
-            self.left = True
+        count, size = plan.mesh.size, self.world.size
+        if not self.world.keep_first(count):
             _log.debug("ends, since the plan needs %d of the job's %d ranks", count, size)
             raise SystemExit(0)
         ending = f"rank {count} ends" if count == size - 1 else f"ranks {count} to {size - 1} end"
         announce(f"{ending}, since the plan needs {count} of the job's {size} ranks")
-        self.comm = start_mpi()
-        self.guard = Guard(self.comm)
         try:
             self.topology = None if self.topology is None else self.topology.with_device_count(count)
         except ClusterError:  # the plan was made for a cluster of another shape; init() collects the one that is left
             self.topology = None
 
     def _agree_on(self, plan: Plan, imported: ImportedModel) -> None:
-        self.agree_on_model(imported)
-        self.agree("plan", repr(plan.to_json()))
+        self.world.agree_on_model(imported)
+        self.world.agree("plan", repr(plan.to_json()))
 
     def make_executor(
         self,
@@ -417,25 +349,25 @@ class Job:
         if self.rehearsal is not None:
             self.rehearsal.end(plan)
         self.start_once()
-        with self.step("checking the plan"):
+        with self.world.step("checking the plan"):
             check_collectives(collectives)
-            check_device_count(plan, self.size)
-            if plan.mesh.size != self.size:
+            check_device_count(plan, self.world.size)
+            if plan.mesh.size != self.world.size:
                 raise PlanError(
-                    f"Plan: needs {plan.mesh.size} of this job's {self.size} ranks, which are all still there. Call "
-                    "build_execution_graph first: it ends the surplus ranks."
+                    f"Plan: needs {plan.mesh.size} of this job's {self.world.size} ranks, which are all still there. "
+                    "Call build_execution_graph first: it ends the surplus ranks."
                 )
             plan.check(imported.graph)
         self._agree_on(plan, imported)
         engine = make_engine(collectives, plan.mesh.shape)
         if seeds is None:
-            seeds = resolve_seeds(model.graph, self.draw_seed())
+            seeds = resolve_seeds(model.graph, self.world.draw_seed())
         executor = Executor(
             with_seeds(imported.graph, seeds),
             plan,
             engine,
-            agree=self.agree,
-            guard=self.guard,
+            agree=self.world.agree,
+            guard=self.world.guard,
             config=config,
             outside=None if apart or model.outside is None else model.outside.handle,
             terms=model.terms,
@@ -457,7 +389,7 @@ class Job:
         if made_since and self.variants is not None:
             self.variants.add_variables(made_since)
         digests: ValueDigests | None = None
-        with self.step("giving variables their initial values"):
+        with self.world.step("giving variables their initial values"):
             sources = self._initial_sources(model, executor.variables if names is None else names)
             if names is None:
                 names = [name for name in executor.variables if not sources[name].waits_for_feeds(name)]
@@ -468,11 +400,11 @@ class Job:
             def initial(name: str) -> np.ndarray:
                 return sources[name](name)
 
-            digests = ValueDigests(initial) if self.size > 1 else None
+            digests = ValueDigests(initial) if self.world.size > 1 else None
             executor.set_variables(digests or initial, chosen)
         if digests is not None:
             with working("comparing initial values"):
-                digests.agree(self.comm, executor.graph)
+                digests.agree(self.world.comm, executor.graph)
 
     def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues | GivenValues]:
         """What gives variables their initial values: whichever copy of the model they were in first."""
@@ -487,15 +419,11 @@ class Job:
             source.close()
         self._initial.clear()
 
-    def draw_seed(self) -> int:
-        """A random seed, the same on all ranks; collective."""
-        return self.on_rank_0("drawing a seed", lambda: int.from_bytes(os.urandom(3), "big") + 1)
-
     def more_seeds(self) -> Seeds:
         """The job's seeds, with those of random operators that the script has made since; collective."""
         base = next((seed for seed, _ in self.seeds.values()), None)
         graph = (self.model or model_to_plan()).graph
-        found = resolve_seeds(graph, self.draw_seed() if base is None else base)
+        found = resolve_seeds(graph, self.world.draw_seed() if base is None else base)
         self.seeds = {**found, **self.seeds}
         return self.seeds
 
@@ -509,7 +437,7 @@ class Job:
         """
         self.require_built(what)
         if self.executor is None and self.deferral is not None:
-            self.deferral.store()
+            self._store(self.deferral)
         if self.executor is None:
             raise SessionError(f"{what}: {_NOT_BUILT}")
         return self.executor
@@ -520,7 +448,7 @@ class Job:
         Raises:
             SessionError: before it.
         """
-        self.require_member(what)
+        self.world.require_member(what)
         if self.executor is None and self.deferral is None:
             raise SessionError(f"{what}: {_NOT_BUILT}")
 
@@ -560,38 +488,9 @@ class Job:
         """
         merged = merged_config(self.config, config)
         if self.executor is not None and config not in (self.session_config, self.config):
-            if not self.executor.configure(merged) and self.rank == 0:
+            if not self.executor.configure(merged) and self.world.rank == 0:
                 _log.warning("Session(config=…) has no effect: the execution graph has run before, by another config")
         self.session_config = config
-
-    def run(
-        self,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None,
-        *,
-        graph: Any = None,
-        options: Any = None,
-        run_metadata: Any = None,
-    ) -> Any:
-        """Runs nested fetches; see :func:`tensoropt.run`, and for the options ``tensoropt.Session.run``.
-
-        Threads of the only rank take turns. Those of several ranks would take them in another order on each.
-
-        Raises:
-            SessionError: with several ranks, if another thread is in a run.
-        """
-        with self.turn("run"):
-            return self._runs.run(fetches, feed_dict, graph, options, run_metadata)
-
-    @contextlib.contextmanager
-    def turn(self, what: str) -> Iterator[None]:
-        """What one thread does alone.
-
-        Raises:
-            SessionError: with several ranks, if another thread is in a run.
-        """
-        with self._runs.turn(what):
-            yield
 
 
 _made: list[weakref.ref[Job]] = []  # those that there are, in order
@@ -622,10 +521,10 @@ def job_beside(job: Job | None = None) -> Iterator[Job]:
         job: one that was made before.
     """
     first = _jobs[0]
-    first.require_member("a step of another model")
+    first.world.require_member("a step of another model")
     if job is None:
         job = Job(remeasure=first.remeasure)
-    job.comm, job.guard, job.base_seed, job.rehearsal = first.comm, first.guard, first.base_seed, first.rehearsal
+    job.world, job.rehearsal = first.world, first.rehearsal
     job.topology = job.topology or first.topology
     _jobs.append(job)
     try:

@@ -75,7 +75,7 @@ class Measuring:
             planner, topology = job.planner(str(plan.notes.get("feed", "data_parallel"))), job.topology
             if topology is not None and topology.fingerprint() == plan.notes.get("topology"):
                 settle_costs(job, planner, topology, plan.notes.get("costs"))
-            with job.step("recalibrate()"):
+            with job.world.step("recalibrate()"):
                 if topology is None or planner.profile is None:
                     raise SessionError(
                         "recalibrate: the plan goes by analytic costs, or is not for this job's devices as they were "
@@ -85,7 +85,7 @@ class Measuring:
                 space = planner.space(topology)
                 assignment, alternatives = space.strategy_of(plan)
                 again = space.plan(assignment.tolist(), plan.option, alternatives=alternatives, peak=False)
-            keep_operators(job.comm, planner.profile)
+            keep_operators(job.world.comm, planner.profile)
         announce(
             f"recalibrate: {plan.option} is now predicted to take {again.time_s * 1e3:.4g} ms a step; predicted were "
             f"{plan.time_s * 1e3:.4g} ms, measured {result.step_s * 1e3:.4g}"
@@ -127,7 +127,7 @@ def measuring(steps: int = 5) -> Iterator[Measuring]:
         yield found
     job = current_job()
     mine = recording.steps
-    every = [mine] if job.comm is None or job.size == 1 else job.comm.allgather(mine)
+    every = [mine] if job.world.comm is None or job.world.size == 1 else job.world.comm.allgather(mine)
     if recording.plan is None:
         raise ProblemError(
             "measuring: no training step ran in the block. Train some steps in it: by tensoropt.run, fit or a function."

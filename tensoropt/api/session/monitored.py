@@ -1,6 +1,6 @@
 """Monitored sessions as TensorFlow 1 scripts have them: TensorFlow's own, over sessions of the job.
 
-Ranks take all steps together, so what one of them decides by itself all must hear of: that a hook asks for the end, or
+World take all steps together, so what one of them decides by itself all must hear of: that a hook asks for the end, or
 fails, or has no more data. What depends on files is rank 0's decision.
 """
 
@@ -67,11 +67,11 @@ class ChiefSessionCreator(tf.compat.v1.train.SessionCreator):
         job, scaffold = current_job(), self._scaffold
         self._folder = _folder("MonitoredSession: checkpoint_dir", self._folder)
         self._path = _folder("MonitoredSession: checkpoint_filename_with_path", self._path)
-        with job.step(f"MonitoredSession (checkpoint_dir={self._folder!r}, checkpoint={self._path!r})"):
+        with job.world.step(f"MonitoredSession (checkpoint_dir={self._folder!r}, checkpoint={self._path!r})"):
             job.require_built("MonitoredSession")
             scaffold.finalize()
             session = Session(self._master, current_model().graph, self._config)
-        path, kept = job.on_rank_0("looking for a checkpoint", self._last_checkpoint)
+        path, kept = job.world.on_rank_0("looking for a checkpoint", self._last_checkpoint)
         if path is not None:
             with logs_on_rank_0():
                 tf.compat.v1.logging.info("Restoring parameters from %s", path)
@@ -117,15 +117,15 @@ class _Telling(tf.compat.v1.train.SessionRunHook):
         self._call("end", self._hook.end, session)
 
     def _call(self, name: str, method: Callable[..., _Value], *args: Any) -> _Value:
-        guard = current_job().guard
+        world = current_job().world
         try:
             return method(*args)
         except EndedError as error:
             raise tf.errors.OutOfRangeError(None, None, str(error)) from error
         except Exception as error:
-            if guard is not None and not is_told(error):
+            if not is_told(error):
                 ended = isinstance(error, tf.errors.OutOfRangeError | StopIteration)
-                guard.meet(f"{type(self._hook).__name__}.{name}", error, ended=ended)
+                world.meet(f"{type(self._hook).__name__}.{name}", error, ended=ended)
             raise
 
 
@@ -141,12 +141,10 @@ class _Agreement(tf.compat.v1.train.SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         over = bool(run_context.stop_requested or self._coord.should_stop())
-        guard = current_job().guard
-        if guard is not None:
-            try:
-                guard.meet("MonitoredSession: whether to go on", shared={"is over": over})
-            except DifferenceError:  # of a yes and a no
-                over = True
+        try:
+            current_job().world.meet("MonitoredSession: whether to go on", shared={"is over": over})
+        except DifferenceError:  # of a yes and a no
+            over = True
         if over:
             run_context.request_stop()
             self.is_over = True
@@ -274,7 +272,7 @@ def MonitoredTrainingSession(
 
 def _folder(what: str, given: Any) -> str | None:
     """A folder or a file that all ranks are to use: the one that there is, where some are given none."""
-    return current_job().given_somewhere(what, os.fspath(given) if given else None)
+    return current_job().world.given_somewhere(what, os.fspath(given) if given else None)
 
 
 def _schedule(steps: Any, seconds: Any, default: Mapping[str, Any]) -> dict[str, Any]:

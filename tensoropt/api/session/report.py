@@ -97,7 +97,7 @@ def show_strategy(plan: Plan | str | os.PathLike[str], console: Console | None =
         StrategyTable.of(given).show(console)
         return
     rows = strategy_rows(given)
-    if current_job().rank:
+    if current_job().world.rank:
         return
     title = (
         f"{given.option} on {given.mesh.size} devices: {given.time_s * 1e3:.3g} ms per step and "

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensoropt.api.arguments import as_topology
 from tensoropt.api.find.deferred import DeferredPlan, as_plan
+from tensoropt.api.session import runs
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import EngineError, PlanError
@@ -41,12 +42,12 @@ def init(topology: Topology | str | None = None, *, refresh: bool = False) -> To
 
 def world_rank() -> int:
     """This process's rank (``tensoropt.rank`` is TensorFlow's)."""
-    return current_job().rank
+    return current_job().world.rank
 
 
 def world_size() -> int:
     """How many ranks the job has (``tensoropt.size`` is TensorFlow's)."""
-    return current_job().size
+    return current_job().world.size
 
 
 def build_execution_graph(
@@ -67,7 +68,7 @@ def build_execution_graph(
         SessionError: if a session of the script has a config that says otherwise.
     """
     job = current_job()
-    with job.step("build_execution_graph"):
+    with job.world.step("build_execution_graph"):
         if engine != _ENGINE:
             raise EngineError(
                 f"build_execution_graph: engine must be {_ENGINE!r}, which runs the local graph, got {engine!r}. What "
@@ -111,4 +112,4 @@ def run(fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
         SessionError: before :func:`build_execution_graph`, or for something that was not planned.
         FeedError: for a missing feed, or a wrong shape or dtype.
     """
-    return current_job().run(fetches, feed_dict)
+    return runs.run(current_job(), fetches, feed_dict)

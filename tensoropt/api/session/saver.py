@@ -18,6 +18,7 @@ from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.api.session import checkpoint_files as files
 from tensoropt.api.session.job import Job, current_job
 from tensoropt.api.session.meta_graph import MetaGraphs
+from tensoropt.api.session.runs import run, turn
 from tensoropt.api.session.sessions import Session
 from tensoropt.errors import CheckpointError, did_you_mean
 from tensoropt.exec.program.checkpoint import (
@@ -196,10 +197,10 @@ class Saver:
             CollectiveError: on the other ranks, or if ranks save something else.
         """
         job = current_job()
-        with job.turn("Saver.save"):
+        with turn(job, "Saver.save"):
             save_path = _path_of_rank_0(job, save_path)
             # As text, since ranks compare what they are about to do.
-            with job.step(f"Saver.save to '{save_path}' (latest_filename={latest_filename!r})"):
+            with job.world.step(f"Saver.save to '{save_path}' (latest_filename={latest_filename!r})"):
                 executor = job.require_executor("Saver.save")
                 _check_session(sess)
                 state_file = _checked_state_file(latest_filename, save_path)
@@ -207,21 +208,21 @@ class Saver:
                     raise ValueError("Saver.save: debug information of the graph is not saved. Leave it out.")
                 pieces = self._pieces("Saver.save", executor) if self._named() else None
         if global_step is not None and not isinstance(global_step, int | np.integer):
-            global_step = int(job.run(global_step, None))
+            global_step = int(run(job, global_step, None))
         path = os.fspath(save_path)
         if global_step is not None:
             path += f"-{int(global_step):08d}" if self._pad else f"-{int(global_step)}"
-        with job.turn("Saver.save"):
+        with turn(job, "Saver.save"):
             if pieces is not None:
-                job.agree(f"variables of Saver.save to '{path}'", repr(sorted(self._named())))
+                job.world.agree(f"variables of Saver.save to '{path}'", repr(sorted(self._named())))
                 # What goes on is then to the last bit what is restored: copies, of which one is saved.
-                if job.size > 1:
+                if job.world.size > 1:
                     executor.level()
                 self._write(job, executor, pieces, path, os.fspath(save_path))
                 if write_state:
                     self._record(job, path, state_file, meta_graph_suffix)
             if write_meta_graph:
-                job.on_rank_0(
+                job.world.on_rank_0(
                     f"writing the graph of '{path}'",
                     lambda: self._graphs().write(f"{path}.{meta_graph_suffix}", strip_default_attrs),
                 )
@@ -230,25 +231,25 @@ class Saver:
     def _write(self, job: Job, executor: Executor, pieces: Checkpointing, path: str, save_path: str) -> None:
         what = f"Saver.save to '{path}'"
         host = socket.gethostname()
-        folder, first = job.on_rank_0(what, lambda: (files.begin(path, save_path), host))
+        folder, first = job.world.on_rank_0(what, lambda: (files.begin(path, save_path), host))
         try:
-            with job.step(what):
+            with job.world.step(what):
                 if not files.is_visible(folder):
                     raise CheckpointError(
-                        f"{what}: rank {job.rank} (on {host}) does not see '{folder}', which rank 0 (on {first}) has "
-                        "made. Every rank writes its own pieces: save to a folder that all hosts share."
+                        f"{what}: rank {job.world.rank} (on {host}) does not see '{folder}', which rank 0 (on {first}) "
+                        "has made. Every rank writes its own pieces: save to a folder that all hosts share."
                     )
                 try:
-                    if job.rank in pieces.writers:
-                        pieces.write(files.part_of(folder, job.rank))
-                        files.keep_through_power_loss(files.part_of(folder, job.rank))
-                    if job.rank == 0 and pieces.is_whole:
+                    if job.world.rank in pieces.writers:
+                        pieces.write(files.part_of(folder, job.world.rank))
+                        files.keep_through_power_loss(files.part_of(folder, job.world.rank))
+                    if job.world.rank == 0 and pieces.is_whole:
                         write_tensors(os.path.join(folder, "state"), state_of(executor))
                 except (tf.errors.OpError, OSError) as error:
                     raise self._cannot_write(path, error) from error
-            job.on_rank_0(what, lambda: self._publish(folder, pieces, path))
+            job.world.on_rank_0(what, lambda: self._publish(folder, pieces, path))
         except BaseException:
-            if job.rank == 0:
+            if job.world.rank == 0:
                 try:
                     files.discard(folder)
                 except (tf.errors.OpError, OSError) as error:
@@ -294,14 +295,14 @@ class Saver:
             except (tf.errors.OpError, OSError) as error:
                 raise self._cannot_write(state, error) from error
 
-        job.on_rank_0(f"naming '{path}' the last checkpoint", write)
+        job.world.on_rank_0(f"naming '{path}' the last checkpoint", write)
         self._last, self._leaving = last, leaving
         self._saved.add(path)
         if self._leaving:
             name, saved = self._leaving.pop(0)
             if saved > self._next_kept:
                 self._next_kept += self._keep_s
-            elif job.rank == 0:
+            elif job.world.rank == 0:
                 # What was not saved here was read from a file, in which others may have named anything.
                 if name in self._saved or _folder_of(name) == _folder_of(path):
                     _remove(name, meta_graph_suffix)
@@ -330,9 +331,9 @@ class Saver:
             with apart.session.graph.as_default():
                 tf.compat.v1.train.Saver(self._named(), reshape=self._reshape).restore(apart.session, save_path)
             return
-        with job.turn("Saver.restore"):
+        with turn(job, "Saver.restore"):
             what = f"Saver.restore from '{save_path}'"
-            with job.step(what):
+            with job.world.step(what):
                 executor = job.require_executor("Saver.restore")
                 _check_session(sess)
                 if save_path is None:
@@ -345,7 +346,7 @@ class Saver:
             with working(what):
                 executor.set_pieces(read)
                 set_state(executor, state)
-        if pieces.is_whole and executor.unsaved_generators and job.rank == 0:
+        if pieces.is_whole and executor.unsaved_generators and job.world.rank == 0:
             begun = ", ".join(map(str, executor.unsaved_generators[:_SHOWN]))
             _log.warning(
                 "%s: TensorFlow keeps the state of %s to itself, so these begin their random numbers anew", what, begun
@@ -358,7 +359,8 @@ class Saver:
         if not files.exists(path):
             raise CheckpointError(
                 f"{what} is not a valid checkpoint: there are no files that begin so on {socket.gethostname()} (rank "
-                f"{job.rank}). Give what save or latest_checkpoint returned, on a file system that all hosts share."
+                f"{job.world.rank}). Give what save or latest_checkpoint returned, on a file system that all hosts "
+                "share."
             )
         damage = files.damage(path)
         if damage:
@@ -464,9 +466,11 @@ def _by_name(given: Any) -> dict[str, Any]:
 
 def _path_of_rank_0(job: Job, path: Any) -> str:
     """The path that all ranks save to; scripts make folders that are named by the time."""
-    chosen = job.on_rank_0("the path of Saver.save", lambda: os.fspath(path))
+    chosen = job.world.on_rank_0("the path of Saver.save", lambda: os.fspath(path))
     if chosen != str(path):
-        _log.warning("Saver.save: rank %d was given '%s', and rank 0 '%s', which all save to", job.rank, path, chosen)
+        _log.warning(
+            "Saver.save: rank %d was given '%s', and rank 0 '%s', which all save to", job.world.rank, path, chosen
+        )
     return chosen
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
+from tensoropt.api.session import runs
 from tensoropt.api.session.apart import Apart, is_apart
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import SessionError
@@ -107,7 +108,9 @@ class Session:
         apart = self.apart
         if apart is not None:
             return apart.run(fetches, feed_dict, options, run_metadata)
-        return current_job().run(fetches, feed_dict, graph=self._graph, options=options, run_metadata=run_metadata)
+        return runs.run(
+            current_job(), fetches, feed_dict, graph=self._graph, options=options, run_metadata=run_metadata
+        )
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False

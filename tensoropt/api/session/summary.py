@@ -28,7 +28,7 @@ class _Events:
 
     def add_event(self, event: Any) -> None:
         self._waiting.append(event)
-        if current_job().comm is not None:
+        if current_job().world.comm is not None:
             self._write()
 
     def flush(self) -> None:
@@ -47,7 +47,7 @@ class _Events:
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if current_job().rank != 0:
+        if current_job().world.rank != 0:
             return
         if self._file is None:
             with tf.Graph().as_default():  # it cannot be made in eager mode

@@ -147,7 +147,7 @@ class Supervisor:
 
     def should_stop(self) -> bool:
         """Whether somebody asked for the end; saves and writes before, where it is time for that."""
-        due, is_over = current_job().on_rank_0("Supervisor: what is due", self._due)
+        due, is_over = current_job().world.on_rank_0("Supervisor: what is due", self._due)
         step = None if self.global_step is None or not due else int(self._session.run(self.global_step))
         if "checkpoint" in due:
             self.saver.save(self._session, self.save_path, global_step=step)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,13 @@ from tensoropt.api.frontend.imported_model import ImportedModel, import_model
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.fed_shapes import FedShapes
 from tensoropt.api.session.naming import check_feedable
-from tensoropt.api.session.seeds import with_seeds
+from tensoropt.api.session.seeds import Seeds, with_seeds
+from tensoropt.api.session.world import World
 from tensoropt.errors import SessionError
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.fetch import Fetch, names_of
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.adapt import adapted
-
-if TYPE_CHECKING:
-    from tensoropt.api.session.job import Job
 
 __all__ = ["Variants"]
 
@@ -41,14 +39,33 @@ _Key = tuple[tuple[Fetch, ...], tuple[tuple[str, tuple[int, ...]], ...], tuple[T
 class Variants:
     """Runs fetches by the plan's own executor, or by one beside it where sizes or operators are not the plan's."""
 
-    def __init__(self, job: Job, model: Model, imported: ImportedModel, executor: Executor) -> None:
-        """Takes the executor of the job's plan, and the model as it was imported for it."""
-        self._job = job
+    def __init__(
+        self,
+        world: World,
+        model: Model,
+        imported: ImportedModel,
+        executor: Executor,
+        shares: bool | None,
+        seeds: Callable[[], Seeds],
+    ) -> None:
+        """Takes a plan's executor, and the model that was imported for that plan.
+
+        Args:
+            world: the ranks that run.
+            model: the model.
+            imported: that model's graph.
+            executor: of the plan.
+            shares: whether ranks feed their shares, or all of them the whole; None where contents tell.
+            seeds: gives the seeds of random operators, those that the script has made since included; collective.
+        """
+        self._world = world
+        self._shares = shares
+        self._seeds = seeds
         self._model = model
         self._tf_graph = imported.tf_graph
         self._executor = executor
         self._shapes = {name: tuple(shape) for name, shape in imported.shapes.items()}
-        self._fed = FedShapes(job.comm, job.rank, job.size, model, job.shares)
+        self._fed = FedShapes(world, model, shares)
         self._beside: OrderedDict[_Key, Executor] = OrderedDict()
         self._built = 0
         self._needs: dict[tuple[tuple[Fetch, ...], tuple[TensorId, ...]], frozenset[str]] = {}
@@ -71,19 +88,17 @@ class Variants:
             # The sizes of tensors that are fed say nothing of the placeholders' that they are computed from.
             opened = self._opened(wanted, fed if own and self._has_shapes(feeds, fed) else ())
             # A share may be as large as the batch that was planned.
-            planned = own and self._has_shapes(feeds, opened) and not (opened and self._job.shares)
+            planned = own and self._has_shapes(feeds, opened) and not (opened and self._shares)
             if own:
                 check_feedable(self._tf_graph, feeds)
             arrays = {} if planned else self._fed.arrays(feeds, opened, wanted)
             what += "".join(f", {name} fed {array.shape}" for name, array in arrays.items())
         except Exception as error:
-            if self._job.guard is not None:
-                self._job.guard.meet(what, error)
+            self._world.meet(what, error)
             raise
         if planned:
             return executor.run(wanted, self._read_by(executor, feeds), options, run_metadata)
-        if self._job.guard is not None:
-            self._job.guard.meet(what)
+        self._world.meet(what)
         shapes = self._fed.whole(arrays)
         given = {**feeds, **arrays}
         if own and all(shape == self._shapes.get(name) for name, shape in shapes.items()):
@@ -144,8 +159,8 @@ class Variants:
         fed: Iterable[TensorId] = (),
     ) -> Executor:
         """An executor beside the plan's; collective."""
-        job, main = self._job, self._executor
-        with job.step(f"importing {what}"):
+        main = self._executor
+        with self._world.step(f"importing {what}"):
             names = names_of(fetches)
             barred = sorted(set(names) - fetchable_operations(self._model))
             if barred:
@@ -158,13 +173,13 @@ class Variants:
             imported = import_model(self._model, shapes=shapes, only=names)
             check_feedable(imported.tf_graph, fed)
             stored_as = self._stored_as(imported)
-        job.agree_on_model(imported)
-        seeds = job.more_seeds()
-        with job.step(f"building {what}"):
+        self._world.agree_on_model(imported)
+        seeds = self._seeds()
+        with self._world.step(f"building {what}"):
             plan = adapted(main.plan, imported.graph, stored_as)
             made = main.beside(with_seeds(imported.graph, seeds), plan)
         self._built += 1
-        if self._built == _KEPT and job.rank == 0:
+        if self._built == _KEPT and self._world.rank == 0:
             _log.warning(
                 "%d programs were built for other sizes than the plan's, or for operators that were made later (the "
                 "last: %s). Each takes its time to build: feed batches of a few sizes, and make operators once, before "

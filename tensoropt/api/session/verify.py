@@ -108,7 +108,7 @@ def _verify(
     collectives: str,
 ) -> Verification:
     model = model_to_plan()
-    with job.step("verify"):
+    with job.world.step("verify"):
         imported = job.imported_model()
         step = _step(imported, train_op)
         batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
@@ -141,7 +141,7 @@ def reference_losses(loss: Any, train_op: Any, feeds: Iterable[Mapping[Any, Any]
         SessionError: before ``build_execution_graph``.
     """
     job, model = current_job(), model_to_plan()
-    with job.step("reference_losses"):
+    with job.world.step("reference_losses"):
         job.require_executor("reference_losses")
         step = _step(job.imported_model(), train_op)
 
@@ -152,7 +152,7 @@ def reference_losses(loss: Any, train_op: Any, feeds: Iterable[Mapping[Any, Any]
         finally:
             reference.close()
 
-    return job.on_rank_0("reference_losses", run)
+    return job.world.on_rank_0("reference_losses", run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +198,12 @@ class _Run:
         with working("verify: building"):
             self._executor, self.seeds = job.make_executor(plan, imported, model, collectives, None, seeds, apart=True)
         given = None if model.outside is None else _given_values(job, model.outside.value, self._executor)
-        with job.step("verify: initial values"):
+        with job.world.step("verify: initial values"):
             if given is None:
                 initial = InitialValues(imported.tf_graph, self.seeds)
                 self._executor.set_variables(initial)
                 initial.close()
-            self._reference = Reference(model, self.seeds, given) if job.rank == 0 else None
+            self._reference = Reference(model, self.seeds, given) if job.world.rank == 0 else None
             self._stored = self._reference.stored() if self._reference else {}
 
     def train(self, batches: list[dict[str, np.ndarray]]) -> tuple[float, float, float] | int:
@@ -262,7 +262,7 @@ class _Run:
             for output in self._outputs
             for index in range(1 if output.indices is None else 2)
         ]
-        with self._job.step("verify: a step of one process"):
+        with self._job.world.step("verify: a step of one process"):
             if self._reference is not None:
                 theirs, own, made_of = self._reference.follow_step(self._step, self._losses, self._outputs, batch, mine)
                 after, before = self._reference.stored(), self._stored
@@ -322,7 +322,7 @@ class _Run:
             tensors += [tensor for tensor in outputs if tensor.index == 0 or self._graph.consumers(tensor)]
         mine = self._executor.run(tensors, feeds)
         observed = []
-        with self._job.step("verify: values of one process"):
+        with self._job.world.step("verify: values of one process"):
             if self._reference is not None:
                 observed = self._reference.run_operators([str(tensor) for tensor in tensors], feeds)
         for index, tensor in enumerate(tensors):
@@ -346,12 +346,12 @@ class _Run:
 
     def _compare(self, mine: Any, theirs: Any, tolerance: Tolerance, part: tuple[slice, ...] = ()) -> float:
         """How this rank's value differs from a part of the ``Expected`` that rank 0 gives, and others give None for."""
-        whole = theirs if self._job.size == 1 else self._job.comm.bcast(theirs, root=0)
+        whole = theirs if self._job.world.size == 1 else self._job.world.comm.bcast(theirs, root=0)
         return difference(mine, whole.part(part), tolerance)
 
     def _agree(self, found: list[float], tolerance: Tolerance) -> list[_Found]:
         """The largest of all ranks, on every rank."""
-        ranks = [found] if self._job.size == 1 else self._job.comm.allgather(found)
+        ranks = [found] if self._job.world.size == 1 else self._job.world.comm.allgather(found)
         result = []
         for values in zip(*ranks, strict=True):
             rank = max(range(len(values)), key=lambda index: values[index])
@@ -380,7 +380,7 @@ def _given_values(job: Job, values: Callable[[str], Any], executor: Executor) ->
     def value(name: str) -> np.ndarray:
         trained = job.executor is not None and name in job.executor.variables
         here = np.asarray(job.require_executor("verify").run([TensorId(name)])[0] if trained else values(name))
-        if job.rank == 0:
+        if job.world.rank == 0:
             found[name] = here
         return here
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.measure.machine import Machine
-from tensoropt.measure.session import session_as_built
+from tensoropt.measure.measuring_session import session_as_built
 
 __all__ = ["Others", "Reference"]
 

@@ -34,7 +34,7 @@ from tensoropt.measure import operators
 from tensoropt.measure.machine import Machine
 from tensoropt.measure.trace import kernel_seconds
 from tensoropt.plan.plan import Plan
-from tensoropt.plan.reuse import reverse_steps
+from tensoropt.plan.tensor_reuse import reverse_steps
 
 # Random strategies that are drawn for each that is wanted, where some may be too alike.
 _SURPLUS = 12

@@ -44,7 +44,7 @@ from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft import track_frontier
 from tensoropt.ft.lower_bounds import LowerBounds
-from tensoropt.ft.space import SpaceTracker
+from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.problem import Frontier
 from tensoropt.space.space import SearchSpace
 

@@ -76,7 +76,7 @@ def _rank(flags: argparse.Namespace) -> None:
     from tensoropt.cluster.presets import cpu
     from tensoropt.cost import AnalyticCost
     from tensoropt.plan.configuration import Configuration
-    from tensoropt.plan.reuse import keep_choices
+    from tensoropt.plan.tensor_reuse import keep_choices
     from tensoropt.space.space import SearchSpace
 
     tensoropt.init()

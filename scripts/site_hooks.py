@@ -11,8 +11,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from tensoropt.api.mirror.loading import declared_names
 from tensoropt.api.mirror.namespaces import OWN
+from tensoropt.api.mirror.tensorflow_loading import declared_names
 
 __all__ = ["on_files", "on_page_content", "on_page_markdown", "reference"]
 

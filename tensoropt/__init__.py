@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tensoropt import cluster as cluster
     from tensoropt import errors as errors
     from tensoropt import keras as keras
-    from tensoropt.api.functions.alone import on_rank_0 as on_rank_0
     from tensoropt.api.functions.function import function as function
+    from tensoropt.api.functions.rank_zero import on_rank_0 as on_rank_0
     from tensoropt.api.mirror.gradients import gradients as gradients
     from tensoropt.api.mirror.graphs import Graph as Graph
     from tensoropt.api.mirror.initialization import report_uninitialized_variables as report_uninitialized_variables
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tensoropt.api.mirror.modes import enable_control_flow_v2 as enable_control_flow_v2
     from tensoropt.api.mirror.modes import enable_resource_variables as enable_resource_variables
     from tensoropt.api.mirror.modes import enable_v2_tensorshape as enable_v2_tensorshape
-    from tensoropt.api.mirror.random import set_random_seed as set_random_seed
+    from tensoropt.api.mirror.random_seed import set_random_seed as set_random_seed
     from tensoropt.api.mirror.readers import FixedLengthRecordReader as FixedLengthRecordReader
     from tensoropt.api.mirror.readers import IdentityReader as IdentityReader
     from tensoropt.api.mirror.readers import ReaderBase as ReaderBase
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from tensoropt.api.session.explain import diff as diff
     from tensoropt.api.session.explain import explain as explain
     from tensoropt.api.session.explain import report as report
-    from tensoropt.api.session.finding import find_frontier as find_frontier
-    from tensoropt.api.session.finding import find_strategy as find_strategy
-    from tensoropt.api.session.finding import profile_strategies as profile_strategies
     from tensoropt.api.session.measuring import measuring as measuring
     from tensoropt.api.session.report import show_strategy as show_strategy
     from tensoropt.api.session.report import strategy_rows as strategy_rows
@@ -57,8 +54,11 @@ if TYPE_CHECKING:
     from tensoropt.api.session.runtime import run as run
     from tensoropt.api.session.runtime import world_rank as world_rank
     from tensoropt.api.session.runtime import world_size as world_size
-    from tensoropt.api.session.sessions import InteractiveSession as InteractiveSession
-    from tensoropt.api.session.sessions import Session as Session
+    from tensoropt.api.session.strategy_search import find_frontier as find_frontier
+    from tensoropt.api.session.strategy_search import find_strategy as find_strategy
+    from tensoropt.api.session.strategy_search import profile_strategies as profile_strategies
+    from tensoropt.api.session.tf1_session import InteractiveSession as InteractiveSession
+    from tensoropt.api.session.tf1_session import Session as Session
     from tensoropt.api.session.verify import reference_losses as reference_losses
     from tensoropt.api.session.verify import verify as verify
     from tensoropt.cluster.topology import Topology as Topology

@@ -1,8 +1,8 @@
 """The pages stay true: what they name exists, links lead somewhere, code in them is code that runs.
 
 In a page, code in backticks that looks like a path must be the end of one path of the package, or else of the project:
-``ft/order.py``, or ``order.py`` alone where no two files are called so. A block of Python whose info names a file is
-equal to that file. Blocks of ``pycon`` run as doctests.
+``pase/search.py``, or ``vertex_order.py`` alone where no two files are called so. A block of Python whose info names
+a file is equal to that file. Blocks of ``pycon`` run as doctests.
 """
 
 from __future__ import annotations

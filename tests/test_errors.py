@@ -126,7 +126,7 @@ MISSPELT: dict[str, Callable[[], Any]] = {
     "h100": lambda: tensoropt.find_strategy(topology="H100s"),
     "global": lambda: tensoropt.find_strategy(topology="p100", feed="globel"),
     "analytic": lambda: tensoropt.find_strategy(topology="p100", costs="analytical"),
-    "mcmc_soap": lambda: tensoropt.compare(topology="p100", methods=["mcmc_sop"]),
+    "mcmc": lambda: tensoropt.compare(topology="p100", methods=["mcm"]),
     "zero3": lambda: tensoropt.compare(topology="p100", methods=["zero3"]).plan("zero_3"),
     "additive": lambda: tensoropt.Mcmc(cost="aditive"),
     "turning_point": lambda: _choose("turnpoint"),

@@ -81,7 +81,8 @@ def test_a_scripts_own_configuration_gets_the_lines_instead() -> None:
 
 def test_importing_attaches_and_sets_nothing() -> None:
     program = (
-        "import os\nbefore = dict(os.environ)\nimport tensoropt, tensoropt.stages, tensoropt.api.mirror.loading\n"
+        "import os\nbefore = dict(os.environ)\n"
+        "import tensoropt, tensoropt.stages, tensoropt.api.mirror.tensorflow_loading\n"
         "logger = logging.getLogger('tensoropt')\n"
         "assert not (logger.handlers or logger.level or logging.getLogger().handlers) and dict(os.environ) == before"
     )

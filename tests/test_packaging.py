@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tensoropt"
 
 # The packages that stand for TensorFlow's side of the house; nothing else may import it.
-WITH_TENSORFLOW = {"api", "cli", "exec", "measure", "viz"}
+WITH_TENSORFLOW = {"api", "cli", "contrib", "exec", "measure", "viz"}
 
 
 def run_python(code: str) -> str:

@@ -120,6 +120,7 @@ def test_names_are_listed_without_tensorflow_and_are_those_that_it_has() -> None
         "paths = ('', 'nn', 'train', 'contrib.rnn', 'math')\n"
         "spaces = [tensoropt, tensoropt.nn, tensoropt.train, tensoropt.contrib.rnn, tensoropt.math]\n"
         "before = [dir(space) for space in spaces]\n"
+        "assert dir(tensoropt.contrib) and tensoropt.contrib is tensoropt.compat.v1.contrib\n"
         "tensoropt.Plan, tensoropt.Frontier, tensoropt.Topology, tensoropt.Mcmc\n"
         "assert not {'tensorflow', 'keras', 'mpi4py'} & set(sys.modules)\n"
         "tensoropt.matmul\n"

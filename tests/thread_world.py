@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import CollectiveError
-from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.mpi4py_engine import Mpi4pyEngine
+from tensoropt.exec.engines.process_group import Group
 from tensoropt.exec.engines.transport import Transport
 
 __all__ = ["ThreadComm", "ThreadEngine", "ThreadWorld", "run_threads", "session_config"]

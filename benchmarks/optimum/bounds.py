@@ -11,7 +11,7 @@ from tensoropt.errors import ProblemError
 from tensoropt.mcmc.moves import Moves
 from tensoropt.problem.problem import FloatArray
 from tensoropt.simulate import Network
-from tensoropt.simulate.full import find_paths
+from tensoropt.simulate.full_simulation import find_paths
 from tensoropt.space.work import Ints
 
 __all__ = ["best_bounds"]

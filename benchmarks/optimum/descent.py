@@ -10,8 +10,8 @@ from numba import njit
 from tensoropt.mcmc.moves import MoveSets
 from tensoropt.problem.problem import FloatArray
 from tensoropt.simulate.compiled import compiled
-from tensoropt.simulate.full import find_paths, simulate_full
-from tensoropt.simulate.state import DeviceClasses, Graph, State
+from tensoropt.simulate.full_simulation import find_paths, simulate_full
+from tensoropt.simulate.simulation_state import DeviceClasses, Graph, State
 from tensoropt.space.work import Ints
 
 __all__ = ["Terms", "descend"]

@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.paper.published import FLEXFLOW_TABLE_5_SECONDS
 from benchmarks.paper.setting import Options, Report, planner
+from benchmarks.paper.whole_space import whole_space
 from examples.models import PER_DEVICE_BATCH
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
@@ -21,7 +22,6 @@ from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import Chain, Moves, Network, Simulator, Stop, moves_of, network_of
 from tensoropt.mcmc.initial import random_strategy
-from tensoropt.mcmc.whole_space import whole_space
 
 __all__ = ["run"]
 

@@ -18,7 +18,7 @@ from tensoropt.api.mirror.model import current_model, reset_default_graph
 from tensoropt.baselines import apply_baseline
 from tensoropt.cluster import Topology
 from tensoropt.errors import TensorOptError
-from tensoropt.ft.space import SpaceTracker
+from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.registry import traits
 from tensoropt.problem import Frontier

@@ -25,7 +25,7 @@ from benchmarks.paper.setting import Options, Report, planner
 from tensoropt.api.find.planner import Planner
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
-from tensoropt.ft.space import SpaceTracker
+from tensoropt.ft.space_frontier import SpaceTracker
 
 __all__ = ["METHODS", "run"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from tensoropt.baselines.baseline import does_not_apply
-from tensoropt.baselines.dimensions import logical_dimensions
+from tensoropt.baselines.logical_dimensions import logical_dimensions
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.problem.frontier import Frontier, frontier_of

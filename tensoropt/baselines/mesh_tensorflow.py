@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tensoropt.baselines.baseline import does_not_apply
-from tensoropt.baselines.dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.baselines.layouts import WHOLE, Layouts
+from tensoropt.baselines.logical_dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh

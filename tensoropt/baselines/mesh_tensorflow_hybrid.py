@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 
 from tensoropt.baselines.baseline import does_not_apply
-from tensoropt.baselines.dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.baselines.layouts import WHOLE, Layouts
+from tensoropt.baselines.logical_dimensions import LogicalDimensions, logical_dimensions
 from tensoropt.baselines.mesh_tensorflow import axes_of_names, coarsenings
 from tensoropt.graph.registry import traits
 from tensoropt.problem.frontier import Frontier, frontier_of

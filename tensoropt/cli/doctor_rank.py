@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _tensorflow() -> dict[str, Any]:
-    from tensoropt.api.mirror.loading import load_tensorflow
+    from tensoropt.api.mirror.tensorflow_loading import load_tensorflow
 
     began_s = time.monotonic()
     load_tensorflow()

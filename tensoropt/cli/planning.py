@@ -198,7 +198,7 @@ def _trace(
     from tensoropt.api.find.choosing import check_search
     from tensoropt.api.session.rehearsal import Rehearsal
     from tensoropt.search.options import MemoryLimit
-    from tensoropt.simulate.step import simulate
+    from tensoropt.simulate.simulated_step import simulate
 
     finder = check_search(search, option, runs=False)
     limit = MemoryLimit.of(topology.device.memory_bytes, bytes_of(memory))

@@ -59,7 +59,7 @@ def ready(caller: str, script: str) -> None:
         UsageError: there is none.
     """
     check_script(caller, script)
-    from tensoropt.api.mirror.loading import load_tensorflow
+    from tensoropt.api.mirror.tensorflow_loading import load_tensorflow
 
     load_tensorflow()
 

@@ -69,7 +69,7 @@ def _verify(
 
 def _compare_on_ranks(steps: str, option: str, batch_size: str, script: str, *arguments: str) -> None:
     """What each rank does."""
-    from tensoropt.api.mirror.loading import load_tensorflow
+    from tensoropt.api.mirror.tensorflow_loading import load_tensorflow
 
     load_tensorflow()
     from tensoropt.api.session.rehearsal import Rehearsal

@@ -1,12 +1,12 @@
 """What operators, reshards and memory cost on a topology."""
 
-from tensoropt.cost.analytic import AnalyticCost
+from tensoropt.cost.analytic_cost import AnalyticCost
+from tensoropt.cost.cost_model import CostModel, OpCall
 from tensoropt.cost.memory import KnowsScratch, piece_bytes
-from tensoropt.cost.model import CostModel, OpCall
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, collective_key, profile_key, whole_key
 from tensoropt.cost.packing import KnowsPacking, packing_of
 from tensoropt.cost.pase import PaseCost
-from tensoropt.cost.profiled import ProfiledCost, gradient_positions
+from tensoropt.cost.profiled_cost import ProfiledCost, gradient_positions
 
 __all__ = [
     "AnalyticCost",

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tensoropt.cost.model import OpCall
+from tensoropt.cost.cost_model import OpCall
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import PARTIAL, Mesh
 

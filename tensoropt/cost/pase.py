@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.cluster import Topology
-from tensoropt.cost.model import OpCall
+from tensoropt.cost.cost_model import OpCall
 from tensoropt.errors import CostError
 from tensoropt.layout import Mesh, StepKind
 
@@ -79,12 +79,12 @@ class PaseCost:
     def step_seconds(
         self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
     ) -> NDArray[np.float64]:
-        """See :class:`tensoropt.cost.model.CostModel`."""
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
         received = self.received_bytes(kind, axes, bytes_in)
         return np.asarray(_LEAST_S + received * self.flop_per_byte / self._flops)
 
     def op_seconds(self, call: OpCall) -> float:
-        """See :class:`tensoropt.cost.model.CostModel`."""
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
         rule = call.rule
         share = call.gradients / max(1, len(rule.inputs))
         flops = (rule.flops + rule.backward_flops * share) / call.configuration.pieces(rule, self.mesh)
@@ -92,7 +92,7 @@ class PaseCost:
         return (flops + rule.replicated_flops) / self._flops + communicated
 
     def internal_seconds(self, call: OpCall) -> float:
-        """See :class:`tensoropt.cost.model.CostModel`."""
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
         passes = 2 if call.gradients else 1
         rims = 2 if call.gradients == len(call.rule.inputs) else 1  # gradients of the rims go back
         return passes * self._reduction_seconds(call) + rims * self._rim_seconds(call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensoropt.ft import track_frontier
-from tensoropt.ft.space import SpaceTracker
+from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.problem.frontier import Frontier
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit

@@ -18,9 +18,9 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.ft.bounds import Bounds
 from tensoropt.ft.cost_graph import CostGraph, build_cost_graph
 from tensoropt.ft.dominance import drop_dominated
+from tensoropt.ft.elimination_order import Order, fewest_points_order, least_table_order
 from tensoropt.ft.factors import EliminationState, Factor, TooLongError, choice, nothing, unit
 from tensoropt.ft.linear import LinearGraph, eliminate_simple, first_operator, topological_rank
-from tensoropt.ft.order import Order, fewest_points_order, least_table_order
 from tensoropt.ft.origin import unroll
 from tensoropt.ft.reduction import reduce_problem
 from tensoropt.problem.frontier import Frontier, frontier_of

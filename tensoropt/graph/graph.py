@@ -43,7 +43,7 @@ class Graph:
         differentiable: edges along which gradients flow back.
 
     Invariants:
-        Operators come after everything that they read (:func:`tensoropt.graph.verify.verify_graph`).
+        Operators come after everything that they read (:func:`tensoropt.graph.verifier.verify_graph`).
     """
 
     operators: tuple[Operator, ...]

@@ -1,11 +1,11 @@
 """Meshes, layouts of tensors on them, and the steps that turn one layout into another. Data only."""
 
+from tensoropt.layout.axis_state import AT, PARTIAL, REPLICATED, at_state, is_placed
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.reshard import PackingCost, Resharder, ReshardTable, canonical_path, reshard_table
-from tensoropt.layout.state import AT, PARTIAL, REPLICATED, at_state, is_placed
-from tensoropt.layout.step import Step, StepKind
+from tensoropt.layout.reshard_step import Step, StepKind
 from tensoropt.layout.tensor_map import coarsen, tensor_map
 
 __all__ = [

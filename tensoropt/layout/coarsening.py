@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.errors import LayoutError
-from tensoropt.layout.state import at_state
+from tensoropt.layout.axis_state import at_state
 
 __all__ = ["Coarsening"]
 
@@ -87,7 +87,7 @@ class Coarsening:
 
         Returns:
             ``(patterns, axes)``, not to be written to. An axis at coordinate ``i`` has the state
-            :func:`tensoropt.layout.state.at_state` of it, which is negative.
+            :func:`tensoropt.layout.axis_state.at_state` of it, which is negative.
         """
         return _placed_patterns(self, mesh_shape, once, repeated)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tensoropt.layout.axis_state import AT, PARTIAL, REPLICATED, States, is_placed
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.mesh import Mesh
-from tensoropt.layout.state import AT, PARTIAL, REPLICATED, States, is_placed
-from tensoropt.layout.step import UNDONE_BY, StepKind
+from tensoropt.layout.reshard_step import UNDONE_BY, StepKind
 
 __all__ = ["KINDS", "LayoutGraph", "ascending", "family", "layout_graph", "pieces"]
 

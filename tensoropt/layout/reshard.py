@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensoropt.errors import LayoutError
+from tensoropt.layout.axis_state import AT, PARTIAL, REPLICATED, States, at_state, is_placed
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
 from tensoropt.layout.layout_graph import KINDS, LayoutGraph, ascending, family, layout_graph, pieces
 from tensoropt.layout.mesh import Mesh
+from tensoropt.layout.reshard_step import Step, StepKind
 from tensoropt.layout.shortest import shortest_rows
-from tensoropt.layout.state import AT, PARTIAL, REPLICATED, States, at_state, is_placed
-from tensoropt.layout.step import Step, StepKind
 
 __all__ = ["PackingCost", "ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 

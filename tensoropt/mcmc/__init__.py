@@ -6,7 +6,7 @@ from tensoropt.mcmc.chain import Chain as Chain
 from tensoropt.mcmc.chain import ChainResult as ChainResult
 from tensoropt.mcmc.chain import Stop as Stop
 from tensoropt.mcmc.initial import random_strategy as random_strategy
-from tensoropt.mcmc.loading import load_kernels as load_kernels
+from tensoropt.mcmc.kernel_loading import load_kernels as load_kernels
 from tensoropt.mcmc.moves import Moves as Moves
 from tensoropt.mcmc.neighbours import moves_of as moves_of
 from tensoropt.mcmc.options import RANDOM as RANDOM

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.mcmc.additive import AdditiveCost
+from tensoropt.mcmc.additive_cost import AdditiveCost
 from tensoropt.mcmc.device_memory import DeviceMemory
-from tensoropt.mcmc.memory import Memory, no_memory
+from tensoropt.mcmc.integer_sums import sum_of
+from tensoropt.mcmc.memory_limit import Memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.proposals import PROGRESS, PROPOSAL, run_additive, run_delta, run_full, take
-from tensoropt.mcmc.sums import sum_of
 from tensoropt.simulate.network import Network
+from tensoropt.simulate.simulation_state import Records
 from tensoropt.simulate.simulator import NO_LIMIT, Simulator
-from tensoropt.simulate.state import Records
 from tensoropt.space.work import TICKS_PER_S, Ints
 
 __all__ = ["AdditiveChain", "Chain", "ChainResult", "MarkovChain", "Report", "Stop"]

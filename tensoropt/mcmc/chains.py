@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
-from tensoropt.mcmc.additive import AdditiveCost
+from tensoropt.mcmc.additive_cost import AdditiveCost
 from tensoropt.mcmc.chain import AdditiveChain, Chain, ChainResult, MarkovChain, Stop
-from tensoropt.mcmc.memory import Memory
+from tensoropt.mcmc.memory_limit import Memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.simulate.network import Network
 

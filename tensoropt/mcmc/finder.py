@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from tensoropt.errors import InfeasibleError
-from tensoropt.mcmc.chains import progress_bar
-from tensoropt.mcmc.initial import assignment_of, configurations_of, initial_of
+from tensoropt.mcmc.initial import assignment_of, initial_of
 from tensoropt.mcmc.options import Mcmc
 from tensoropt.mcmc.search import search_problem, search_space
-from tensoropt.mcmc.whole_space import WholeSpaceResult, search_whole_space, whole_space
-from tensoropt.plan.configuration import Configuration
 from tensoropt.problem.frontier import frontier_of
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
@@ -24,7 +16,7 @@ from tensoropt.simulate import network_of
 from tensoropt.space.followers import contracted
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["find", "find_in_whole_space"]
+__all__ = ["find"]
 
 
 def find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Mcmc) -> Found:
@@ -55,59 +47,6 @@ def find(space: SearchSpace, limit: MemoryLimit, start: Start, options: Mcmc) ->
     }
     interrupted = any(chain.stopped_by == "interrupt" for chain in made.chains)
     return _noted(found, options, which, len(made.chains), notes, interrupted)
-
-
-def find_in_whole_space(space: SearchSpace, limit: MemoryLimit, start: Start, options: Mcmc) -> Found:
-    """The same over FlexFlow's whole space; what is found is in a space of its own.
-
-    Raises:
-        PlanError: as :func:`find`.
-        InfeasibleError: the same.
-    """
-    elsewhere = [known for known in start if known.space is not space and options.initial is None]
-    firsts: list[Mapping[str, Configuration]] = [known.space.configurations(known.assignment) for known in elsewhere]
-    firsts += [configurations_of(space, one, options, limit) for one in initial_of(space, start, options)]
-    began = time.perf_counter()
-    whole = whole_space(space)
-    network = network_of(whole, overlap=options.overlap)
-    count = 1 if options.chains is None else options.chains
-    stop = options.stop(count)
-    seeds = [options.seed] if count == 1 else np.random.SeedSequence(options.seed).spawn(count)
-    results: list[WholeSpaceResult] = []
-    failure: InfeasibleError | None = None
-    board = [0.0] * (1 + 3 * count)
-    with progress_bar(stop, count) if options.progress else contextlib.nullcontext() as show:
-        for number, seed in enumerate(seeds):
-
-            def report(made: int, taken: int, best_s: float, first: int = 1 + 3 * number) -> None:
-                board[first : first + 3] = [made, taken, best_s]
-                if show is not None:
-                    show(board)
-
-            try:
-                results.append(
-                    search_whole_space(
-                        whole,
-                        firsts,
-                        memory_bytes=limit.limit_bytes,
-                        stop=stop,
-                        beta=options.beta,
-                        seed=seed,
-                        network=network,
-                        report=report,
-                    )
-                )
-            except InfeasibleError as error:
-                failure = error
-                continue
-            if results[-1].interrupted:
-                break
-    if not results and failure is not None:
-        raise failure
-    best = min(results, key=lambda result: result.simulated_s)  # the first of equal ones
-    found = Found.of_one_strategy(space, best.configurations, time.perf_counter() - began, halos=True)
-    notes = {"simulated_time_s": best.simulated_s, "proposals": sum(result.proposals for result in results)}
-    return _noted(found, options, "FlexFlow's whole space", len(results), notes, results[-1].interrupted)
 
 
 def _noted(found: Found, options: Mcmc, which: str, chains: int, notes: Mapping[str, Any], interrupted: bool) -> Found:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, PlanError
-from tensoropt.mcmc.additive import AdditiveCost
+from tensoropt.mcmc.additive_cost import AdditiveCost
 from tensoropt.mcmc.moves import Moves
-from tensoropt.mcmc.neighbours import moves_of
 from tensoropt.mcmc.options import RANDOM, Initial, Mcmc
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
@@ -17,11 +16,11 @@ from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.finding import Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
-from tensoropt.simulate import Network, network_of
+from tensoropt.simulate import Network
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import Ints
 
-__all__ = ["assignment_of", "configurations_of", "initial_of", "random_strategy"]
+__all__ = ["assignment_of", "initial_of", "random_strategy"]
 
 _DEFAULT: tuple[Initial, ...] = ("data_parallel", RANDOM)
 _TRIES = 200
@@ -33,8 +32,8 @@ def initial_of(space: SearchSpace, start: Start, options: Mcmc) -> Sequence[Init
     if options.initial is not None:
         return options.initial
     known = sorted({(one.simulated_s, one.assignment) for one in start if one.space is space})
-    best = [assignment for _, assignment in known[: None if options.whole_space else _BEST]]
-    return best or _DEFAULT[: 1 if options.whole_space else None]
+    best = [assignment for _, assignment in known[:_BEST]]
+    return best or _DEFAULT
 
 
 def assignment_of(space: SearchSpace, one: Initial, limit: MemoryLimit) -> Sequence[int] | str:
@@ -51,26 +50,6 @@ def assignment_of(space: SearchSpace, one: Initial, limit: MemoryLimit) -> Seque
     if isinstance(one, Plan | Mapping):
         return space.assignment(_named(space, one))
     return one
-
-
-def configurations_of(
-    space: SearchSpace, one: Initial, options: Mcmc, limit: MemoryLimit
-) -> Mapping[str, Configuration]:
-    """An initial strategy as configurations by operator, which the space that runs need not have.
-
-    Raises:
-        PlanError: as :func:`assignment_of`.
-    """
-    if isinstance(one, Plan | Mapping):
-        return _named(space, one)
-    if isinstance(one, str) and one != RANDOM:
-        found = get_finder(one).find(space, limit)
-        return found.space.configurations(found.fastest(limit).assignment)
-    indices = assignment_of(space, one, limit)
-    if isinstance(indices, str):
-        network = space.kept(network_of, overlap=options.overlap)
-        indices = random_strategy(network, np.random.default_rng(options.seed), moves_of(space, network))
-    return space.configurations(indices)
 
 
 def _named(space: SearchSpace, one: Plan | Mapping[str, Configuration]) -> Mapping[str, Configuration]:

@@ -32,10 +32,9 @@ _COSTS = ("simulated", "additive")
 class Mcmc:
     """FlexFlow's search by Markov chains (section 6), with its options.
 
-    ``find_strategy(search="mcmc")`` is ``search=tensoropt.Mcmc()``, ``"mcmc_soap"`` is ``Mcmc(whole_space=True)``, and
-    so in ``compare(methods=[…])``. A chain ends after its proposals or its seconds, after the last half of its
-    proposals brought nothing better, or by Ctrl-C, which ends all of them; the best so far counts. Without ``seconds``
-    a search repeats itself exactly.
+    ``find_strategy(search="mcmc")`` is ``search=tensoropt.Mcmc()``, and so in ``compare(methods=[…])``. A chain ends
+    after its proposals or its seconds, after the last half of its proposals brought nothing better, or by Ctrl-C, which
+    ends all of them; the best so far counts. Without ``seconds`` a search repeats itself exactly.
 
     Attributes:
         seconds: of all chains together, without what they prepare; None for no such limit.
@@ -46,17 +45,14 @@ class Mcmc:
             ``"ft"`` or ``"pase"`` for the fastest that these find and that fits, a plan, a point of a frontier,
             configurations by operator, or configuration indices. By default data parallelism and a random one; in a
             comparison the best of what the others found.
-        chains: how many; initial strategies take turns. By default one for each. Over the whole space each begins at
-            the fastest of them, and there is one by default.
-        processes: how many chains run at once, on as many processes; over the whole space only one does.
+        chains: how many; initial strategies take turns. By default one for each.
+        processes: how many chains run at once, on as many processes.
         beta: of the acceptance rule (Eq. 1), per second: the larger, the greedier; by default 2,000 for the time of the
             best so far.
         cost: by what chains go: ``"simulated"`` time, as in FlexFlow, for which strategies keep all copies of tensors
             that they move; or ``"additive"``, all added (TensorOpt Eq. 1), as the other searches.
         overlap: whether links move data while devices compute, as in FlexFlow's simulator. By default collectives keep
             devices busy, as they do when a plan runs: where all devices do the same, simulated time is then the sum.
-        whole_space: whether operators may run on a part of the devices, and images be cut by height and width, which
-            is planned and compared, but does not execute yet.
         progress: whether to show a bar with the best so far and the acceptance rate.
     """
 
@@ -70,7 +66,6 @@ class Mcmc:
     beta: float | None = None
     cost: str = "simulated"
     overlap: bool = False
-    whole_space: bool = False
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -102,11 +97,6 @@ class Mcmc:
             raise PlanError(
                 f"Mcmc: overlap is of simulated time, got overlap=True with cost={self.cost!r}. Leave one of them out."
             )
-        if self.whole_space and (self.cost != "simulated" or self.processes > 1):
-            raise PlanError(
-                "Mcmc: whole_space goes by simulated time, by one chain after another, got "
-                f"cost={self.cost!r}, processes={self.processes}. Leave these out, or whole_space."
-            )
         if self.initial is not None:
             self._check_initial()
 
@@ -128,16 +118,16 @@ class Mcmc:
                 raise PlanError(
                     f"Mcmc: an initial strategy must be a name, a Plan, a point, or configurations, got {one!r}."
                 )
-            if isinstance(one, str) and one != RANDOM and not others[one].executes and not self.whole_space:
+            if isinstance(one, str) and one != RANDOM and not others[one].executes:
                 raise PlanError(
-                    f"Mcmc: {one!r} places layers on a part of the devices, which only whole_space=True may, got it as "
-                    "an initial strategy. Leave it out, or add whole_space=True."
+                    f"Mcmc: {one!r} places layers on a part of the devices, which chains do not, got it as an "
+                    "initial strategy. Leave it out."
                 )
 
     @property
     def name(self) -> str:
         """Of the search, as in ``find_strategy(search=…)``."""
-        return "mcmc_soap" if self.whole_space else "mcmc"
+        return "mcmc"
 
     def stop(self, chains: int) -> Stop:
         """When each of so many chains ends, which has its share of the seconds."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tensoropt.mcmc.memory import Memory
+from tensoropt.mcmc.integer_sums import Sums, change_of
+from tensoropt.mcmc.memory_limit import Memory
 from tensoropt.mcmc.moves import MoveSets
-from tensoropt.mcmc.sums import Sums, change_of
 from tensoropt.simulate.changes import begin_change, move, undo
 from tensoropt.simulate.compiled import compiled, inlined
-from tensoropt.simulate.delta import commit, simulate_delta
-from tensoropt.simulate.full import find_paths, simulate_full
-from tensoropt.simulate.state import DeviceClasses, Graph, Records, State, record
+from tensoropt.simulate.delta_simulation import commit, simulate_delta
+from tensoropt.simulate.full_simulation import find_paths, simulate_full
+from tensoropt.simulate.simulation_state import DeviceClasses, Graph, Records, State, record
 from tensoropt.space.work import Ints
 
 __all__ = ["PROGRESS", "PROPOSAL", "run_additive", "run_delta", "run_full", "take"]

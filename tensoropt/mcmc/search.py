@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.mcmc.additive import AdditiveCost, AdditiveProblem
+from tensoropt.mcmc.additive_cost import AdditiveCost, AdditiveProblem
 from tensoropt.mcmc.chain import ChainResult
 from tensoropt.mcmc.chains import Shared, Start, run_chains
 from tensoropt.mcmc.initial import assignment_of, random_strategy
-from tensoropt.mcmc.memory import Memory, limited_memory, no_memory
+from tensoropt.mcmc.memory_limit import Memory, limited_memory, no_memory
 from tensoropt.mcmc.moves import Moves
 from tensoropt.mcmc.neighbours import moves_of
 from tensoropt.mcmc.options import RANDOM, Mcmc
@@ -23,7 +23,7 @@ from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
 from tensoropt.problem.problem import Problem
 from tensoropt.search.finding import NO_LIMIT
 from tensoropt.simulate.network import Network
-from tensoropt.simulate.step import network_of
+from tensoropt.simulate.simulated_step import network_of
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import TICKS_PER_S, Ints
 
@@ -72,7 +72,7 @@ def search_strategy(
     """Searches a space by Markov chains, with whatever of them is worth knowing.
 
     Args:
-        space: of strategies, as it is, whatever ``options.whole_space`` says.
+        space: of strategies.
         options: how chains go; they begin at random if it does not say where. Names of baselines need
             `tensoropt.baselines` to be there.
         memory_bytes: what a device may hold, by the predictions of the space's problem; hard. None for no limit.

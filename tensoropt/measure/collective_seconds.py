@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.group import partition
+from tensoropt.exec.engines.process_group import partition
 from tensoropt.measure.machine import COLD_WORK_BYTES, WARM_BYTES
-from tensoropt.measure.session import session_as_built
+from tensoropt.measure.measuring_session import session_as_built
 
 __all__ = ["EngineMeasurement"]
 

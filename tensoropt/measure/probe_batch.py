@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from tensoropt.errors import EngineError
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.measure.machine import COLD_WORK_BYTES
+from tensoropt.measure.measuring_session import session_as_built
 from tensoropt.measure.probes import Probe
-from tensoropt.measure.session import session_as_built
 from tensoropt.measure.trace import Held, held_by, kernel_seconds
 
 __all__ = ["RUNS", "BatchTimes", "Measured", "measure_batch"]

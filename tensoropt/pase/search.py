@@ -13,8 +13,8 @@ import numpy as np
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.pase.best import BestStrategy
 from tensoropt.pase.bounds import Bounds
-from tensoropt.pase.order import VertexOrder, breadth_first, connected_parts, generate_seq
 from tensoropt.pase.tables import Decision, TimeTables
+from tensoropt.pase.vertex_order import VertexOrder, breadth_first, connected_parts, generate_seq
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.problem.problem import IntArray, Problem
 from tensoropt.storage.document import quoted

@@ -15,7 +15,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path
 from tensoropt.plan.configuration import Configuration, is_legal, place_of
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
-from tensoropt.plan.reuse import why_not_kept
+from tensoropt.plan.tensor_reuse import why_not_kept
 
 __all__ = ["adapted", "nearest", "stored_in_pieces"]
 

@@ -18,7 +18,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import About, Move, Setting, read_about, read_move, read_setting
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
-from tensoropt.plan.reuse import why_not_kept
+from tensoropt.plan.tensor_reuse import why_not_kept
 from tensoropt.storage import read_regular, write_whole
 from tensoropt.storage.document import ERROR_LENGTH, Fields, cause_of, parse_json, quoted, refused, shortened
 
@@ -164,7 +164,7 @@ class Plan:
         Raises:
             PlanError: if it is for another graph, lacks an operator, has an illegal configuration, if the steps of an
                 edge do not lead from what its producer gives to what its consumer wants, or if a copy that the backward
-                pass needs is not kept and cannot be made again (:func:`tensoropt.plan.reuse.keep_choices`).
+                pass needs is not kept and cannot be made again (:func:`tensoropt.plan.tensor_reuse.keep_choices`).
         """
         try:
             self._check(graph, runs=runs)

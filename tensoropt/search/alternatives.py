@@ -18,7 +18,7 @@ from tensoropt.search.explanation import Explanation, Rival, RunnerUp, differing
 from tensoropt.search.finding import Found
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder, get_solver
-from tensoropt.search.within import fast_within
+from tensoropt.search.search_within_memory import fast_within
 from tensoropt.space.dimensions import words_of
 from tensoropt.space.followers import follow
 from tensoropt.space.repeated_cells import repeated_cells, with_repeated_cells

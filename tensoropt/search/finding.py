@@ -14,7 +14,7 @@ from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.options import MemoryLimit, choose
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["NO_LIMIT", "Found", "Known", "Start", "space_of_one_strategy"]
+__all__ = ["NO_LIMIT", "Found", "Known", "Start"]
 
 NO_LIMIT = MemoryLimit(math.inf, "no limit")
 
@@ -55,14 +55,16 @@ class Found:
     interrupted: bool = False
 
     @classmethod
-    def of_one_strategy(
-        cls, space: SearchSpace, configurations: Mapping[str, Configuration], seconds: float, *, halos: bool = False
-    ) -> Found:
-        """A strategy that ``space`` may not have, in a space of nothing else; ``seconds`` is what finding it took.
+    def of_one_strategy(cls, space: SearchSpace, configurations: Mapping[str, Configuration], seconds: float) -> Found:
+        """A strategy that ``space`` may not have, in a space of nothing else, whose tables are small.
 
-        For the other arguments see :func:`space_of_one_strategy`.
+        Args:
+            space: of the graph.
+            configurations: of every operator of training.
+            seconds: what finding it took.
         """
-        alone = space_of_one_strategy(space, configurations, halos=halos)
+        allowed = {name: (configuration,) for name, configuration in configurations.items()}
+        alone = SearchSpace(space.graph, space.cost, allowed=allowed, reuse=True, placements=True)
         assignment = np.zeros(len(alone.operators), np.int64)
         return cls(alone, frontier_of(alone.problem, assignment, exact=False, eliminations=(), seconds=seconds))
 
@@ -101,17 +103,3 @@ class Found:
                 f"{least_bytes - limit.limit_bytes:,.0f} bytes are missing."
             )
         return point
-
-
-def space_of_one_strategy(
-    space: SearchSpace, configurations: Mapping[str, Configuration], *, halos: bool = False
-) -> SearchSpace:
-    """The space of one strategy of a graph, whose tables are small; its one assignment is all zeros.
-
-    Args:
-        space: of the graph, in which the strategy need not be.
-        configurations: of every operator of training.
-        halos: whether they may split height and width of images.
-    """
-    allowed = {name: (configuration,) for name, configuration in configurations.items()}
-    return SearchSpace(space.graph, space.cost, allowed=allowed, reuse=True, placements=True, halos=halos)

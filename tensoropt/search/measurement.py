@@ -16,7 +16,7 @@ from tensoropt.cost import collective_key, gradient_positions, whole_key
 from tensoropt.errors import ProblemError
 from tensoropt.graph.registry import traits
 from tensoropt.plan.plan import Plan
-from tensoropt.plan.recorded import Kernel, RankSteps
+from tensoropt.plan.recorded_steps import Kernel, RankSteps
 from tensoropt.plan.summary import communicates, part_of
 from tensoropt.search.report import Grid, Shown, figure
 from tensoropt.search.strategy_table import fitted, in_units

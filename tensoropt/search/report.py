@@ -59,21 +59,18 @@ class Shown(ABC):
     def _parts(self) -> Sequence[str | Grid]: ...
 
     def show(self, console: Any = None) -> None:
-        """Prints it, on rank 0 only: by Rich where it is installed.
+        """Prints it, on rank 0 only.
 
         Args:
             console: a ``rich.console.Console``; standard output by default.
         """
         if not is_speaker():
             return
-        try:
-            from rich.box import HEAVY_HEAD
-            from rich.console import Console
-            from rich.table import Table
-            from rich.text import Text
-        except ImportError:
-            print(self)
-            return
+        from rich.box import HEAVY_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
         # Under mpirun the output is a terminal of no known width, which would be taken for 80 columns.
         out = console or Console(width=None if "COLUMNS" in os.environ else self._COLUMNS)
         for part in self._parts():

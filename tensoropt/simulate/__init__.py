@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tensoropt.simulate.network import Network as Network
+from tensoropt.simulate.simulated_step import network_of as network_of
+from tensoropt.simulate.simulated_step import simulate as simulate
 from tensoropt.simulate.simulator import NO_LIMIT as NO_LIMIT
 from tensoropt.simulate.simulator import Simulator as Simulator
-from tensoropt.simulate.step import network_of as network_of
-from tensoropt.simulate.step import simulate as simulate
 from tensoropt.simulate.timeline import Resource as Resource
 from tensoropt.simulate.timeline import Task as Task
 from tensoropt.simulate.timeline import Timeline as Timeline

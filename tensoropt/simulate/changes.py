@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensoropt.simulate.compiled import compiled, inlined
 from tensoropt.simulate.dependencies import lane_of, route, update_links
-from tensoropt.simulate.state import BACKWARD, FORWARD, WAY, WAY_BACK, DeviceClasses, Graph, State
+from tensoropt.simulate.simulation_state import BACKWARD, FORWARD, WAY, WAY_BACK, DeviceClasses, Graph, State
 
 __all__ = ["begin_change", "find_changes", "mark_changes", "move", "undo"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensoropt.simulate.compiled import compiled, inlined
 from tensoropt.simulate.dependencies import tasks_after
-from tensoropt.simulate.state import DeviceClasses, Graph, Records, State
+from tensoropt.simulate.simulation_state import DeviceClasses, Graph, Records, State
 
 __all__ = ["advance", "find_bottom_levels", "keep_bottom_levels", "set_checkpoints"]
 

@@ -9,7 +9,7 @@ not look up what else they wait for.
 from __future__ import annotations
 
 from tensoropt.simulate.compiled import compiled, inlined
-from tensoropt.simulate.state import DeviceClasses, Graph, State
+from tensoropt.simulate.simulation_state import DeviceClasses, Graph, State
 from tensoropt.space.work import Ints
 
 __all__ = ["lane_of", "link_all", "route", "tasks_after", "tasks_before", "update_links"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensoropt.simulate.state import SIGNATURE, DeviceClasses
+from tensoropt.simulate.simulation_state import SIGNATURE, DeviceClasses
 from tensoropt.space.work import Ints, Signature
 
 __all__ = ["Frame"]

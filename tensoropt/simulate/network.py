@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tensoropt.errors import ProblemError
 from tensoropt.simulate.frame import Frame
+from tensoropt.simulate.simulation_state import Graph
 from tensoropt.simulate.slots import lay_out
-from tensoropt.simulate.state import Graph
 from tensoropt.space.work import Ints, Route, Routes, Signature, Tables, ticks
 
 __all__ = ["IMPOSSIBLE", "Network"]

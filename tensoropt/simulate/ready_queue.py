@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensoropt.simulate.compiled import inlined
-from tensoropt.simulate.state import Records
+from tensoropt.simulate.simulation_state import Records
 
 __all__ = ["pop", "push"]
 

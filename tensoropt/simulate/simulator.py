@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.simulate import state as records
+from tensoropt.simulate import simulation_state as records
 from tensoropt.simulate.changes import undo
 from tensoropt.simulate.checkpoints import find_bottom_levels, set_checkpoints
-from tensoropt.simulate.delta import commit, simulate_delta
+from tensoropt.simulate.delta_simulation import commit, simulate_delta
 from tensoropt.simulate.frame import Frame
-from tensoropt.simulate.full import count_tasks, find_paths, missing_rows, simulate_full
+from tensoropt.simulate.full_simulation import count_tasks, find_paths, missing_rows, simulate_full
 from tensoropt.simulate.network import Network
-from tensoropt.simulate.state import DeviceClasses, Graph, Records, State, zeros
+from tensoropt.simulate.simulation_state import DeviceClasses, Graph, Records, State, zeros
 from tensoropt.simulate.timeline import Resource, Task, Timeline
 from tensoropt.space.work import TICKS_PER_S, Ints
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tensoropt.errors import ProblemError
-from tensoropt.simulate.state import BACKWARD, EDGE, FORWARD, OPERATOR, SLOT, WAY, WAY_BACK, Graph, Records
+from tensoropt.simulate.simulation_state import BACKWARD, EDGE, FORWARD, OPERATOR, SLOT, WAY, WAY_BACK, Graph, Records
 from tensoropt.space.work import Ints, Route, Tables, Way
 
 __all__ = ["lay_out"]
@@ -137,7 +137,7 @@ def _dependencies(operators: Records, edges: Records, slots: Records) -> tuple[I
     """Who waits for whom if no way is empty: an entry per operator with a backward pass, and per way.
 
     Returns:
-        the slots after each slot, and those before; see :class:`tensoropt.simulate.state.Graph`.
+        the slots after each slot, and those before; see :class:`tensoropt.simulate.simulation_state.Graph`.
     """
     after: list[list[int]] = [[] for _ in slots]
     before: list[list[int]] = [[] for _ in slots]

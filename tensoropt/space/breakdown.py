@@ -14,11 +14,11 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import ReshardTable, StepKind, is_placed
+from tensoropt.layout.axis_state import AT
 from tensoropt.layout.shortest import shortest_rows
-from tensoropt.layout.state import AT
 from tensoropt.space.choices import Choices, States
-from tensoropt.space.rows import rows_seconds
 from tensoropt.space.space import SearchSpace
+from tensoropt.space.sparse_gradient_seconds import rows_seconds
 from tensoropt.space.work import TICKS_PER_S, Ints, Route, Signature, Tables, Way, Work
 
 __all__ = ["Breakdown", "levels_of"]

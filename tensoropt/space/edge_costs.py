@@ -17,7 +17,7 @@ from tensoropt.layout import Resharder, ReshardTable
 from tensoropt.plan.plan import KEEPS, row_edges
 from tensoropt.space.choices import Choices, TensorStates
 from tensoropt.space.keeping import Keeping
-from tensoropt.space.rows import rows_seconds
+from tensoropt.space.sparse_gradient_seconds import rows_seconds
 
 __all__ = ["AFTER", "BEFORE", "BOTH", "EdgeCosts", "FloatArray", "Tables"]
 

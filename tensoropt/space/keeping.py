@@ -10,7 +10,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
-from tensoropt.plan.reuse import has_gradient, keep_choices
+from tensoropt.plan.tensor_reuse import has_gradient, keep_choices
 
 __all__ = ["Copies", "Keeping"]
 

@@ -25,7 +25,7 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Step, StepKind
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, row_edges
-from tensoropt.plan.reuse import has_gradient, reads_again, reverse_steps
+from tensoropt.plan.tensor_reuse import has_gradient, reads_again, reverse_steps
 
 __all__ = ["MemoryCourse", "PeakMemory", "Scratch", "memory_course", "peak_memory", "scratch_of"]
 

@@ -10,8 +10,8 @@ from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import Move
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import EdgePlan, Plan
-from tensoropt.plan.reuse import reverse_steps
-from tensoropt.space.rows import rows_seconds
+from tensoropt.plan.tensor_reuse import reverse_steps
+from tensoropt.space.sparse_gradient_seconds import rows_seconds
 
 if TYPE_CHECKING:
     from tensoropt.space.space import SearchSpace
@@ -121,7 +121,7 @@ def _rows(
 def _rows_sent(mesh: Mesh, made: Layout, need: Layout, held: float) -> float:
     """What all devices send of rows, of which each holds so many bytes.
 
-    As :func:`tensoropt.space.rows.rows_seconds`, of which this is the amount.
+    As :func:`tensoropt.space.sparse_gradient_seconds.rows_seconds`, of which this is the amount.
     """
     summed = tuple(axis for axis in made.partial if axis not in need.partial)
     groups = []

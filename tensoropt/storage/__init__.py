@@ -2,7 +2,7 @@
 
 from tensoropt.storage.cache_folder import cache_directory, private_folder, wanted_cache
 from tensoropt.storage.regular_file import distrust, open_regular, read_regular
-from tensoropt.storage.unfinished import PARTIAL, discard_folder, escaped, new_folder, remove_leftovers
+from tensoropt.storage.unfinished_files import PARTIAL, discard_folder, escaped, new_folder, remove_leftovers
 from tensoropt.storage.whole_file import keep_name, write_whole
 
 __all__ = [

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from tensoropt.storage.regular_file import check_name
-from tensoropt.storage.unfinished import escaped, new_file, remove_leftovers
+from tensoropt.storage.unfinished_files import escaped, new_file, remove_leftovers
 
 __all__ = ["keep_name", "write_whole"]
 

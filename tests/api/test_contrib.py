@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensoropt.contrib import (  # type: ignore[import-not-found]
+
+import tensoropt
+from tensoropt.api.mirror.lookup import UnsupportedError, lookup
+from tensoropt.api.mirror.model import Model, current_model
+from tensoropt.contrib import (
     framework,
     layers,
     legacy_seq2seq,
@@ -19,10 +23,6 @@ from tensoropt.contrib import (  # type: ignore[import-not-found]
     seq2seq,
     slim,
 )
-
-import tensoropt
-from tensoropt.api.mirror.lookup import UnsupportedError, lookup
-from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.errors import GraphError
 
 pytestmark = pytest.mark.tf
@@ -157,7 +157,7 @@ def test_what_is_missing_names_its_counterpart(name: str, remedy: str) -> None:
 
 @pytest.mark.parametrize("path", ["contrib.slim", "contrib.layers", "contrib.slim.nets"])
 def test_a_package_that_is_not_installed_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensoropt.api.mirror.contrib.slim.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("tensoropt.contrib.tf_slim_copy.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=rf"tensoropt.{path}.nothing: .* is not installed.* pip install tf_slim"):
         lookup(path, "nothing")
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensoropt.contrib import rnn, seq2seq  # type: ignore[import-not-found]
 
 import tensoropt
 from tensoropt.api.mirror.model import Model
+from tensoropt.contrib import rnn, seq2seq
 from tensoropt.errors import GraphError
 
 pytestmark = pytest.mark.tf

@@ -66,7 +66,8 @@ def _walk(path: str = "") -> Iterator[tuple[str, Any]]:
             continue
         value = getattr(module, name)
         if isinstance(value, types.ModuleType):
-            if isinstance(value, MirrorNamespace) and dotted != "compat.v1":  # the package itself by another name
+            is_mirrored = isinstance(value, MirrorNamespace) or dotted == "contrib"
+            if is_mirrored and dotted != "compat.v1":  # the package itself by another name
                 yield from _walk(dotted)
         else:
             yield dotted, value

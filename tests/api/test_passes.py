@@ -15,7 +15,7 @@ import tensoropt as to
 from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.frontend.pipeline import PASSES
 from tensoropt.api.frontend.source import Request, Source
-from tensoropt.api.frontend.text import text_of
+from tensoropt.api.frontend.source_text import text_of
 from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.errors import GraphError
 

@@ -99,7 +99,7 @@ def test_notes_are_of_the_frontier_that_a_plan_is_of_though_others_were_tracked_
 ) -> None:
     import tensoropt
     from tensoropt.cluster import preset
-    from tensoropt.ft import space as spaces
+    from tensoropt.ft import space_frontier as spaces
     from tensoropt.problem.frontier import Frontier
 
     build()
@@ -188,10 +188,9 @@ def test_chains_begin_where_they_are_told() -> None:
     for first in ("ft", "pase", fastest, frontier.best(), frontier.best().assignment, named):
         plan = find(search=tensoropt.Mcmc(initial=(first,), iterations=1, cost="additive"))
         assert plan.time_s <= fastest.time_s * (1 + 1e-12)
-    for whole_space in (False, True):
-        for first in ("zero3", zero3):
-            search = tensoropt.Mcmc(initial=(first,), iterations=1, whole_space=whole_space)
-            assert find(search=search).notes["simulated_time_s"] <= simulated_s(zero3) * (1 + 1e-9)
+    for first in ("zero3", zero3):
+        search = tensoropt.Mcmc(initial=(first,), iterations=1)
+        assert find(search=search).notes["simulated_time_s"] <= simulated_s(zero3) * (1 + 1e-9)
     with pytest.raises(tensoropt.errors.PlanError, match="baseline 'one_weird_trick': does not apply because"):
         find(search=tensoropt.Mcmc(initial=("one_weird_trick",)))
     with pytest.raises(tensoropt.errors.PlanError, match=r"must be of this model's frontier on .*, got point \d+ of "):
@@ -216,27 +215,7 @@ def test_chains_end_by_their_options() -> None:
     assert (chains.notes["chains"], chains.notes["proposals"], chains.notes["seed"]) == (3, 2100, 5)
     timed = find(search=tensoropt.Mcmc(seconds=0.05, patience=1.0))
     assert timed.notes["proposals"] > 0
-    soap = find(search=tensoropt.Mcmc(whole_space=True, seconds=0.2, chains=2), devices=2)
-    assert soap.notes["chains"] == 2
     assert tensoropt.Mcmc(seconds=12.0, processes=2).stop(3).seconds == 6.0
-
-
-def test_the_whole_space_is_for_planning_only() -> None:
-    import tensoropt
-    from tensoropt.api.find.choosing import check_search
-
-    build()
-    one, other = (
-        find(search=tensoropt.Mcmc(whole_space=True, iterations=300, progress=progress), devices=2)
-        for progress in (False, True)
-    )
-    assert one.operators == other.operators
-    assert one.option == "mcmc_soap"
-    assert "FlexFlow's whole space, by simulated time" in one.notes["searched"]
-    assert "space" not in one.notes
-    for search in ("mcmc_soap", tensoropt.Mcmc(whole_space=True)):
-        with pytest.raises(tensoropt.errors.PlanError, match=r"search='mcmc_soap' places layers .* not executed yet"):
-            check_search(search, "mini_time", runs=True)
 
 
 @pytest.mark.parametrize(
@@ -259,9 +238,7 @@ def test_the_whole_space_is_for_planning_only() -> None:
         ({"initial": ()}, "initial must be a tuple of strategies, at least one"),
         ({"initial": ("expert",)}, "an initial strategy is a Plan, .* one of 'random', 'ft', .*, got 'expert'"),
         ({"initial": (1, 2)}, "an initial strategy must be a name, a Plan, a point, or configurations, got 1"),
-        ({"initial": ("gnmt",)}, "'gnmt' places layers .*, which only whole_space=True may"),
-        ({"whole_space": True, "processes": 2}, "whole_space goes by simulated time, .* processes=2"),
-        ({"whole_space": True, "cost": "additive"}, "whole_space goes by simulated time, .* cost='additive'"),
+        ({"initial": ("gnmt",)}, "'gnmt' places layers .*, which chains do not"),
     ],
 )
 def test_wrong_options_of_chains_are_refused_at_once(wrong: dict[str, Any], message: str) -> None:
@@ -277,10 +254,10 @@ def test_wrong_options_of_chains_are_refused_at_once(wrong: dict[str, Any], mess
         (
             "mini_time",
             "simplex",
-            r"search 'simplex' is unknown\. Use one of 'ft', 'pase', 'data_parallel', .*, 'mcmc', 'mcmc_soap', or ",
+            r"search 'simplex' is unknown\. Use one of 'ft', 'pase', 'data_parallel', .*, 'mcmc', or ",
         ),
         ("mini_time", 7, r"search 7 is unknown\. Use one of 'ft', .*, or tensoropt\.Mcmc"),
-        ("mini_memory", "mcmc_soap", r"search='mcmc_soap' takes the option 'mini_time', got 'mini_memory'"),
+        ("mini_memory", "mcmc", r"search='mcmc' takes the option 'mini_time', got 'mini_memory'"),
         ("mini_memory", "pase", r"search='pase' takes the option 'mini_time', got 'mini_memory'\. Leave search out"),
         ("mini_parallelism", "pase", r"takes the option 'mini_time', got 'mini_parallelism'"),
         ("data_parallel", "pase", r"takes the option 'mini_time', got 'data_parallel'"),

@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 
 from tensoropt.baselines import apply_baseline
 from tensoropt.baselines.baseline import alternatives_of, fixed_alternatives
-from tensoropt.baselines.dimensions import logical_dimensions
+from tensoropt.baselines.logical_dimensions import logical_dimensions
 from tensoropt.baselines.mesh_tensorflow import mesh_tensorflow
 from tensoropt.baselines.optcnn import fastest
 from tensoropt.cluster.presets import v100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensoropt.errors import PlanError
-from tensoropt.ft.space import SpaceTracker
+from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.plan.configuration import is_legal
 from tensoropt.search import finders
 from tensoropt.space.repeated_cells import with_repeated_cells

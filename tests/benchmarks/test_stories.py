@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.paper.setting import without_updates
+from benchmarks.paper.whole_space import Mover, modules_of, whole_space
 from tensoropt.cluster import preset
 from tensoropt.cost import AnalyticCost
 from tensoropt.mcmc import Simulator, network_of
-from tensoropt.mcmc.whole_space import Mover, modules_of, whole_space
 from tensoropt.pase import fastest_point
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan

@@ -19,8 +19,8 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import KEEPS
 from tensoropt.space.breakdown import Breakdown
-from tensoropt.space.rows import rows_seconds
 from tensoropt.space.space import SearchSpace
+from tensoropt.space.sparse_gradient_seconds import rows_seconds
 from tensoropt.space.traffic import sent_bytes
 from tests.plan.small_graphs import embedding, operator
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensoropt.cluster.presets import gtx1080ti, rtx2080ti, v100
-from tensoropt.cost.model import OpCall
+from tensoropt.cost.cost_model import OpCall
 from tensoropt.cost.pase import PaseCost
 from tensoropt.errors import CostError
 from tensoropt.graph.operator import Operator

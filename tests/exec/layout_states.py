@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.payload import payload_bytes
+from tensoropt.exec.engines.process_group import Group
 from tensoropt.layout import Layout, Mesh
 
 __all__ = ["InTurns", "mistake", "pieces", "row_mistake", "row_pieces", "whole_tensor"]

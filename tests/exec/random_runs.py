@@ -29,7 +29,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
-from tensoropt.plan.reuse import keep_choices
+from tensoropt.plan.tensor_reuse import keep_choices
 from tensoropt.space.space import SearchSpace
 from tests.cost.odd_cost import OddCost
 from tests.exec.random_models import RandomModel, build_model

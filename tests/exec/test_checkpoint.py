@@ -334,7 +334,7 @@ def test_what_another_job_is_saving_stays_until_it_is_killed(tmp_path: Path) -> 
     import subprocess
     import sys
 
-    from tests.storage.test_unfinished import PROGRAM
+    from tests.storage.test_unfinished_files import PROGRAM
 
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), "folder", "m-7"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:

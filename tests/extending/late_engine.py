@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.mpi4py_engine import Mpi4pyEngine
+from tensoropt.exec.engines.process_group import Group
 from tensoropt.exec.engines.select import ENGINES
 
 __all__ = ["LateEngine"]

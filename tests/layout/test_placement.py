@@ -25,7 +25,7 @@ from tensoropt.layout import (
     at_state,
     canonical_path,
 )
-from tensoropt.plan.reuse import reverse_steps
+from tensoropt.plan.tensor_reuse import reverse_steps
 from tests.layout.step_interpreter import problem_of, run, scattered
 
 pytestmark = pytest.mark.pure

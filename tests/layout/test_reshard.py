@@ -24,7 +24,7 @@ from tensoropt.layout import (
     canonical_path,
     reshard_table,
 )
-from tensoropt.plan.reuse import reverse_steps
+from tensoropt.plan.tensor_reuse import reverse_steps
 
 pytestmark = pytest.mark.pure
 

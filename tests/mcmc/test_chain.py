@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensoropt.mcmc import RANDOM, Chain, Mcmc, Moves, Stop
-from tensoropt.mcmc.additive import AdditiveProblem
+from tensoropt.mcmc.additive_cost import AdditiveProblem
 from tensoropt.mcmc.chain import AdditiveChain, MarkovChain
 from tensoropt.mcmc.search import search_problem
 from tensoropt.problem import Problem

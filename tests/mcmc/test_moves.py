@@ -11,9 +11,9 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import ProblemError
 from tensoropt.mcmc import Chain, Moves, Stop, moves_of
 from tensoropt.mcmc.initial import random_strategy
-from tensoropt.mcmc.memory import limited_memory, no_memory
+from tensoropt.mcmc.integer_sums import change_of, sum_of
+from tensoropt.mcmc.memory_limit import limited_memory, no_memory
 from tensoropt.mcmc.moves import Region
-from tensoropt.mcmc.sums import change_of, sum_of
 from tensoropt.simulate import Network, Simulator, network_of
 from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp

@@ -255,8 +255,8 @@ def test_nothing_is_compiled_after_kernels_were_loaded() -> None:
     program = """
 import pkgutil, importlib, tensoropt.mcmc, tensoropt.simulate
 from numba.core.registry import CPUDispatcher
-from tensoropt.mcmc.whole_space import search_whole_space, whole_space
-from tests.mcmc.test_whole_space import _first, _odd
+from benchmarks.paper.whole_space import search_whole_space, whole_space
+from tests.benchmarks.test_whole_space import _first, _odd
 found = {}
 for package in (tensoropt.mcmc, tensoropt.simulate):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):

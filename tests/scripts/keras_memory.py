@@ -15,7 +15,7 @@ from keras import layers
 
 import tensoropt
 import tensoropt.keras
-from tensoropt.api.functions import unmade, values
+from tensoropt.api.functions import lazy_variables, values
 from tensoropt.errors import CollectiveError
 from tests.scripts.cases import case
 
@@ -25,14 +25,14 @@ _ROWS, _WIDTH = 48, 640
 @contextmanager
 def _large_from(size: int) -> Iterator[None]:
     """Takes variables of more bytes for large ones."""
-    before = unmade.KEPT_BYTES, values._BROUGHT_BYTES
-    unmade.KEPT_BYTES = values.KEPT_BYTES = size
+    before = lazy_variables.KEPT_BYTES, values._BROUGHT_BYTES
+    lazy_variables.KEPT_BYTES = values.KEPT_BYTES = size
     values._BROUGHT_BYTES = size  # so each is brought by itself
     try:
         yield
     finally:
-        unmade.KEPT_BYTES, values._BROUGHT_BYTES = before
-        values.KEPT_BYTES = unmade.KEPT_BYTES
+        lazy_variables.KEPT_BYTES, values._BROUGHT_BYTES = before
+        values.KEPT_BYTES = lazy_variables.KEPT_BYTES
 
 
 def _data() -> tuple[np.ndarray, np.ndarray]:

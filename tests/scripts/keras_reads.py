@@ -15,7 +15,7 @@ from keras import layers
 
 import tensoropt
 import tensoropt.keras
-from tensoropt.api.functions.held import unnoticed
+from tensoropt.api.functions.variable_holders import unnoticed
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import CollectiveError
 from tests.scripts.cases import case, raises

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api.session import finding as strategies
+from tensoropt.api.session import strategy_search as strategies
 from tensoropt.api.session.reference import Reference
 from tests.scripts.misuse import BATCH, Classifier, built, case, guilty, plan_file, run_with
 

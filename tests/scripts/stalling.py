@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import tensoropt
-from tensoropt.api.session import finding as strategies_module
 from tensoropt.api.session import job as job_module
+from tensoropt.api.session import strategy_search as strategies_module
 from tensoropt.exec.engines import watch as watch_module
 from tensoropt.exec.engines.transport import MpiTransport
 from tensoropt.measure import operators as operators_module

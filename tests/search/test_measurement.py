@@ -16,7 +16,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan
-from tensoropt.plan.recorded import Kernel, RankSteps
+from tensoropt.plan.recorded_steps import Kernel, RankSteps
 from tensoropt.search.measurement import Measurement
 from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp

@@ -9,7 +9,7 @@ import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost, OpProfile, ProfiledCost
-from tensoropt.cost.model import OpCall
+from tensoropt.cost.cost_model import OpCall
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec

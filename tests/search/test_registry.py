@@ -125,18 +125,18 @@ def test_what_begins_at_others_comes_last() -> None:
     places = {finder.name: place for place, finder in enumerate(finders())}
     assert places["ft"] < places["pase"] < places["data_parallel"] < places["megatron"] < places["mcmc"]
     late = [finder.begins_at_others for finder in finders()]
-    assert late == sorted(late) and get_finder("mcmc_soap").begins_at_others
+    assert late == sorted(late) and get_finder("mcmc").begins_at_others
 
 
 def test_options_are_of_the_finder_of_their_name() -> None:
-    options = Mcmc(iterations=5, whole_space=True)
-    assert (get_finder(options).name, get_finder(options).options) == ("mcmc_soap", options)
+    options = Mcmc(iterations=5)
+    assert (get_finder(options).name, get_finder(options).options) == ("mcmc", options)
     assert get_finder("mcmc").options == Mcmc()
 
     class Stranger:
         name = "mcmc"
 
-    with pytest.raises(PlanError, match=r"search <.*Stranger .*>: must be one of 'ft', .*'mcmc_soap'"):
+    with pytest.raises(PlanError, match=r"search <.*Stranger .*>: must be one of 'ft', .*'mcmc'"):
         get_finder(Stranger())
 
 

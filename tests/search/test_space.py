@@ -17,7 +17,7 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import DEFER, Configuration
 from tensoropt.plan.plan import Plan, row_edges
-from tensoropt.plan.reuse import reverse_steps
+from tensoropt.plan.tensor_reuse import reverse_steps
 from tensoropt.space.space import SearchSpace, feed_layout
 from tests.plan.small_graphs import assigning, embedding, mlp, operator, tied, trained_mlp, two_lookups
 

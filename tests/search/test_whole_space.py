@@ -20,8 +20,8 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import AT, Layout, Step, StepKind, at_state
 from tensoropt.plan.configuration import Configuration, at
 from tensoropt.plan.plan import Plan, row_edges
-from tensoropt.space.rows import rows_seconds
 from tensoropt.space.space import SearchSpace
+from tensoropt.space.sparse_gradient_seconds import rows_seconds
 from tests.plan.small_graphs import assigning, embedding, mlp, operator, tied, two_lookups
 
 pytestmark = pytest.mark.pure

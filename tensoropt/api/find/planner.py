@@ -21,7 +21,7 @@ from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
 from tensoropt.errors import GraphError, PlanError, ProblemError, did_you_mean
-from tensoropt.ft.space import SpaceTracker
+from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tensoropt.api.find.deferred import as_plan
+from tensoropt.api.find.deferred_plan import as_plan
 from tensoropt.plan.plan import Plan
 
 __all__ = ["is_plan_file", "loaded"]

@@ -13,8 +13,8 @@ from tensorflow.python.framework import meta_graph
 from tensoropt.api.frontend.effects import PLACEHOLDER
 from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.frontend.input_pipelines import pipelines_of
 from tensoropt.api.frontend.meta_graphs import exported, keep_said_shapes, without_hints
-from tensoropt.api.frontend.pipelines import pipelines_of
 from tensoropt.api.frontend.source import Source
 from tensoropt.api.mirror.model import Model
 

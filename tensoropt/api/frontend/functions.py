@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 from tensoropt.errors import GraphError
-from tensoropt.graph.calls import called_by, rename_called
+from tensoropt.graph.called_functions import called_by, rename_called
 
 __all__ = [
     "TOKEN",

@@ -22,12 +22,12 @@ from tensoropt.api.frontend.parts import part_of
 from tensoropt.api.frontend.placeholders import filled_shapes
 from tensoropt.api.frontend.read_operators import read_operators
 from tensoropt.api.frontend.source import Request, Source
+from tensoropt.api.frontend.source_text import text_of
 from tensoropt.api.frontend.static_graph import to_static_shapes
-from tensoropt.api.frontend.text import text_of
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Graph
-from tensoropt.graph.verify import verify_graph
+from tensoropt.graph.verifier import verify_graph
 from tensoropt.logs import is_speaker
 from tensoropt.storage import write_whole
 from tensoropt.storage.document import cause_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensoropt.api.frontend.fetchable import fetchable, given_names
+from tensoropt.api.frontend.fetchable_operations import fetchable, given_names
 from tensoropt.api.frontend.importer import training_roots
 from tensoropt.api.frontend.reader import Reader
 from tensoropt.api.frontend.source import Source

@@ -21,16 +21,16 @@ from tensoropt.api.frontend.effects import (
     makes_handle,
 )
 from tensoropt.api.frontend.functions import TOKEN
-from tensoropt.api.frontend.groups import Differentiated, Group, groups_of, is_done_once, is_opaque
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.static_values import static_operands, static_value
+from tensoropt.api.frontend.subgraphs import Differentiated, Group, groups_of, is_done_once, is_opaque
 from tensoropt.api.frontend.walks import post_order
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
+from tensoropt.graph.gradient_graphs import COUNT, GRAPH, traced_attrs
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.graph.traced import COUNT, GRAPH, traced_attrs
 
 __all__ = ["SINK", "Reader", "noted_tensors"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
 from tensoropt.api.session.compare import compare
-from tensoropt.api.session.finding import find_frontier, find_strategy
 from tensoropt.api.session.job import Job, job_beside
+from tensoropt.api.session.strategy_search import find_frontier, find_strategy
 from tensoropt.problem.frontier import Frontier
 from tensoropt.search.comparison import Comparison
 

@@ -10,14 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.arguments import check_sizes
-from tensoropt.api.find.deferred import DeferredPlan, as_plan
+from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
 from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
 from tensoropt.api.functions.values import Values
 from tensoropt.api.session import runs
 from tensoropt.api.session.costs import check_costs
-from tensoropt.api.session.finding import check_request, find_strategy
 from tensoropt.api.session.job import Job, current_job, job_beside
 from tensoropt.api.session.runtime import build_execution_graph
+from tensoropt.api.session.strategy_search import check_request, find_strategy
 from tensoropt.errors import CollectiveError, PlanError
 from tensoropt.exec.engines.guard import DifferenceError
 from tensoropt.exec.engines.select import check_collectives

@@ -18,9 +18,9 @@ from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
 from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.rewriting.rewriter import free_name, order
-from tensoropt.api.functions.held import handle_of
+from tensoropt.api.functions.lazy_variables import made_later
 from tensoropt.api.functions.tapes import noting_gradients
-from tensoropt.api.functions.unmade import made_later
+from tensoropt.api.functions.variable_holders import handle_of
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
 from tensoropt.errors import GraphError
 from tensoropt.stages import stage

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # to be in eager mode inside of a graph has no public name
 
-from tensoropt.api.functions.held import handle_of, hold, holder_of, unnoticed
-from tensoropt.api.functions.unmade import KEPT_BYTES, Unmade
+from tensoropt.api.functions.lazy_variables import KEPT_BYTES, Unmade
+from tensoropt.api.functions.variable_holders import handle_of, hold, holder_of, unnoticed
 from tensoropt.api.session.job import Job
 from tensoropt.errors import CollectiveError
 from tensoropt.exec.engines.guard import DifferenceError

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.functions.leaves import leaf_of, opened, spec_of
-from tensoropt.api.keras import hooks
+from tensoropt.api.keras import keras_internals
 from tensoropt.errors import PlanError
 
 __all__ = ["batch_of", "size_of"]
@@ -29,7 +29,7 @@ def batch_of(model: Any, example: Any = None) -> Any:
     """
     if example is not None:
         return tf.nest.map_structure(_opened, tuple(example) if isinstance(example, list) else example)
-    ends = hooks.ends_of(model)
+    ends = keras_internals.ends_of(model)
     if ends is None:
         raise PlanError(f"'{model.name}': does not say what it takes, as a subclassed model does not. {_EXAMPLE}")
     inputs, outputs = ends

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tensoropt.api.keras.hooks import Ranks
+from tensoropt.api.keras.keras_internals import Ranks
 from tensoropt.errors import SessionError
 
 __all__ = ["callbacks_on"]

@@ -60,10 +60,10 @@ def parallelize(
     """
     checked("parallelize", model)
     from tensoropt.api.functions.program import check_asked
-    from tensoropt.api.keras import hooks
+    from tensoropt.api.keras import keras_internals
     from tensoropt.api.keras.callbacks import callbacks_on
-    from tensoropt.api.keras.layouts import layout_pins
-    from tensoropt.api.keras.trained import Parallel
+    from tensoropt.api.keras.layout_pins import layout_pins
+    from tensoropt.api.keras.parallel_programs import Parallel
 
     if "feed" in find_strategy_arguments:
         raise SessionError(
@@ -82,8 +82,8 @@ def parallelize(
     if parallel.size == 1:
         launched = "OMPI_COMM_WORLD_SIZE" in os.environ
         announce(f"'{model.name}' trains on one process" + ("" if launched else ": start it with mpirun -n 2, or more"))
-    hooks.replace_steps(model, parallel.begin, parallel.step, parallel.end)
-    hooks.replace_trainer(model, parallel, functools.partial(callbacks_on, parallel))
+    keras_internals.replace_steps(model, parallel.begin, parallel.step, parallel.end)
+    keras_internals.replace_trainer(model, parallel, functools.partial(callbacks_on, parallel))
     setattr(model, _BUILT_IN, True)
     model.tensoropt_plan = None
     return model
@@ -98,14 +98,14 @@ def checked(caller: str, model: Any) -> None:
     advice = _advice(model)
     if advice is not None:
         raise SessionError(f"{caller}: takes a compiled Keras model, {advice}")
-    from tensoropt.api.keras import hooks
+    from tensoropt.api.keras import keras_internals
 
-    if not hooks.model_of_keras(model):
+    if not keras_internals.model_of_keras(model):
         raise SessionError(
             f"{caller}: takes a model of Keras 3 whose backend is TensorFlow, got {type(model).__name__}. Leave "
             "TF_USE_LEGACY_KERAS unset, and set KERAS_BACKEND=tensorflow."
         )
-    wrong = hooks.check_model(model)
+    wrong = keras_internals.check_model(model)
     if wrong is not None:
         raise SessionError(f"{caller}: the model '{model.name}' cannot be parallelized: {wrong}.")
 

@@ -175,8 +175,8 @@ def _traced(
     checked(caller, model)
     from tensoropt.api.functions.function import traced_step
     from tensoropt.api.functions.planning import Planning
-    from tensoropt.api.keras import batches, hooks
-    from tensoropt.api.keras.layouts import layout_pins
+    from tensoropt.api.keras import batches, keras_internals
+    from tensoropt.api.keras.layout_pins import layout_pins
 
     check_sizes(caller, batch_size, None)
     pins = layout_pins(layout_map, mesh, option)
@@ -189,6 +189,6 @@ def _traced(
     planning = Planning()
     if pins is not None:
         planning.pin(lambda variables: pins.of(model, variables))
-    step = hooks.step_of(model, "train")
+    step = keras_internals.step_of(model, "train")
     traced_step(planning, step, (batch,), {}, "train", autograph=False, rows=lambda given: given or size)
     return planning, {"topology": topology, "batch_size": size, "feed": "global"}

@@ -28,7 +28,7 @@ def scope() -> Iterator[None]:
     Raises:
         CollectiveError: if ranks do not enter it together.
     """
-    from tensoropt.api.functions.unmade import made_later
+    from tensoropt.api.functions.lazy_variables import made_later
 
     job = current_job()
     job.start_once()

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.functions.leaves import form_of
-from tensoropt.api.keras.hooks import Trainable
+from tensoropt.api.keras.keras_internals import Trainable
 
 __all__ = ["Traced", "Traces"]
 

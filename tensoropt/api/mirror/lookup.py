@@ -22,8 +22,6 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tensoropt import errors
-from tensoropt.api.mirror.contrib import slim
-from tensoropt.api.mirror.loading import declared_names, load_tensorflow
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.mirror.namespaces import (
     ALIASES,
@@ -35,6 +33,7 @@ from tensoropt.api.mirror.namespaces import (
     UNSUPPORTED,
     VERSION_1_ONLY,
 )
+from tensoropt.api.mirror.tensorflow_loading import declared_names, load_tensorflow
 from tensoropt.errors import GraphError, did_you_mean
 
 __all__ = ["MirrorNamespace", "UnsupportedError", "lookup", "names", "register_namespaces", "tensorflow_twin"]
@@ -70,7 +69,7 @@ _found: dict[str, Any] = {}
 _lock = threading.RLock()
 _MISSING = object()
 _OURS_ALONE = ("layers", "nn.rnn_cell")
-_PACKAGES = ("baselines", "cluster", "errors", "keras")  # of ours, in which users look for names
+_PACKAGES = ("baselines", "cluster", "contrib", "errors", "keras")  # of ours, in which users look for names
 
 
 def register_namespaces(package: dict[str, Any]) -> None:
@@ -164,7 +163,7 @@ def _find(path: str, dotted: str, name: str) -> Any:
     if dotted in UNSUPPORTED:
         raise UnsupportedError(f"tensoropt.{dotted}: tf.{dotted} is not supported by tensoropt. {UNSUPPORTED[dotted]}")
     twin = tensorflow_twin(dotted)
-    if twin is _MISSING and slim.is_missing(path):
+    if twin is _MISSING and path.startswith("contrib.") and _tf_slim().is_missing(path):
         raise UnsupportedError(
             f"tensoropt.{dotted}: this part of tf.contrib is that of the package tf_slim, which is not installed. "
             "Install it by pip install tf_slim."
@@ -208,7 +207,7 @@ def _twin_modules(path: str) -> list[Any]:
     if path == "contrib.data":  # what became of it
         roots, path = [tf.compat.v1.data.experimental, tf.compat.v1.data], ""
     elif path.startswith("contrib."):
-        roots, path = slim.roots(path, _namespace("train"))
+        roots, path = _tf_slim().roots(path, _namespace("train"))
     modules = []
     for root in roots:
         module = functools.reduce(
@@ -219,6 +218,11 @@ def _twin_modules(path: str) -> list[Any]:
     return modules
 
 
+def _tf_slim() -> Any:
+    """What knows the package tf_slim, loaded by its name, since the mirror does without ``tensoropt.contrib``."""
+    return importlib.import_module("tensoropt.contrib.tf_slim_copy")
+
+
 def names(path: str) -> list[str]:
     """Every public name of a mirrored namespace, sorted; unsupported ones are left out.
 
@@ -227,7 +231,7 @@ def names(path: str) -> list[str]:
     found = {own.rpartition(".")[2] for own in (*OWN, *ALIASES) if own.rpartition(".")[0] == path}
     if "tensorflow" in sys.modules:
         for module in _twin_modules(path):
-            public = dir(module) if _is_tensorflows(module) else slim.names(module)
+            public = dir(module) if _is_tensorflows(module) else _tf_slim().names(module)
             found.update(name for name in public if not name.startswith("_"))
     elif path not in _OURS_ALONE:
         found.update(declared_names(path, version_1_only=path.partition(".")[0] in VERSION_1_ONLY))

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tensoropt.api.mirror.augmented import give_variables_operators
+from tensoropt.api.mirror.augmented_assignment import give_variables_operators
 from tensoropt.api.mirror.shapes import give_sizes_values
 from tensoropt.errors import SessionError
 from tensoropt.terms import FEEDS, Terms

@@ -18,7 +18,7 @@ __all__ = [
 
 #: Namespaces whose callables are wrapped. Namespaces inside them (``math.special``) are too.
 NAMESPACES = (
-    "audio", "bitwise", "compat", "contrib", "contrib.crf", "contrib.data", "contrib.framework", "contrib.layers",
+    "audio", "bitwise", "compat", "contrib.crf", "contrib.data", "contrib.framework", "contrib.layers",
     "contrib.learn", "contrib.legacy_seq2seq", "contrib.lookup", "contrib.losses", "contrib.metrics", "contrib.rnn",
     "contrib.seq2seq", "contrib.slim", "contrib.slim.nets", "contrib.training", "data", "debugging", "dtypes",
     "estimator", "graph_util", "image", "initializers", "io", "layers", "linalg", "lookup", "losses", "manip",
@@ -73,16 +73,16 @@ CONTEXT_CLASSES = frozenset(
 
 _GRAPHS = "tensoropt.api.mirror.graphs"
 _MODES = "tensoropt.api.mirror.modes"
-_SUMMARY = "tensoropt.api.session.summary"
-_SESSIONS = "tensoropt.api.session.sessions"
-_MONITORED = "tensoropt.api.session.monitored"
+_SUMMARY = "tensoropt.api.session.summary_writer"
+_SESSIONS = "tensoropt.api.session.tf1_session"
+_MONITORED = "tensoropt.api.session.monitored_session"
 _HOOKS = "tensoropt.api.session.hooks"
 _TRAIN = "tensoropt.api.mirror.train"
-_RANDOM = "tensoropt.api.mirror.random"
+_RANDOM = "tensoropt.api.mirror.random_seed"
 _LAYERS = "tensoropt.api.mirror.layers"
 _RUNTIME = "tensoropt.api.session.runtime"
-_STRATEGIES = "tensoropt.api.session.finding"
-_SEQUENCES = "tensoropt.api.mirror.contrib.sequences"
+_STRATEGIES = "tensoropt.api.session.strategy_search"
+_SEQUENCES = "tensoropt.contrib.sequences"
 _OPTIMIZERS = (
     "AdadeltaOptimizer", "AdagradDAOptimizer", "AdagradOptimizer", "AdamOptimizer", "FtrlOptimizer",
     "GradientDescentOptimizer", "MomentumOptimizer", "ProximalAdagradOptimizer",
@@ -117,28 +117,28 @@ OWN: dict[str, tuple[str, str]] = {
         for name in ("static_bidirectional_rnn", "static_rnn")
     },
     **{
-        f"contrib.rnn.{name}": ("tensoropt.api.mirror.contrib.cells", name)
+        f"contrib.rnn.{name}": ("tensoropt.contrib.rnn_cells", name)
         for name in (
             "AttentionCellWrapper", "EmbeddingWrapper", "GRUBlockCell", "GRUBlockCellV2", "InputProjectionWrapper",
             "LSTMBlockCell", "LayerNormBasicLSTMCell", "NASCell", "OutputProjectionWrapper",
         )
     },
     **{
-        f"contrib.rnn.{name}": ("tensoropt.api.mirror.contrib.rnn", name)
+        f"contrib.rnn.{name}": ("tensoropt.contrib.fused_rnn", name)
         for name in (
             "FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeReversedFusedRNN",
             "stack_bidirectional_dynamic_rnn", "stack_bidirectional_rnn",
         )
     },
     **{
-        f"contrib.crf.{name}": ("tensoropt.api.mirror.contrib.crf", name)
+        f"contrib.crf.{name}": ("tensoropt.contrib.conditional_random_fields", name)
         for name in (
             "crf_binary_score", "crf_decode", "crf_log_likelihood", "crf_log_norm", "crf_multitag_sequence_score",
             "crf_sequence_score", "crf_unary_score", "viterbi_decode", "viterbi_score",
         )
     },
     **{
-        f"contrib.seq2seq.{name}": (f"tensoropt.api.mirror.contrib.seq2seq_{part}", name)
+        f"contrib.seq2seq.{name}": (f"tensoropt.contrib.seq2seq_{part}", name)
         for part, names in {
             "attention": "AttentionMechanism AttentionWrapper AttentionWrapperState BahdanauAttention LuongAttention "
             "hardmax",
@@ -151,7 +151,7 @@ OWN: dict[str, tuple[str, str]] = {
         for name in names.split()
     },
     **{
-        f"{path}.{name}": ("tensoropt.api.mirror.contrib.tables", name)
+        f"{path}.{name}": ("tensoropt.api.mirror.lookup_tables", name)
         for path, names in {
             "contrib.lookup": "FastHashSpec HashTable KeyValueTensorInitializer StrongHashSpec "
             "TextFileIdTableInitializer TextFileIndex TextFileInitializer TextFileStringTableInitializer "
@@ -162,10 +162,10 @@ OWN: dict[str, tuple[str, str]] = {
         }.items()
         for name in names.split()
     },
-    "contrib.learn.ModeKeys": ("tensoropt.api.mirror.contrib.modes", "LearnModeKeys"),
-    "contrib.training.HParams": ("tensoropt.api.mirror.contrib.hparams", "HParams"),
-    "contrib.training.parse_values": ("tensoropt.api.mirror.contrib.hparams", "parse_values"),
-    "estimator.ModeKeys": ("tensoropt.api.mirror.contrib.modes", "ModeKeys"),
+    "contrib.learn.ModeKeys": ("tensoropt.api.mirror.mode_keys", "LearnModeKeys"),
+    "contrib.training.HParams": ("tensoropt.contrib.hparams", "HParams"),
+    "contrib.training.parse_values": ("tensoropt.contrib.hparams", "parse_values"),
+    "estimator.ModeKeys": ("tensoropt.api.mirror.mode_keys", "ModeKeys"),
     "contrib.layers.embed_sequence": (_SEQUENCES, "embed_sequence"),
     **{
         f"contrib.legacy_seq2seq.{name}": (_SEQUENCES, name) for name in ("rnn_decoder", "sequence_loss_by_example")
@@ -180,13 +180,13 @@ OWN: dict[str, tuple[str, str]] = {
     },
     **{f"nn.{name}": ("tensoropt.api.mirror.activations", name) for name in ("silu", "swish")},
     **{f"nn.{name}": ("tensoropt.api.mirror.sampling", name) for name in ("nce_loss", "sampled_softmax_loss")},
-    "nn.embedding_lookup_sparse": ("tensoropt.api.mirror.lookups", "embedding_lookup_sparse"),
+    "nn.embedding_lookup_sparse": ("tensoropt.api.mirror.embeddings", "embedding_lookup_sparse"),
     **{
         f"train.{name}": ("tensoropt.api.mirror.schedules", name)
         for name in ("piecewise_constant", "piecewise_constant_decay")
     },
     **{
-        f"train.{name}": ("tensoropt.api.mirror.steps", name)
+        f"train.{name}": ("tensoropt.api.mirror.global_step", name)
         for name in ("create_global_step", "get_global_step", "get_or_create_global_step")
     },
     "gradients": ("tensoropt.api.mirror.gradients", "gradients"),
@@ -244,7 +244,7 @@ OWN: dict[str, tuple[str, str]] = {
     },
     "train.start_queue_runners": ("tensoropt.api.mirror.queues", "start_queue_runners"),
     "function": ("tensoropt.api.functions.function", "function"),
-    "on_rank_0": ("tensoropt.api.functions.alone", "on_rank_0"),
+    "on_rank_0": ("tensoropt.api.functions.rank_zero", "on_rank_0"),
     "compare": ("tensoropt.api.session.compare", "compare"),
     "measuring": ("tensoropt.api.session.measuring", "measuring"),
     **{name: ("tensoropt.api.session.explain", name) for name in ("diff", "explain", "report")},

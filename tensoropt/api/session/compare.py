@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensoropt.api.arguments import check_sizes, listed, where_to_plan
-from tensoropt.api.find.deferred import as_plan
+from tensoropt.api.find.deferred_plan import as_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.mirror.model import Model, model_to_plan
@@ -27,7 +27,7 @@ from tensoropt.search.comparison import Comparison, ComparisonRow
 from tensoropt.search.finding import Known
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, Options, alike, finder_of, finders, known_names
-from tensoropt.simulate.step import step_seconds
+from tensoropt.simulate.simulated_step import step_seconds
 from tensoropt.space.traffic import sent_bytes
 from tensoropt.stages import doing, stage
 
@@ -50,16 +50,14 @@ def compare(
     """Which strategy every search and every baseline chooses, and what it is predicted to cost.
 
     Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods are priced by the same tables.
-    ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow. ``mcmc_soap``
-    searches FlexFlow's whole space: it may run operators on a part of the devices and cut images by height and width,
-    which is compared but does not execute yet. No other method but those that place layers on devices may do so. Of a
-    method that offers several strategies, the fastest that fits is shown. One that does not apply is in the table with
-    its reason.
+    ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow. Methods
+    that place layers on a part of the devices are compared, but do not execute yet. Of a method that offers several
+    strategies, the fastest that fits is shown. One that does not apply is in the table with its reason.
 
     Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated (FlexFlow
-    section 5), by which ``mcmc`` and ``mcmc_soap`` choose. When a plan runs, collectives keep devices busy, and so they
-    do in simulated steps: these are shorter than the sum only where devices do different things. ``overlap`` lets links
-    move data while devices compute, as FlexFlow does, for machines that can.
+    section 5), by which ``mcmc`` chooses. When a plan runs, collectives keep devices busy, and so they do in simulated
+    steps: these are shorter than the sum only where devices do different things. ``overlap`` lets links move data while
+    devices compute, as FlexFlow does, for machines that can.
 
     Ctrl-C ends a comparison, which keeps what it has: chains give their best so far, and rows of what was not finished
     say so. Before the first method is done, there is nothing to keep, and it raises as usual.

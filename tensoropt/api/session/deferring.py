@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.find.deferred import DeferredPlan
+from tensoropt.api.find.deferred_plan import DeferredPlan
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model, storable_variables
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.fed_shapes import FedShapes

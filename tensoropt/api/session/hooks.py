@@ -14,11 +14,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import training_util
 
+from tensoropt.api.mirror.global_step import get_global_step
 from tensoropt.api.mirror.model import current_model
-from tensoropt.api.mirror.steps import get_global_step
 from tensoropt.api.session.job import current_job
 from tensoropt.api.session.scaffold import default_saver
-from tensoropt.api.session.summary import FileWriterCache
+from tensoropt.api.session.summary_writer import FileWriterCache
 
 __all__ = [
     "CheckpointSaverHook",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tensoropt.api.find.deferred import DeferredPlan
+from tensoropt.api.find.deferred_plan import DeferredPlan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import (
     MINI_PARALLELISM,
@@ -25,8 +25,8 @@ from tensoropt.api.frontend.placeholders import training_placeholders
 from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.agreement import ValueDigests
 from tensoropt.api.session.deferring import Deferral
-from tensoropt.api.session.given import GivenValues
-from tensoropt.api.session.pipelines import PipelineSession
+from tensoropt.api.session.given_values import GivenValues
+from tensoropt.api.session.pipeline_session import PipelineSession
 from tensoropt.api.session.reference import InitialValues
 from tensoropt.api.session.rehearsal import DescribedRanks, Rehearsal
 from tensoropt.api.session.seeds import Seeds, resolve_seeds, with_seeds

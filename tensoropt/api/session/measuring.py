@@ -16,7 +16,7 @@ from tensoropt.logs import is_speaker
 from tensoropt.measure.operators import keep_operators
 from tensoropt.plan.plan import Plan
 from tensoropt.search.measurement import Measurement
-from tensoropt.simulate.step import simulate
+from tensoropt.simulate.simulated_step import simulate
 from tensoropt.stages import announce
 from tensoropt.storage import write_whole
 from tensoropt.storage.document import cause_of, refused

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.effects import is_plain_read
 from tensoropt.api.frontend.initializers import initialized_by
-from tensoropt.api.frontend.pipelines import Pipelines
+from tensoropt.api.frontend.input_pipelines import Pipelines
 from tensoropt.api.frontend.reader import noted_tensors
 from tensoropt.api.mirror.model import Model
-from tensoropt.api.session.pipelines import Piped
+from tensoropt.api.session.pipeline_session import Piped
 from tensoropt.errors import FeedError, SessionError, did_you_mean
 from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.registry import traits

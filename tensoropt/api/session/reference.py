@@ -13,8 +13,8 @@ from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
 from tensoropt.api.frontend.initializers import initializers, variables_of
+from tensoropt.api.frontend.input_pipelines import pipelines_of
 from tensoropt.api.frontend.meta_graphs import exported
-from tensoropt.api.frontend.pipelines import pipelines_of
 from tensoropt.api.frontend.walks import reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, Model
 from tensoropt.api.session.difference import Expected, largest, tolerance_of

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tensoropt.api.find.deferred import as_plan
+from tensoropt.api.find.deferred_plan import as_plan
 from tensoropt.api.find.plans import loaded
 from tensoropt.api.session.job import current_job, graph_of
 from tensoropt.graph.graph import Edge

@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.frontend.pipelines import Pipelines
+from tensoropt.api.frontend.input_pipelines import Pipelines
 from tensoropt.api.mirror.model import model_to_plan
 from tensoropt.api.session.fetches import flat_feeds, nested_fetches
 from tensoropt.api.session.job import Job
 from tensoropt.api.session.naming import Initialize, feed_of, fetch_of, tensor_name
-from tensoropt.api.session.pipelines import Piped
+from tensoropt.api.session.pipeline_session import Piped
 from tensoropt.errors import SessionError
 from tensoropt.exec.engines.guard import EndedError
 from tensoropt.exec.program.fetch import Fetch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensoropt.api.arguments import as_topology
-from tensoropt.api.find.deferred import DeferredPlan, as_plan
+from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
 from tensoropt.api.session import runs
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster import Topology

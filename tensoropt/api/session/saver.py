@@ -19,7 +19,7 @@ from tensoropt.api.session import checkpoint_files as files
 from tensoropt.api.session.job import Job, current_job
 from tensoropt.api.session.meta_graph import MetaGraphs
 from tensoropt.api.session.runs import run, turn
-from tensoropt.api.session.sessions import Session
+from tensoropt.api.session.tf1_session import Session
 from tensoropt.errors import CheckpointError, did_you_mean
 from tensoropt.exec.program.checkpoint import (
     STATE_PREFIX,

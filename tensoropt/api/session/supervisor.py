@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.job import current_job
-from tensoropt.api.session.monitored import ChiefSessionCreator
+from tensoropt.api.session.monitored_session import ChiefSessionCreator
 from tensoropt.api.session.saver import Saver
 from tensoropt.api.session.scaffold import Scaffold
-from tensoropt.api.session.summary import FileWriter
+from tensoropt.api.session.summary_writer import FileWriter
 from tensoropt.errors import SessionError
 
 __all__ = ["Supervisor"]

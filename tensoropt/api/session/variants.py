@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensoropt.api.frontend.effects import takes_handle
-from tensoropt.api.frontend.fetchable import fetchable_operations
+from tensoropt.api.frontend.fetchable_operations import fetchable_operations
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.fed_shapes import FedShapes

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.api.find.deferred import as_plan
+from tensoropt.api.find.deferred_plan import as_plan
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.frontend.reader import SINK
 from tensoropt.api.mirror.model import Model, model_to_plan

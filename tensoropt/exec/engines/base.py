@@ -12,7 +12,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from tensoropt.errors import CollectiveError, EngineError
-from tensoropt.exec.engines.group import Group
+from tensoropt.exec.engines.process_group import Group
 
 __all__ = ["CollectiveEngine", "Program"]
 

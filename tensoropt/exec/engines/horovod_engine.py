@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.group import Group, partition
 from tensoropt.exec.engines.launch import agree, start_mpi
 from tensoropt.exec.engines.payload import KINDS, payload_bytes
+from tensoropt.exec.engines.process_group import Group, partition
 
 __all__ = ["HorovodEngine"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.payload import KINDS, payload_bytes
+from tensoropt.exec.engines.process_group import Group
 from tensoropt.exec.engines.transport import MpiTransport, Transport
 from tensoropt.exec.engines.watch import Activity, current_watch
 

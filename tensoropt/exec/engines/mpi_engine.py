@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.launch import agree, agree_on_success, mpi_version, start_mpi
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library
 from tensoropt.exec.engines.payload import KINDS
+from tensoropt.exec.engines.process_group import Group
 from tensoropt.exec.engines.watch import Activity, current_watch
 
 __all__ = ["MpiEngine"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.launch import agree, start_mpi
+from tensoropt.exec.engines.process_group import Group
 
 __all__ = ["MpiTransport", "Transport"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.exec.program.generators import Draws, Generator
-from tensoropt.graph.calls import rename_called
+from tensoropt.graph.called_functions import rename_called
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import drawn, numbers_skipped, seeds_of
 

@@ -13,18 +13,18 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import SessionError
-from tensoropt.exec.program.fed import copies
+from tensoropt.exec.program.fed_tensors import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
 from tensoropt.exec.program.generators import Draws
 from tensoropt.exec.program.gradient import with_gradient
-from tensoropt.exec.program.local import LocalGraph
+from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
-from tensoropt.exec.program.outside import OutsideVariable
+from tensoropt.exec.program.outside_variable import OutsideVariable
 from tensoropt.exec.program.recording import Range
+from tensoropt.exec.program.rematerialization import Reuse
 from tensoropt.exec.program.resharding import reshard, reshard_edge
-from tensoropt.exec.program.reuse import Reuse
-from tensoropt.exec.program.rows import merge_rows, own_rows, whole_rows
+from tensoropt.exec.program.sparse_gradients import merge_rows, own_rows, whole_rows
 from tensoropt.exec.schedule.ordering import Backward, ancestors, readers
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
@@ -171,7 +171,8 @@ class Builder:
         self._reuse.start_backward()
         built = len(local.tf_graph.get_operations())
         self.backward = min(self.backward, built)
-        # Gradients of a weight that is read many times are added up one after the other, as they come (`exec/sums.py`).
+        # Gradients of a weight that is read many times are added up one after the other, as they come
+        # (`exec/program/summation_order.py`).
         found = tf.gradients(
             losses,
             sources,

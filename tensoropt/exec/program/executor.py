@@ -21,17 +21,17 @@ from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.building import Builder
 from tensoropt.exec.program.calling import callable_of
-from tensoropt.exec.program.fed import check_not_differentiated, copies, fed_array
+from tensoropt.exec.program.fed_tensors import check_not_differentiated, copies, fed_array
 from tensoropt.exec.program.feeding import Feeding, checksum, is_compared
 from tensoropt.exec.program.fetch import Fetch, names_of
 from tensoropt.exec.program.generators import Generator
-from tensoropt.exec.program.local import LocalGraph
+from tensoropt.exec.program.local_graph import LocalGraph
+from tensoropt.exec.program.local_session import has_one_thread, session_of
 from tensoropt.exec.program.op_errors import failed_operator, operator_error
-from tensoropt.exec.program.outside import REPLACED_BYTES, OutsideVariable
+from tensoropt.exec.program.outside_variable import REPLACED_BYTES, OutsideVariable
 from tensoropt.exec.program.recording import Owner, current_recording, owners_of
 from tensoropt.exec.program.replicas import LEVEL_STEPS, level
-from tensoropt.exec.program.session import has_one_thread, session_of
-from tensoropt.exec.program.sums import keep_order
+from tensoropt.exec.program.summation_order import keep_order
 from tensoropt.exec.schedule.merging import prevent_merging
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.exec.schedule.segments import keep_segments

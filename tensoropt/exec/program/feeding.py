@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import FeedError
-from tensoropt.exec.program.local import LocalGraph
+from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Mesh

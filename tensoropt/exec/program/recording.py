@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tensoropt.plan.plan import Plan
-from tensoropt.plan.recorded import Kernel, RankSteps
+from tensoropt.plan.recorded_steps import Kernel, RankSteps
 
 __all__ = ["Owner", "Range", "Recording", "current_recording", "owners_of", "record"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.exec.program.local import LocalGraph
-from tensoropt.exec.program.outside import OutsideVariable
+from tensoropt.exec.program.local_graph import LocalGraph
+from tensoropt.exec.program.outside_variable import OutsideVariable
 from tensoropt.graph.spec import TensorId
 
 __all__ = ["LEVEL_STEPS", "copies_apart", "level"]

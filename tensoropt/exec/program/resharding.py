@@ -108,7 +108,7 @@ def reshard_rows(
 ) -> tf.IndexedSlices:
     """Moves a gradient that is given as rows, which stays so: optimizers treat untouched rows differently.
 
-    Rows of other devices' pieces are among them: see :mod:`tensoropt.exec.program.rows`.
+    Rows of other devices' pieces are among them: see :mod:`tensoropt.exec.program.sparse_gradients`.
 
     Args:
         rows: this device's rows, by their indices within its piece.

@@ -221,7 +221,8 @@ _Kind("Cast", traits=Traits(converts=True)).declare(
 
 
 def _two_at_a_time(ctx: Lowering, *terms: Any) -> list[Any]:
-    # The order in which TensorFlow's AddN adds three or more differs from run to run: see exec/sums.py.
+    # The order in which TensorFlow's AddN adds three or more differs from run to run: see
+    # exec/program/summation_order.py.
     return ctx.emit(terms) if len(terms) <= 2 else [functools.reduce(operator.add, terms)]
 
 

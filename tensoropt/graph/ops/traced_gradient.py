@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tensoropt.graph.gradient_graphs import GRAPH, POINTWISE, traced_gradient
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, elementwise, replicated
 from tensoropt.graph.sample import Sample, floats, integers
 from tensoropt.graph.spec import TensorSpec
-from tensoropt.graph.traced import GRAPH, POINTWISE, traced_gradient
 from tensoropt.graph.traits import Traits
 
 

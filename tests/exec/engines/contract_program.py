@@ -23,9 +23,9 @@ import tensorflow as tf
 
 from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.group import Group
 from tensoropt.exec.engines.launch import agree, install_abort_hook, keep_first_ranks, start_mpi
 from tensoropt.exec.engines.mpi_engine import MpiEngine
+from tensoropt.exec.engines.process_group import Group
 from tensoropt.exec.engines.select import ENGINES, make_engine
 from tensoropt.measure.collective_seconds import EngineMeasurement
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensoropt.errors import CollectiveError
-from tensoropt.exec.engines.group import Group, partition
+from tensoropt.exec.engines.process_group import Group, partition
 
 pytestmark = pytest.mark.pure
 

@@ -8,9 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.functions import function_of
-from tensoropt.api.frontend.rewriting.calls import check, choose
-from tensoropt.api.frontend.rewriting.gradients import gated
-from tensoropt.api.frontend.rewriting.kept import kept
+from tensoropt.api.frontend.rewriting.custom_gradients import gated
+from tensoropt.api.frontend.rewriting.inlining import check, choose
+from tensoropt.api.frontend.rewriting.opaque_control_flow import kept
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Handler, Rewriter, Scope, order
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensoropt.api.frontend.functions import function_attrs, is_call
-from tensoropt.api.frontend.rewriting.calls import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
-from tensoropt.api.frontend.rewriting.gradients import own_gradient
+from tensoropt.api.frontend.rewriting.custom_gradients import own_gradient
+from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
 from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rewriter

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
 from tensoropt.api.frontend.functions import add_functions, is_call
-from tensoropt.api.frontend.rewriting.known import KnownValues
+from tensoropt.api.frontend.rewriting.known_values import KnownValues
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
 from tensoropt.api.frontend.walks import post_order, reached

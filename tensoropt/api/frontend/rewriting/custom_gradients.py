@@ -1,0 +1,219 @@
+"""Gradients that a script gives itself: traced where its function would be called, and written down."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import ops as tf_ops
+
+from tensoropt.api.frontend.importer import import_operators
+from tensoropt.api.frontend.rewriting.rewriter import Rewriter, Scope
+from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.errors import GraphError
+from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRAPH, POINTWISE, RESULTS, WRT, traced_gradient
+from tensoropt.graph.registry import has_rule, rule_of, traits
+
+__all__ = ["gated", "own_gradient"]
+
+_lock = threading.Lock()
+
+
+def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
+    """An op whose gradient is a function of the script: its outputs, with what that function makes.
+
+    ``tf.custom_gradient`` makes an IdentityN of what it gives and of what it takes; ``gradient_override_map`` and
+    ``tf.RegisterGradient`` an op of any type.
+
+    Raises:
+        GraphError: if the function fails, or needs what cannot be had here.
+    """
+    if not rewriter.is_differentiated(op, scope):
+        # Optimizers pass all gradients through one IdentityN, which need not be split alike.
+        return [rewriter.tensor(scope.value(x), op) for x in op.inputs] if op.type == "IdentityN" else None
+    read = [rewriter.tensor(scope.value(x), op) for x in op.inputs]
+    # Of what an IdentityN gives, only the function's results are read.
+    count = max((place + 1 for place, x in enumerate(op.outputs) if rewriter.readers(x) or _is_result(x)), default=1)
+    if traits(op).alias:
+        given = read[: len(op.outputs)]
+    else:
+        given = list(rewriter.copy(op, scope, read, rewriter.free(f"{scope.prefix}{op.name}/values")).outputs)
+    known = rewriter.origin(op)
+    with known.graph.as_default():
+        graph: Any = func_graph.FuncGraph(f"{op.name}_gradient")
+        with graph.as_default():
+            incoming = [tf.compat.v1.placeholder(x.dtype, x.shape) for x in given]
+            try:
+                found = tf_ops.get_gradient_function(known)(known, *incoming)
+            except Exception as error:  # whatever the script's function raises
+                raise GraphError(
+                    f"{op.type} '{op.name}': its gradient function fails: {type(error).__name__}: {error}"
+                ) from error
+            listed = list(found) if isinstance(found, list | tuple) else [found]
+            gradients: list[Any] = [None if each is None else tf.convert_to_tensor(each) for each in listed]
+    captured = [(rewriter.here(outside), inside) for outside, inside in graph.captures]
+    values = [_value(rewriter, outside, op, scope) for outside, _ in captured]
+    cut = [_cut(rewriter, _as_tensor(rewriter, value, op, scope), op, scope) for value in values]
+    wrt = [
+        place
+        for place, (x, each) in enumerate(zip(read, gradients, strict=True))
+        if each is not None and rewriter.known.value(x) is None
+    ]
+    # Outputs first, whose own gradients are cut; then what has gradients; then all else that is read.
+    outputs = [_cut(rewriter, x, op, scope) for x in given[:count]]
+    inputs = [*outputs, *(read[place] for place in wrt), *cut]
+    body = tf.Graph()
+    inner = rewriter.beside(body)
+    place_of = len(outputs) + len(wrt)
+    arguments: dict[str, Value] = {}
+    with body.as_default():
+        for place, x in enumerate(incoming):
+            arguments[x.name] = tf.compat.v1.placeholder(x.dtype, given[place].shape, name=f"dy{place}")
+        for place, ((_, inside), value) in enumerate(zip(captured, values, strict=True)):
+            taken = inputs[place_of + place]
+            stand = tf.compat.v1.placeholder(taken.dtype, taken.shape, name=f"input{place_of + place}")
+            arguments[inside.name] = VariableValue(stand) if _is_variable(value) else stand
+    inner_scope = Scope(graph, "gradient/", scope, caller=op, is_gradient=True)
+    inner_scope.values |= arguments
+    for name in arguments:
+        inner_scope.operations[name.split(":")[0]] = []
+    inner.run([gradients[place].op for place in wrt], inner_scope)
+    results = [inner.tensor(inner_scope.value(gradients[place]), op) for place in wrt]
+    places = [len(outputs) + number for number in range(len(wrt))]
+    name = rewriter.name(op, scope)
+    made = _traced(rewriter, op, name, inputs, count, body=body, results=results, wrt=places)
+    return [*made, *given[count:]]
+
+
+def _value(rewriter: Rewriter, outside: Any, op: Any, scope: Scope) -> Value:
+    if hasattr(outside, "numpy") and outside.dtype not in (tf.resource, tf.variant):  # of a function's eager code
+        return rewriter.constant(outside.numpy(), op)
+    return rewriter.needed(outside, scope)
+
+
+def _is_result(x: Any) -> bool:
+    return any(x is other for other in getattr(x.graph, "outputs", ()))
+
+
+def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scope) -> Value:
+    """A value whose gradient is 0 where a condition does not hold, even if what comes back is infinite or NaN.
+
+    The side that is not taken of a branch has gradients of 0, and 0 times what is infinite there would be NaN.
+    """
+    if isinstance(value, TensorList):
+        return value.map(lambda x: gated(rewriter, x, condition, of, scope))
+    if isinstance(value, VariableValue) or not (value.dtype.is_floating or value.dtype.is_complex):
+        return value
+    if rewriter.probing or rewriter.known.value(value) is not None:
+        return value
+    if (value.name, condition.name) not in rewriter.gates:
+        body = tf.Graph()
+        with body.as_default():
+            dy = tf.compat.v1.placeholder(value.dtype, value.shape, name="dy0")
+            holds = tf.compat.v1.placeholder(tf.bool, [], name="input1")
+            result = tf.where(holds, dy, tf.zeros_like(dy))
+        name = rewriter.free(f"{scope.prefix}{of.name}/gate")
+        made = _traced(rewriter, of, name, [value, condition], 1, body=body, results=[result], wrt=[0])
+        rewriter.gates[value.name, condition.name] = made[0]
+    return rewriter.gates[value.name, condition.name]
+
+
+def _traced(
+    rewriter: Rewriter,
+    op: Any,
+    name: str,
+    inputs: Sequence[Any],
+    count: int,
+    *,
+    body: Any,
+    results: Sequence[Any],
+    wrt: Sequence[int],
+) -> list[Any]:
+    _register()
+    attr = tf.compat.v1.AttrValue
+    attrs = {
+        "_gradient_op_type": attr(s=GRADIENT.encode()),
+        GRAPH: attr(s=body.as_graph_def().SerializeToString(deterministic=True)),
+        COUNT: attr(i=count),
+        POINTWISE: attr(b=_is_pointwise(body, results, inputs)),
+        "T": attr(),
+        WRT: attr(),
+        RESULTS: attr(),
+    }
+    attrs["T"].list.type.extend(x.dtype.as_datatype_enum for x in inputs)
+    attrs[WRT].list.i.extend(wrt)
+    attrs[RESULTS].list.s.extend(x.name.encode() for x in results)
+    made = rewriter.make("IdentityN", inputs, [x.dtype for x in inputs], attrs, name, op)
+    for new, old in zip(made.outputs, inputs, strict=True):
+        new.set_shape(old.shape)
+    return list(made.outputs[:count])
+
+
+def _is_pointwise(body: Any, results: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    """Whether each point of the results follows from the same points of tensors of one shape, and single numbers."""
+    shapes: Any = {tuple(x.shape) if x.shape.is_fully_defined() else None for x in inputs} - {()}
+    if len(shapes) != 1 or None in shapes:
+        return False
+    (shape,) = shapes
+    try:
+        operators = {op.name: op for op in import_operators(body, [x.op for x in results])}
+    except GraphError:
+        return False
+    whole = tuple((f"d{place}",) for place in range(len(shape)))
+    for op in operators.values():
+        if traits(op).is_input or (all(spec.rank == 0 for spec in op.outputs) and not op.inputs):
+            continue
+        specs = [operators[x.op].outputs[x.index] for x in op.inputs]
+        tensors = (*specs, *op.outputs)
+        if not has_rule(op.type) or op.static or any(spec.shape not in (shape, ()) for spec in tensors):
+            return False
+        if all(spec.rank == 0 for spec in tensors):
+            continue
+        rule = rule_of(op, specs)
+        dims = [dims for dims, spec in zip((*rule.inputs, *rule.outputs), tensors, strict=True) if spec.rank]
+        if rule.reduced or rule.internal or any(each != whole for each in dims) or not op.inputs:
+            return False
+        if any(extent > 1 and f"d{place}" not in rule.split for place, extent in enumerate(shape)):
+            return False
+        if any(spec.shape != shape for spec in op.outputs):
+            return False
+    return all(tuple(x.shape) == shape for x in results)
+
+
+def _is_variable(value: Value) -> bool:
+    return isinstance(value, VariableValue) or (isinstance(value, tf.Tensor) and value.dtype == tf.resource)
+
+
+def _as_tensor(rewriter: Rewriter, value: Value, op: Any, scope: Scope) -> Any:
+    """What is read of a value: of a variable, what is in it."""
+    if isinstance(value, VariableValue):
+        return value.tensor
+    if isinstance(value, tf.Tensor) and value.dtype == tf.resource:
+        dtype = tf.as_dtype(value.op.get_attr("dtype"))
+        read = functools.partial(tf.raw_ops.ReadVariableOp, dtype=dtype)
+        return rewriter.build(lambda handle: read(resource=handle), value, of=op, scope=scope, name="read")
+    return rewriter.tensor(value, op)
+
+
+def _cut(rewriter: Rewriter, x: Any, op: Any, scope: Scope) -> Any:
+    if not (x.dtype.is_floating or x.dtype.is_complex) or rewriter.known.value(x) is not None:
+        return x
+    return rewriter.build(tf.stop_gradient, x, of=op, scope=scope, name="cut")
+
+
+def _gradient(op: Any, *incoming: Any) -> list[Any]:
+    return traced_gradient(tf, op.node_def.attr, op.inputs, incoming)
+
+
+@functools.cache
+def _registered() -> None:
+    tf.RegisterGradient(GRADIENT)(_gradient)
+
+
+def _register() -> None:
+    with _lock:
+        _registered()

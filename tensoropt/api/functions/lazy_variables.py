@@ -1,0 +1,98 @@
+"""Variables without storage: their initial values are made when somebody asks for them, or for devices, one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context  # to be in eager mode inside of a graph has no public name
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable, UninitializedVariable  # nor have these
+
+from tensoropt.api.functions.variable_holders import hold, unnoticed
+
+__all__ = ["KEPT_BYTES", "Unmade", "made_later"]
+
+KEPT_BYTES = 2**20
+"""Variables of at most so many bytes are always whole with the script."""
+_PASSED_ON = ("trainable", "caching_device", "name", "constraint", "synchronization", "aggregation")
+
+
+class Unmade:
+    """Holds a variable that has no value yet.
+
+    Attributes:
+        digest: tells what makes the value: ranks with the same one make the same value.
+    """
+
+    def __init__(self, initial: Callable[[], Any], dtype: Any, digest: bytes) -> None:
+        """Takes what gives the value."""
+        self._initial, self._dtype = initial, dtype
+        self.digest = digest
+
+    def value(self) -> Any:
+        """The value, as an eager tensor."""
+        with context.eager_mode():
+            return tf.convert_to_tensor(self._initial(), self._dtype)
+
+    def asked(self, variable: Any) -> None:
+        """Is called before eager code reads or writes the variable, which this gives its value."""
+        hold(variable, None)
+        self.made(variable)
+
+    def read(self, variables: Sequence[Any]) -> None:
+        """Is called before a function of TensorFlow's reads the variable."""
+        for variable in variables:
+            self.asked(variable)
+
+    def made(self, variable: Any) -> None:
+        """Gives the variable its value."""
+        with context.eager_mode(), unnoticed():
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=self.value())
+
+
+@contextlib.contextmanager
+def made_later() -> Iterator[None]:
+    """Large variables that are made meanwhile have no storage before somebody asks for their values.
+
+    So it is for those whose initial value is a function of nothing but constants, such as Keras's initializers and the
+    slots of its optimizers. Small ones of these are made at once, in eager mode: a function that is traced would have
+    two more of their own for each.
+    """
+
+    def make(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        initial = arguments.get("initial_value")
+        if not callable(initial) or (graph := _traced(initial, arguments.get("dtype"))) is None:
+            return next_creator(**arguments)
+        (value,) = graph.outputs
+        passed = {name: arguments[name] for name in _PASSED_ON if arguments.get(name) is not None}
+        with tf.init_scope():
+            if value.shape.num_elements() * value.dtype.size <= KEPT_BYTES:
+                return ResourceVariable(initial, dtype=value.dtype, shape=value.shape, **passed)
+            variable = UninitializedVariable(shape=value.shape, dtype=value.dtype, **passed)
+        digest = hashlib.sha256(graph.as_graph_def().SerializeToString(deterministic=True)).digest()
+        hold(variable, Unmade(initial, value.dtype, digest))
+        return variable
+
+    with tf.variable_creator_scope(make):
+        yield
+
+
+def _traced(initial: Callable[[], Any], dtype: Any) -> Any:
+    """The graph of an initial value that may be made at any time; None for others."""
+    graph = tf.__internal__.FuncGraph("initial")
+    with graph.as_default():
+        try:
+            value = tf.convert_to_tensor(initial(), dtype)
+        except Exception:  # of any kind: it is the script's function, which may be for eager mode only
+            return None
+    if (
+        not value.shape.is_fully_defined()
+        or graph.captures
+        or any(op.op_def.is_stateful for op in graph.get_operations())
+    ):
+        return None
+    graph.outputs = [value]
+    return graph

@@ -1,0 +1,289 @@
+"""What of Keras is private and used here: nothing else of this package knows any of it.
+
+Tested with Keras 3.15. Keras's trainer calls ``make_train_function`` and its likes, which give a function of an
+iterator that takes a step, and keep it as ``train_function``. A model's own ones are put in their place, on the one
+model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from tensoropt.api.functions.lazy_variables import made_later
+
+__all__ = [
+    "KINDS",
+    "Ranks",
+    "Trainable",
+    "check_model",
+    "compiled_as",
+    "ends_of",
+    "is_seeded",
+    "model_of_keras",
+    "replace_steps",
+    "replace_trainer",
+    "replace_writers",
+    "step_of",
+]
+
+KINDS = ("train", "test", "predict")
+_QUIET = ("fit", "evaluate", "predict")
+_ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
+_SAVING = ("save", "save_weights", "export")
+# What opens files for all models, also for functions that a script has imported before.
+_WRITERS = (
+    ("keras.src.saving.saving_lib", "save_model"),
+    ("keras.src.saving.saving_lib", "save_weights_only"),
+    ("keras.src.legacy.saving.legacy_h5_format", "save_model_to_hdf5"),
+    ("keras.src.models.model", "Model.export"),
+    ("keras.src.export.saved_model_export_archive", "SavedModelExportArchive.write_out"),
+)
+_Writes = Callable[[str, Iterable[Any], Callable[[], Any]], Any]
+_writes: list[_Writes] = []  # the one that Keras's writers call, once they do
+
+
+class Ranks(Protocol):
+    """What the trainer of a model takes part in, as one rank of several; all but ``rank`` is collective."""
+
+    rank: int
+
+    def sync(self) -> None:
+        """Gives all variables their values."""
+
+    def write(self, what: str, act: Callable[[], Any], tell: Callable[[], Any] = ...) -> Any:
+        """Has the first rank act, with all values at hand; gives others what ``tell`` gives it afterwards."""
+
+    def of_rank_0(self, what: str, value: Any) -> Any:
+        """The value that the first rank has."""
+
+    def epoch(self, epoch: int) -> None:
+        """Is called where an epoch begins."""
+
+    def ends(self, epoch: int, stops: bool) -> None:
+        """Is called where an epoch has ended, with whether training does, too."""
+
+    def end(self, kind: str) -> None:
+        """Is called where data end."""
+
+    def call(self, name: str) -> AbstractContextManager[None]:
+        """A call of ``fit`` or its likes."""
+
+
+def model_of_keras(model: Any) -> bool:
+    """Whether something is a model of Keras 3 on TensorFlow."""
+    import keras
+
+    return isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow"
+
+
+def check_model(model: Any) -> str | None:
+    """What keeps a model from being parallelized, if anything does, with the remedy."""
+    if not model.compiled:
+        return "it is not compiled. Call compile first"
+    if model.run_eagerly:
+        return "it runs eagerly, step by step. Compile it with run_eagerly=False"
+    if not isinstance(model.distribute_strategy, type(tf.distribute.get_strategy())):
+        return "it was made under a strategy of tf.distribute. Make it without"
+    return None
+
+
+def compiled_as(model: Any) -> Any:
+    """What the last ``compile`` has made of a model, and no other one."""
+    return model._loss_tracker
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """Which layers and variables of a model train."""
+
+    parts: tuple[Any, ...]
+    flags: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, model: Any) -> Trainable:
+        """As it is now."""
+        layers = list(model._flatten_layers())
+        stores = [store for layer in layers for store in (layer._trainable_variables, layer._non_trainable_variables)]
+        parts = (*layers, *(variable for store in stores for variable in store))
+        return cls(parts, tuple(part._trainable for part in parts))
+
+    @property
+    def key(self) -> Hashable:
+        """Equal where the same train."""
+        return tuple(map(id, self.parts)), self.flags  # Keras's variables are compared by their values
+
+    @contextlib.contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """Has the same train as then, meanwhile."""
+        now = [part._trainable for part in self.parts]
+        self._set(self.flags)
+        try:
+            yield
+        finally:
+            self._set(now)
+
+    def _set(self, flags: Iterable[bool]) -> None:
+        for part, flag in zip(self.parts, flags, strict=True):
+            part._trainable = flag
+
+
+def ends_of(model: Any) -> tuple[Any, Any] | None:
+    """The symbolic inputs and outputs of a model, in the structure of its data; None if it does not say them."""
+    model = getattr(model, "_functional", None) or model  # of a Sequential
+    ends = [getattr(model, f"_{name}_struct", None) for name in ("inputs", "outputs")]
+    if any(end is None for end in ends):
+        return None
+    inputs, outputs = (end[0] if isinstance(end, list | tuple) and len(end) == 1 else end for end in ends)
+    return inputs, outputs
+
+
+def is_seeded() -> bool:
+    """Whether the script has set TensorFlow's seed, by which Keras shuffles arrays."""
+    return context.global_seed() is not None
+
+
+def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
+    """A model's step of one batch, which a subclass may have overridden.
+
+    Its optimizer is built, if the model is: in a trace it would take the name that its operations then lack.
+    """
+    import keras
+
+    optimizer = model.optimizer
+    if kind == "train" and model.built and not getattr(optimizer, "built", True):
+        with made_later(), keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
+            optimizer.build(model.trainable_variables)
+    step: Callable[[Any], Any] = getattr(model, f"{kind}_step")
+    return step
+
+
+def replace_steps(
+    model: Any, begin: Callable[[str], None], run: Callable[[str, Any, Any], Any], end: Callable[[str], None]
+) -> None:
+    """Has a model's trainer call others for its steps.
+
+    Args:
+        model: the model.
+        begin: is called with a kind of steps where Keras makes a function of them, which it traces for the next batch.
+        run: takes a step, of the kind, a batch, and what Keras traces it for: the batch, or specs of all that come.
+        end: is called with the kind where there is no batch.
+    """
+    taken = ["train"]  # the kind of the last one
+
+    def made(kind: str) -> Callable[..., Any]:
+        def take(batches: Iterable[Any]) -> Any:
+            taken[:] = [kind]
+            outputs, missing = None, model.steps_per_execution
+            specs = batches.element_spec if isinstance(batches, tf.data.Iterator) else None
+            for _, batch in zip(range(missing), batches, strict=False):
+                outputs = run(kind, batch, batch if specs is None else specs)
+                missing -= 1
+            if missing:
+                end(kind)
+            if outputs is None:
+                raise StopIteration
+            return outputs
+
+        def predict(batches: Sequence[Any]) -> Any:
+            outputs = [run(kind, batch, batch) for batch in batches]
+            return (
+                outputs[0] if len(outputs) == 1 else tf.nest.map_structure(lambda *each: tf.concat(each, 0), *outputs)
+            )
+
+        function = predict if kind == "predict" else take
+
+        def make(force: bool = False) -> Any:
+            if getattr(model, f"{kind}_function") is None or force:  # as after compile
+                begin(kind)
+                setattr(model, f"{kind}_function", function)
+            return function
+
+        return make
+
+    for kind in KINDS:
+        setattr(model, f"make_{kind}_function", made(kind))
+        setattr(model, f"{kind}_function", None)
+    results = model._get_metrics_result_or_logs  # which fit and evaluate call after their last batch
+
+    def results_at_the_end(logs: Any) -> Any:
+        end(taken[-1])
+        return results(logs)
+
+    model._get_metrics_result_or_logs = results_at_the_end
+
+
+def replace_writers(writes: _Writes) -> None:
+    """Has Keras's writers of models' files call ``writes(name, variables, act)``, for any model; once a process.
+
+    What is written into memory is not meant.
+    """
+    if _writes:
+        return
+    _writes.append(writes)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            act = functools.partial(original, model, filepath, *args, **kwargs)
+            is_path = isinstance(filepath, str | os.PathLike)
+            return writes(original.__name__, model.variables, act) if is_path else act()
+
+        return call
+
+    for module, path in _WRITERS:
+        *owners, name = path.split(".")
+        owner = functools.reduce(getattr, owners, importlib.import_module(module))
+        setattr(owner, name, wrap(getattr(owner, name)))
+
+
+def replace_trainer(model: Any, ranks: Ranks, callbacks: Callable[[Any], Any]) -> None:
+    """Has ``fit`` and its likes speak and write on rank 0 alone, and end alike everywhere, with trained values.
+
+    Args:
+        model: the model.
+        ranks: what they take part in.
+        callbacks: gives those to call, of the script's.
+    """
+
+    def wrap(name: str) -> Callable[..., Any]:
+        original = getattr(model, name)
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name not in _QUIET:
+                with ranks.call(name):
+                    return original(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            if ranks.rank:
+                bound.arguments["verbose"] = 0
+            with ranks.call(name):
+                bound.arguments["callbacks"] = callbacks(bound.arguments.get("callbacks"))
+                return original(*bound.args, **bound.kwargs)
+
+        return call
+
+    def wrap_saving(name: str) -> Callable[..., None]:
+        original = getattr(model, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> None:
+            ranks.write(f"{name} of the model '{model.name}'", functools.partial(original, *args, **kwargs))
+
+        return call
+
+    for name in (*_QUIET, *_ON_BATCH):
+        setattr(model, name, wrap(name))
+    for name in _SAVING:
+        setattr(model, name, wrap_saving(name))

@@ -1,0 +1,360 @@
+"""Searching: ``find_strategy``, ``find_frontier`` and ``profile_strategies`` (TensorOpt section 4.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, overload
+
+from tensoropt.api.arguments import NUMBERS, check_sizes, listed, where_to_plan
+from tensoropt.api.find.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
+from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
+from tensoropt.api.find.device_counts import check_counts, profile
+from tensoropt.api.find.outcome import describe_outcome
+from tensoropt.api.find.plans import is_plan_file
+from tensoropt.api.frontend.imported_model import MINI_PARALLELISM, ImportedModel, load_plan
+from tensoropt.api.frontend.placeholders import example_shapes, training_placeholders
+from tensoropt.api.mirror.model import model_to_plan
+from tensoropt.api.session.costs import settle_costs
+from tensoropt.api.session.job import Job, current_job
+from tensoropt.cluster import Topology
+from tensoropt.errors import PlanError
+from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import Frontier, FrontierPoint
+from tensoropt.search.parallelism import ParallelismProfile
+from tensoropt.search.registry import Finder, Options
+from tensoropt.stages import announce, came_to, stage
+
+__all__ = ["check_request", "find_frontier", "find_strategy", "profile_strategies"]
+
+# These end before a run, or change how many ranks feed one.
+_NOT_DEFERRED = (PROFILING, MINI_PARALLELISM)
+
+
+@overload
+def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and the first that matches counts
+    option: Literal["profiling"],
+    *,
+    memory_bytes: float | None = None,
+    topology: Topology | str | None = None,
+    batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
+    feed: str = "data_parallel",
+    costs: str | None = None,
+    search: str | Options = "ft",
+) -> ParallelismProfile: ...
+
+
+@overload
+def find_strategy(
+    option: str | os.PathLike[str] | Plan | FrontierPoint = "mini_time",
+    *,
+    memory_bytes: float | None = None,
+    topology: Topology | str | None = None,
+    batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
+    feed: str = "data_parallel",
+    costs: str | None = None,
+    search: str | Options = "ft",
+) -> Plan: ...
+
+
+def find_strategy(
+    option: str | os.PathLike[str] | Plan | FrontierPoint = "mini_time",
+    *,
+    memory_bytes: float | None = None,
+    topology: Topology | str | None = None,
+    batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
+    feed: str = "data_parallel",
+    costs: str | None = None,
+    search: str | Options = "ft",
+) -> Plan | ParallelismProfile:
+    """Searches a parallelization strategy for the model built so far.
+
+    Rank 0 searches, all ranks get its plan. With ``topology`` it needs neither MPI nor devices.
+
+    Where placeholders leave sizes open, and neither ``batch_size`` nor ``example`` gives them, the search waits for the
+    first training run, which feeds them. What is returned until then goes to ``build_execution_graph``, and has figures
+    only afterwards.
+
+    Args:
+        option: one of
+
+            - ``mini_time``: least time per iteration within the memory. The fastest strategy of all is searched first,
+              and the frontier is tracked only where that does not fit;
+            - ``mini_memory``: least memory;
+            - ``turning_point``: the knee of the frontier, beyond which more memory hardly saves time (TensorOpt
+              section 5.1), or the fastest that fits where the knee does not;
+            - ``mini_parallelism``: least time on the fewest devices that fit. Under MPI, ``build_execution_graph``
+              then ends the ranks that are not needed;
+            - ``profiling``: no plan but a table of what each number of devices would give, which is printed on rank 0
+              and returned; :func:`profile_strategies` takes a range and a price;
+            - ``data_parallel``;
+            - a point of :func:`find_frontier`'s frontier, for the cluster that it was found for;
+            - a plan, or the path of a saved one, which is checked against the model; with ``topology`` it may be one
+              that is planned and compared, but not executed yet.
+        memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan (16 GB
+            hold a plan of 14.5).
+        topology: plan for this cluster, or for the preset of this name; by default for the one that ``init`` collected.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        example: a whole batch: for placeholders that leave sizes open an array of the shape that will be fed. A
+            placeholder of unknown shape that is not in it, such as a learning rate, is a single number.
+        feed: ``data_parallel``: each rank feeds its share of the batch, and the plan counts what it takes to
+            bring it where it is needed; ``global``: every rank has the whole batch.
+        costs: ``measured``: operators are timed on this job's devices, once per machine; ``analytic``; by default
+            measured where the job's own devices are planned for. The environment variable ``TENSOROPT_COSTS`` wins.
+        search: what finds strategies, all by the same costs; ``ft`` (of large models) and ``mcmc`` over the operators
+            that decide. What was searched, and by which time, a plan notes (``plan.notes["searched"]``):
+
+            - ``ft``, frontier tracking, which every option chooses from;
+            - ``pase``, the fastest strategy whatever memory it takes, found sooner (option ``mini_time``);
+            - ``mcmc``, what Markov chains come to within the memory by simulated time (option ``mini_time``);
+              :class:`tensoropt.Mcmc` has its options, such as ``Mcmc(seconds=10, seed=1, initial=("ft", "random"))``
+              or, as FlexFlow has it, ``Mcmc(overlap=True)``: links move data while devices compute;
+            - a baseline of `tensoropt.baselines`, such as ``megatron`` (options ``mini_time``,
+              ``mini_memory`` and ``turning_point``, of what it offers).
+
+    Returns:
+        The plan; for ``profiling`` the profile.
+
+    Raises:
+        PlanError: an unknown option or search, or two that do not go together; a plan or point that does not fit; a
+            batch that devices do not divide; a baseline that does not apply to the model.
+        GraphError: nothing was built that can be planned.
+        ClusterError: no preset is called so.
+        InfeasibleError: nothing fits in the memory; the message says what would.
+        SessionError: before ``init``, if no topology is given.
+    """
+    job, option = current_job(), as_plan(option)
+    if job.rehearsal is not None:
+        option, memory_bytes, search, batch_size = job.rehearsal.asked(option, memory_bytes, search, batch_size)
+    if isinstance(option, FrontierPoint) and topology is None and option.provenance is not None:
+        topology = option.provenance.topology
+    where = where_to_plan("find_strategy", topology, job.topology)
+    given = _is_given(option)
+    named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
+    what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
+    what += f"search={getattr(search, 'name', None) or repr(search)})"
+    request = _Request(option, given, named, memory_bytes, topology is None, where, feed, costs, search, what)
+    with job.world.step(what):
+        check_sizes("find_strategy", batch_size, memory_bytes)
+        finder = check_request(option, search, runs=topology is None)
+        shapes = example_shapes("find_strategy", model_to_plan(), example)
+        opened = training_placeholders(model_to_plan()) if batch_size is None and shapes is None else {}
+        if opened and request.may_wait:
+            find = functools.partial(_find_for_feeds, job, request, finder)
+            deferred = DeferredPlan(named, opened, feed, find, model_to_plan().terms)
+            announce(f"find_strategy: waits {deferred.waits()}")
+            return cast(Plan, deferred)
+    return _find(job, request, finder, batch_size, shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What ``find_strategy`` was asked for, but for the sizes of what is fed."""
+
+    option: str | os.PathLike[str] | Plan | FrontierPoint
+    given: bool  # whether the option is a plan
+    named: str
+    memory_bytes: float | None
+    runs: bool
+    where: Topology
+    feed: str
+    costs: str | None
+    search: str | Options
+    what: str
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether a run will follow, on as many ranks as there are now."""
+        return self.runs and not isinstance(self.option, FrontierPoint) and self.option not in _NOT_DEFERRED
+
+
+def _find_for_feeds(
+    job: Job, request: _Request, finder: Finder, shapes: Mapping[str, Sequence[int]], feed: str
+) -> tuple[Plan, ImportedModel]:
+    """The plan for what is fed."""
+    plan = _find(job, dataclasses.replace(request, feed=feed), finder, None, shapes)
+    return cast(Plan, plan), job.imported_model()
+
+
+def _find(
+    job: Job,
+    request: _Request,
+    finder: Finder,
+    batch_size: int | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+) -> Plan | ParallelismProfile:
+    option, where, what = request.option, request.where, request.what
+    feed, costs, memory_bytes = request.feed, request.costs, request.memory_bytes
+    with job.world.step(what):
+        imported = job.import_model(batch_size, shapes)
+        if request.given:
+            return load_plan(option, imported.graph, where.device_count, runs=request.runs)  # type: ignore[arg-type]
+        if isinstance(option, FrontierPoint):
+            feed, costs = _check_point(option, where, feed, costs)
+        planner = job.planner(feed)
+    job.world.agree_on_model(imported)
+    settle_costs(job, planner, where, costs)
+    if job.rehearsal is not None:
+        job.rehearsal.end_at_search(planner, where)
+    if isinstance(option, FrontierPoint):
+        point = option
+        with stage("search"):
+            return job.world.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes)).of(imported.graph)
+    if option == PROFILING:
+        with stage("search"):
+            table = job.world.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
+        table.show()
+        return table
+    outcome = ""
+
+    def find() -> Plan:
+        nonlocal outcome
+        plan = find_plan(planner, where, str(option), memory_bytes, finder)
+        outcome = describe_outcome(planner, where, plan)
+        return plan
+
+    with stage("search"):
+        plan = job.world.on_rank_0(what, find).of(imported.graph)
+        came_to(str(plan.notes.get("searched", "")))
+    announce(outcome)
+    return plan
+
+
+def find_frontier(
+    topology: Topology | str | None = None,
+    *,
+    batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
+    feed: str = "data_parallel",
+    costs: str | None = None,
+) -> Frontier:
+    """All strategies for the model built so far that are worth having: the trade-off between time and memory.
+
+    Rank 0 searches, all ranks get its frontier. With ``topology`` it needs neither MPI nor devices. A point of it,
+    such as ``frontier.turning_point()`` or ``frontier.best(memory_bytes=…)``, is an option of :func:`find_strategy`.
+
+    Args:
+        topology: search for this cluster, or the preset of this name; by default for the one that ``init`` collected.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        example: see :func:`find_strategy`.
+        feed: see :func:`find_strategy`.
+        costs: see :func:`find_strategy`.
+
+    Raises:
+        PlanError: a batch that devices do not divide, or an unknown way to feed.
+        GraphError: nothing was built that can be planned.
+        SessionError: before ``init``, if no topology is given.
+    """
+    job = current_job()
+    where = where_to_plan("find_frontier", topology, job.topology)
+    what = f"find_frontier(feed={feed!r})"
+    with job.world.step(what):
+        check_sizes("find_frontier", batch_size, None)
+        imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
+        planner = job.planner(feed)
+    job.world.agree_on_model(imported)
+    settle_costs(job, planner, where, costs)
+    with stage("search"):
+        frontier = job.world.on_rank_0(what, lambda: planner.frontier(where))
+        came_to(f"a frontier of {len(frontier.time_s)} strategies")
+    return frontier
+
+
+def profile_strategies(
+    devices: Sequence[int] | None = None,
+    *,
+    topology: Topology | str | None = None,
+    price_per_device_hour: float | None = None,
+    memory_bytes: float | None = None,
+    batch_size: int | None = None,
+    example: Mapping[Any, Any] | None = None,
+    feed: str = "data_parallel",
+) -> ParallelismProfile:
+    """What the model built so far takes on different numbers of devices, without running it.
+
+    For each count the fastest strategy that fits is searched, on rank 0. Counts on which the job cannot run, because
+    they do not divide the batch or nothing fits, stay in the table with the reason.
+
+    Args:
+        devices: the counts, up to any size; beyond the cluster's, the outermost level grows. By default the powers of
+            two that are regular parts of the cluster, and all of it.
+        topology: a cluster of the kind, or a preset's name; by default the one that ``init`` collected.
+        price_per_device_hour: in any unit, for the columns of cost.
+        memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
+        batch_size: size of the first dimension of placeholders that leave it open.
+        example: see :func:`find_strategy`.
+        feed: see :func:`find_strategy`.
+
+    Raises:
+        PlanError: no count or one below 1, a negative price, an unknown way to feed.
+        GraphError: nothing was built that can be planned.
+        SessionError: before ``init``, if no topology is given.
+    """
+    job = current_job()
+    where = where_to_plan("profile_strategies", topology, job.topology)
+    asked = None if devices is None else listed("profile_strategies", "devices", devices, "[2, 4, 8]")
+    what = f"profile_strategies(devices={asked}, memory_bytes={memory_bytes}, feed={feed!r})"
+    with job.world.step(what):
+        check_sizes("profile_strategies", batch_size, memory_bytes)
+        counts = None if asked is None else check_counts(asked)
+        price: Any = price_per_device_hour
+        if price is not None and not (isinstance(price, NUMBERS) and price >= 0):
+            raise PlanError(
+                f"profile_strategies: price_per_device_hour must be a number of at least 0, got {price!r}. "
+                "Leave it out to get no costs."
+            )
+        imported = job.import_model(batch_size, example_shapes("profile_strategies", model_to_plan(), example))
+        planner = job.planner(feed)
+    job.world.agree_on_model(imported)
+    settle_costs(job, planner, where, None)
+    with stage("search"):
+        return job.world.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
+
+
+def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | None) -> tuple[str, str | None]:
+    """How a point's inputs come, and what its costs go by; it must be for the cluster that was named, if one was."""
+    source = point.provenance
+    if source is None:
+        return feed, costs
+    if source.topology.fingerprint() != where.fingerprint():
+        raise PlanError(
+            f"find_strategy: the point is for {source.topology}, topology= is {where}. Leave topology out, or call "
+            "find_frontier for that one."
+        )
+    return source.feed, source.costs
+
+
+def check_request(option: Any, search: Any, *, runs: bool) -> Finder:
+    """The finder that is asked for, if the option is one and the search has it.
+
+    Args:
+        option: of :func:`find_strategy`.
+        search: of :func:`find_strategy`.
+        runs: whether the plan is for the job's own devices.
+
+    Raises:
+        PlanError: an unknown option or search, or two that do not go together.
+    """
+    given = _is_given(option)
+    finder = check_search(search, None if given else option, runs=runs)
+    if not given and not isinstance(option, FrontierPoint):
+        check_option(str(option))
+    return finder
+
+
+def _is_given(option: Any) -> bool:
+    """Whether an option is a plan, or the path of one, and not the name of a search or a point."""
+    if isinstance(option, Plan) or is_plan_file(option):
+        return True
+    if isinstance(option, FrontierPoint | str):
+        return False
+    raise PlanError(
+        "find_strategy: option must be a name such as 'mini_time', a Plan, the path of a saved one, or a point of "
+        f"find_frontier's, got {option!r}."
+    )

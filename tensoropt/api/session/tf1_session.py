@@ -1,0 +1,199 @@
+"""Sessions as TensorFlow 1 scripts have them, over the one job and its execution graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from tensoropt.api.mirror.model import current_model
+from tensoropt.api.session import runs
+from tensoropt.api.session.job import current_job
+from tensoropt.api.session.side_graphs import Apart, is_apart
+from tensoropt.errors import SessionError
+
+__all__ = ["InteractiveSession", "Session"]
+
+
+class Session:
+    """``tf.compat.v1.Session`` of a job: it needs the execution graph only when it runs.
+
+    All sessions run one execution graph: variables have values from ``build_execution_graph`` on, and keep them when a
+    session is closed. A graph beside the job's model that trains nothing each rank runs alone, as TensorFlow does.
+
+    Example::
+
+        with tensoropt.Session() as session:
+            session.run(tensoropt.global_variables_initializer())
+            session.run(train_op, feed_dict={...})
+    """
+
+    def __init__(self, target: str = "", graph: Any = None, config: Any = None) -> None:
+        """Opens a session, before or after the model is planned and built.
+
+        Args:
+            target: empty: the session runs in this process.
+            graph: a graph of ``tensoropt.Graph()``; by default the default graph's model.
+            config: a ``tf.compat.v1.ConfigProto`` for this rank's local session, if it has not run yet.
+
+        Raises:
+            SessionError: for a target, a graph that is no model's, or a config that is at odds with that of
+                ``build_execution_graph``.
+        """
+        if target:
+            raise SessionError(
+                f"Session: target must be '', got {target!r}. The ranks of a job are started by mpirun, and each runs "
+                "its part in its own process."
+            )
+        if graph is not None and not isinstance(graph, tf.Graph):
+            raise SessionError(f"Session: graph must be a tensoropt.Graph, got {graph!r}.")
+        self._graph = current_model().graph if graph is None else graph
+        self._closed = False
+        self._config = config
+        self._own: Apart | None = None
+        self._entered: list[contextlib.ExitStack] = []
+        if config is not None:
+            current_job().configure(config)
+
+    @property
+    def graph(self) -> Any:
+        """The logical graph, a ``tf.Graph``."""
+        return self._graph
+
+    @property
+    def apart(self) -> Apart | None:
+        """What runs a graph beside the job's model, if this session's is one."""
+        if not is_apart(self._graph):
+            return None
+        if self._own is None:
+            self._own = Apart(self._graph, self._config)
+        return self._own
+
+    @property
+    def graph_def(self) -> Any:
+        """The logical graph as a ``GraphDef``, with the shapes of tensors."""
+        return self._graph.as_graph_def(add_shapes=True)
+
+    @property
+    def sess_str(self) -> str:
+        """The target, which is this process."""
+        return ""
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Runs operations and evaluates tensors, on all ranks together; see :func:`tensoropt.run`.
+
+        Args:
+            fetches: see :func:`tensoropt.run`.
+            feed_dict: see :func:`tensoropt.run`.
+            options: a ``tf.compat.v1.RunOptions`` for this rank's local step, such as a full trace.
+            run_metadata: a ``tf.compat.v1.RunMetadata`` that is filled with what TensorFlow says of that step.
+
+        Raises:
+            SessionError: once the session is closed, and as :func:`tensoropt.run`.
+            FeedError: as :func:`tensoropt.run`.
+        """
+        if self._closed:
+            raise SessionError("Session: is closed. Run it inside its with block, or open another one.")
+        if options is not None and not options.ListFields():  # monitored sessions always give both
+            options = run_metadata = None
+        apart = self.apart
+        if apart is not None:
+            return apart.run(fetches, feed_dict, options, run_metadata)
+        return runs.run(
+            current_job(), fetches, feed_dict, graph=self._graph, options=options, run_metadata=run_metadata
+        )
+
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        """A function that takes a value for each of ``feed_list`` and gives what :meth:`run` gives.
+
+        Args:
+            fetches: see :meth:`run`.
+            feed_list: what is fed, in order.
+            accept_options: whether the function takes ``options`` and ``run_metadata`` by keyword.
+        """
+        feeds = list(feed_list or ())
+
+        def call(*values: Any, **keywords: Any) -> Any:
+            if len(values) != len(feeds):
+                raise SessionError(f"make_callable: the function takes {len(feeds)} values to feed, got {len(values)}.")
+            if keywords and not accept_options:
+                raise TypeError(f"make_callable: {sorted(keywords)} need make_callable(…, accept_options=True).")
+            return self.run(fetches, dict(zip(feeds, values, strict=True)), **keywords)
+
+        return call
+
+    def list_devices(self) -> Any:
+        """The devices of this rank's local session."""
+        apart = self.apart
+        own = current_job().require_executor("list_devices").session if apart is None else apart.session
+        return own.list_devices()
+
+    def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> NoReturn:
+        """Is not supported: a step runs as a whole on all ranks."""
+        _refuse_partial_runs()
+
+    def partial_run_setup(self, fetches: Any, feeds: Any = None) -> NoReturn:
+        """Is not supported: a step runs as a whole on all ranks."""
+        _refuse_partial_runs()
+
+    def as_default(self) -> Any:
+        """A context in which ``tensor.eval()`` and ``operation.run()`` use this session."""
+        # It works for all that can run, and has no other public name.
+        return tf.compat.v1.Session.as_default(self)
+
+    def close(self) -> None:
+        """Ends the session. The variables live as long as the execution graph."""
+        self._closed = True
+        if self._own is not None:
+            self._own.session.close()
+
+    def __enter__(self) -> Session:
+        stack = contextlib.ExitStack()
+        stack.enter_context(self._graph.as_default())
+        stack.enter_context(self.as_default())
+        self._entered.append(stack)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered.pop().close()
+        self.close()
+
+
+class InteractiveSession(Session):
+    """``tf.compat.v1.InteractiveSession``: a :class:`Session` that is the default one until it is closed."""
+
+    def __init__(self, target: str = "", graph: Any = None, config: Any = None) -> None:
+        """Opens the session and makes it the default one; see :class:`Session`."""
+        super().__init__(target, graph, config)
+        self._installed = contextlib.ExitStack()
+        if graph is not None:
+            self._installed.enter_context(graph.as_default())
+        self._installed.enter_context(self.as_default())
+
+    def close(self) -> None:
+        """Ends the session, which is no longer the default one."""
+        self._installed.close()
+        super().close()
+
+
+def _refuse_partial_runs() -> NoReturn:
+    raise SessionError(
+        "Session.partial_run: a step is run as a whole, since all ranks take part in it. Fetch all that is wanted in "
+        "one run, or run twice."
+    )

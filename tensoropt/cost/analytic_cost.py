@@ -1,0 +1,147 @@
+"""The analytic cost model: a roofline for operators, the topology's collectives for everything else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensoropt.cluster import CollectiveModel, Topology
+from tensoropt.cost.cost_model import OpCall
+from tensoropt.graph.spec import sum_dtype
+from tensoropt.layout import Mesh, StepKind
+
+__all__ = ["AnalyticCost"]
+
+# Steps from or to one place, and the collectives that take as long: a reduction is a broadcast the other way round, and
+# what a gather brings together passes the same links that an all_gather fills. A send is a permute in which few take
+# part.
+_PRICED_AS = {
+    StepKind.BROADCAST: "broadcast",
+    StepKind.REDUCE: "broadcast",
+    StepKind.SEND: "permute",
+    StepKind.GATHER: "all_gather",
+    StepKind.SCATTER: "all_gather",
+}
+_LEAST_S = 1e-9
+
+
+class AnalyticCost:
+    """Operators take the longer of their arithmetic and their memory traffic, plus a fixed time to start.
+
+    Collectives cost what the topology measured, or its α-β model where it measured nothing.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.mesh = Mesh(topology.factor_mesh())
+        self.iteration_seconds = 0.0
+        self._collectives = CollectiveModel(topology)
+        self._device = topology.device
+
+    def step_seconds(
+        self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
+        # Every step passes over the piece in memory once to read and once to write, whoever it talks to.
+        local = self._device.op_overhead_s + 2 * bytes_in / self._device.memory_bandwidth_bytes_per_s
+        if kind is StepKind.DROP:
+            return np.full(bytes_in.shape, _LEAST_S)  # memory is given back, nothing runs
+        if kind.is_local:
+            return np.asarray(np.maximum(local, _LEAST_S))
+        # A scatter is a gather of pieces, the other way round.
+        pieces = self.mesh.extent(axes) if kind is StepKind.SCATTER else 1
+        seconds = self._collectives.seconds(_PRICED_AS.get(kind, kind.value), axes, bytes_in / pieces, idle)
+        if kind in (StepKind.ALL_REDUCE, StepKind.REDUCE):
+            # Works in place on the whole piece; without the start of an op, three small ones would cost as one.
+            return np.asarray(np.maximum(seconds + self._device.op_overhead_s, _LEAST_S))
+        return np.asarray(np.maximum(seconds + local, _LEAST_S))
+
+    def op_seconds(self, call: OpCall) -> float:
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
+        rule, configuration, gradients = call.rule, call.configuration, call.gradients
+        pieces = configuration.pieces(rule, self.mesh)
+        tensors = [*zip(call.inputs, rule.inputs, strict=True), *zip(call.op.outputs, rule.outputs, strict=True)]
+        dtype = next((spec.dtype for spec, _ in tensors if spec.is_differentiable), "float32")
+        rate = self._device.flops(dtype)
+        size_bytes = 0.0
+        for index, (spec, dims) in enumerate(tensors):
+            if index == rule.sparse_input:
+                # Only the rows that are looked up are read.
+                size_bytes += call.op.outputs[0].size_bytes / pieces
+            else:
+                size_bytes += spec.size_bytes / configuration.cuts(dims, self.mesh)
+        summed = any(configuration.output_layouts(rule, i).value.partial for i in range(len(call.op.outputs)))
+        # Parts of sums are made in a wider dtype, which some devices are slower in.
+        wide_rate = self._device.flops(sum_dtype(dtype))
+        arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
+        forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
+        forward += self._reduction_seconds(call)
+        rims = self.halo_seconds(call)
+        forward += rims
+        if not gradients:
+            return forward
+        share = gradients / max(1, len(rule.inputs))
+        arithmetic = rule.backward_flops * share / pieces / rate
+        if wide_rate != rate and rule.inputs:
+            parts = [configuration.input_layouts(rule, i).gradient.partial for i in range(len(rule.inputs))]
+            arithmetic *= sum(rate / wide_rate if part else 1.0 for part in parts) / len(parts)
+        backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
+        backward += self._device.op_overhead_s * gradients
+        if gradients == len(rule.inputs):
+            backward += rims  # gradients of the rims go back
+        return forward + backward + self._reduction_seconds(call)
+
+    def internal_seconds(self, call: OpCall) -> float:
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
+        rims = self.halo_seconds(call)
+        times = 2 if call.gradients == len(call.rule.inputs) else 1
+        return (2 if call.gradients else 1) * self._reduction_seconds(call) + times * rims
+
+    def halo_seconds(self, call: OpCall) -> float:
+        """Seconds in which neighbours exchange the rims of the pieces of an image, one dimension after the other.
+
+        Every device sends a rim to the one before and one to the one after; rims of the second dimension have the
+        corners, and so those of the first in them. Rims over several levels of the cluster are priced as if all of them
+        crossed the outermost one.
+        """
+        rule, configuration = call.rule, call.configuration
+        if not rule.halos:
+            return 0.0
+        total = 0.0
+        idle = tuple(axis for axis, _ in configuration.at)
+        piece_bytes = call.inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
+        for halo in rule.halos:
+            axes = configuration.mesh_axes(halo.axis)
+            pieces = self.mesh.extent(axes)
+            if pieces == 1:
+                continue
+            widths, elements = halo.widths(pieces), halo.size_in // pieces
+            for width in widths:
+                if width:
+                    rim = np.array([piece_bytes * width / elements])
+                    total += float(self.step_seconds(StepKind.PERMUTE, axes, rim, idle)[0])
+            piece_bytes *= (elements + sum(widths)) / elements
+        return total
+
+    def traffic_seconds(self, size_bytes: float) -> float:
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
+        return size_bytes / self._device.memory_bandwidth_bytes_per_s
+
+    def update_seconds(self, op_type: str, size_bytes: float) -> float:
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
+        del op_type
+        return self.traffic_seconds(size_bytes)
+
+    def _reduction_seconds(self, call: OpCall) -> float:
+        """The collectives inside an op: two reductions of what is left of its first input without those axes."""
+        rule, configuration = call.rule, call.configuration
+        axes = tuple(sorted(axis for name in rule.internal for axis in configuration.mesh_axes(name)))
+        if not axes or not call.inputs:
+            return 0.0
+        kept = [name for dim in rule.inputs[0] for name in dim if name not in rule.internal]
+        elements = math.prod(rule.size(name) / self.mesh.extent(configuration.mesh_axes(name)) for name in kept)
+        size = np.array([max(1.0, elements) * call.inputs[0].itemsize])
+        idle = tuple(axis for axis, _ in configuration.at)
+        return 2 * float(self._collectives.seconds("all_reduce", axes, size, idle)[0])

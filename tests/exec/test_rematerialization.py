@@ -1,0 +1,302 @@
+"""Copies that are made again in the backward pass: the gradients are right, and the first copy is let go."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensoropt as to
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model, leave_graph
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.lowering import OpLowering, lower_operator
+from tensoropt.exec.program.rematerialization import with_inputs_again, with_output_again
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.registry import declaration, registered_types
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Mesh
+from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.plan.tensor_reuse import keep_choices
+from tensoropt.space.space import SearchSpace
+from tests import op_harness
+from tests.exec.random_runs import as_stored
+from tests.thread_world import run_threads, session_config
+
+pytestmark = pytest.mark.tf
+
+_SPLITS = {"Variable": "d0", "MatMul": "m", "Tanh": "d0", "Square": "d0", "Placeholder": "d0"}
+
+
+@pytest.fixture(autouse=True)
+def empty_model() -> Iterator[None]:
+    to.reset_default_graph()
+    yield
+    leave_graph()
+
+
+# ------------------------------------------------------------------------------------------- gradients of single ops
+
+
+_FROM_OUTPUT = [each for each in registered_types() if declaration(each).traits.gradient_from_output is not None]
+
+
+@pytest.mark.parametrize("op_type", _FROM_OUTPUT)
+def test_a_gradient_from_the_output_is_tensorflows(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lower(ctx: OpLowering, inputs: Sequence[Any]) -> list[Any]:
+        made = lower_operator(ctx, inputs)
+        if not made[0].dtype.is_floating:
+            return made
+        return with_output_again(ctx, inputs, made, lambda dy: tf.identity(made[0]))
+
+    monkeypatch.setattr(op_harness, "lower_operator", lower)
+    _check(op_type)
+
+
+# Of each way of lowering: one op, several ops, collectives or gradients of its own, rows, outputs that it reads.
+_BUILT_TWICE = (
+    "BatchMatMulV2 BiasAdd Conv2D Einsum FusedBatchNormV3 GatherV2 L2Loss MatMul Max MaxPool Mul Pow Prod RealDiv "
+    "Select SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
+).split()
+
+
+@pytest.mark.parametrize("op_type", _BUILT_TWICE)
+def test_the_gradient_of_a_second_copy_is_tensorflows(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lower(ctx: OpLowering, inputs: Sequence[Any]) -> list[Any]:
+        made = lower_operator(ctx, inputs)
+        wants = [tensor.dtype.is_floating for tensor in inputs]
+        return with_inputs_again(ctx, inputs, made, lambda _: [tf.identity(tensor) for tensor in inputs], wants)
+
+    monkeypatch.setattr(op_harness, "lower_operator", lower)
+    _check(op_type)
+
+
+def _check(op_type: str) -> None:
+    samples = [sample for sample in declaration(op_type).samples if sample.type == op_type]
+    assert samples
+    for sample in samples[:2]:
+        report = op_harness.check_sample(sample, (Mesh((2, 2)),))
+        assert not report.failures, f"{sample}: {report.failures[:3]}"
+        assert report.splits
+
+
+# ------------------------------------------------------------------------------------------------- what is let go
+
+
+class Recorded:
+    """A training step on one rank, before and after TensorFlow's optimizer has been at it."""
+
+    def __init__(self, executor: Executor, feeds: dict[str, np.ndarray]) -> None:
+        graph = executor.tf_graph
+        executor.run(["train"], feeds)
+        step = [op for op in graph.get_operations() if op.type == "NoOp"][-1]
+        placeholders = [op for op in graph.get_operations() if op.type == "Placeholder" and "program" in op.name]
+        metadata = tf.compat.v1.RunMetadata()
+        executor.session.run(
+            step,
+            {op.outputs[0]: feeds[op.name.split("/")[-1]] for op in placeholders},
+            options=tf.compat.v1.RunOptions(output_partition_graphs=True),
+            run_metadata=metadata,
+        )
+        self.built = {op.name: [tensor.op.name for tensor in op.inputs] for op in graph.get_operations()}
+        self.optimized = {
+            node.name: [name.split(":")[0] for name in node.input if not name.startswith("^")]
+            for part in metadata.partition_graphs
+            for node in part.node
+        }
+        self.types = {node.name: node.op for part in metadata.partition_graphs for node in part.node}
+
+    def read_backwards(self, nodes: dict[str, list[str]]) -> set[str]:
+        """What the backward pass reads of the forward pass, constants aside."""
+        return {
+            name
+            for reader, names in nodes.items()
+            if "/gradients/" in reader
+            for name in names
+            if "/gradients/" not in name and name.startswith("program_0/") and self.types.get(name) != "Const"
+        }
+
+
+def _three_layers() -> tuple[Graph, Plan]:
+    """Three dense layers: variables in pieces, activations by rows, then columns, then rows again."""
+    h = to.placeholder(to.float32, [8, 16], name="x")
+    for layer in range(3):
+        w = to.get_variable(f"w{layer}", [16, 16])
+        h = to.tanh(to.matmul(h, w, name=f"product{layer}"), name=f"tanh{layer}")
+    loss = to.reduce_mean(to.square(h), name="loss")
+    to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    return _planned(_SPLITS | {"product1": "n", "tanh1": "d1"})
+
+
+def _planned(splits: Mapping[str, Any], ranks: int = 2) -> tuple[Graph, Plan]:
+    """The current model, planned for some ranks: what each operator splits, by name or by type, or else nothing.
+
+    What takes a variable where it is stored is split as that is.
+    """
+    imported = import_model(current_model())
+    space = SearchSpace(imported.graph, AnalyticCost(cpu(ranks)))
+    chosen: dict[str, Configuration] = {}
+    for op in space.operators:
+        wanted = splits.get(op.name, splits.get(op.type))
+        wanted = Configuration(wanted if isinstance(wanted, tuple) else (wanted,))
+        choices = space.choices(op.name)
+        stored = as_stored(space, op, chosen)
+        chosen[op.name] = stored or (wanted if wanted in choices else choices[-1])
+    return imported.graph, space.plan(space.assignment(chosen), "hand")
+
+
+def _keeping(plan: Plan, graph: Graph, keep: str) -> Plan:
+    """The plan with ``keep`` on all edges that can have it."""
+    rules = rules_of(graph)
+    edges = {
+        edge: dataclasses.replace(entry, keep=keep)
+        if entry.forward and keep in keep_choices(graph, rules, edge)
+        else entry
+        for edge, entry in plan.edges.items()
+    }
+    return dataclasses.replace(plan, edges=edges)
+
+
+def _train(plan: Plan, check: Callable[[Executor, dict[str, np.ndarray]], Any]) -> list[Any]:
+    imported = import_model(current_model())
+    random = np.random.default_rng(0)
+    values = {op.name: random.normal(size=op.outputs[0].shape) for op in imported.graph.of_type("Variable")}
+    x = random.normal(size=(8, 16)).astype(np.float32)
+
+    def run(engine: Any) -> Any:
+        executor = Executor(imported.graph, plan, engine, config=session_config())
+        try:
+            executor.set_variables(lambda name: values[name])
+            return check(executor, {"x": np.split(x, engine.size)[engine.rank]})
+        finally:
+            executor.close()
+
+    return run_threads(plan.mesh.size, plan.mesh.shape, run)
+
+
+def test_the_backward_pass_reads_the_copies_before_the_moves_only() -> None:
+    graph, plan = _three_layers()
+    both, before = (_train(_keeping(plan, graph, keep), Recorded)[0] for keep in ("both", "before"))
+    for recorded, nodes in ((both, both.optimized), (before, before.optimized)):
+        found = {name for name in recorded.read_backwards(nodes)}
+        moved = {name for name in found if recorded.types[name] not in ("Tanh", "ReadVariableOp", "Identity")}
+        # Both activations that move and the variables of the second and third product; the first's gradient is not
+        # wanted by what is fed, so its variable is not read again.
+        assert len(moved) == (4 if recorded is both else 0), moved
+    # Nothing of the second copies runs but what makes inputs again.
+    assert sum(op_type == "_MklMatMul" or op_type == "MatMul" for op_type in before.types.values()) == 3 + 5
+
+
+def test_the_backward_pass_reads_the_copies_after_the_moves_only() -> None:
+    graph, plan = _three_layers()
+    both, after = (_train(_keeping(plan, graph, keep), Recorded)[0] for keep in ("both", "after"))
+    assert {"program_0/tanh0", "program_0/tanh1"} <= both.read_backwards(both.optimized)
+    assert not {"program_0/tanh0", "program_0/tanh1"} & after.read_backwards(after.optimized)
+    assert not {"program_0/tanh0", "program_0/tanh1"} & after.read_backwards(after.built)
+
+
+@pytest.mark.parametrize("keep", ["before", "after"])
+def test_what_is_kept_does_not_change_the_numbers(keep: str) -> None:
+    graph, plan = _three_layers()
+
+    def check(executor: Executor, feeds: dict[str, np.ndarray]) -> list[Any]:
+        losses = [float(executor.run([TensorId("loss"), "train"], feeds)[0]) for _ in range(4)]
+        return [losses, *executor.run([TensorId(f"w{layer}") for layer in range(3)])]
+
+    kept = _keeping(plan, graph, keep)
+    assert sum(entry.keep == keep for entry in kept.edges.values()) >= 2
+    for one, other in zip(_train(plan, check), _train(kept, check), strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_copy_that_is_not_kept_is_not_made_before_the_other_inputs_are_there() -> None:
+    graph, plan = _three_layers()
+    for keep in ("both", "before"):
+
+        def check(executor: Executor, feeds: dict[str, np.ndarray]) -> bool:
+            executor.run(["train"], feeds)
+            by_name = {op.name: op for op in executor.tf_graph.get_operations()}
+            gathers = [op for name, op in by_name.items() if "all_gather" in name and "/gradients/" not in name]
+            last = next(op for op in reversed(gathers) if any(t.shape == (8, 16) for t in op.inputs))
+            return _depends_on(last.inputs[0].op, by_name["program_0/tanh1"])
+
+        assert _train(_keeping(plan, graph, keep), check) == [keep == "before"] * 2
+
+
+def _depends_on(op: Any, other: Any) -> bool:
+    pending, seen = [op], {op}
+    while pending:
+        current = pending.pop()
+        if current is other:
+            return True
+        fresh = {*(tensor.op for tensor in current.inputs), *current.control_inputs} - seen
+        seen |= fresh
+        pending += fresh
+    return False
+
+
+def test_an_operator_that_reads_what_is_made_again_twice_gets_the_gradient_of_each_once() -> None:
+    x = to.placeholder(to.float32, [8, 16], name="x")
+    w = to.get_variable("w", [16, 16])
+    h = to.matmul(x, w, name="h")
+    loss = to.reduce_mean(h * h, name="loss")
+    to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    graph, plan = _planned({"MatMul": "m", "Placeholder": "d0", "Fanout": None, "Mul": None})
+    (gradient,) = [op.name for op in graph.of_type("Gradient")]
+    fanout = next(edge for edge in plan.edges if edge.tensor == TensorId("h"))
+    edges = dict(plan.edges) | {fanout: dataclasses.replace(plan.edge(fanout), keep="before")}
+    assert graph[fanout.consumer].type == "Fanout"
+
+    def check(executor: Executor, feeds: dict[str, np.ndarray]) -> Any:
+        return executor.run([TensorId(gradient)], feeds)[0]
+
+    for found, wanted in zip(_train(dataclasses.replace(plan, edges=edges), check), _train(plan, check), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_readers_of_a_fan_out_share_what_is_made_again() -> None:
+    x = to.placeholder(to.float32, [8, 16], name="x")
+    w = to.get_variable("w", [16, 16])
+    h = to.tanh(to.matmul(to.tanh(to.matmul(x, w)), w))
+    loss = to.reduce_mean(to.square(to.matmul(h, w)), name="loss")
+    to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    graph, plan = _planned(_SPLITS | {"Fanout": "~"})
+
+    def check(executor: Executor, feeds: dict[str, np.ndarray]) -> tuple[int, float]:
+        loss = [float(executor.run([TensorId("loss"), "train"], feeds)[0]) for _ in range(3)][-1]
+        emitted = executor.engine.emitted(executor.tf_graph)
+        return sum("all_gather" in line and "(8, 16)" in line for line in emitted), loss
+
+    kept = _keeping(plan, graph, "before")
+    (once, loss_once), (twice, loss_twice) = _train(plan, check)[0], _train(kept, check)[0]
+    assert (once, twice) == (1, 2)
+    np.testing.assert_allclose(loss_twice, loss_once, rtol=1e-5)
+
+
+def test_a_convolution_whose_input_is_made_again_after_the_gradient_of_its_bias_trains() -> None:
+    x = to.placeholder(to.float32, [8, 16], name="x")
+    images = to.tanh(to.reshape(to.matmul(x, to.get_variable("w", [16, 16])), [8, 2, 2, 4]), name="images")
+    y = to.nn.conv2d(images, to.get_variable("filter", [3, 3, 4, 4]), 1, "SAME")
+    y = to.nn.bias_add(y, to.get_variable("bias", [4]))
+    loss = to.reduce_mean(to.square(y), name="loss")
+    to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    splits = {"Conv2D": ("n", "c"), "BiasAdd": ("d0", None), "filter": ("d3", None), "images": ("d0", "d3")}
+    graph, plan = _planned(splits, ranks=4)
+
+    def check(executor: Executor, feeds: dict[str, np.ndarray]) -> list[Any]:
+        for _ in range(2):
+            executor.run(["train"], feeds)
+        return executor.run([TensorId(name) for name in ("w", "filter", "bias")])
+
+    kept = _keeping(plan, graph, "before")
+    assert any(entry.keep == "before" and edge.tensor.op == "filter" for edge, entry in kept.edges.items())
+    for found, wanted in zip(_train(kept, check)[0], _train(plan, check)[0], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

@@ -5,8 +5,11 @@
 #                  or handwritten digits, where nothing is gained  MODEL=mlp|cnn
 #   make check     what to run after each change, a minute: the linters and the quick tests
 #   make test      ten minutes: the linters, all tests without
-#                  mpirun, and of the cases under it a part         JOBS=2 PYTEST_ARGS="-m pure" GRAPHS=5
-#   make test-all  everything, as CI does: an hour
+#                  mpirun, and of the cases under it those that
+#                  stand for a kind (@core_case)                    JOBS=2 PYTEST_ARGS="-m pure" GRAPHS=5
+#   make test-all  every case, each by one plan, as CI does: half an hour
+#   make test-thorough  every case by each of its plans, operators in
+#                  all forms, 200 random graphs: two hours
 #   make lint      the linters alone
 #   make format    let ruff sort imports and lay out the code
 #   make docs      the site, with the reference, into build/site
@@ -23,7 +26,8 @@ MODEL ?= large_softmax
 ARGS ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
-# Random graphs that are trained on four ranks. With 200 these alone take longer than all other tests.
+# Random graphs that are trained on four ranks; from 20 on all cases are tried, from 200 on by all plans
+# (tests/effort.py).
 GRAPHS ?= 5
 
 VENV := .venv
@@ -31,7 +35,7 @@ STAMP := $(VENV)/.installed
 # First on the path, so that mpirun, its compiler wrapper and python are the environment's own.
 IN_VENV := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: venv demo check test test-all lint kernels format docs horovod clean help
+.PHONY: venv demo check test test-all test-thorough lint kernels format docs horovod clean help
 
 venv: $(STAMP)
 
@@ -53,6 +57,9 @@ test: $(STAMP)
 	$(IN_VENV) TENSOROPT_TEST_GRAPHS=$(GRAPHS) python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 test-all:
+	$(MAKE) --no-print-directory test GRAPHS=20
+
+test-thorough:
 	$(MAKE) --no-print-directory test GRAPHS=200
 
 # A test that has become slow shows at the end.

@@ -1,39 +1,35 @@
-"""How much tests try: some by default, far more in CI."""
+"""How much tests try, in three steps: `make test`, `make test-all` as CI does, `make test-thorough`."""
 
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-__all__ = ["GRAPHS", "THOROUGH", "covering", "some"]
+__all__ = ["EVERY_CASE", "GRAPHS", "THOROUGH", "covering", "some"]
 
 GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "5"))
 """Random graphs on four ranks; each takes some seconds."""
 
+EVERY_CASE = GRAPHS >= 20
+"""Whether all cases are tried that run under mpirun, as CI does, or those that stand for a kind."""
+
 THOROUGH = GRAPHS >= 200
-"""Whether to try what takes minutes more, as CI does."""
+"""Whether each case is tried by all its plans, too, and each operator in all its forms: more than an hour."""
 
 Choice = TypeVar("Choice")
 
 
-def some(choices: Sequence[Choice], of: str, out_of: int = 3) -> Sequence[Choice]:
-    """Returns all choices in CI, else one of so many, rounded up, which differ from test to test.
+def some(choices: Sequence[Choice], out_of: int = 3) -> Sequence[Choice]:
+    """Returns all choices if tests are thorough, else the last one of each so many, and so the last one of all.
 
-    Tests that each try the whole of a list try much of it many times; those that each try another part of it still
-    try all of it together. The same test has the same part in every run and on every rank.
+    Lists of plans begin with those that split little and end with random ones, which split most.
 
     Args:
-        choices: what there is to try, such as strategies.
-        of: which test it is for.
+        choices: what there is to try, such as plans.
         out_of: one of how many is tried.
     """
-    if THOROUGH:
-        return choices
-    count = -(-len(choices) // out_of)
-    first = zlib.crc32(of.encode())
-    return [choices[(first + number * out_of) % len(choices)] for number in range(count)]
+    return choices if THOROUGH else choices[::-1][::out_of][::-1]
 
 
 def covering(*choices: Sequence[Any], rounds: int = 2) -> list[tuple[Any, ...]]:

@@ -98,15 +98,22 @@ def run_mpi(
     kept = None if once is None else _kept(once)
     with _one_at_a_time():
         if kept is not None and kept.exists():
-            returncode, stdout, stderr = json.loads(kept.read_text(encoding="utf-8"))
+            reason, returncode, stdout, stderr = json.loads(kept.read_text(encoding="utf-8"))
+            if reason is not None:
+                raise MpiRunError(reason, returncode, stdout, stderr)
             return subprocess.CompletedProcess(command, returncode, stdout, stderr)
         # A killed mpirun leaves its session's folder there, named by its process id alone: a later one that was given
         # the same id would find it and start nothing ("The PMIx server's listener thread failed to start").
         with tempfile.TemporaryDirectory(prefix="tensoropt-job-", ignore_cleanup_errors=True) as own:
             environment = _environment({"TMPDIR": own, **(env or {})})
-            done = _run(command, f"{script} on {ranks} ranks", timeout, environment, check)
+            try:
+                done = _run(command, f"{script} on {ranks} ranks", timeout, environment, check)
+            except MpiRunError as error:
+                if kept is not None:  # each of its tests would wait as long for it
+                    kept.write_text(json.dumps([str(error), error.returncode, error.stdout, error.stderr]))
+                raise
         if kept is not None:
-            kept.write_text(json.dumps([done.returncode, done.stdout, done.stderr]), encoding="utf-8")
+            kept.write_text(json.dumps([None, done.returncode, done.stdout, done.stderr]), encoding="utf-8")
         return done
 
 

@@ -2,78 +2,51 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.effort import THOROUGH, some
+from tests.case_jobs import check_case, core_cases_of, failures_of
+from tests.effort import EVERY_CASE
 from tests.mpi_support import MpiRunError, run_mpi
 
 pytestmark = pytest.mark.mpi
 
-_SCRIPTS = Path(__file__).parent.parent / "scripts"
 _RANKS = 2
-# The modules of cases by the ranks that run them, all in one job: what takes longest is to start. What has effects is
-# tried on two mesh axes, too, where there is time.
-_JOBS = {
-    _RANKS: (
-        "behaviour",
-        "verification",
-        "effects",
-        "sessions",
-        "monitored",
-        "contrib",
-        "pipelines",
-        "training",
-        "second_gradients",
-        "control_flow",
-        "batches",
-    ),
-    **({4: ("effects",)} if THOROUGH else {}),
-}
-Failures = list[dict[str, str]]  # by rank and case; an empty text where there is none
-
-
-def cases_of(script: str) -> list[str]:
-    """The cases that a script registers, without running it."""
-    tree = ast.parse((_SCRIPTS / f"{script}.py").read_text(encoding="utf-8"))
-    marked = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
-    return [node.name.replace("_", " ") for node in marked if getattr(node.decorator_list[0], "id", "") == "case"]
-
-
-# By default a ninth of each module, since all of them take five minutes.
-_CASES = {ranks: {script: some(cases_of(script), script, 9) for script in scripts} for ranks, scripts in _JOBS.items()}
-
-
-@pytest.fixture(scope="module")
-def run_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Failures]:
-    """What fails of the cases of the job of so many ranks, which runs once."""
-
-    @functools.cache
-    def run(ranks: int) -> Failures:
-        chosen = [f"{script}:{case}" for script, cases in _CASES[ranks].items() for case in cases]
-        folder = tmp_path_factory.mktemp("cases")
-        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=1500, once=f"cases on {ranks} ranks")
-        line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
-        found: Failures = json.loads(line.removeprefix("RESULT "))
-        assert len(found) == ranks
-        return found
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("ranks", "case"),
-    [(ranks, case) for ranks, scripts in _CASES.items() for cases in scripts.values() for case in cases],
+_MODULES = (
+    "behaviour",
+    "verification",
+    "effects",
+    "sessions",
+    "monitored",
+    "contrib",
+    "pipelines",
+    "training",
+    "second_gradients",
+    "control_flow",
+    "batches",
 )
-def test_what_a_job_does_is_what_one_process_does(ranks: int, case: str, run_job: Callable[[int], Failures]) -> None:
-    failed = [f"rank {rank}:\n{found[case]}" for rank, found in enumerate(run_job(ranks)) if found[case]]
-    assert not failed, "\n".join(failed)
+# What has effects is tried on two mesh axes, too.
+_JOBS = {
+    _RANKS: [_MODULES] if not EVERY_CASE else [(module,) for module in _MODULES],
+    **({4: [("effects",)]} if EVERY_CASE else {}),
+}
+_CASES = [
+    (ranks, modules, case)
+    for ranks, jobs in _JOBS.items()
+    for modules in jobs
+    for module in modules
+    for case in core_cases_of(module)
+]
+
+
+@pytest.mark.parametrize(("ranks", "modules", "case"), _CASES, ids=[f"{ranks}-{case}" for ranks, _, case in _CASES])
+def test_what_a_job_does_is_what_one_process_does(
+    ranks: int, modules: tuple[str, ...], case: str, tmp_path: Path
+) -> None:
+    chosen = [f"{module}:{name}" for module in modules for name in core_cases_of(module)]
+    check_case(failures_of(ranks, tmp_path, chosen, f"cases of {modules} on {ranks} ranks"), case)
 
 
 _LISTING_1 = """

@@ -33,7 +33,7 @@ _HELD_ALIKE = 1e-3
 BASELINES = tuple(finder for finder in finders() if finder.kind == "baseline")
 
 
-@pytest.mark.parametrize("model", some(sorted(SMALL), "baselines", 2))
+@pytest.mark.parametrize("model", some(sorted(SMALL), 2))
 def test_baselines_are_legal_and_never_below_the_frontier(model: str) -> None:
     whole = small_space(model)
     frontier = SpaceTracker(whole, threads=1).frontier()  # what users get

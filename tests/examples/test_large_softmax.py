@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import THOROUGH
+from tests.effort import EVERY_CASE
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -17,7 +17,7 @@ _SCRIPT = Path(__file__).parents[2] / "examples/large_softmax.py"
 _HERE = ("env",)  # the script starts the jobs itself
 
 
-@pytest.mark.skipif(not THOROUGH, reason="starts TensorFlow eight times: CI runs it")
+@pytest.mark.skipif(not EVERY_CASE, reason="starts TensorFlow eight times: CI runs it")
 def test_three_ways_have_equal_losses_and_a_limit_leaves_data_parallelism_out(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     flags = ("--vocabulary=2000", "--steps=8", "--json", figures)

@@ -99,7 +99,7 @@ def _shape(graph: Any, scope: str) -> tuple[int, ...]:
     return tuple(last.outputs[0].shape)
 
 
-@pytest.mark.parametrize("name", some(sorted(MODELS), "parameters", 2))
+@pytest.mark.parametrize("name", some(sorted(MODELS), 2))
 def test_parameters_are_the_papers_within_two_percent(model: Any, name: str) -> None:
     loss = MODELS[name](batch_size=256)
     assert loss.shape == ()

@@ -13,7 +13,7 @@ from tensoropt.api.mirror.model import current_model
 from tensoropt.api.session.job import current_job
 from tensoropt.plan.plan import Plan
 from tests.effort import some
-from tests.scripts.cases import Distributed, Model, Plain, case, close, normal, picked, raises, share
+from tests.scripts.cases import Distributed, Model, Plain, case, close, core_case, normal, picked, raises, share
 from tests.scripts.control_flow import Cell
 
 _PARTS = ["loss", "accuracy", "logits"]
@@ -174,9 +174,9 @@ def a_fixed_batch_of_one_is_fed_whole() -> None:
     assert len(tensoropt.find_frontier(batch_size=1).time_s)
 
 
-@case
+@core_case
 def training_and_evaluation_take_batches_of_any_size() -> None:
-    for option in some(("data_parallel", "mini_time", "mini_memory"), f"sizes on {tensoropt.world_size()}"):
+    for option in some(("data_parallel", "mini_time", "mini_memory")):
         runs = _epochs(12, ["w", "v"])
         _same_numbers(_Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier), runs, option)
 
@@ -186,7 +186,7 @@ def convolutions_and_statistics_of_the_batch_are_those_of_its_rows() -> None:
     def make(m: Any) -> Model:
         return _open_classifier(m, "GradientDescent")
 
-    for option in some(("data_parallel", "mini_time"), "statistics"):
+    for option in some(("data_parallel", "mini_time")):
         runs = [run for run in _epochs(36, ["kernel", "w", "out"], keep=0.5) if len(run[1].get("x", [0, 0])) > 1]
         _same_numbers(_Open(make, option), Plain(make), runs, option)
 
@@ -270,7 +270,7 @@ def a_table_and_sequences_of_any_length() -> None:
 # -------------------------------------------------------------------------------------------------------- open shapes
 
 
-@case
+@core_case
 def the_first_training_run_gives_the_shapes() -> None:
     job, plain = _Open(_momentum_classifier), Plain(_momentum_classifier)
     raises(lambda: job.plan.time_s, "is not made until the first training run is fed", "'x' (None, 12)", "example=")
@@ -425,7 +425,7 @@ def an_example_gives_the_shapes() -> None:
 
 @case
 def what_is_made_after_the_build_can_be_fetched() -> None:
-    for option in some(("data_parallel", "mini_memory"), "after the build"):
+    for option in some(("data_parallel", "mini_memory")):
         job, plain = _Open(_momentum_classifier, option, batch_size=64), Plain(_momentum_classifier)
         _same_numbers(job, plain, _epochs(12, ["w", "v"])[:2], "before")
         for runner, m in ((job, tensoropt), (plain, tf.compat.v1)):

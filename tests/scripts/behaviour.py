@@ -21,6 +21,7 @@ from tests.scripts.cases import (
     classifier,
     close,
     compare,
+    core_case,
     normal,
     sgd_classifier,
     share,
@@ -30,7 +31,7 @@ from tests.scripts.cases import (
 # ---------------------------------------------------------------------------------------------------- training
 
 
-@case
+@core_case
 def training_equals_one_process() -> None:
     compare(sgd_classifier, ["loss", "accuracy", "w1", "b1", "w2"], "train", batch)
 
@@ -43,7 +44,7 @@ def any_tensor_can_be_fetched() -> None:
 
 @case
 def shares_of_the_batch_give_the_same_numbers() -> None:
-    for option in some_plans(("data_parallel", "mini_time", 7), "shares"):
+    for option in some_plans(("data_parallel", "mini_time", 7)):
         results = []
         for cut in (lambda array: array, share):
             job = Distributed(sgd_classifier, option)
@@ -91,7 +92,7 @@ def two_optimizers_take_turns() -> None:
     for number, turn in enumerate(turns):
         plain.run(turn, batch(number))
     wanted = plain.run(["w1", "w2"], batch(0))
-    for option in some_plans(("data_parallel", "mini_time", 8), "turns"):
+    for option in some_plans(("data_parallel", "mini_time", 8)):
         job = Distributed(make, option)
         for number, turn in enumerate(turns):
             job.run(turn, batch(number))
@@ -210,7 +211,7 @@ def a_read_after_an_assignment_sees_it() -> None:
 # ------------------------------------------------------------------------------------------------------- running
 
 
-@case
+@core_case
 def fetches_may_be_nested() -> None:
     job = Distributed(sgd_classifier)
     model, feeds = job.model, {job.model[name]: value for name, value in batch(0).items()}
@@ -293,7 +294,7 @@ def a_session_runs() -> None:
 def another_plan_can_be_built() -> None:
     job = Distributed(sgd_classifier, "data_parallel")
     losses = []
-    for option in some_plans(("data_parallel", "mini_time", 16, 17), "plans", 2):
+    for option in some_plans(("data_parallel", "mini_time", 16, 17), 2):
         job.build(option)
         losses.append([float(job.run(["loss", "train"], batch(number))[0]) for number in range(3)])
     for other in losses[1:]:
@@ -332,7 +333,7 @@ def open_placeholders_take_a_batch_size() -> None:
     assert tensoropt.strategy_rows(plan)
 
 
-@case
+@core_case
 def points_of_the_frontier_train_as_one_process() -> None:
     plain = Plain(sgd_classifier)
     wanted = [plain.run(["loss", "train"], batch(number))[0] for number in range(2)]
@@ -369,7 +370,7 @@ def dropout_with_a_seed_equals_one_process() -> None:
 
     plain = Plain(make)
     wanted = [plain.run(["dropped", "loss", "train"], batch(number))[:2] for number in range(3)]
-    for option in some_plans(("data_parallel", "mini_time", 18, 19), "dropout"):
+    for option in some_plans(("data_parallel", "mini_time", 18, 19)):
         job = Distributed(make, option)
         for number, (dropped, loss) in enumerate(wanted):
             got = job.run(["dropped", "loss", "train"], batch(number))

@@ -46,6 +46,11 @@ def case(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
+def core_case(function: Callable[[], None]) -> Callable[[], None]:
+    """Registers a case that is tried by default, too; all others are by ``make test-all``."""
+    return case(function)
+
+
 # ----------------------------------------------------------------------------------------------------- comparison
 
 
@@ -131,9 +136,9 @@ def close(mine: Any, theirs: Any, what: str) -> None:
     )
 
 
-def some_plans(plans: Sequence[str | int], of: str, out_of: int = 3) -> Sequence[str | int]:
-    """Options, and numbers of random plans, of which by default a part is tried: see :func:`tests.effort.some`."""
-    return some(plans, of, out_of)
+def some_plans(plans: Sequence[str | int], out_of: int = 3) -> Sequence[str | int]:
+    """Returns options, and numbers of random plans, of which a part is tried: see :func:`tests.effort.some`."""
+    return some(plans, out_of)
 
 
 def compare(
@@ -154,7 +159,7 @@ def compare(
     for number in range(steps):
         plain.run(step, feeds(number))
         wanted.append(plain.run(list(fetches), feeds(number)))
-    for option in some_plans(options, f"{make.__module__}.{make.__qualname__} {step}", 4):
+    for option in some_plans(options, 4):
         job = Distributed(make, option)
         for number in range(steps + 1):
             if number:

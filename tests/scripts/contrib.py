@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import tensoropt
-from tests.scripts.cases import BATCH, Distributed, Model, case, classifier, close, main, some_plans
+from tests.effort import some
+from tests.scripts.cases import BATCH, Distributed, Model, case, classifier, close, core_case, main
 
 FOLDER = Path(sys.argv[1]) / "contrib"
 contrib = tensoropt.contrib
@@ -42,7 +43,7 @@ def compare(
             # By themselves: TensorFlow leaves open what a read sees beside an update.
             wanted.append(session.run([model[name] for name in fetches], given))
             session.run(model["train"], given)
-    for option in some_plans(options, make.__qualname__, 2):
+    for option in some(options, 2):
         job = Distributed(make, option)
         for number in range(steps):
             got = job.run(list(fetches), feeds(number))
@@ -103,7 +104,7 @@ def _recurrent(m: Any) -> Model:
     return {"x": x, "lengths": lengths, "outputs": outputs, "loss": loss, "train": train}
 
 
-@case
+@core_case
 def fused_normalized_and_searched_cells_learn() -> None:
     lengths = np.array([4, 3, 2, 1, 0, 4, 4, 2], np.int32)
     compare(_recurrent, ["loss", "outputs"], lambda n: {"x": _numbers(n, 4, BATCH, 3), "lengths": lengths}, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.effort import covering, some
-from tests.scripts.cases import BATCH, Model, Plain, case, compare, main, normal
+from tests.scripts.cases import BATCH, Model, Plain, case, compare, core_case, main, normal
 
 _STEPS = 5
 _WIDTH = 4
@@ -75,7 +75,7 @@ def only(*names: str) -> Any:
     return lambda number: {name: batch(number)[name] for name in names}
 
 
-@case
+@core_case
 def a_recurrent_layer() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         outputs, (c, _) = m.nn.dynamic_rnn(Cell(m, _WIDTH), made["x"], dtype=m.float32)
@@ -123,7 +123,7 @@ def loops_of_so_many_turns_as_data_say() -> None:
     check(build)
 
 
-@case
+@core_case
 def branches_that_compute() -> None:
     def build(m: Any, made: dict[str, Any]) -> Any:
         x, w = made["x"][:, 0], made["w"]
@@ -222,7 +222,7 @@ def branches_that_train() -> None:
     compare(make, ["w", "scale", "table", "total", "loss"], "train", only("x", "n"), options=_OPTIONS, steps=7)
 
 
-@case
+@core_case
 def loops_that_assign() -> None:
     def make(m: Any) -> Model:
         made = sequences(m)
@@ -410,7 +410,7 @@ def _clipped(m: Any, kind: str, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tu
 def as_many_rows_of_gradients_as_a_run_says() -> None:
     """Under every optimizer that has a way of its own with rows, clipped and as they are."""
     every = covering(_FORMS, tuple(_STEPPERS), ("none", "global norm", "norms"))
-    for form, step, clip in some(every, "rows of gradients", 5):
+    for form, step, clip in some(every, 5):
 
         def make(m: Any, form: str = form, step: str = step, clip: str = clip) -> Model:
             made = sequences(m)
@@ -423,7 +423,7 @@ def as_many_rows_of_gradients_as_a_run_says() -> None:
             return {**made, "loss": loss, "one": tables[0], "other": tables[1], "train": train, **slots}
 
         names = ["loss", "one", "other", "w", *(name for name in Plain(make).model if name.startswith("slot"))]
-        compare(make, names, "train", only("x", "n"), options=some([1, 2, 3], form))
+        compare(make, names, "train", only("x", "n"), options=some([1, 2, 3]))
 
 
 @case

@@ -21,12 +21,13 @@ from tests.scripts.cases import (
     classifier,
     close,
     compare,
+    core_case,
     normal,
     sgd_classifier,
     some_plans,
 )
 
-_OPTIONS = ("data_parallel", "mini_time", 1)
+_OPTIONS: tuple[str | int, ...] = ("data_parallel", "mini_time", 1)
 _ROWS = ("add", "sub", "mul", "div", "min", "max", "update")
 _ENTRIES = ("add", "sub", "update")
 
@@ -54,7 +55,7 @@ def _memories(m: Any, made: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@case
+@core_case
 def every_write_of_a_variable_is_done_and_seen_by_who_waits_for_it() -> None:
     def make(m: Any) -> Model:
         made = classifier(m)
@@ -110,7 +111,7 @@ def a_lookup_sees_the_assignment_that_it_waits_for() -> None:
         return {**made, "row": row}
 
     compare(make, ["w1"], "row", batch, options=_OPTIONS, steps=2)
-    for option in some_plans(_OPTIONS, "lookup"):
+    for option in some_plans(_OPTIONS):
         job = Distributed(make, option)
         before = job.run("w1", {})
         close(job.run("row", {}), before[[2, 5]] + 1.0, f"plan {option}: row")
@@ -229,7 +230,7 @@ def a_step_and_what_is_assigned_of_its_result_follow_one_another() -> None:
     compare(make, ["w1", "w2"], ["some", "clip", "train"], batch, options=_OPTIONS)
 
 
-@case
+@core_case
 def two_optimizers_of_one_variable_take_turns() -> None:
     def make(m: Any) -> Model:
         made = classifier(m)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tensoropt
 from tensoropt.errors import CollectiveError, GraphError, SessionError
-from tests.scripts.cases import case, raises
+from tests.scripts.cases import case, core_case, raises
 
 _Made = Callable[[], tuple[Callable[..., Any], list[Any]]]
 
@@ -62,7 +62,7 @@ def _descent() -> tuple[Callable[..., Any], list[Any]]:
     return step, [w, v]
 
 
-@case
+@core_case
 def step_trains_as_tensorflow_alone_on_batches_of_any_size() -> None:
     ours = _compare(_descent, (8, 8, 5, 8, 1))
     assert ours.tensoropt_plan.mesh.size == tensoropt.world_size()
@@ -273,7 +273,7 @@ def python_branches_calls_and_custom_gradients_are_taken_in() -> None:
     _compare(make, (8, 8, 8, 8))
 
 
-@case
+@core_case
 def variables_are_read_and_assigned_between_calls() -> None:
     step, (w, v) = _descent()
     ours = tensoropt.function(step)
@@ -289,7 +289,7 @@ def variables_are_read_and_assigned_between_calls() -> None:
     _same([w, v], [a, b])
 
 
-@case
+@core_case
 def functions_share_variables() -> None:
     step, (w, v) = _descent()
     plain, (a, b) = _descent()
@@ -300,7 +300,7 @@ def functions_share_variables() -> None:
         _same(evaluate(x, y), _loss(a, b, x, y))
 
 
-@case
+@core_case
 def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
     w, v = _weights((6, 8), (8, 4))
 

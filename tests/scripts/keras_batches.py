@@ -16,7 +16,7 @@ from keras import layers
 import tensoropt
 import tensoropt.keras
 from tensoropt.errors import SessionError
-from tests.scripts.cases import case, raises
+from tests.scripts.cases import case, core_case, raises
 
 _ROWS, _BATCH = 20, 8  # so that the last batch is smaller
 _Maker = Callable[[Any, np.random.Generator, int], Any]
@@ -195,7 +195,7 @@ def ragged_and_sparse_batches_by_the_plan_of_least_memory() -> None:
     _compare(("ragged words", "sparse", "nested"), "mini_memory")
 
 
-@case
+@core_case
 def datasets_of_ragged_and_sparse_batches() -> None:
     draws = np.random.default_rng(2)
     words, bags, y = _words(None, draws, _ROWS), _sparse(None, draws, _ROWS), draws.integers(0, 3, _ROWS)

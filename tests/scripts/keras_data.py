@@ -14,7 +14,7 @@ from keras import layers
 
 import tensoropt
 from tensoropt.keras import parallelize
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 
 _ROWS, _BATCH = 44, 8
 
@@ -59,7 +59,7 @@ def _compare(fit: Callable[[Any], Any]) -> None:
         np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
-@case
+@core_case
 def data_that_python_makes_is_taken() -> None:
     _compare(lambda model: model.fit(_Batches(), epochs=2, shuffle=False, verbose=0, validation_data=_Batches()))
     _compare(lambda model: model.fit(_generated(), steps_per_epoch=5, epochs=2, verbose=0))

@@ -17,7 +17,7 @@ from keras import layers
 import tensoropt
 from tensoropt.errors import CollectiveError
 from tensoropt.keras import parallelize
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 from tests.scripts.misuse import guilty
 
 _ROWS, _BATCH = 64, 16
@@ -73,7 +73,7 @@ def _last() -> str:
     return f"rank {tensoropt.world_size() - 1}"
 
 
-@case
+@core_case
 def callback_that_fails_on_one_rank_ends_fit_on_all() -> None:
     def fail(model: Any) -> None:
         raise ValueError("this callback is wrong")

@@ -16,7 +16,7 @@ from keras.saving import save_model, save_weights  # before anything is parallel
 import tensoropt
 from tensoropt.errors import CollectiveError, SessionError
 from tensoropt.keras import parallelize
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 
 _ROWS = 32
 
@@ -102,7 +102,7 @@ def _same(does: Callable[[str | None], Any]) -> None:
             assert one == other or abs(one - other) < 2e-3, (option, found, expected)
 
 
-@case
+@core_case
 def callbacks_that_write_have_their_state_on_all_ranks() -> None:
     def does(option: str | None) -> Any:
         folder = _folder() if option else Path(tempfile.mkdtemp())

@@ -17,7 +17,7 @@ import tensoropt
 import tensoropt.keras
 from tensoropt.api.functions import lazy_variables, values
 from tensoropt.errors import CollectiveError
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 
 _ROWS, _WIDTH = 48, 640
 
@@ -81,7 +81,7 @@ def _alike(value: Any) -> bool:
     return len(set(MPI.COMM_WORLD.allgather(value))) == 1
 
 
-@case
+@core_case
 def weights_built_in_a_scope_are_those_of_keras_and_never_whole() -> None:
     alone = _model()
     expected = _trained(alone)

@@ -18,7 +18,7 @@ import tensoropt
 from tensoropt.errors import SessionError
 from tensoropt.keras import parallelize
 from tests.effort import THOROUGH
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 
 Made = tuple[Any, Any, np.ndarray]
 _ROWS = 43  # no number of ranks divides it, nor does a batch
@@ -148,7 +148,7 @@ def _compare(make: Callable[[], Made], *options: str, batch: int = 16) -> None:
             np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-5, err_msg=f"{option}: {name}")
 
 
-@case
+@core_case
 def mlp_with_dropout_has_the_history_of_keras_alone() -> None:
     _compare(mlp, "mini_time", batch=32)
 
@@ -163,7 +163,7 @@ def convolutions_and_batch_norm_have_the_history_of_keras_alone() -> None:
     _compare(cnn, "mini_memory")
 
 
-@case
+@core_case
 def transformer_has_the_history_of_keras_alone() -> None:
     _compare(transformer, *(("data_parallel", "mini_memory") if THOROUGH else ("mini_memory",)))
 
@@ -398,7 +398,7 @@ def sizes_of_shapes_are_numbers_for_keras() -> None:
     assert keras.backend.standardize_dtype(type(size)) == keras.backend.standardize_dtype(int)
 
 
-@case
+@core_case
 def what_cannot_be_parallel_says_why() -> None:
     model = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
     for given, words in ((model, "not compiled"), (layers.Dense(3), "takes a model of Keras 3")):

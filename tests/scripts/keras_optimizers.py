@@ -156,7 +156,7 @@ def tables_under_layers_of_all_kinds_are_clipped_and_trained_as_by_keras_alone()
         history = model.fit(x, y, batch_size=8, epochs=1, verbose=0, shuffle=False).history
         return {**history, **{variable.path: np.asarray(variable) for variable in model.weights}}
 
-    for under, kind, clip in some(every, "tables under layers", 10):
+    for under, kind, clip in some(every, 10):
         expected, found = (trained(under, kind, clip, parallel) for parallel in (False, True))
         for name, value in expected.items():
             what = f"{under} {kind.__name__} {clip}: {name}"

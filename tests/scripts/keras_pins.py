@@ -12,7 +12,7 @@ from keras import layers
 import tensoropt
 import tensoropt.keras
 from tensoropt.cluster import Topology
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 
 _ROWS = 64
 
@@ -35,7 +35,7 @@ def _losses(model: Any, *data: Any, **arguments: Any) -> list[float]:
     return [float(loss) for loss in model.fit(*data, **given).history["loss"]]
 
 
-@case
+@core_case
 def pinned_variables_are_stored_so_and_train_as_keras_alone() -> None:
     expected = _losses(_made(), *_data())
     model = tensoropt.keras.parallelize(

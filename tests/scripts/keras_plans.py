@@ -19,7 +19,7 @@ import tensoropt
 from tensoropt.errors import PlanError
 from tensoropt.keras import parallelize
 from tensoropt.plan.plan import Plan
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 
 
 def _data() -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +65,7 @@ def _refused(run: Any, *words: str) -> None:
         raise AssertionError("it was taken")
 
 
-@case
+@core_case
 def plans_of_models_are_taken_beside_one_another_and_a_script() -> None:
     one, other = _trained(4), _trained(6, "data_parallel")
     weights = one.get_weights()

@@ -18,7 +18,7 @@ import tensoropt.keras
 from tensoropt.api.functions.variable_holders import unnoticed
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import CollectiveError
-from tests.scripts.cases import case, raises
+from tests.scripts.cases import case, core_case, raises
 
 _SMALL, _LARGE = 8, 640  # the second's square kernels have more than a mebibyte
 _Readings = dict[str, np.ndarray]
@@ -138,7 +138,7 @@ def whoever_reads_large_variables_that_are_whole_finds_the_trained_values() -> N
     _compare(_LARGE, "data_parallel", "SGD")
 
 
-@case
+@core_case
 def whoever_reads_large_variables_that_are_in_pieces_finds_the_trained_values() -> None:
     _compare(_LARGE, "mini_memory", "Adam")
 

@@ -10,7 +10,7 @@ import numpy as np
 from keras import layers
 
 from tensoropt.keras import parallelize
-from tests.scripts.cases import case
+from tests.scripts.cases import case, core_case
 
 _ROWS = 32
 _Does = Callable[[Any, Any, Any], list[Any]]  # with a model and its data; gives what is compared
@@ -48,7 +48,7 @@ def _fit(model: Any, x: Any, y: Any, **arguments: Any) -> list[float]:
     return [float(loss) for loss in history.history["loss"]]
 
 
-@case
+@core_case
 def what_is_set_between_fits_waits_for_compile() -> None:
     def thaw(model: Any, x: Any, y: Any) -> list[Any]:
         base, found = model.layers[0], _fit(model, x, y)

@@ -21,7 +21,7 @@ from tensorflow.python.training import basic_session_run_hooks
 import tensoropt
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import CollectiveError, SessionError
-from tests.scripts.cases import Model, batch, case, classifier, close, main, random_plan, some_plans
+from tests.scripts.cases import Model, batch, case, classifier, close, core_case, main, random_plan, some_plans
 
 FOLDER = Path(sys.argv[1]) / "monitored"
 
@@ -73,7 +73,7 @@ def compare(make: Callable[[Any], Model], script: Callable[[Any, Model, str], Ma
     """Runs a script, which gets a folder of its own, in one process and by two plans, by default by one of them."""
     with plain_model(make) as made:
         wanted = script(tf.compat.v1, made, str(FOLDER / f"{name} alone {tensoropt.world_rank()}"))
-    for plan in some_plans(("data_parallel", 1), name):
+    for plan in some_plans(("data_parallel", 1)):
         same(script(tensoropt, job_model(make, plan), str(FOLDER / f"{name} {plan}")), wanted, f"plan {plan}")
 
 
@@ -124,7 +124,7 @@ def checkpoints(folder: str) -> list[str]:
     return sorted(path.name for path in Path(folder).glob("*.index"))
 
 
-@case
+@core_case
 def a_monitored_session_trains_saves_and_goes_on() -> None:
     def script(m: Any, made: Model, folder: str) -> Mapping[str, Any]:
         got: dict[str, Any] = {}
@@ -247,7 +247,7 @@ def time_is_that_of_rank_0() -> None:
     assert all(each["traceEvents"] for each in timelines)
 
 
-@case
+@core_case
 def an_error_of_one_rank_ends_the_step_on_all() -> None:
     made = job_model(stepping)
     rank = tensoropt.world_rank()

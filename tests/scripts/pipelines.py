@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tensoropt
 from tensoropt.errors import FeedError
-from tests.scripts.cases import Model, case, close, main, normal
+from tests.scripts.cases import Model, case, close, core_case, main, normal
 from tests.scripts.sessions import compare_sessions, in_sessions
 
 _RANDOM = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def until_the_end(m: Any, made: Model, session: Any, feeds: Any = None) -> dict[
         sums.append(x.sum())
 
 
-@case
+@core_case
 def a_one_shot_iterator_is_read_by_each_rank() -> None:
     def make(m: Any) -> Model:
         dataset = m.data.Dataset.from_tensor_slices((_FEATURES, _LABELS)).shuffle(20, seed=3).repeat(2)
@@ -224,7 +224,7 @@ def each_rank_may_read_its_share() -> None:
     assert len(wanted) == 4
 
 
-@case
+@core_case
 def a_rank_whose_data_end_early_ends_the_epoch_on_all() -> None:
     rank = tensoropt.world_rank()
     tensoropt.reset_default_graph()

@@ -8,7 +8,7 @@ import numpy as np
 
 import tensoropt
 from tensoropt.errors import GraphError
-from tests.scripts.cases import BATCH, Model, case, compare, main, normal
+from tests.scripts.cases import BATCH, Model, case, compare, core_case, main, normal
 
 _PLANS: tuple[str | int, ...] = ("data_parallel", "mini_memory", 1, 2, 3)
 
@@ -28,7 +28,7 @@ def feeds(number: int) -> dict[str, Any]:
     }
 
 
-@case
+@core_case
 def the_gradient_penalty_of_a_wasserstein_gan() -> None:
     def make(m: Any) -> Model:
         x, z, mix = (m.placeholder(m.float32, [BATCH, size]) for size in (6, 4, 1))

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensoropt
 from tensoropt.api.session.job import current_job
 from tensoropt.errors import FeedError, ProblemError, SessionError
-from tests.scripts.cases import Model, batch, case, classifier, close, main, normal, raises, random_plan
+from tests.scripts.cases import Model, batch, case, classifier, close, core_case, main, normal, raises, random_plan
 
 _PLANS: tuple[str | int, ...] = ("data_parallel", 1)
 
@@ -60,7 +60,7 @@ def fed(made: Model, **feeds: Any) -> dict[Any, Any]:
     return {made[key]: value for key, value in feeds.items()}
 
 
-@case
+@core_case
 def a_session_is_the_default_one() -> None:
     def make(m: Any) -> Model:
         made = classifier(m)
@@ -148,7 +148,7 @@ def any_tensor_can_be_fed() -> None:
     compare_sessions(make, script)
 
 
-@case
+@core_case
 def a_critic_is_fed_the_actions_that_its_actor_is_trained_by() -> None:
     def make(m: Any) -> Model:
         x = m.placeholder(m.float32, [8, 6], name="x")

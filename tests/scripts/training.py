@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scripts.cases import Distributed, Plain, case, close, main, some_plans
+from tests.scripts.cases import Distributed, Plain, case, close, core_case, main, some_plans
 from tests.scripts.trainings import TRAININGS
 
 
@@ -15,7 +15,7 @@ def check(name: str) -> None:
     for number, turn in enumerate(training.turns):
         plain.run(turn, training.feeds(number))
         wanted.append(plain.run(fetches, training.feeds(number)))
-    for option in some_plans(("mini_time", 1), name):
+    for option in some_plans(("mini_time", 1)):
         job = Distributed(training.make, option)
         for number, expected in enumerate(wanted):
             if number:
@@ -25,7 +25,7 @@ def check(name: str) -> None:
                 close(mine, theirs, f"plan {option}, after {number} turns: {what}")
 
 
-@case
+@core_case
 def every_optimizer_trains_rows_and_whole_gradients() -> None:
     check("every optimizer")
 

@@ -17,7 +17,7 @@ from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.lowering import OpLowering
 from tensoropt.graph.registry import traits
 from tensoropt.plan.plan import Plan
-from tests.scripts.cases import BATCH, batch, case, classifier, close, normal, random_plan, sgd_classifier
+from tests.scripts.cases import BATCH, batch, case, classifier, close, core_case, normal, random_plan, sgd_classifier
 
 
 def model() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def lowered(name: str, change: Callable[[Sequence[Any], list[Any]], list[Any]]) 
         building.lower_operator = right
 
 
-@case
+@core_case
 def any_plan_is_right() -> None:
     model()
     for option in ("mini_time", "data_parallel", "mini_memory"):

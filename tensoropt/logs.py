@@ -1,6 +1,6 @@
-"""What tensoropt says on standard error: the logger ``tensoropt``, rank 0's lines, as many as TENSOROPT_LOG asks for.
+"""The log of tensoropt on standard error: the logger ``tensoropt``, rank 0's lines, at the level TENSOROPT_LOG.
 
-Importing this module changes nothing. A script's own configuration of logging, before or after, has the first word.
+Importing this module changes nothing. A script's own configuration of logging, before or after, takes precedence.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def log_level() -> int:
 
 
 def set_up_logging(rank: int | None = None) -> None:
-    """Lets the logger ``tensoropt`` write to standard error, unless the script has told it or its parents where to.
+    """Makes the logger ``tensoropt`` write to standard error, unless the script has configured it or its parents.
 
-    The level is TENSOROPT_LOG's, or else the one that the script gave the logger. Ranks but the first write errors
-    only, TensorFlow's too; at ``debug`` all write everything.
+    The level is TENSOROPT_LOG's, or else the one that the script gave the logger. Ranks other than the first write
+    errors only, TensorFlow's included; at ``debug`` all ranks write everything.
 
     Args:
         rank: this process's, once it is known.
@@ -66,7 +66,7 @@ def set_up_logging(rank: int | None = None) -> None:
 
 
 def is_speaker() -> bool:
-    """Whether this rank is the one that says what happens."""
+    """Tells whether this rank is the one that logs."""
     return _handler.rank == 0
 
 

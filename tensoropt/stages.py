@@ -1,6 +1,6 @@
-"""What a job does: people see its stages, one line each with its seconds, and a word every few seconds of a long one.
+"""The stages of a job: people see one line for each, with its seconds, and progress every few seconds of a long one.
 
-What people see, a listener may tell others of, such as ranks that wait for this process (``exec/engines/watch.py``).
+A listener may pass the current stage on, for example to ranks that wait for this process (``exec/engines/watch.py``).
 
 Example::
 
@@ -85,9 +85,10 @@ class _Stage(Work):
 
 
 def listen(listener: Callable[[Work | None], None] | None) -> None:
-    """Has a function called with this process's innermost work whenever that changes, instead of the one before.
+    """Sets the function that is called with this process's innermost work whenever that changes.
 
-    It hears of the work that goes on now at once; of None when none goes on any more.
+    It replaces the listener before. It is called at once with the work that goes on now, if any, and with None when no
+    work goes on any more.
     """
     global _listener
     _listener = listener

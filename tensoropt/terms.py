@@ -1,7 +1,6 @@
-"""What the inputs of a model are called, and how they are given, by the door that a user came by.
+"""The terms in which errors speak of a model's inputs, by the API that the user came by.
 
-Whoever raises an error about an input says it in the model's terms, so that nobody is asked for a ``feed_dict`` who has
-none.
+An error about an input uses the model's terms, so that nobody is asked for a ``feed_dict`` who has none.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ __all__ = ["ARGUMENTS", "BATCHES", "FEEDS", "Terms"]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The words of one door.
+    """The words of one API.
 
     Attributes:
         noun: what an input is.

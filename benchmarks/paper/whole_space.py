@@ -38,16 +38,16 @@ _KINDS = (0.5, 0.2, 0.3)
 
 @dataclass(frozen=True, slots=True)
 class WholeSpaceResult:
-    """What was found.
+    """The result of the search.
 
     Attributes:
         configurations: of every operator of training.
-        simulated_s: of the strategy.
-        first_s: of the fastest strategy that the search began at.
-        proposals: moves that were tried, of both chains.
-        taken: of them.
+        simulated_s: the simulated step time of the strategy.
+        first_s: the simulated step time of the fastest strategy that the search began at.
+        proposals: moves that both chains tried.
+        taken: moves that were accepted.
         seconds: of wall-clock time.
-        interrupted: whether Ctrl-C ended it; this is the best so far.
+        interrupted: whether Ctrl-C ended the search; this is the best so far.
     """
 
     configurations: Strategy
@@ -339,7 +339,7 @@ class Mover:
         return int(self.random.integers(len(among)))
 
     def _follow(self, decisions: Mapping[str, Actions], changed: Iterable[str]) -> Followed:
-        """What follows decisions, of which some are not those that the current strategy follows."""
+        """Returns the strategy that follows from decisions; ``changed`` names those unlike the current strategy's."""
         made = {} if self._followed is None else {name: wanted[0] for name, wanted in self._followed.wanted.items()}
 
         def decide(op: Operator, followed: Actions) -> Sequence[Actions]:

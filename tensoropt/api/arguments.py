@@ -37,24 +37,24 @@ class SearchArguments(TypedDict, total=False):
 
 
 class JobArguments(SearchArguments, total=False):
-    """Those of ``find_strategy`` and ``build_execution_graph`` that a Keras model in training passes on."""
+    """The arguments of ``find_strategy`` and ``build_execution_graph`` that a Keras model in training passes on."""
 
     collectives: str
     config: Any
 
 
 class StepArguments(JobArguments, total=False):
-    """Those that a function's ``plan`` passes on."""
+    """The arguments that a function's ``plan`` passes on."""
 
     batch_size: int | None
     feed: str
 
 
 def check_names(caller: str, given: Mapping[str, Any], kind: type) -> None:
-    """Lets arguments through that a class of arguments, such as ``SearchArguments``, has.
+    """Checks that a class of arguments, such as ``SearchArguments``, has all given arguments.
 
     Raises:
-        SessionError: another.
+        SessionError: the class lacks an argument.
     """
     known = kind.__annotations__
     for name in given:
@@ -100,10 +100,10 @@ def where_to_plan(caller: str, topology: Topology | str | None, collected: Topol
 
 
 def check_sizes(caller: str, batch_size: Any, memory_bytes: Any) -> None:
-    """Lets a batch size and a memory limit through that are numbers above 0, or not given.
+    """Checks that a batch size and a memory limit, where given, are numbers above 0.
 
     Raises:
-        PlanError: another.
+        PlanError: one of them is not.
     """
     if batch_size is not None and not isinstance(batch_size, int | np.integer):
         raise PlanError(f"{caller}: batch_size must be a whole number, got {batch_size!r}. Give the samples of a step.")

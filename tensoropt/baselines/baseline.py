@@ -1,4 +1,4 @@
-"""What baselines have in common."""
+"""Helpers that baselines share."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def stages(space: SearchSpace, devices: int) -> dict[str, int]:
 
 
 def is_recurrent(space: SearchSpace) -> bool:
-    """Whether some weights are used in products one after another, as those of a recurrent layer are."""
+    """Tells whether some weights are used in several products one after another, as in a recurrent layer."""
     still = parameter_side(space)
     behind: dict[str, set[str]] = {}  # the weights behind an operator
     for op in space.operators:

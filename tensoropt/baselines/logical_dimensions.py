@@ -101,5 +101,8 @@ def logical_dimensions(
 
 
 def _is_minor(rule: OpRule, axis: str) -> bool:
-    """Whether an axis is but a part of a product in some tensor: where that is undone it can be split again."""
+    """Tells whether an axis is a minor factor of some tensor's dimension.
+
+    Where that product of axes is undone, the axis can be split again.
+    """
     return any(axis in dim[1:] for dims in (*rule.inputs, *rule.outputs) for dim in dims)

@@ -79,7 +79,7 @@ def mesh_tensorflow(space: SearchSpace, *, max_mesh_rank: int = MAX_MESH_RANK) -
 
 
 def _left_out(too_many: Sequence[str]) -> str | None:
-    """What was not searched, of reasons by one or both ways to name."""
+    """Describes the part that was not searched, given the reasons of one or both ways to name dimensions."""
     if not too_many:
         return None
     what = "meshes were left out" if len(too_many) > 1 else "dimensions of one size have one name on some meshes"

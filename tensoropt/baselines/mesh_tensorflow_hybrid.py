@@ -75,7 +75,7 @@ def _batch_names(space: SearchSpace, dimensions: LogicalDimensions) -> tuple[str
 
 
 def _model_names(space: SearchSpace, dimensions: LogicalDimensions, still: frozenset[str]) -> tuple[str, ...]:
-    """Of every matrix a dimension, but not the one that most matrices have, and none that meets another in a tensor."""
+    """Returns a dimension of every matrix, but not the commonest one, and no two that meet in one tensor."""
     matrices: dict[str, list[str]] = {}
     for op in space.operators:
         weight = weight_of(op, still)

@@ -1,4 +1,4 @@
-"""What strategies that put layers on devices have in common."""
+"""Helpers that baselines share which place layers on devices."""
 
 from __future__ import annotations
 

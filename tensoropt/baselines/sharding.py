@@ -65,7 +65,7 @@ def _where_stored(space: SearchSpace, op: Operator, chosen: dict[str, Configurat
 
 
 def _alternatives(space: SearchSpace, assignment: tuple[int, ...], which: int) -> IntArray:
-    """That alternative on all edges from variables, where there is one; both copies elsewhere."""
+    """Returns alternative ``which`` for all edges from variables that have it; elsewhere 0, both copies kept."""
     problem, still = space.problem, parameter_side(space)
     result = np.zeros(problem.nodes + len(problem.edges), np.int64)
     for number, (edge, (u, v)) in enumerate(zip(space.edges, problem.edges.tolist(), strict=True)):

@@ -22,12 +22,12 @@ _GRACE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
-        answers: one of each world of ranks: several where these did not find one another.
+        answers: the answer of each world of ranks: several where ranks did not find one another.
         code: the exit code of the launcher.
-        said: the end of what the job wrote besides.
+        said: the end of the job's other output.
     """
 
     answers: tuple[Any, ...]

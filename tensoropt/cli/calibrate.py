@@ -54,7 +54,7 @@ def _calibrate(
 
 
 def _measure() -> None:
-    """What each rank does."""
+    """Measures the machine on each rank; rank 0 answers with the topology."""
     import tensoropt
 
     topology = tensoropt.init(refresh=True)

@@ -37,12 +37,12 @@ _MARKS = {"fine": "✓", "note": "!", "wrong": "✗"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the doctor says of one thing.
+    """The doctor's finding on one subject.
 
     Attributes:
-        name: of the thing.
-        state: ``fine``; ``note``: jobs run, and something is better otherwise; ``wrong``: jobs do not run.
-        text: what was found.
+        name: of the subject.
+        state: ``fine``; ``note``: jobs run, but something could be better; ``wrong``: jobs do not run.
+        text: the finding.
         remedy: what to do; empty where all is well.
     """
 
@@ -120,13 +120,13 @@ def _findings(ranks: int, hosts: Path | None, mpirun: str | None) -> Iterator[Fi
 def findings_of_ranks(
     reports: Sequence[Sequence[Mapping[str, Any]]], ranks: int, launcher: Launcher | None, said: str
 ) -> Iterator[Finding]:
-    """What ranks tell.
+    """Yields the findings from the reports of ranks.
 
     Args:
-        reports: of each world of ranks, what each rank in it found.
+        reports: for each world of ranks, the report of each of its ranks.
         ranks: how many were started.
-        launcher: by what; None for one process without any.
-        said: the end of what the job wrote besides.
+        launcher: the launcher that started them; None for one process without any.
+        said: the end of the job's other output.
     """
     found = [rank for report in reports for rank in report]
     if not found:

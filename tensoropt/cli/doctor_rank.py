@@ -1,6 +1,6 @@
-"""What each rank of the doctor's job does: tries all that a job needs, and tells of it in one line of JSON.
+"""The work of each rank of the doctor's job: trying all that a job needs, and reporting it in one line of JSON.
 
-Nothing is imported before it is tried: what cannot be imported is a finding.
+Each import is part of a trial: a module that cannot be imported is a finding.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _try_engines(world: Any, tries: Callable[[str, Callable[[], Any]], Any]) -> 
 
 
 def _sum(engine: Any, rank: int) -> bool:
-    """Whether a sum over ranks is right."""
+    """Checks a sum over ranks; True if it is right."""
     import tensorflow as tf
 
     try:
@@ -107,7 +107,7 @@ def _sum(engine: Any, rank: int) -> bool:
 
 
 def _seconds(world: Any, mesh: Sequence[int], name: str) -> dict[str, float]:
-    """Of an all_reduce over all ranks, by its bytes: the median of several measurements, of the slowest rank."""
+    """Measures an all_reduce over all ranks, by its bytes: the median over measurements, of the slowest rank."""
     from tensoropt.exec.engines.select import ENGINES
     from tensoropt.measure.collective_seconds import EngineMeasurement
     from tensoropt.measure.machine import Machine

@@ -33,7 +33,7 @@ class Host:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine, by its name."""
+        """True if the host is this machine, by its name."""
         return self.name in ("localhost", "127.0.0.1", os.uname().nodename)
 
 

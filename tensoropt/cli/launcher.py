@@ -89,7 +89,7 @@ class Launch:
 
 
 def refuse_ranks(caller: str) -> None:
-    """Lets only a process through that is no rank, so that it can start some.
+    """Checks that this process is no rank of an MPI job, so that it can start ranks.
 
     Raises:
         UsageError: a launcher has started it as a rank.
@@ -164,14 +164,14 @@ def threads_of(ranks_a_host: int) -> int:
 
 
 def environment(threads: int, known: Mapping[str, str]) -> dict[str, str]:
-    """What ranks on CPUs need, but for what their environment says otherwise.
+    """Returns the environment variables that ranks on CPUs need and do not have yet.
 
-    Each rank has as many threads as it has cores, where it would start one for each core of the host. TensorFlow at its
-    default would tell of each rank's missing graphics card as an error.
+    Each rank gets as many threads as it has cores; by default it would start one for each core of the host.
+    TensorFlow's log level is raised: by default TensorFlow reports each rank's missing graphics card as an error.
 
     Args:
         threads: of each rank.
-        known: their environment.
+        known: the environment of the ranks.
     """
     wanted = {
         "TF_NUM_INTRAOP_THREADS": str(threads),
@@ -185,7 +185,7 @@ def environment(threads: int, known: Mapping[str, str]) -> dict[str, str]:
 def launch(
     launcher: Launcher, ranks: int, program: Sequence[str], hosts: Sequence[Host] = (), threads: int | None = None
 ) -> Launch:
-    """How a program is started on some ranks.
+    """Returns the command and environment that start a program on some ranks.
 
     Args:
         launcher: that starts them.

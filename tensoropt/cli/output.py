@@ -37,7 +37,7 @@ class UsageError(TensorOptError):
 
 
 def example(*lines: str) -> str:
-    """What ends a command's ``--help``: examples, one a line."""
+    """Returns the end of a command's ``--help``: examples, one a line."""
     return "\n".join(["\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 

@@ -268,7 +268,7 @@ def bytes_of(gib: float | None) -> float | None:
 
 
 def parsed(text: str) -> Any:
-    """What JSON text of ours says."""
+    """Parses JSON text that tensoropt wrote."""
     from tensoropt.storage.document import parse_json
 
     return parse_json(text)

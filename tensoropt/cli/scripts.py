@@ -37,10 +37,10 @@ Shares = Annotated[
 
 
 def check_script(caller: str, script: str) -> None:
-    """Lets the path of a file through.
+    """Checks that the path of a script is a file.
 
     Raises:
-        UsageError: there is none.
+        UsageError: it is not.
     """
     path = Path(script)
     if path.is_file():

@@ -68,7 +68,7 @@ def _verify(
 
 
 def _compare_on_ranks(steps: str, option: str, batch_size: str, script: str, *arguments: str) -> None:
-    """What each rank does."""
+    """Rehearses the script on each rank, and compares its steps under the plan with those of the original."""
     from tensoropt.api.mirror.tensorflow_loading import load_tensorflow
 
     load_tensorflow()

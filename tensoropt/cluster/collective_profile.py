@@ -123,7 +123,7 @@ class CollectiveProfile:
         return cls(tuple(sorted(entries, key=lambda entry: (entry.kind, entry.group))))
 
     def find(self, kind: str, group: tuple[int, ...]) -> ProfileEntry | None:
-        """What was measured for ``kind`` over ``group``, or None if nothing was."""
+        """Returns the measurements of ``kind`` over ``group``, or None if there are none."""
         for entry in self.entries:
             if entry.kind == kind and entry.group == group:
                 return entry
@@ -146,7 +146,7 @@ class CollectiveProfile:
 
 
 def group_fits(group: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether groups of that shape partition levels of ``sizes``."""
+    """Tells whether groups of that shape partition levels of ``sizes``."""
     return len(group) == len(sizes) and all(size % members == 0 for members, size in zip(group, sizes, strict=True))
 
 

@@ -76,7 +76,7 @@ class CollectiveModel:
         return float(times) if times.ndim == 0 else times
 
     def is_measured(self, kind: str, axes: Sequence[int]) -> bool:
-        """Whether ``seconds`` comes from a measurement rather than from latencies and bandwidths.
+        """Tells whether ``seconds`` comes from a measurement rather than from latencies and bandwidths.
 
         Raises:
             ClusterError: for an unknown kind, or an axis that does not exist or occurs twice.

@@ -1,4 +1,4 @@
-"""What one device of a cluster can do."""
+"""The capabilities of one device of a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Device"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What one device can do.
+    """The capabilities of one device: its rates of computation, its memory, and its overheads.
 
     Attributes:
         name: for people.

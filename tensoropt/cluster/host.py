@@ -1,4 +1,4 @@
-"""What one process can see of its host: cores, memory, processor."""
+"""The properties of a host that one of its processes can see: cores, memory, processor."""
 
 from __future__ import annotations
 

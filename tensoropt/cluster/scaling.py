@@ -11,7 +11,7 @@ __all__ = ["device_counts", "scaled", "usual_counts"]
 
 
 def device_counts(topology: Topology) -> tuple[int, ...]:
-    """How many of a topology's devices can be used as a regular hierarchy, ascending.
+    """Returns how many of a topology's devices can be used as a regular hierarchy, ascending.
 
     These are any number of devices of one innermost unit, and whole units of each level around it.
 

@@ -140,7 +140,7 @@ class Topology:
         return levels[axis]
 
     def level_borders(self) -> tuple[int, ...]:
-        """Where the axes of another level begin in the factor mesh, ascending; 0 is none."""
+        """Returns the places in the factor mesh where the axes of another level begin, ascending; without 0."""
         ends = itertools.accumulate(len(extents) for extents in _axis_extents(self.level_sizes))
         return tuple(sorted({end for end in ends if 0 < end < len(self.factor_mesh())}))
 

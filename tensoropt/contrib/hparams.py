@@ -153,7 +153,7 @@ class HParams:
         return getattr(self, key) if key in self._hparam_types else default
 
     def get_model_structure(self) -> Any:
-        """What was given as ``model_structure``."""
+        """Returns the ``model_structure`` that was given."""
         return self._model_structure
 
     def set_model_structure(self, model_structure: Any) -> None:
@@ -166,7 +166,7 @@ class HParams:
         return self._hparam_types[name]
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is a setting of that name."""
+        """Tells whether there is a setting of that name."""
         return key in self._hparam_types
 
     def __str__(self) -> str:

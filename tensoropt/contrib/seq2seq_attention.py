@@ -90,7 +90,7 @@ class AttentionMechanism:
         return tf.zeros(tf.stack([batch_size, self.alignments_size]), dtype)
 
     def initial_state(self, batch_size: Any, dtype: Any) -> Any:
-        """What :meth:`__call__` takes in the first step."""
+        """Returns the state that :meth:`__call__` takes in the first step."""
         return self.initial_alignments(batch_size, dtype)
 
     def _score(self, query: Any) -> Any:
@@ -326,7 +326,7 @@ class AttentionWrapper(RNNCell):
 
 
 def _attend(mechanism: Any, output: Any, state: Any, layer: Any) -> tuple[Any, Any, Any]:
-    """What is attended to, the alignments, and the next state."""
+    """Returns the attention, the alignments, and the next state."""
     alignments, following = mechanism(output, state=state)
     attention = tf.einsum("bp,bpd->bd", alignments, mechanism.values)
     if layer is not None:

@@ -124,7 +124,7 @@ class BeamSearchDecoder(Decoder):
             self._start = tf.tile(start[:, None], [1, self._beams])
 
     def _split(self, tensor: Any) -> Any:
-        """Of a batch of all beams, ``(batch, beams, ...)``."""
+        """Splits the first dimension into batch and beams: ``(batch, beams, ...)``."""
         if isinstance(tensor, tf.TensorArray):
             raise GraphError(
                 "BeamSearchDecoder: a state with a TensorArray cannot follow beams. Leave out alignment_history."

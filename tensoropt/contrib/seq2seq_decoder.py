@@ -20,9 +20,9 @@ BasicDecoderOutput = namedtuple("BasicDecoderOutput", ("rnn_output", "sample_id"
 
 
 class Decoder:
-    """What :func:`dynamic_decode` runs; those of a script's own have TensorFlow's attributes and methods."""
+    """A decoder, as :func:`dynamic_decode` runs it; decoders of scripts have TensorFlow's attributes and methods."""
 
-    #: Whether :meth:`step` gives all sequences that have ended, and not those that end then.
+    #: Whether :meth:`step` returns all sequences that have ended, and not only those that end in that step.
     tracks_own_finished = False
     #: How many steps there are at most, where that is known before a run.
     steps: int | None = None
@@ -33,7 +33,7 @@ class Decoder:
     output_dtype: Any
 
     def initialize(self, name: str | None = None) -> tuple[Any, Any, Any]:
-        """Which sequences have no step, what the first one reads, and the state before it."""
+        """Returns which sequences have no step, the input of the first step, and the state before it."""
         raise NotImplementedError
 
     def step(self, time: Any, inputs: Any, state: Any, name: str | None = None) -> tuple[Any, Any, Any, Any]:
@@ -41,7 +41,7 @@ class Decoder:
         raise NotImplementedError
 
     def finalize(self, outputs: Any, final_state: Any, sequence_lengths: Any) -> tuple[Any, Any]:
-        """What becomes of all outputs and of the last state."""
+        """Returns the final outputs and the final state, given those of all steps."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What decoders of ``tensoropt.contrib.seq2seq`` read in each step, and which ids they choose."""
+"""Helpers of decoders (``tensoropt.contrib.seq2seq``): they choose the ids and the inputs of each step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Helper:
     open_steps: Any = None
 
     def initialize(self, name: str | None = None) -> tuple[Any, Any]:
-        """Which sequences have no step, and what the first one reads."""
+        """Returns which sequences have no step, and the input of the first step."""
         raise NotImplementedError
 
     def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
@@ -58,7 +58,7 @@ class Helper:
     def next_inputs(
         self, time: Any, outputs: Any, state: Any, sample_ids: Any, name: str | None = None
     ) -> tuple[Any, Any, Any]:
-        """Which sequences have ended, what the next step reads, and its state."""
+        """Returns which sequences have ended, and the input and the state of the next step."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class TrainingHelper(Helper):
             self.zero_inputs = _map(lambda steps: tf.zeros_like(steps[0]), self._steps)
 
     def _step(self, time: Any) -> Any:
-        """What is read in a step; of the last one where there is none, which no sequence reads."""
+        """Returns the input of a step; the last step's input where there is none, which no sequence reads."""
         at = tf.get_static_value(time)
         if self.steps is not None and at is not None:
             return _map(lambda steps: steps[min(int(at), self.steps - 1)], self._steps)
@@ -231,7 +231,7 @@ class ScheduledOutputTrainingHelper(TrainingHelper):
         return inputs if self._beside is None else tf.concat([inputs, self._beside._step(time)], -1)
 
     def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
-        """Whether the output is read."""
+        """Draws, for each sequence, whether the next step reads the output."""
         return tf.random.uniform([tf.shape(outputs)[0]], seed=self._seed) < self._probability
 
     def next_inputs(
@@ -331,7 +331,7 @@ class InferenceHelper(Helper):
         return tf.zeros([self.batch_size], tf.bool), self._start
 
     def sample(self, time: Any, outputs: Any, state: Any, name: str | None = None) -> Any:
-        """What the function makes of outputs."""
+        """Returns the samples that ``sample_fn`` makes of the outputs."""
         return self._sample(outputs)
 
     def next_inputs(

@@ -54,12 +54,12 @@ def roots(path: str, train: Any) -> tuple[list[types.ModuleType], str]:
 
 
 def is_missing(path: str) -> bool:
-    """Whether names of a namespace are tf_slim's, which is not installed."""
+    """Tells whether the names of a namespace are tf_slim's, and tf_slim is not installed."""
     return ".".join(path.split(".")[:2]) in _MODULES and importlib.util.find_spec(_PACKAGE) is None
 
 
 def names(module: types.ModuleType) -> list[str]:
-    """What a module of tf_slim has itself, and not from what it imports."""
+    """Returns the names that a module of tf_slim defines itself, without imported ones."""
     return [
         name
         for name, value in vars(module).items()
@@ -86,7 +86,7 @@ def _copy(train: Any) -> dict[str, types.ModuleType]:
 
 
 def _take_out() -> dict[str, types.ModuleType]:
-    """What is imported of the package, which counts as not imported then."""
+    """Removes tf_slim's modules from ``sys.modules``, as if they had not been imported, and returns them."""
     names = [name for name in sys.modules if name == _PACKAGE or name.startswith(f"{_PACKAGE}.")]
     return {name: sys.modules.pop(name) for name in names}
 

@@ -1,4 +1,4 @@
-"""What operators, reshards and memory cost on a topology."""
+"""Costs of operators, reshards and memory on a topology."""
 
 from tensoropt.cost.analytic_cost import AnalyticCost
 from tensoropt.cost.cost_model import CostModel, OpCall

@@ -1,4 +1,4 @@
-"""What a search asks of a cost model."""
+"""The interface of cost models, as searches use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CostModel", "OpCall"]
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """What an operator does in one configuration.
+    """The work of an operator in one configuration.
 
     Attributes:
         op: the operator.

@@ -23,24 +23,24 @@ from tensoropt.storage.document import Fields, refused, shortened
 __all__ = ["PROFILE_SCHEMA", "Curve", "OpProfile", "OpTime", "collective_key", "profile_key", "whole_key"]
 
 PROFILE_SCHEMA = 7
-"""Of what :meth:`OpProfile.to_json` gives."""
+"""The schema version of :meth:`OpProfile.to_json`."""
 _SEEDS = ("seed", "seed2")
 _COLLECTIVE = "collective "
 
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """What an operator takes on one device.
+    """The measured time and scratch memory of an operator on one device.
 
     Attributes:
         type: of the operator.
-        forward_s: forward, without what its lowering communicates.
-        backward_s: the same, backward.
-        analytic_s: what the analytic model says of both.
-        forward_reduced_bytes: input bytes of each all_reduce inside, forward.
-        backward_reduced_bytes: the same, backward.
-        scratch_bytes: what kernels hold beside the operator's tensors: at most forward, kept for the backward pass,
-            at most backward.
+        forward_s: forward, without the collectives of its lowering.
+        backward_s: backward, without these collectives.
+        analytic_s: the analytic model's prediction of both together.
+        forward_reduced_bytes: input bytes of each all_reduce inside the operator, forward.
+        backward_reduced_bytes: input bytes of each all_reduce inside the operator, backward.
+        scratch_bytes: memory that kernels hold beside the operator's tensors: at most forward, kept for the backward
+            pass, at most backward.
         whole: the :func:`whole_key` of the operator, which its configurations have in common.
     """
 
@@ -157,7 +157,7 @@ class OpProfile:
         )
 
     def ratios(self) -> dict[str, float]:
-        """How much longer than the analytic model says it takes (median).
+        """Returns the median ratios of measured to analytic time.
 
         By :func:`whole_key`, of all configurations that were measured of one operator; by op type; and ``""``, of all.
         """
@@ -256,7 +256,7 @@ def _read_curve(data: object) -> Curve:
 
 
 def collective_key(kind: str, axes: tuple[int, ...]) -> str:
-    """What the factor of a kind of collective over mesh axes is called."""
+    """Returns the name of the factor of a kind of collective over mesh axes."""
     return f"{_COLLECTIVE}{kind} over {', '.join(map(str, axes))}"
 
 
@@ -269,10 +269,10 @@ def profile_key(
     wanted: Sequence[int],
     outgoing: Sequence[int],
 ) -> str:
-    """What decides how long an operator takes on a device; equal for all that take equally long.
+    """Returns a key of all that decides an operator's time on a device; equal keys mean equal times.
 
-    Op type, attributes, static operands, local shapes and dtypes, the pieces of axes over which it communicates
-    itself, and which gradients are computed.
+    The key covers op type, attributes, static operands, local shapes and dtypes, the numbers of pieces of axes over
+    which the lowering communicates, and which gradients are computed.
     """
     layouts = [configuration.input_layouts(rule, i).value for i in range(len(inputs))]
     results = [configuration.output_layouts(rule, i).value for i in range(len(op.outputs))]

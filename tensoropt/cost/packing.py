@@ -1,4 +1,4 @@
-"""What packing and unpacking the buffers of collectives takes, where a cost model knows it."""
+"""The time to pack and unpack the buffers of collectives, for cost models that know it."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class KnowsPacking(Protocol):
 
 
 def packing_of(cost: object) -> PackingCost | None:
-    """What a :class:`tensoropt.layout.Resharder` takes; None if steps cost what they cost along any dimension."""
+    """Returns a cost model's packing cost, for :class:`tensoropt.layout.Resharder`; None if the model has none."""
     return cost.packing_seconds if isinstance(cost, KnowsPacking) else None

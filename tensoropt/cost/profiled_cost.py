@@ -23,17 +23,17 @@ _FUSED_DTYPES = ("float32", "bfloat16", "float16")
 
 
 class ProfiledCost:
-    """What was measured, and where nothing was, the analytic model times what the like took longer than that.
+    """A cost model of measured times, with scaled analytic times where nothing was measured.
 
-    The like are other configurations of the operator; if none was measured, operators of its type; then all.
-
-    Collectives cost what the topology measured (TensorOpt section 3.2, "Improving cost estimation accuracy").
+    The scale is the ratio of measured to analytic time of similar calls: other configurations of the operator; if none
+    was measured, operators of its type; else all operators. Collectives cost what the topology measured (TensorOpt
+    section 3.2, "Improving cost estimation accuracy").
 
     Attributes:
         topology: the devices.
         mesh: their factor mesh.
-        profile: what was measured of operators.
-        iteration_seconds: of a training step that computes nothing.
+        profile: the measurements of operators.
+        iteration_seconds: the time of a training step that computes nothing.
     """
 
     def __init__(self, topology: Topology, graph: Graph, profile: OpProfile) -> None:
@@ -105,7 +105,7 @@ class ProfiledCost:
         return float(forward), float(kept), float(backward)
 
     def _ratio(self, call: OpCall) -> float:
-        """How many times the analytic time the like took."""
+        """Returns the ratio of measured to analytic time of similar calls; 1 if none was measured."""
         known = (call.op.name, call.gradients > 0)  # the same for all configurations
         if known not in self._ratio_of:
             whole = whole_key(call.op, call.rule, call.inputs, self.mesh, *self._gradient_positions(call))
@@ -150,7 +150,7 @@ class ProfiledCost:
         return float(curve.at(np.array(size_bytes)))
 
     def _feed_seconds(self, graph: Graph) -> float:
-        """What a device's share of the inputs takes to go in."""
+        """Returns the time to feed a device's share of the inputs."""
         curve = self.profile.curves.get("feed")
         inputs = [op for op in graph.inputs() if op.name in graph.training]
         size_bytes = sum(op.outputs[0].size_bytes for op in inputs) / self.mesh.size
@@ -169,7 +169,7 @@ def gradient_positions(graph: Graph, op: Operator) -> tuple[tuple[int, ...], tup
 
 
 def _is_fused(graph: Graph, op: Operator) -> bool:
-    """Whether TensorFlow computes an operator together with the one before, where nothing is moved between them."""
+    """Tells whether TensorFlow fuses an operator with the one before, where no step stands between them."""
     if not op.inputs or op.outputs[0].dtype not in _FUSED_DTYPES:
         return False
     before = graph[op.inputs[0].op]

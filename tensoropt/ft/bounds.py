@@ -157,7 +157,7 @@ class Bounds:
 
     @property
     def gap(self) -> bool:
-        """Whether some strategy may still be missing that no known one comes close to."""
+        """True if the frontier may still lack a strategy that no known strategy comes close to."""
         return bool(self._possible(np.zeros(1, np.int64), np.zeros(1), np.zeros(1), [], self._total).any())
 
     def alive(self) -> dict[int, IntArray]:
@@ -225,7 +225,7 @@ class Bounds:
         return costs if self._chosen is None else costs[:, self._chosen[variable]]
 
     def taken(self, scope: tuple[int, ...]) -> Taken:
-        """What one table of the graph takes of the least cost."""
+        """Returns the contribution of one table of the graph to the least costs."""
         none = np.zeros(len(self._weighted))
         if len(scope) == 2:
             return Taken({v: self._of(v, part) for v, part in zip(scope, self._shares[scope], strict=True)}, none)

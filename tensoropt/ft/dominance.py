@@ -47,7 +47,7 @@ class _Side:
 
     @classmethod
     def of(cls, table: FrontierTable, first: bool) -> _Side:
-        """That of its first variable, or of its other one."""
+        """Makes the side of the table's first variable, or of its second one."""
         cells = np.arange(table.cells).reshape(table.shape[0], -1)
         return cls(table, cells if first else np.ascontiguousarray(cells.T))
 
@@ -57,7 +57,7 @@ class _Side:
         return len(self.cells)
 
     def differences(self, rows: IntArray, columns: IntArray, wanted: Wanted, sample: int) -> FloatArray:
-        """By how much row *k* exceeds row *j* at most, in time and in memory.
+        """Returns by how much row *k* exceeds row *j* at most, in time and in memory.
 
         Each point of row *j* is compared with the largest point of row *k* that is no larger.
 

@@ -15,7 +15,7 @@ Scope = tuple[int, ...]
 
 
 class _Expected(NamedTuple):
-    """What a table will be.
+    """The expected size of a table.
 
     Attributes:
         cells: joint configurations of its variables.
@@ -29,7 +29,7 @@ class _Expected(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What eliminating a variable would do.
+    """The expected effect of eliminating a variable.
 
     Attributes:
         content: a number that steps share which make equal tables of equal ones.

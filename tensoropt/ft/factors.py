@@ -1,4 +1,4 @@
-"""What eliminations do to tables: products, each made once for tables that are equal."""
+"""Products and eliminations of tables, each computed once for tables that are equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["EliminationState", "Factor", "Limits", "Reach", "Taken", "TooLongErr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """What a table takes of the least cost of all, under several pairs of weights.
+    """The contribution of a table to the least cost of all strategies, under several pairs of weights.
 
     Attributes:
         shares: per variable of its scope ``(weights, configurations)``.
@@ -33,7 +33,7 @@ class Taken:
     decided: FloatArray
 
     def plus(self, other: Taken) -> Taken:
-        """That of a product."""
+        """Returns the contribution of a product of two tables."""
         with np.errstate(invalid="ignore"):  # of impossible configurations, which tests leave out
             shares = {v: a + other.shares[v] if v in other.shares else a for v, a in self.shares.items()}
         shares.update((v, a) for v, a in other.shares.items() if v not in self.shares)
@@ -41,7 +41,7 @@ class Taken:
 
 
 class Reach:
-    """What a table takes, worked out once it is asked for: most tables are too small to be tested."""
+    """The contribution of a table to the least costs, computed on demand: most tables are too small to be tested."""
 
     __slots__ = ("_gone", "_limits", "_parts", "_scope", "_taken")
 
@@ -53,7 +53,7 @@ class Reach:
         self._taken: Taken | None = None
 
     def taken(self) -> Taken:
-        """What the table takes."""
+        """Returns the contribution of the table."""
         # A stack and not recursion: products of a thousand layers are a thousand deep.
         stack = [self]
         while self._taken is None:
@@ -75,10 +75,10 @@ class Limits(Protocol):
     """Tests of what can still end on the frontier; see `tensoropt.ft.bounds`."""
 
     def taken(self, scope: tuple[int, ...]) -> Taken:
-        """What one table of the graph takes."""
+        """Returns the contribution of one table of the graph to the least costs."""
 
     def without(self, taken: Taken, gone: Sequence[int]) -> Taken:
-        """The same after some variables were decided."""
+        """Returns the contribution after some variables were decided."""
 
     def tests(self, taken: Taken, scope: tuple[int, ...]) -> tuple[Prune, Box]:
         """The tests for the points of a table."""
@@ -130,7 +130,7 @@ class _Merged:
     made: Joined | Folded | None = None
 
     def origin_of(self, factors: list[Factor]) -> Origin:
-        """Where the points come from if the tables are these factors'."""
+        """Returns the origin of the points if the tables are these factors'."""
         match self.made:
             case None:
                 whole = factors[self.places[0]]
@@ -146,7 +146,7 @@ class _Merged:
 
 @dataclass(slots=True, eq=False)
 class EliminationState:
-    """What all eliminations of one search share.
+    """The state that all eliminations of one search share.
 
     Attributes:
         names: per variable, the names of its nodes.

@@ -41,7 +41,7 @@ def topological_rank(count: int, edges: list[tuple[int, int]]) -> tuple[int, ...
 
 
 def first_operator(graph: CostGraph) -> int:
-    """Where the linear graph starts: the variable with the longest way downstream, of equal ones the first.
+    """Returns the start of the linear graph: the variable with the longest way downstream, of equal ones the first.
 
     The paper marks the operator that receives the initial input. Here a model's variables are nodes as well,
     and sources too; the longest way starts at the input of the first layer or at one of its variables.

@@ -1,4 +1,4 @@
-"""What no strategy of a problem goes below: a line of time and memory for each of some weights."""
+"""Lower bounds on all strategies of a problem: a line of time and memory for each of several pairs of weights."""
 
 from __future__ import annotations
 

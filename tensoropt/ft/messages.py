@@ -1,10 +1,10 @@
-"""What a strategy costs at least, with time and memory weighted into one number.
+"""Lower bounds on the cost of all strategies, with time and memory weighted into one number.
 
 Sequential tree-reweighted message passing (Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy
-Minimization", PAMI 2006): neighbours tell each other what each configuration costs at least, and the sum of what
-nobody can do without is a lower bound of all strategies. A pass takes time proportional to the tables of the graph,
-where eliminations take their products; on the graphs of models the bound meets the best strategy found within a few
-passes, almost always to the last digits.
+Minimization", PAMI 2006): neighbours tell each other the least cost of each configuration, and the sum of the least
+costs that remain is a lower bound on all strategies. A pass takes time proportional to the tables of the graph, whereas
+eliminations take time proportional to products of tables. On the graphs of models, the bound meets the best strategy
+found within a few passes, almost always to the last digits.
 """
 
 from __future__ import annotations

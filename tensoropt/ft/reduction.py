@@ -1,7 +1,7 @@
-"""What can be said before any elimination: nodes that share a configuration, configurations that are impossible.
+"""Exact reductions before any elimination: nodes that share a configuration, configurations that are impossible.
 
-All of it is exact. Nodes of one group become one *variable*. Configurations that no other one of a neighbour can stand
-beside go, and those that the rest of the graph cannot tell apart become one class.
+The nodes of one group become one *variable*. Configurations that no configuration of some neighbour is compatible with
+are removed; those that the rest of the graph cannot tell apart become one class.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class SpaceTracker:
 
     @cached_property
     def rounded(self) -> Problem:
-        """The same with costs in steps."""
+        """The contracted problem with costs rounded to steps."""
         return self.resolution.rounded(self.contraction.problem)
 
     def between(
@@ -202,5 +202,5 @@ class SpaceTracker:
 
 
 def _guessed(frontier: Frontier) -> bool:
-    """Whether strategies may be missing because a search would have taken too long."""
+    """Tells whether a frontier may lack strategies because the search took shortcuts to end in reasonable time."""
     return any(step.kind in _GUESSES for step in frontier.eliminations)

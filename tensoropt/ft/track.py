@@ -57,14 +57,15 @@ ROUNDS = ((16, 1),)
 variable and pair of weights that the narrow pass takes."""
 
 ROUNDS_OF_ONE_COST = ((2, 1), (2, 4), (2, 16))
-"""The same where there is time alone, or memory alone. Frontiers are single points then, narrow passes take little, and
-often only a wider one finds what makes the exact search short."""
+"""The rounds where only time, or only memory, counts. Frontiers are single points then, narrow passes take little, and
+often only a wider pass finds what makes the exact search short.
+"""
 
 LONGEST = 500_000_000
 """Candidates after which the exact search is given up where heuristics are allowed: some ten seconds."""
 
 NARROW_LONGEST = 100_000_000
-"""The same for the narrow search."""
+"""Candidates after which the narrow search is given up."""
 
 NARROWER = (24, 7)
 """Where it is too long, it is tried again with the configurations of so many strategies of the hull only,
@@ -330,12 +331,12 @@ def _try_short(graph: CostGraph, order: list[int] | None, kind: str, options: _O
 
 
 def _can_be_bounded(graph: CostGraph) -> bool:
-    """Whether message passing can look at it: tables over one and two variables."""
+    """Tells whether message passing applies: two or more variables, and tables over at most two of them each."""
     return len(graph.sizes) >= 2 and all(len(f.scope) <= 2 for f in graph.factors())
 
 
 def _is_long(graph: CostGraph, order: Order | None = None) -> bool:
-    """Whether bounds are worth their while, going by the order of fewest points unless it is another."""
+    """Tells whether bounds pay off for a graph eliminated in ``order``; by default, the order of fewest points."""
     if not _can_be_bounded(graph):
         return False
     # Every point is looked at once at least.

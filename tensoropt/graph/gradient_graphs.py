@@ -19,7 +19,7 @@ WRT = "_tensoropt_wrt"
 RESULTS = "_tensoropt_results"
 """The tensors of the graph that are these gradients."""
 POINTWISE = "_tensoropt_pointwise"
-"""Whether the graph computes every point from the same points of tensors of one shape, and from single numbers."""
+"""True if the graph is pointwise: tensors of one shape, and scalars, and each point depends on the same point only."""
 
 
 def traced_gradient(tf: Any, node: Mapping[str, Any], inputs: Sequence[Any], incoming: Sequence[Any]) -> list[Any]:

@@ -103,7 +103,7 @@ class Graph:
         return tuple(op for op in self.operators if traits(op).is_variable)
 
     def inputs(self) -> tuple[Operator, ...]:
-        """What is fed, in order."""
+        """Returns the input operators (placeholders), in order."""
         return tuple(op for op in self.operators if traits(op).is_input)
 
     def batch_size(self) -> int | None:
@@ -138,7 +138,7 @@ class Graph:
 
     @functools.cached_property
     def is_differentiated_twice(self) -> bool:
-        """Whether a gradient of a gradient is computed."""
+        """True if the graph computes a gradient of a gradient."""
         return any(traits(self[edge.tensor.op]).is_gradient for edge in self.differentiable)
 
     def after_gradients(self) -> frozenset[str]:

@@ -63,13 +63,13 @@ class Halo:
         return max(before), max(after)
 
     def fits(self, pieces: int) -> bool:
-        """Whether both sizes divide, and no rim reaches beyond the neighbour's piece."""
+        """Tells whether the pieces divide both sizes and no rim is wider than the neighbour's piece."""
         if self.size_in % pieces or self.size_out % pieces:
             return False
         return max(self.widths(pieces)) <= self.size_in // pieces
 
     def why_not(self, pieces: int) -> str:
-        """Why a number of pieces does not fit, as the end of a sentence."""
+        """Returns the reason why a number of pieces does not fit, as the end of a sentence."""
         for what, size in (("input", self.size_in), ("output", self.size_out)):
             if size % pieces:
                 return f"the {what} has {size} elements, {size} % {pieces} != 0"

@@ -1,4 +1,4 @@
-"""What an op's declaration may use to build its local part: the contract between ``graph.ops`` and ``exec``."""
+"""The interface for building an op's local computation: the contract of ``graph.ops`` and ``exec``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lowering(Protocol):
         static: Mapping[int, Any] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> list[Tensor]:
-        """The same TensorFlow op on local tensors; ``static`` and ``attrs`` replace what must be local."""
+        """Emits the operator's TensorFlow op on local tensors; ``static`` and ``attrs`` replace what must be local."""
         ...
 
     def input_shape(self, index: int) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class Lowering(Protocol):
         ...
 
     def offset(self, axis: str) -> int:
-        """Where this device's piece of an iteration axis starts."""
+        """Returns where this device's piece of an iteration axis starts."""
         ...
 
     def slice_output(self, tensor: Tensor, index: int = 0) -> Tensor:

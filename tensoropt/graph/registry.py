@@ -114,7 +114,7 @@ def registered_types() -> tuple[str, ...]:
 
 
 def has_rule(op_type: str) -> bool:
-    """Whether an op type is declared."""
+    """Tells whether an op type is declared."""
     _load()
     return op_type in _REGISTRY
 
@@ -133,7 +133,7 @@ def declaration(op_type: str) -> OpDeclaration:
 
 
 def traits(op: Typed) -> Traits:
-    """How an operator behaves, ours or one of a TensorFlow graph; of a type that is not declared, nothing is known."""
+    """Returns the traits of an operator, ours or TensorFlow's; default traits for a type that is not declared."""
     _load()
     entry = _REGISTRY.get(op.type)
     return _UNDECLARED if entry is None else entry.traits
@@ -159,9 +159,10 @@ def merged_gradient_kernels() -> frozenset[str]:
 
 
 def is_declared(op: Operator, inputs: Sequence[TensorSpec]) -> bool:
-    """Whether an operator is split and built as the declaration of its type says.
+    """Tells whether an operator is split and built by the declaration of its type.
 
-    If not, it runs whole on every device. So does what reads or makes texts, which devices cannot exchange.
+    If not, the operator runs whole on every device. Operators that read or write strings do, too: devices cannot
+    exchange strings.
     """
     return has_rule(op.type) and all(spec.dtype != "string" for spec in (*inputs, *op.outputs))
 

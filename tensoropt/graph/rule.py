@@ -19,7 +19,7 @@ Dims = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class OpRule:
-    """What may be split, what the tensors then look like, and what the op costs.
+    """The sharding rule of an operator: the axes that may be split, the layouts that follow, and the operator's costs.
 
     Splitting iteration axis ``a`` along a mesh axis means: a tensor with ``a`` is sharded, its gradient too; an
     input without ``a`` is replicated and gets a partial gradient; an output without ``a`` is a partial sum if
@@ -97,7 +97,7 @@ class OpRule:
 
     @property
     def is_movement(self) -> bool:
-        """Whether the op computes nothing: every element that it gives is one that it was given, or 0."""
+        """True if the op computes nothing: each element of its outputs is an element of an input, or 0."""
         return self.flops == 0.0 and self.replicated_flops == 0.0
 
     @property
@@ -106,7 +106,7 @@ class OpRule:
         return frozenset(halo.axis for halo in self.halos)
 
     def fits(self, axis: str, pieces: int) -> bool:
-        """Whether an axis that may be split can be cut into so many pieces."""
+        """Tells whether a splittable axis can be cut into ``pieces`` equal pieces."""
         for halo in self.halos:
             if halo.axis == axis:
                 return halo.fits(pieces)

@@ -90,7 +90,7 @@ class TensorSpec:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether gradients flow through tensors of this dtype."""
+        """True if gradients flow through tensors of this dtype."""
         return self.dtype in _DIFFERENTIABLE
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an op is and how it behaves, as far as passes over graphs ask. It is declared beside the op's rule."""
+"""Traits of op types: the properties that graph passes ask for. Each is declared beside the op's rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Typed(Protocol):
 
 
 class Role(Enum):
-    """What holds a graph together: sources of tensors, and ops of ours that compute nothing."""
+    """The role of an op that is no ordinary computation: a source of tensors, or an op that tensoropt itself adds."""
 
     VARIABLE = "variable"
     INPUT = "input"
@@ -54,7 +54,7 @@ class Work(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """How an op behaves.
+    """The behaviour of an op.
 
     Attributes:
         role: what it is in a graph, if it is no computation.
@@ -125,60 +125,60 @@ class Traits:
 
     @property
     def is_variable(self) -> bool:
-        """Whether it is a variable."""
+        """True for a variable."""
         return self.role is Role.VARIABLE
 
     @property
     def is_input(self) -> bool:
-        """Whether it is fed."""
+        """True for an input, which is fed."""
         return self.role is Role.INPUT
 
     @property
     def must_be_fed(self) -> bool:
-        """Whether it is fed, and has no value otherwise."""
+        """True for an input without a default value."""
         return self.is_input and not self.has_default
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a constant."""
+        """True for a constant."""
         return self.role is Role.CONSTANT
 
     @property
     def is_source(self) -> bool:
-        """Whether its output is there before anything runs: a variable, an input, a constant."""
+        """True if the output exists before anything runs: for a variable, an input, a constant."""
         return self.role in (Role.VARIABLE, Role.INPUT, Role.CONSTANT)
 
     @property
     def is_fanout(self) -> bool:
-        """Whether it passes a tensor on to several readers."""
+        """True for a fan-out, which passes a tensor on to several readers."""
         return self.role is Role.FANOUT
 
     @property
     def is_sink(self) -> bool:
-        """Whether it is where a loss ends."""
+        """True for a sink, where a loss ends."""
         return self.role is Role.SINK
 
     @property
     def is_group(self) -> bool:
-        """Whether it only groups other operations."""
+        """True for an op that only groups other ops."""
         return self.role is Role.GROUP
 
     @property
     def is_gradient(self) -> bool:
-        """Whether it is the gradient of losses by what it reads."""
+        """True for the gradient of losses with respect to the op's inputs."""
         return self.role is Role.GRADIENT
 
     @property
     def is_product(self) -> bool:
-        """Whether it multiplies matrices or tensors."""
+        """True for a product of matrices or tensors."""
         return self.work in (Work.MATRIX_PRODUCT, Work.BATCHED_PRODUCT, Work.TENSOR_PRODUCT)
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it moves filters over images."""
+        """True for a convolution."""
         return self.work is Work.CONVOLUTION
 
     @property
     def is_lookup(self) -> bool:
-        """Whether it looks rows of a table up."""
+        """True for a lookup of a table's rows."""
         return self.work is Work.LOOKUP

@@ -1,4 +1,4 @@
-"""What a mesh axis does to a tensor, as a number: layouts are rows of them in arrays."""
+"""Sharding states: each mesh axis's effect on a tensor as a number, so that layouts are rows of arrays."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def at_state(coordinate: int) -> int:
 
 
 def is_placed(states: States) -> NDArray[np.bool_]:
-    """Which entries say that a tensor is at one place along an axis."""
+    """Returns which entries say that a tensor is at one place along an axis."""
     return np.asarray(states <= AT)

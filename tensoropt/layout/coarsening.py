@@ -1,4 +1,4 @@
-"""Which coarser meshes an operator may make of the factor mesh."""
+"""Coarsenings: the coarser meshes that an operator may make of the factor mesh."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Coarsening:
         return dataclasses.replace(self, blocks=self.blocks + 1, borders=(), placed_blocks=placed_blocks)
 
     def to_json(self) -> dict[str, object]:
-        """What a plan's notes say about it."""
+        """Returns the JSON object that a plan's notes record of this coarsening."""
         result = {**dataclasses.asdict(self), "borders": list(self.borders)}
         if not self.placed_blocks:
             del result["placed_blocks"]

@@ -1,4 +1,4 @@
-"""Where the pieces of one tensor are: which mesh axes split which dimension, what is a partial sum, who has it."""
+"""The layout of a tensor: which mesh axes split which dimension, partial sums, and the devices that hold it."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ class Layout:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether every device holds the whole tensor."""
+        """True if every device holds the whole tensor."""
         return not self.partial and not self.at and not any(self.dims)
 
     def holds(self, mesh: Mesh, rank: int) -> bool:
-        """Whether a device has a piece of the tensor."""
+        """Tells whether a device holds a piece of the tensor."""
         coordinates = mesh.coordinates(rank)
         return all(coordinates[axis] == place for axis, place in self.at)
 
@@ -99,7 +99,7 @@ class Layout:
         return mesh.devices_at(self.at)
 
     def shard_counts(self, mesh: Mesh) -> tuple[int, ...]:
-        """Into how many pieces each dimension is cut."""
+        """Returns the number of pieces into which each dimension is cut."""
         return tuple(mesh.extent(axes) for axes in self.dims)
 
     def check(self, shape: Sequence[int], mesh: Mesh, subject: str = "tensor") -> None:
@@ -128,7 +128,7 @@ class Layout:
         return tuple(extent // count for extent, count in zip(shape, self.shard_counts(mesh), strict=True))
 
     def offsets(self, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[int, ...]:
-        """Where the piece of ``rank`` starts, per dimension."""
+        """Returns where the piece of ``rank`` starts, per dimension."""
         return tuple(
             mesh.group_index(rank, axes) * extent
             for axes, extent in zip(self.dims, self.local_shape(shape, mesh), strict=True)

@@ -1,4 +1,4 @@
-"""Which layouts a tensor can have, and every step between two of them, as arrays."""
+"""The graph of a tensor's layouts: all layouts that it can have, and every step between two of them, as arrays."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def _bits(states: States | NDArray[np.bool_], state: int) -> NDArray[np.int64]:
 
 
 def pieces(states: States, mesh: Mesh, dim: int) -> NDArray[np.int64]:
-    """Into how many pieces each layout cuts a dimension."""
+    """Returns the number of pieces into which each layout cuts a dimension."""
     extents = np.array(mesh.shape, dtype=np.int64)
     return np.asarray(np.where(states == dim, extents, 1).prod(axis=1, dtype=np.int64))
 

@@ -16,7 +16,7 @@ __all__ = ["UNDONE_BY", "Step", "StepKind"]
 
 
 class StepKind(str, enum.Enum):
-    """What a step does along its mesh axes."""
+    """The kinds of reshard steps: collectives, and local changes of a layout, along mesh axes."""
 
     ALL_GATHER = "all_gather"  # shard(dim) -> replicate
     SLICE = "slice"  # replicate -> shard(dim), local
@@ -36,17 +36,17 @@ class StepKind(str, enum.Enum):
 
     @property
     def is_local(self) -> bool:
-        """Whether no device talks to another."""
+        """True if the step is local: no device sends anything to another."""
         return self in _LOCAL
 
     @property
     def leaves(self) -> bool:
-        """Whether the tensor is at one place of the group before."""
+        """True if, before the step, only one device of the group holds the tensor."""
         return self in (StepKind.BROADCAST, StepKind.SEND, StepKind.SCATTER, StepKind.FILL)
 
     @property
     def arrives(self) -> bool:
-        """Whether the tensor is at one place of the group afterwards."""
+        """True if, after the step, only one device of the group holds the tensor."""
         return self in (StepKind.SEND, StepKind.GATHER, StepKind.REDUCE, StepKind.DROP)
 
 
@@ -256,7 +256,7 @@ class Step:
         return (members - 1) * size // members
 
     def _sends(self, layout: Layout, mesh: Mesh, rank: int) -> bool:
-        """Whether a device takes part in a step from or to one place as a sender."""
+        """Tells whether a device is a sender in a step from or to a single place of the group."""
         coordinates = mesh.coordinates(rank)
         along = tuple(coordinates[axis] for axis in self.axes)
         if any(coordinates[axis] != place for axis, place in layout.at if axis not in self.axes):
@@ -335,7 +335,7 @@ class Step:
 
 
 def _piece(layout: Layout, mesh: Mesh, rank: int) -> tuple[int, ...]:
-    """Which piece of the tensor a rank holds: its index per dimension, and its place in the partial sum."""
+    """Returns which piece of the tensor a rank holds: its index per dimension, and its place in the partial sum."""
     return tuple(mesh.group_index(rank, axes) for axes in (*layout.dims, layout.partial))
 
 

@@ -55,7 +55,7 @@ def shortest_rows(
 def _by_rounds(
     source: NDArray[np.intp], target: NDArray[np.intp], weight: NDArray[np.float64], seconds: NDArray[np.float64]
 ) -> None:
-    """From all starts at once; links are sorted by target, so that a round is one ``reduceat``."""
+    """Finds paths from all starts at once; links are sorted by target, so that a round is one ``reduceat``."""
     targets, firsts = np.unique(target, return_index=True)
     reached = np.empty((min(len(seconds), _ROWS_AT_ONCE), len(weight)))
     for first in range(0, len(seconds), _ROWS_AT_ONCE):

@@ -36,7 +36,7 @@ class AdditiveCost:
     ticks: Sums
 
     def allows(self, assignment: Ints, edges: Ints | None = None) -> bool:
-        """Whether all edges, or some, allow their ends' configurations beside one another."""
+        """Tells whether all edges, or the given ones, allow the configurations of their ends together."""
         return not np.any(self.ticks.of_pairs(assignment, edges) < 0)
 
     def edges_among(self, operators: NDArray[np.bool_], near: Ints) -> Ints:
@@ -117,7 +117,7 @@ class AdditiveProblem:
         return cls(problem, reduced, scale, cost, operator.astype(np.int64), tuple(possible), picks)
 
     def moves(self) -> Moves:
-        """What proposals change: an operator, or several near one another."""
+        """Returns the sets of operators that a proposal may change: a single operator, or several near one another."""
         each, own = np.arange(len(self.possible)), [None] * len(self.possible)
         return Moves.of(self.cost.choices, each, own, find_regions(self.reduced_problem, each, own))
 

@@ -67,7 +67,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class ChainResult:
-    """What a chain found.
+    """The result of a chain.
 
     Attributes:
         cost_ticks: of the best strategy; of simulated time, or of the additive cost's unit.

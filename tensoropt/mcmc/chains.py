@@ -25,8 +25,11 @@ __all__ = ["Board", "Shared", "Start", "progress_bar", "run_chains"]
 _LOOK_S = 0.1
 
 Board = MutableSequence[float]
-"""What chains on several processes tell, and are told: whether to end, then for each how many proposals it made, how
-many it took, and the seconds of its best."""
+"""The board by which chains on several processes communicate: a sequence of numbers.
+
+The first says whether to end; then follow, for each chain, its numbers of proposals and of accepted proposals, and the
+seconds of its best strategy.
+"""
 
 Start = tuple[tuple[int, ...], np.random.SeedSequence]
 """A chain's first strategy, and the seed of its proposals."""
@@ -35,9 +38,10 @@ _Outcome = ChainResult | InfeasibleError | None
 
 
 class Shared(NamedTuple):
-    """What all chains have in common; for the fields see :class:`tensoropt.mcmc.chain.Chain`.
+    """The data that all chains share; for the fields see :class:`tensoropt.mcmc.chain.Chain`.
 
-    ``cost`` is what they go by; ``scale`` how many of its seconds one second is, of which beta and what is shown are.
+    ``cost`` is the cost that chains minimize; ``scale`` is the number of its seconds in one second, the unit of
+    ``beta`` and of what is shown.
     """
 
     cost: Network | AdditiveCost
@@ -51,20 +55,20 @@ class Shared(NamedTuple):
 def run_chains(
     shared: Shared, starts: Sequence[Start], *, processes: int = 1, progress: bool = False
 ) -> list[ChainResult]:
-    """What the chains found, in their order; those that saw nothing that fits are left out, unless all are.
+    """Runs the chains and returns their results in order; chains that found no strategy that fits are left out.
 
-    After Ctrl-C those that run end with their best, and no others begin.
+    After Ctrl-C, running chains end with their best strategies, and no further chains begin.
 
     Args:
-        shared: by all chains.
+        shared: the data that all chains share.
         starts: for each chain how it begins.
-        processes: how many run at once.
+        processes: how many chains run at once.
         progress: whether to show a bar with the best so far and the acceptance rate.
 
     Raises:
-        InfeasibleError: no chain saw anything that fits.
+        InfeasibleError: no chain found a strategy that fits.
         ProblemError: a process could not be started, or died.
-        KeyboardInterrupt: Ctrl-C, before there was anything.
+        KeyboardInterrupt: Ctrl-C, before there was any result.
     """
     with progress_bar(shared.stop, len(starts)) if progress else contextlib.nullcontext(_show_nothing) as show:
         run = _in_turn if processes == 1 or len(starts) == 1 else _side_by_side

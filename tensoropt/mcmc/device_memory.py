@@ -59,7 +59,7 @@ class DeviceMemory:
         return result
 
     def _bytes(self, number: int, *chosen: int) -> Ints:
-        """Of an operator with its configuration, or of an edge with those of its ends."""
+        """Returns each device's bytes for an operator's configuration, or for an edge's configurations at both ends."""
         key = (number, *chosen)
         if key not in self._known:
             if len(chosen) == 1:

@@ -90,7 +90,7 @@ def sum_of(sums: Sums, assignment: Ints) -> int:
 
 @inlined
 def change_of(sums: Sums, assignment: Ints, op: int, choice: int) -> tuple[int, int]:
-    """By how much another configuration of one operator changes the sum, and the number of impossible pairs.
+    """Returns by how much another configuration of one operator changes the sum, and the number of impossible pairs.
 
     The sum is of possible pairs alone, so that both add up over several changes one after the other.
     """

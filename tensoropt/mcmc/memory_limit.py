@@ -19,7 +19,7 @@ _MOST_BYTES = 2.0**60  # of a strategy, so that sums fit 64 bits
 
 
 class Memory(NamedTuple):
-    """What a strategy holds and may hold.
+    """The memory of each part of a strategy, and the limit of the sum.
 
     Attributes:
         limit: of the sum, in bytes; -1 for none.

@@ -1,4 +1,4 @@
-"""What a proposal may change: one operator, or one that decides together with those that follow it."""
+"""The moves of proposals: sets of operators that change together, as one that decides and those that follow it."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ _DENSE = 8
 
 
 def moves_of(space: SearchSpace, network: Network, *, variables: bool = False) -> Moves:
-    """What proposals change: operators that decide, with those that follow them (`tensoropt.space.followers`).
+    """Returns the moves of proposals: operators that decide, with their followers (`tensoropt.space.followers`).
 
     Args:
-        space: of strategies.
-        network: of the space.
-        variables: whether they decide for themselves, which what is stored in pieces needs. Otherwise a variable with
-            one reader is stored as is fastest beside it.
+        space: the search space.
+        network: the network of the space.
+        variables: whether variables decide for themselves, which is needed if they are stored in pieces. Otherwise a
+            variable with one reader takes the layout that is fastest beside the reader.
     """
     leaders, index = follow(space, small_bytes=0.0 if variables else np.inf)
     return Moves.of(network.choices, leaders, index, find_regions(space.problem, leaders, index))

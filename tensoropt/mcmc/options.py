@@ -130,7 +130,7 @@ class Mcmc:
         return "mcmc"
 
     def stop(self, chains: int) -> Stop:
-        """When each of so many chains ends, which has its share of the seconds."""
+        """Returns the stop condition of each of so many chains, which has its share of the seconds."""
         iterations = _ITERATIONS if self.seconds is None and self.iterations is None else self.iterations
         seconds = None if self.seconds is None else self.seconds / math.ceil(chains / self.processes)
         return Stop(iterations, seconds, self.patience)

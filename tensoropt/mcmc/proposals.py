@@ -137,7 +137,7 @@ def run_full(
     chain: Records,
     best: Ints,
 ) -> bool:
-    """The same with every proposal simulated from nothing: its task graph is made, then all tasks are simulated."""
+    """Tries proposals with full simulations: the task graph of each is made, then all its tasks are simulated."""
     progress = state.progress[0]
     while progress.tasks <= room:
         number = _next_proposal(graph, state, moves, memory, proposals, chain)

@@ -32,7 +32,7 @@ __all__ = ["McmcResult", "mcmc", "search_problem", "search_space", "search_strat
 
 @dataclass(frozen=True, slots=True)
 class McmcResult:
-    """What chains found.
+    """The result of a search by several chains.
 
     Attributes:
         cost: ``"simulated"`` or ``"additive"``.
@@ -101,7 +101,7 @@ def search_space(
     *,
     every: bool = False,
 ) -> McmcResult:
-    """What chains found in a space by the simulated time of its network; see :func:`search_strategy`."""
+    """Searches a space with chains by the simulated time of its network; see :func:`search_strategy`."""
     memory = no_memory()
     if memory_bytes is not None:
         problem = space.problem
@@ -133,7 +133,7 @@ def search_space(
 def search_problem(
     problem: Problem, options: Mcmc, initial: Sequence[Sequence[int] | str], memory_bytes: float | None
 ) -> tuple[McmcResult, Ints]:
-    """What chains found in a problem by its additive cost, and the alternatives that the best strategy has.
+    """Searches a problem with chains by its additive cost; returns the result and the best strategy's alternatives.
 
     For the arguments see :func:`search_strategy`.
     """
@@ -194,7 +194,7 @@ def _run(
     memory: Memory,
     scale: float = 1.0,
 ) -> tuple[list[ChainResult], float]:
-    """What each chain found, and the seconds that all took."""
+    """Runs the chains; returns the result of each, and the seconds of all together."""
     count = len(initial) if options.chains is None else options.chains
     seeds = np.random.SeedSequence(options.seed).spawn(count)
     starts: list[Start] = []

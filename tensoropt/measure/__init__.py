@@ -1,1 +1,1 @@
-"""What is measured of a machine, its operators and its collectives, and the cache of it."""
+"""Measurements of a machine, its operators and its collectives, and their cache."""

@@ -1,4 +1,4 @@
-"""Where measurements of this machine are kept between runs."""
+"""The cache of this machine's measurements, kept between runs."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Kept(Generic[_T]):
         return cache_directory() / f"{self.name}-{digest}.json"
 
     def load(self, key: Mapping[str, Any]) -> _T | None:
-        """What was stored under ``key``; None if there is none.
+        """Returns the measurements stored under ``key``; None if there are none.
 
-        None, with a warning, if the file is damaged or others can have written it.
+        Also None, with a warning, if the file is damaged or if other users can have written it.
         """
         path = None
         try:

@@ -1,4 +1,4 @@
-"""What there is to measure of a space's operators, in which order, and how much of it at once."""
+"""Candidates for measuring: the distinct operator calls of a space, in order of use, and in batches."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LONG_S, _LONG_RUNS = 0.03, 3
 
 
 class Space(Protocol):
-    """What there is to know of a search's space: its operators, and how each may be divided."""
+    """The part of a search space that measuring needs: its operators, and their configurations."""
 
     @property
     def graph(self) -> Graph:
-        """Whose operators they are."""
+        """The graph of the operators."""
         ...
 
     @property
@@ -47,12 +47,12 @@ class Space(Protocol):
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """Those of the training step."""
+        """The operators of the training step."""
         ...
 
     @property
     def rules(self) -> Mapping[str, OpRule]:
-        """By the operator's name."""
+        """The rules of operators, by name."""
         ...
 
     def choices(self, name: str, /) -> tuple[Configuration, ...]:
@@ -138,5 +138,5 @@ def in_batches(chosen: Sequence[tuple[str, Candidate]]) -> list[list[tuple[str, 
 
 
 def runs_of(batch: Sequence[tuple[str, Candidate]]) -> int:
-    """How often to run a batch, for medians."""
+    """Returns how often to run a batch, for medians."""
     return RUNS if sum(one.analytic_s for _, one in batch) < _LONG_S else _LONG_RUNS

@@ -93,7 +93,7 @@ class _Chain:
                 self._runs[count] = [self.session.make_callable(fetch, [extent, value]) for fetch in fetches]
 
     def seconds(self, elements: int, calls: int) -> float:
-        """Of one collective."""
+        """Measures the seconds of one collective."""
         extent = elements // self._size if self._stacked else elements
         count = max((known for known in _CHAINS if known <= calls), default=_CHAINS[0])
         results = [run(extent, 1.0) for run in self._runs[count]]
@@ -145,7 +145,7 @@ class _Chain:
             return tf.ensure_shape(first if is_cold else second, static)
 
     def _timed(self, buffer: Any, number: int) -> tuple[Any, Any]:
-        """When a collective begins, and when it ends."""
+        """Returns the times, as tensors, at which a collective begins and ends."""
         with tf.control_dependencies([buffer]):
             start_s = tf.timestamp()
         with tf.control_dependencies([start_s]):

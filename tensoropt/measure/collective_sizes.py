@@ -20,7 +20,7 @@ from tensoropt.cluster.topology import Topology
 __all__ = ["METHOD", "Measure", "Synchronisation", "measure_profile", "measured_groups"]
 
 METHOD = "with work in between, every other large buffer made before it, less the clocks, coarse sizes first"
-"""What times mean (most of it: ``collective_seconds.py``); those measured in another way are not comparable."""
+"""The method by which times are measured (see ``collective_seconds.py``); times of other methods are not comparable."""
 
 # Runs a kind of collective over this rank's group of factor-mesh axes, with input buffers of so many bytes (whole
 # float32 elements for each member), so many times in a row; gives the seconds of one on this rank.
@@ -150,10 +150,11 @@ class _Task:
         bisect.insort(self.points, point, key=lambda one: one.size_bytes)
 
     def has_room_for(self, size: int, allowed_s: float, max_output_bytes: int) -> bool:
-        """Whether memory and time have room for ``size``, the smallest of which is always measured.
+        """Tells whether memory and time suffice to measure ``size``; the smallest size is always measured.
 
-        A repetition is taken to be of ``_LEAST_RUN`` collectives, each as much longer than one of the next smaller size
-        as it is larger, or by what a slow link takes: most of a small one's time is latency, or was a disturbance.
+        A repetition is taken to be of ``_LEAST_RUN`` collectives. The estimate for one of them scales the time of the
+        next smaller size by the ratio of sizes, or takes a slow link's time if that is less: most of a small
+        collective's time is latency, or a disturbance.
         """
         size_bytes = self.size_bytes(size)
         if not self.points:
@@ -230,5 +231,5 @@ class _Stopwatch:
 
 
 def _calls(seconds: float) -> int:
-    """How many calls make a repetition that the clock can measure."""
+    """Returns the number of calls in a repetition that the clock can measure."""
     return min(max(math.ceil(_MIN_REPETITION_S / max(seconds, 1e-9)), 1), _MAX_CALLS)

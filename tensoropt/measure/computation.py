@@ -1,4 +1,4 @@
-"""How fast one process computes and copies, with NumPy."""
+"""Measures how fast one process computes and copies, with NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What work takes that is alike at every size, measured on all ranks: see ``OpProfile.curves``."""
+"""Time curves over size of work that is alike at every size, measured on all ranks: see ``OpProfile.curves``."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ __all__ = ["COLD_WORK_BYTES", "WARM_BYTES", "Communicator", "Machine", "Rank"]
 _T = TypeVar("_T")
 
 WARM_BYTES = 2**18
-"""What is smaller and was made some operators ago is still in a core's own cache."""
+"""Data below this size, made some operators ago, is still in a core's own cache."""
 COLD_WORK_BYTES = 2**23
-"""Several times what a core's own cache holds: whoever writes as much finds nothing there that was made before."""
+"""Several times the size of a core's own cache: writing so much evicts all earlier data from it."""
 
 _POLL_S = 2e-4
 # What decides how many threads NumPy computes with.
@@ -27,7 +27,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Communicator(Protocol):
-    """What measuring needs of an mpi4py communicator of all ranks."""
+    """The interface of an mpi4py communicator of all ranks, as far as measuring needs it."""
 
     @property
     def rank(self) -> int:
@@ -49,7 +49,7 @@ class Communicator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What one rank says of itself.
+    """The description of a rank's process and host.
 
     Attributes:
         host: its name.
@@ -67,7 +67,7 @@ class Rank:
 
     @classmethod
     def of_this_process(cls) -> Rank:
-        """This one."""
+        """Describes this process."""
         return cls(
             os.uname().nodename,
             host.cpu_model(),

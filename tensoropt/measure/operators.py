@@ -1,4 +1,4 @@
-"""What the operators of a space take on this job's devices: from the cache, and measured where it lacks something."""
+"""The times of a space's operators on this job's devices: from the cache, and measured where the cache lacks them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def keep_operators(comm: Communicator, profile: OpProfile) -> None:
 
 
 def _key(machine: Machine) -> dict[str, Any]:
-    """What is measured is kept under it."""
+    """Returns the key under which the measurements of this machine are cached."""
     return {
         "hosts": sorted(set(machine.hosts)),
         "ranks_per_host": max(machine.hosts.count(host) for host in machine.hosts),
@@ -147,7 +147,7 @@ def _choose(
     updates: Mapping[str, Update],
     refresh: bool,
 ) -> tuple[OpProfile, list[str], bool]:
-    """What is known, and what to measure: operators, the likeliest ones first, and whether the curves."""
+    """Returns the cached profile, the keys to measure with the likeliest first, and whether to measure the curves."""
     known = (None if refresh else OPERATORS.load(key)) or OpProfile()
     room = topology.device.memory_bytes * _MEMORY_SHARE
     missing = [
@@ -161,12 +161,12 @@ def _choose(
 
 @dataclass(slots=True)
 class _Found:
-    """What was measured in some rounds.
+    """The measurements of some rounds.
 
     Attributes:
         seconds: by ``profile_key``, forward and backward in each round.
-        measured: on this rank, the last time.
-        refused: what cannot be measured by itself.
+        measured: by ``profile_key``, the last measurement on this rank.
+        refused: keys of operators that cannot be measured by themselves.
         curves: of each round.
         iteration_s: of a step that computes nothing.
     """

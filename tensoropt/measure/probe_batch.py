@@ -42,16 +42,16 @@ _PASSES_OF_NOTHING = 9
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one probe took on this rank.
+    """The measurement of one probe on this rank.
 
     Attributes:
         forward_s: in the kernels of the forward pass, traced.
-        backward_s: the same of the backward pass.
-        forward_reduced_bytes: input bytes of each all_reduce that its lowering emits forward, which is not in the
-            times.
-        backward_reduced_bytes: the same, backward.
-        scratch_bytes: what kernels held beside the tensors that the operator gives: at most forward, kept for the
-            backward pass beside the outputs that the rule says, and at most backward.
+        backward_s: in the kernels of the backward pass, traced.
+        forward_reduced_bytes: input bytes of each all_reduce that the lowering emits forward, which the times leave
+            out.
+        backward_reduced_bytes: input bytes of each all_reduce that the lowering emits backward.
+        scratch_bytes: memory that kernels held beside the operator's outputs: at most forward, kept for the backward
+            pass beside the outputs that the rule names, and at most backward.
     """
 
     forward_s: float
@@ -63,14 +63,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """What a batch took on this rank.
+    """The measurements of a batch of probes on this rank.
 
     Attributes:
-        probes: per probe; None for one that cannot be built or run by itself.
-        failures: why a probe is None, by its number.
-        traced_s: in all kernels of a traced run, those that make inputs or read a clock included: the sum of
-            their medians.
-        plain_s: of each run without a trace, less what a run takes in which no kernel runs; none with a clock.
+        probes: per probe; None for a probe that cannot be built or run by itself.
+        failures: by a probe's number, why it is None.
+        traced_s: in all kernels of a traced run, those that make inputs or read a clock included: the sum of their
+            medians.
+        plain_s: of each run without a trace, less the part of a run in which no kernel runs; none with a clock.
         passes_s: ``(runs, 2 * probes)``, each probe's forward and backward pass: by the clock, in runs without a trace,
             or else in its kernels, in traced runs.
     """
@@ -137,7 +137,7 @@ def measure_batch(
 
 
 def _pass_of(name: str) -> tuple[str, int] | None:
-    """Whether a kernel is part of a probe's forward pass (``f``) or backward pass (``b``), and the probe's number."""
+    """Returns a kernel's pass (``f`` forward, ``b`` backward) and its probe's number; None for other kernels."""
     match = _SCOPE.match(name)
     return None if match is None or match[1] not in "fb" else (match[1], int(match[2]))
 
@@ -161,7 +161,7 @@ def _plain_seconds(
 def _clocked_seconds(
     session: Any, batch: _Batch, crowd: Callable[[], AbstractContextManager[None]], runs: int
 ) -> NDArray[np.float64]:
-    """What the clock says of each pass of each probe: ``(runs, 2 * probes)``."""
+    """Measures each pass of each probe by the clock: ``(runs, 2 * probes)``."""
     call = session.make_callable(batch.target, [batch.value])
     result = np.zeros((runs + 1, 2 * len(batch.probes)))
     for of_run in result:
@@ -216,7 +216,7 @@ def _measured(
 
 
 def _scratch(built: _Built, saved: Sequence[int], held: Mapping[Any, Held], number: int) -> tuple[int, int, int]:
-    """What was held beside outputs and gradients; outputs that are an input's buffer take nothing."""
+    """Returns the scratch memory beside outputs and gradients; outputs that are an input's buffer take none."""
     forward, backward = (held.get((which, number), Held(0, 0)) for which in "fb")
     outputs = sum(map(_bytes, built.outputs))
     kept = sum(_bytes(built.outputs[index]) for index in saved)
@@ -356,7 +356,7 @@ class _Batch:
         self.target = tf.group(*self._read_clock("b", number, [*begun, *flat]), *incoming)
 
     def _read_clock(self, which: str, number: int, after: list[Any]) -> list[Any]:
-        """What to wait for, lest something begin before all of ``after`` is there and the clock is read."""
+        """Reads the clock once all of ``after`` is there; returns the ops that the next work has to wait for."""
         clock = self.clock
         if clock is None:
             return after

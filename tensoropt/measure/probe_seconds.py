@@ -73,7 +73,7 @@ def run_probes(
 
 
 def _pace(ranks: Sequence[tuple[float, tuple[float, ...], NDArray[np.float64]]]) -> float:
-    """How many times longer work takes than its kernels do, traced, on average over ranks.
+    """Returns the ratio of untraced run time to traced kernel time, on average over ranks.
 
     Without a trace kernels take less, but there is what TensorFlow takes between them; and the slowest rank sets the
     pace, as if ranks met after every operator.

@@ -43,7 +43,7 @@ class Probe(Protocol):
 
     @property
     def is_cold(self) -> bool:
-        """Whether other work comes between what makes its inputs and itself, so that no cache has them."""
+        """True if other work runs before the operator, once its inputs are made, so that no cache has them."""
         ...
 
     def local_inputs(self) -> tuple[TensorSpec, ...]:
@@ -141,11 +141,11 @@ class FunctionProbe:
 
 
 def can_be_measured(op: Operator) -> bool:
-    """Whether an operator may be run on made-up tensors, as often as one likes.
+    """Tells whether an operator may be run on made-up tensors any number of times.
 
-    A declared one may, unless it has an effect, such as to print. Of others TensorFlow's definition must say that they
-    have no state, which all that writes, prints or checks has; functions of the user's own in Python have a token
-    there.
+    A declared operator may, unless it has an effect, such as printing. For other operators, TensorFlow's definition
+    must say that they are stateless; ops that write, print or check are not. Python functions of users have a token
+    attribute.
     """
     if has_rule(op.type):
         return declaration(op.type).lower is not None and not declaration(op.type).traits.has_effect

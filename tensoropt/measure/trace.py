@@ -1,7 +1,7 @@
-"""What TensorFlow's trace of a run says of kernels: how long they took, and what they allocated and gave back.
+"""Reads TensorFlow's trace of a run: the times of kernels, and the memory that they allocated and freed.
 
-It has every allocation with its time and its bytes as they were asked for; what the allocator adds to them is
-not in it (TensorFlow's for CPUs hands out up to twice as much).
+The trace has every allocation with its time and its requested bytes. The bytes that the allocator adds are not in it
+(TensorFlow's allocator for CPUs hands out up to twice the request).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NANOSECOND_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a group of kernels held.
+    """The memory that a group of kernels held.
 
     Attributes:
-        peak_bytes: at most at once.
+        peak_bytes: the most at once.
         kept_bytes: at the time that was asked about.
     """
 
@@ -41,13 +41,13 @@ def kernel_seconds(step_stats: Any) -> dict[str, float]:
 def held_by(
     step_stats: Any, group: Callable[[str], Hashable | None], until: Callable[[str], bool]
 ) -> dict[Hashable, Held]:
-    """What groups of kernels held in a traced run (``RunMetadata.step_stats``).
+    """Returns the memory that groups of kernels held in a traced run (``RunMetadata.step_stats``).
 
     Args:
         step_stats: of the run.
         group: the group of a kernel by its name; None for kernels that do not count.
-        until: whether a kernel by its name ends the time after which ``kept_bytes`` is taken: that is when the first
-            of them starts.
+        until: tells by name which kernels end the time for ``kept_bytes``, which is taken when the first of them
+            starts.
     """
     start = min((node.all_start_micros for node in _nodes(step_stats) if until(node.node_name)), default=None)
     events: list[tuple[int, int, int, Hashable]] = []

@@ -20,16 +20,15 @@ _PROVEN = 1e-9
 
 
 class Bounds:
-    """What every strategy takes at least, and with each configuration; and the best strategy that was found.
+    """Lower bounds on the time of every strategy and of each configuration, and the best strategy found.
 
-    A configuration whose bound reaches the time of a strategy that is known cannot improve on it, so it goes. Bounds
-    are sums of whole multiples of the unit of times. Such sums are exact, so that what is below a bound is never a
-    rounding error.
+    A configuration whose bound reaches the time of a known strategy cannot improve on that strategy, so it is removed.
+    Bounds are sums of whole multiples of the unit of times. Such sums are exact, so rounding errors never lift a bound.
 
     Attributes:
         variables: those that are bounded.
-        time_s: of the best strategy that is known; +inf if none is.
-        labels: its index for each of the variables; meaningless if none is known.
+        time_s: of the best known strategy; +inf if none is known.
+        labels: the configuration index of each variable in the best known strategy; meaningless if none is known.
     """
 
     def __init__(self, tables: TimeTables) -> None:
@@ -104,17 +103,17 @@ class Bounds:
 
     @property
     def bound_s(self) -> float:
-        """What every strategy of these variables takes at least."""
+        """The least time that any strategy of these variables can take."""
         return float(self._left_least.sum()) * self._unit
 
     @property
     def proven(self) -> bool:
-        """Whether the best strategy that is known is hardly above the bound, or nothing is possible."""
+        """True if the best known strategy is optimal up to rounding, or no strategy is possible."""
         return self.bound_s >= self.time_s * (1.0 - _PROVEN) or self.bound_s == math.inf
 
     @property
     def exact(self) -> bool:
-        """Whether all figures stayed small enough for their sums to be exact; else the bounds are no bounds."""
+        """True if all figures stayed small enough for exact sums; if not, the bounds do not hold."""
         finite = self._messages[np.isfinite(self._messages)]
         return not len(finite) or float(np.abs(finite).max()) < 2.0**_BITS
 

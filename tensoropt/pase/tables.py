@@ -36,7 +36,7 @@ Scope = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """What one vertex's configuration depends on: enough to choose it once those of its dependent set are known.
+    """The tables on which one vertex's configuration depends, to choose it once its dependent set is decided.
 
     Attributes:
         variable: the vertex.

@@ -1,6 +1,6 @@
-"""What a plan tells a reader who has neither its model nor its cluster: whose operators they are, and what they cost.
+"""The account of a plan, for readers without its model and cluster: its operators, their layers, and their costs.
 
-All of it is plain: names, words, shapes, seconds and bytes, so that a file is enough to show a plan.
+An account consists of names, words, shapes, seconds and bytes only, so a plan's file is enough to show the plan.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tensoropt.storage.document import Fields
 __all__ = ["HELD", "ROLES", "About", "Links", "Move", "Setting", "read_about", "read_move", "read_setting"]
 
 ROLES = ("variable", "slot", "input", "constant", "activation", "gradient", "update")
-"""What an operator is in a training step. A slot is a variable of an optimizer's that lies as a trained one."""
+"""The roles of operators in a training step. A slot is an optimizer's variable, laid out as its trained variable."""
 
 HELD = ("weights", "slots", "activations", "inputs")
-"""What the memory of an operator and of copies of its tensors counts as; gradients of variables are counted apart."""
+"""The kinds of memory of an operator and of copies of its tensors; gradients of variables are counted apart."""
 
 _WHEN = ("forward", "backward", "again", "inside")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A part of what an edge takes: one step of its tensor, or of its gradient, or work that is done again.
+    """A part of an edge's cost: one reshard step of its tensor or of its gradient, or a recomputation.
 
     Attributes:
         kind: that of the step (:class:`tensoropt.layout.StepKind`), or ``compute``: its consumer computes again what
@@ -164,10 +164,10 @@ class Setting:
 
 
 def read_move(data: object, where: str, mesh: Mesh) -> Move:
-    """What :meth:`Move.to_json` wrote.
+    """Reads the JSON object that :meth:`Move.to_json` wrote.
 
     Raises:
-        PlanError: it is none.
+        PlanError: the data is no such object.
     """
     fields = Fields.of(data, where, PlanError, ("kind", "when", "axes", "seconds", "size_bytes", "sent_bytes"))
     axes = fields.integers("axes", least=0)
@@ -178,10 +178,10 @@ def read_move(data: object, where: str, mesh: Mesh) -> Move:
 
 
 def read_about(data: object, where: str) -> About:
-    """What :meth:`About.to_json` wrote.
+    """Reads the JSON object that :meth:`About.to_json` wrote.
 
     Raises:
-        PlanError: it is none.
+        PlanError: the data is no such object.
     """
     names = (
         "place", "type", "role", "layer", "inputs", "outputs", "source", "work", "flops", "words", "held",
@@ -207,10 +207,10 @@ def read_about(data: object, where: str) -> About:
 
 
 def read_setting(data: object) -> Setting:
-    """What :meth:`Setting.to_json` wrote.
+    """Reads the JSON object that :meth:`Setting.to_json` wrote.
 
     Raises:
-        PlanError: it is none.
+        PlanError: the data is no such object.
     """
     names = ("cluster", "device", "memory_bytes", "levels", "constant_s", "batch")
     fields = Fields.of(data, "field 'setting'", PlanError, names)

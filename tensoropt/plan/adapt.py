@@ -140,7 +140,7 @@ def _configuration(
 
 
 def _takes(configuration: Configuration, rule: OpRule, mesh: Mesh, op: Operator, given: list[Layout]) -> bool:
-    """Whether a configuration is legal, and takes variables as they are stored."""
+    """Tells whether a configuration is legal and takes the variables in their stored layouts."""
     return is_legal(configuration, rule, mesh) and all(
         configuration.input_layouts(rule, place).value == given[place] for place in op.handles
     )
@@ -184,7 +184,7 @@ def _edge(
 
 
 def _leads(path: tuple[Step, ...], source: Layout, target: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
-    """Whether steps lead from one layout to another, by layouts that a tensor of the shape can have."""
+    """Tells whether steps lead from ``source`` to ``target`` through layouts that a tensor of the shape can have."""
     try:
         for step in path:
             if step.kind is StepKind.PERMUTE:

@@ -1,4 +1,4 @@
-"""What every mesh axis does to one operator, and the layouts of its tensors that follow."""
+"""The configuration of an operator: the action of every mesh axis on it, and the resulting layouts of its tensors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Configuration:
         return self.mesh_axes(DEFER)
 
     def pieces(self, rule: OpRule, mesh: Mesh) -> int:
-        """Into how many pieces the iteration space is cut: the op's share of work is one of them."""
+        """Returns the number of pieces into which the iteration space is cut: the op's share of work is one of them."""
         return mesh.extent(
             [i for i, a in enumerate(self.actions) if a is not None and a != DEFER and not a.startswith(_AT)]
         )
@@ -100,7 +100,7 @@ class Configuration:
         return mesh.devices_at(self.at)
 
     def cuts(self, dims: Dims, mesh: Mesh) -> int:
-        """Into how many pieces a tensor of these dimensions is cut."""
+        """Returns the number of pieces into which a tensor of these dimensions is cut."""
         return mesh.extent(
             [i for i, action in enumerate(self.actions) if any(dim and dim[0] == action for dim in dims)]
         )
@@ -146,7 +146,7 @@ def _sharded(actions: tuple[str | None, ...], dims: Dims) -> Layout:
 
 
 def not_executed(configuration: Configuration, rule: OpRule) -> tuple[str, ...]:
-    """What a configuration has that is planned and compared, but that no device can run yet; nothing for most."""
+    """Returns the features of a configuration that are planned and compared but not executed yet; mostly none."""
     found = []
     if any(axis in rule.halo_axes for axis in configuration.actions):
         found.append("halo splits")
@@ -156,7 +156,7 @@ def not_executed(configuration: Configuration, rule: OpRule) -> tuple[str, ...]:
 
 
 def is_legal(configuration: Configuration, rule: OpRule, mesh: Mesh) -> bool:
-    """Whether every action is allowed and every split divides."""
+    """Tells whether every action of a configuration is allowed and every split divides its axis."""
     if len(configuration.actions) != len(mesh.axes):
         return False
     for action in set(configuration.actions) - {None}:
@@ -210,7 +210,7 @@ def to_patterns(rule: OpRule, mesh: Mesh, some: Sequence[Configuration]) -> NDAr
 
 
 def actions_of(rule: OpRule) -> tuple[str, ...]:
-    """What a mesh axis may do to an op but replicate it."""
+    """Returns the actions, other than replication, that a mesh axis may have on an operator."""
     return (*rule.split, DEFER) if rule.defer_gradient else rule.split
 
 

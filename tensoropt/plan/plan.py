@@ -113,7 +113,7 @@ class Plan:
     graph: Graph | None = field(default=None, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent, which need not have the graph: who gets it has one."""
+        """Returns the state to pickle, without the graph: the receiver has its own."""
         return {**vars(self), "graph": None}
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a plan comes to, from its account alone: its layers, its parts of time and memory, names of mesh axes."""
+"""The summary of a plan, computed from its account alone: layers, parts of time and memory, and named mesh axes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class LayerSummary:
 
     @property
     def memory_bytes(self) -> float:
-        """What it takes on a device."""
+        """The layer's memory on a device."""
         return math.fsum(self.bytes.values())
 
     def alike(self) -> tuple[object, ...]:
@@ -200,7 +200,7 @@ class PlanSummary:
         self.bytes = {part: 0.0 for part in (*HELD[:2], _GRADIENTS, *HELD[2:])} | _summed(held.values())
 
     def moves(self) -> Iterator[tuple[Edge, Move]]:
-        """What goes along edges of the training step."""
+        """Yields the moves of the training step, each with its edge."""
         for edge, entry in self._edges():
             for move in entry.moves:
                 yield edge, move
@@ -211,11 +211,11 @@ class PlanSummary:
                 yield edge, entry
 
     def about(self, name: str) -> About:
-        """What an operator of the training step is."""
+        """Returns the account of an operator of the training step."""
         return self._operators[name][1]
 
     def configuration(self, name: str) -> Configuration:
-        """How an operator is split."""
+        """Returns the configuration of an operator."""
         return self._operators[name][0].configuration
 
     def layer_groups(self) -> tuple[tuple[LayerSummary, ...], ...]:
@@ -307,12 +307,12 @@ def part_of(move: Move) -> str:
 
 
 def communicates(part: str) -> bool:
-    """Whether devices talk to one another in a part of a step's time, see :attr:`PlanSummary.seconds`."""
+    """Tells whether devices communicate in a part of a step's time; see :attr:`PlanSummary.seconds`."""
     return part not in _ALONE
 
 
 def family_key(name: str) -> str:
-    """What names have in common that differ in numbers only."""
+    """Returns a name with each number replaced by 0: a key of names that differ only in numbers."""
     return re.sub(r"\d+", "0", name)
 
 
@@ -325,13 +325,13 @@ def family_name(names: Sequence[str]) -> str:
 
 
 def _pieces(configuration: Configuration, mesh: Mesh) -> int:
-    """Into how many pieces a configuration cuts a variable."""
+    """Returns the number of pieces into which a configuration cuts a variable."""
     split = [action is not None and action != DEFER and place_of(action) is None for action in configuration.actions]
     return mesh.extent([axis for axis in mesh.axes if split[axis]])
 
 
 def _first_place(members: Sequence[tuple[OperatorPlan, About]]) -> tuple[bool, int]:
-    """Where a layer begins: with what it computes, as variables and inputs may stand anywhere."""
+    """Returns the place of a layer's first computation, as variables and inputs may stand anywhere."""
     places = [about.place for _, about in members if about.role == "activation"]
     return (not places, min(places or [about.place for _, about in members]))
 
@@ -371,7 +371,7 @@ def _mesh_axes(plan: Plan, operators: Mapping[str, tuple[OperatorPlan, About]]) 
 
 
 def _role(axis: int, heavy: Sequence[tuple[OperatorPlan, About]]) -> str | None:
-    """What most operations do along a mesh axis: split the batch, or something else; None if neither is most."""
+    """Returns the role of a mesh axis: ``data`` if most work is split by batch, ``model`` if by other axes, or None."""
     flops = {True: 0.0, False: 0.0}
     for entry, about in heavy:
         action = entry.configuration.actions[axis]

@@ -1,4 +1,4 @@
-"""Which copy of a moved tensor is kept for the backward pass, and how the other one is made again.
+"""Tensor reuse: which copy of a moved tensor is kept for the backward pass, and how the other is made again.
 
 TensorOpt section 4.2, "Tensor reuse": of a tensor that is moved to its consumer there are two copies, before and after
 the move. If one of them is not kept, it is made from the other by a move of its own, in the backward pass.
@@ -39,7 +39,7 @@ def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple
 
 
 def why_not_kept(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: str) -> str | None:
-    """Why an edge cannot have a value of ``keep``, as the middle of a sentence; None if it can."""
+    """Returns the reason why an edge cannot have a value of ``keep``, as the middle of a sentence; None if it can."""
     if keep == "both":
         return None
     if graph.is_differentiated_twice:
@@ -58,7 +58,7 @@ def why_not_kept(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: st
 
 
 def reads_again(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: Mapping[Edge, str]) -> bool:
-    """Whether the consumer of an edge reads a copy that is made again in the backward pass.
+    """Tells whether the consumer of an edge reads a copy that the backward pass makes again.
 
     Args:
         graph: the logical graph.
@@ -98,7 +98,7 @@ def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def has_gradient(graph: Graph, name: str) -> bool:
-    """Whether gradients flow back through an operator."""
+    """Tells whether gradients flow back through an operator."""
     return any(Edge(tensor, name, i) in graph.differentiable for i, tensor in enumerate(graph[name].inputs))
 
 

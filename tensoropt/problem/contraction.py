@@ -63,7 +63,7 @@ class Contraction:
 
     @property
     def searched(self) -> str:
-        """What a search over `problem` goes over, in words."""
+        """Describes in words the operators that a search of `problem` decides."""
         groups = self.problem.nodes if self.problem.groups is None else len({*self.problem.groups.tolist()})
         return f"the {groups} of {self.whole.nodes} operators that decide"
 
@@ -105,7 +105,7 @@ class Contraction:
         )
 
     def deciding(self, assignment: Sequence[int]) -> tuple[int, ...]:
-        """What nodes that decide have in a strategy of the whole problem, as a strategy of `problem`."""
+        """Converts a strategy of the whole problem to one of `problem`: the choices of the deciding nodes."""
         chosen = dict(zip(self.whole.names, assignment, strict=True))
         problem = self.problem
         groups = range(problem.nodes) if problem.groups is None else problem.groups.tolist()

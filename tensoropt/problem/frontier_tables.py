@@ -70,7 +70,7 @@ class FrontierTable:
 
     @property
     def is_single(self) -> bool:
-        """Whether every cell has one point."""
+        """True if every cell has exactly one point."""
         return self.points == self.cells and bool((self.offsets[1:] > self.offsets[:-1]).all())
 
     @property
@@ -150,7 +150,7 @@ def fold(table: FrontierTable, count: int) -> Folded:
 
 
 def _strides(axes: Sequence[int], shape: Sequence[int], count: int) -> list[int]:
-    """By how much a table's cell number grows along each of ``count`` joint axes."""
+    """Returns by how much a table's cell number grows along each of ``count`` joint axes."""
     strides = [0] * count
     stride = 1
     for axis, size in zip(reversed(axes), reversed(shape), strict=True):
@@ -256,7 +256,7 @@ _NO_BOUNDS = (np.empty(0), np.empty(0), np.empty(0), np.empty(0))
 
 
 def _finish(first: int, last: int, part: _Part, prune: Prune | None) -> _Part:
-    """What is done with the points of cells ``first`` to ``last - 1`` once they are frontiers."""
+    """Prunes the points of cells ``first`` to ``last - 1``, which are frontiers, and returns the rest."""
     counts, time, memory, a, b = part
     if prune is not None and len(time):
         cell = np.repeat(np.arange(first, last), counts)

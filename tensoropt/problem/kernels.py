@@ -23,7 +23,7 @@ _CELL, _RATIO = types.int64, types.float64
 
 @njit(cache=True, nogil=True, inline="always")
 def _beaten(stair_time: Any, stair_memory: Any, length: int, time: float, memory: float) -> bool:
-    """Whether a point of a frontier (ascending memory) is at least as good in both costs."""
+    """Tells whether some point of a frontier (ascending memory) is at least as good in both costs."""
     low, high = 0, length
     while low < high:
         middle = (low + high) >> 1
@@ -36,7 +36,7 @@ def _beaten(stair_time: Any, stair_memory: Any, length: int, time: float, memory
 
 @njit(cache=True, nogil=True, inline="always")
 def _possible(corner_time: Any, corner_memory: Any, time: float, memory: float) -> bool:
-    """Whether some corner (ascending memory, descending time) is no faster and no smaller."""
+    """Tells whether some corner (ascending memory, descending time) is neither faster nor smaller than a point."""
     low, high = 0, len(corner_memory)
     while low < high:
         middle = (low + high) >> 1

@@ -366,7 +366,7 @@ class Problem:
         return tables[0][where], tables[1][where]
 
     def _check_alternatives(self, picks: IntArray) -> None:
-        """Whether all ``(points, N + E)`` exist."""
+        """Checks that all alternatives, an array ``(points, N + E)``, exist; raises ProblemError otherwise."""
         counts = [table.shape[1] if table.ndim == 2 else 1 for table in self.node_time_s]
         counts += [table.shape[2] if table.ndim == 3 else 1 for table in self.edge_time_s]
         wrong = np.flatnonzero(((picks < 0) | (picks >= np.array(counts, np.int64))).any(axis=0))

@@ -1,4 +1,4 @@
-"""What a frontier's strategies are for: without it, an assignment is a row of numbers that fit any model."""
+"""The provenance of a frontier: the case it was searched for, without which its assignments fit any model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Provenance:
 
     @classmethod
     def from_json(cls, data: object) -> Provenance:
-        """What ``to_json`` wrote.
+        """Reads the JSON object that ``to_json`` wrote.
 
         Raises:
             ProblemError: a field is missing or malformed.

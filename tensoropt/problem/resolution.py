@@ -1,4 +1,4 @@
-"""How finely costs are told apart."""
+"""The resolution of costs: the steps to which they are rounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What finds strategies: the protocol of all searches and baselines, their registry, and choosing of what is found."""
+"""Finders of strategies: the protocol of searches and baselines, their registry, and the choice of what they find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan was chosen from: second-best splits of its layers, and known layouts, with what they would cost."""
+"""Alternatives to a plan: second-best splits of its layers, and known layouts, with their costs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def runner_up(
 
 
 def _runner_ups(mine: PlanSummary, space: SearchSpace, limit: MemoryLimit, near: Sequence[int]) -> Iterator[RunnerUp]:
-    """Of each layer that is split; equal layers are one."""
+    """Yields the second-best split of each layer that is split; equal layers count as one."""
     groups = mine.layer_groups()
     for number, group in enumerate(groups, 1):
         doing(f"{number} of {len(groups)} layers")
@@ -152,14 +152,14 @@ def _rival(name: str, mine: PlanSummary, space: SearchSpace, find: Callable[[str
 
 
 def _why(mine: PlanSummary, other: PlanSummary, fits: bool) -> str:
-    """Why a layout loses to a plan, in a sentence."""
+    """Returns the reason why a layout loses to a plan, in a sentence."""
     misfit = "" if fits else ", and does not fit"
     parts = differing_text(mine, other)
     return f"{_verdict(mine, other)}{misfit}" + ("" if parts == "the same" else f": {parts}")
 
 
 def _verdict(mine: PlanSummary, other: PlanSummary) -> str:
-    """How another plan's time compares, and its memory if it is faster."""
+    """Returns how another plan's time compares, and its memory if it is faster."""
     one, two = mine.plan, other.plan
     if abs(two.time_s - one.time_s) <= _AS_GOOD * one.time_s:
         return "as fast"
@@ -171,7 +171,7 @@ def _verdict(mine: PlanSummary, other: PlanSummary) -> str:
 
 
 def _chooses_within(plan: Plan, limit: MemoryLimit) -> MemoryLimit:
-    """What a strategy may take to be chosen in a plan's place."""
+    """Returns the memory limit of strategies that may be chosen in a plan's place."""
     if plan.option not in WEIGHS_MEMORY:
         return limit
     return MemoryLimit(min(limit.limit_bytes, plan.memory_bytes * (1 + _AS_GOOD)), "the plan's own")
@@ -185,7 +185,7 @@ def _limit(plan: Plan) -> MemoryLimit:
 
 
 def _cuts(space: SearchSpace, configuration: Configuration) -> tuple[tuple[str, int], ...]:
-    """Into how many pieces a configuration cuts each iteration axis."""
+    """Returns the number of pieces into which a configuration cuts each iteration axis."""
     pieces: dict[str, int] = {}
     for size, action in zip(space.mesh.shape, configuration.actions, strict=True):
         if action is not None:

@@ -87,7 +87,7 @@ class ComparisonRow:
         )
 
     def remark(self) -> str:
-        """What a reader must know beside the numbers."""
+        """Returns the row's remark: why the method failed, or how its result is restricted."""
         if self.reason is not None:
             return self.reason
         parts = [] if self.fits else ["does not fit"]
@@ -178,7 +178,7 @@ class Comparison(Report):
         return f"Predicted for {self.devices} devices of {self.topology}{batch}; at most {self.memory_limit}"
 
     def _remarks(self) -> str:
-        """What stands out."""
+        """Returns the sentences below the table: the fastest methods, and how they were simulated."""
         added, simulated = self.fastest(), self.fastest(simulated=True)
         first = "Nothing fits."
         if added is not None and simulated is not None:

@@ -41,7 +41,7 @@ _SAME = 5e-4
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What devices send one another on an edge, or on equal edges of several layers.
+    """An exchange of data between devices on an edge, or on the equal edges of several layers.
 
     Attributes:
         kind: of the step (:class:`tensoropt.layout.StepKind`).
@@ -109,7 +109,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """What a known way to split would take.
+    """A known layout as a rival of the plan, with its predicted costs.
 
     Attributes:
         name: of the baseline.
@@ -172,14 +172,14 @@ class Explanation(Shown):
 
     @classmethod
     def of(cls, plan: Plan, missing: str = "the plan's model is not here") -> Explanation:
-        """What a plan says by itself, which needs no model.
+        """Makes the explanation that a plan gives by itself, without its model.
 
         Args:
-            plan: any.
-            missing: why there is no more.
+            plan: any plan.
+            missing: why the explanation has no more.
 
         Raises:
-            PlanError: the plan says nothing of its operators.
+            PlanError: the plan has no account of its operators.
         """
         summary = PlanSummary(plan)
         found = _collectives(summary)
@@ -203,7 +203,7 @@ class Explanation(Shown):
 
     @property
     def lacking(self) -> str | None:
-        """What is not there, and why, in a sentence."""
+        """A sentence that names the missing parts of the explanation and the reason; None if nothing is missing."""
         what = "second-best splits" if self.rivals is not None else "second-best splits and known layouts"
         return None if self.missing is None else f"No {what}: {self.missing}."
 
@@ -268,12 +268,14 @@ class Explanation(Shown):
 
 
 def differences(mine: Mapping[str, float], other: Mapping[str, float], whole: float) -> dict[str, float]:
-    """What another one has more by parts, the largest first; parts that are about the same are left out.
+    """Returns the differences of two plans by part, ``other`` less ``mine``, without parts that are about equal.
+
+    The largest differences come first.
 
     Args:
-        mine: by parts.
-        other: the same of the other one.
-        whole: their sum, by which small differences are told.
+        mine: figures by part.
+        other: the same figures of the other plan.
+        whole: the sum of ``mine``; differences that are small beside it are left out.
     """
     more = {part: other.get(part, 0.0) - mine.get(part, 0.0) for part in {**mine, **other}}
     told = {part: value for part, value in more.items() if abs(value) > _SAME * whole}
@@ -286,7 +288,7 @@ def signed(value: float, kind: str) -> str:
 
 
 def differing_text(mine: PlanSummary, other: PlanSummary) -> str:
-    """What another plan has more and less, in words: ``all_reduce +1.2 ms, compute −0.3 ms; weights +2 MiB``."""
+    """Describes in words how another plan's costs differ: ``all_reduce +1.2 ms, compute −0.3 ms; weights +2 MiB``."""
     said = []
     for one, two, whole, kind, most in (
         (mine.seconds, other.seconds, mine.plan.time_s, "seconds", 2),

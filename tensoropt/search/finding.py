@@ -1,4 +1,4 @@
-"""What finds strategies is given, and what it gives back: ``find(space, limit, start) -> Found``."""
+"""The interface of finders, which find strategies: ``find(space, limit, start) -> Found``."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Known:
 
 
 Start = Sequence[Known]
-"""What is known before a search begins."""
+"""The strategies that are known before a search begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search or a baseline found.
+    """The result of a search or a baseline.
 
     Attributes:
-        space: what its strategies are in.
+        space: the search space of its strategies.
         frontier: on the space's problem, of one point or more.
-        notes: what plans say of the search besides.
-        interrupted: whether Ctrl-C ended it; this is the best so far.
+        notes: further notes on the search, which plans carry.
+        interrupted: whether Ctrl-C ended the search; this is the best so far.
     """
 
     space: SearchSpace
@@ -70,11 +70,11 @@ class Found:
 
     @property
     def devices_differ(self) -> bool:
-        """Whether devices hold different amounts, as operators are on a part of them."""
+        """True if devices hold different amounts of memory, as some operators are placed on a part of them."""
         return bool(self.space.coarsening.placed_blocks)
 
     def fullest_bytes(self, point: FrontierPoint) -> float:
-        """What the device holds that holds the most, in a strategy of the frontier."""
+        """Returns the memory of the fullest device in a strategy of the frontier."""
         if not self.devices_differ:
             return point.memory_bytes
         return float(self.space.device_memory(point.assignment, point.alternatives).max())

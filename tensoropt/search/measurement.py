@@ -122,7 +122,7 @@ class Measurement(Shown):
         return {subject: statistics.median(seconds) for subject, seconds in found.items()}
 
     def factors(self, space: SearchSpace) -> dict[str, float]:
-        """How many times longer than a space says operators took in the steps, for :meth:`OpProfile.scaled`.
+        """Returns the ratios of measured to predicted operator times, for :meth:`OpProfile.scaled`.
 
         An operator that takes longer in a step than alone does so however it is split: its factor is for all its
         configurations, and those of an optimizer's updates are for the curve of their type. An edge's is shared by its
@@ -276,9 +276,9 @@ def _predicted(plan: Plan) -> dict[str, float]:
 
 
 def _of_step(ranks: Sequence[Sequence[Kernel]]) -> dict[str, tuple[float, float, bool]]:
-    """Of one step by subject: seconds, seconds that ranks waited at most, and whether these are collectives'.
+    """Returns by subject, for one step: seconds, the most seconds that a rank waited, and whether it is a collective.
 
-    Ranks run the same collectives in the same order. Who comes last waits for nobody.
+    Ranks run the same collectives in the same order. The rank that comes last to a collective waits for nobody.
     """
     ranks = [_shared(kernels) for kernels in ranks]
     calls: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -309,7 +309,7 @@ def _shared(kernels: Sequence[Kernel]) -> list[Kernel]:
 
 
 def _work_of_step(ranks: Sequence[Sequence[Kernel]]) -> dict[str, list[float]]:
-    """Of one step by subject: each rank's seconds of what is no collective."""
+    """Returns by subject, for one step, each rank's seconds outside of collectives."""
     work: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(ranks))
     for place, kernels in enumerate(ranks):
         for kernel in kernels:

@@ -17,7 +17,7 @@ RESERVE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """What a plan may be predicted to take on each device.
+    """The most memory that a plan may be predicted to take on each device.
 
     Attributes:
         limit_bytes: the limit.
@@ -29,7 +29,7 @@ class MemoryLimit:
 
     @classmethod
     def of(cls, device_bytes: float, asked_bytes: float | None = None) -> MemoryLimit:
-        """What was asked for; by default the device's memory less the reserve of section 5.2.
+        """Makes the limit that was asked for; by default the device's memory less the reserve of section 5.2.
 
         Args:
             device_bytes: the device's memory.

@@ -161,7 +161,7 @@ class ParallelismProfile(Report):
         return f"Predicted for {self.topology}{batch}; at most {self.memory_limit}"
 
     def _remarks(self) -> str:
-        """Why some counts have no strategy, what stands out, and how to go on."""
+        """Returns the remarks below the table: why some counts have no strategy, what stands out, and how to go on."""
         lines = [f"{_devices(row)}: {row.reason}." for row in self.rows if row.reason is not None]
         fastest, effective = self.fastest(), self.most_effective()
         if fastest is not None and effective is not None:

@@ -216,7 +216,7 @@ def _frontier(
 
 
 def _strategies(frontier: Frontier, space: SearchSpace | None, plan: Plan) -> list[str]:
-    """How each strategy of a frontier splits its products and the like, for people: lines of ``split: layers``."""
+    """Describes how each strategy of a frontier splits its products and the like: lines of ``split: layers``."""
     if space is None:
         return [""] * len(frontier)
     columns = [
@@ -336,10 +336,10 @@ def _thinned(course: MemoryCourse) -> list[PeakMemory]:
 
 
 def _measured(plan: Plan, measured: Measurement) -> Section:
-    """What steps took.
+    """Returns the section on measured steps.
 
     Raises:
-        PlanError: of another plan.
+        PlanError: ``measured`` is of another plan.
     """
     if (measured.plan.fingerprint, measured.plan.operators) != (plan.fingerprint, plan.operators):
         raise PlanError(

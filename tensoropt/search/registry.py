@@ -49,13 +49,13 @@ class Options(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the finder."""
+        """The name of the finder."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """What finds strategies of a space, with its options.
+    """A finder of a space's strategies, with its options.
 
     Attributes:
         name: by which it is asked for; the name of its file.
@@ -170,7 +170,7 @@ def known_names() -> str:
 
 
 def alike(search: Any) -> str:
-    """What `did_you_mean` says of a search that there is not."""
+    """Returns the "did you mean" hint for the name of an unknown search."""
     return did_you_mean(search, [finder.name for finder in finders()])
 
 
@@ -189,11 +189,11 @@ def get_finder(search: str | Options) -> Finder:
 
 
 def get_solver(name: str) -> Solve:
-    """What the search called ``name`` does with tables alone.
+    """Returns the function by which a search solves a problem that consists of tables alone.
 
     Raises:
-        PlanError: none is called so.
-        ProblemError: it needs more than tables.
+        PlanError: no search is called ``name``.
+        ProblemError: the search needs more than tables.
     """
     solve = get_finder(name).solve
     if solve is None:

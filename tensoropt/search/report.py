@@ -1,4 +1,4 @@
-"""What reports for people have in common: text and tables, printed on rank 0, and read from JSON."""
+"""The base of reports for people: text and tables, printed on rank 0, and read from JSON."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _broken(text: str) -> list[str]:
 
 
 def kept_text(pieces: int | None) -> str:
-    """Which part of a layer's variables a device keeps; nothing where there are none."""
+    """Returns which part of a layer's variables a device keeps; nothing where there are none."""
     return "" if pieces is None else "all" if pieces == 1 else f"1/{pieces}"
 
 
@@ -128,7 +128,7 @@ def _sentence(remarks: Sequence[str]) -> str:
 
 
 def _noted(plan: Plan) -> str:
-    """What the search may do, and whether the plan executes."""
+    """Returns a line on the search space and the search, or on features of the plan that do not execute yet."""
     lacking = plan.notes.get("not_executed")
     if lacking:
         verb = "do" if len(lacking) > 1 else "does"

@@ -1,4 +1,4 @@
-"""What a change of configurations changes: paths, and the tasks that may differ."""
+"""The effects of a change of configurations: the paths that change, and the tasks that may differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each device and link is at places of a timeline, so that parts of it can be reused at once."""
+"""Checkpoints of a timeline: the progress of each device and link, so that parts can be reused at once."""
 
 from __future__ import annotations
 

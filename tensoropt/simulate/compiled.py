@@ -1,4 +1,4 @@
-"""How loops over tasks are compiled.
+"""Decorators that compile loops over tasks.
 
 They allocate nothing, so arrays need no reference counts. Numba keeps these nevertheless, by atomic instructions at
 every call that takes an array, unless it is told not to: they were half of a simulation's time.

@@ -1,4 +1,4 @@
-"""Which tasks wait for which, and where each runs, for compiled loops.
+"""The dependencies of tasks, and the resources that tasks run on, for compiled loops.
 
 Of a strategy there are lists of slots in which an empty way is left out, kept from one strategy to the next: a change
 rewrites the entries of ways that become empty or cease to be. Of what comes after, slots that wait for a single other

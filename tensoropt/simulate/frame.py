@@ -59,7 +59,7 @@ class Frame(NamedTuple):
         return cls(kept, shape, devices)
 
     def extended(self, mesh: Mesh, levels: Levels, signatures: Sequence[Signature]) -> Frame:
-        """The same with signatures that are not known yet, behind those that are."""
+        """Returns the frame extended by new signatures, behind the known ones."""
         known = self.devices
         if len(known.signatures) == len(signatures):
             return self

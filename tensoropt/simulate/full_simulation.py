@@ -67,7 +67,7 @@ def find_paths(graph: Graph, assignment: Ints, path: Ints) -> bool:
 
 @compiled
 def count_tasks(graph: Graph, devices: DeviceClasses, path: Ints) -> int:
-    """How many tasks all slots have."""
+    """Returns the number of tasks of all slots."""
     total = 0
     for slot in range(len(path)):
         for stage in range(graph.pool[path[slot]]):

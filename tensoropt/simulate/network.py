@@ -82,7 +82,7 @@ class Network:
 
     @property
     def graph(self) -> Graph:
-        """What compiled loops read; made again after rows were added."""
+        """The arrays that compiled loops read; made again after rows were added."""
         if self._changed:
             # Pieces are joined once, so that many small additions do not each copy all that came before.
             self._pool = [np.concatenate(self._pool)]
@@ -113,7 +113,7 @@ class Network:
             self.add_row(place)
 
     def allows(self, assignment: Ints, edges: Ints | None = None) -> bool:
-        """Whether all edges, or some, allow their ends' configurations beside one another."""
+        """Tells whether all edges, or the given ones, allow the configurations of their ends together."""
         given, layouts = self._graph.edges, self._graph.layouts
         given = given if edges is None else given[edges]
         starts, ends = (assignment[given[field]] for field in ("producer", "consumer"))

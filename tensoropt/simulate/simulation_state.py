@@ -1,8 +1,8 @@
-"""What compiled loops read and write: tuples of arrays, most of them of records with named fields.
+"""The data of compiled loops: tuples of arrays, most of them arrays of records with named fields.
 
-All numbers are 64-bit integers; times are ticks. Where a field names a task, an edge, an operator, a slot or a path, it
-is by number, and -1 is none. Lists of several lists lie one after the other in one array: entries ``first`` to
-``end - 1`` of it are one list.
+All numbers are 64-bit integers; times are ticks. A field that names a task, an edge, an operator, a slot or a path
+holds its number; -1 is none. Several lists lie one after the other in one array: one list is the array's entries
+``first`` to ``end - 1``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ OPERATOR = record("in_first in_end out_first out_end choice_first forward_slot b
 """Its edges in ``Graph.incoming`` and ``Graph.outgoing``, its configurations in ``Graph.forward`` and ``.backward``."""
 
 EDGE = record("producer consumer returns way_slot back_slot way_table way_from way_to back_table back_from back_to")
-"""Whether a gradient returns; the tables of routes, by the first of their rows (-1: none returns), and where layouts by
-configuration of either end begin in ``Graph.layouts``."""
+"""An edge: whether a gradient returns; its tables of routes, by their first rows (-1: no gradient returns); and the
+places in ``Graph.layouts`` where the layouts by configuration of either end begin.
+"""
 
 SLOT = record("kind subject after_first after_end before_first before_end source target source_entry target_entry")
 """Its operator or edge; its lists in ``Graph.after`` and ``Graph.before``. Of a way, the slots at its ends, -1 for one
@@ -98,7 +99,7 @@ class Graph(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether all rows are known."""
+        """True if all rows are known."""
         return bool((self.rows[:-1] >= 0).all())
 
 

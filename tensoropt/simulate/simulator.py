@@ -196,7 +196,7 @@ class Simulator:
         undo(self.network.graph, self.state)
 
     def compiled(self) -> tuple[Graph, DeviceClasses, State]:
-        """What compiled loops take first."""
+        """Returns the first arguments of compiled loops."""
         return self.network.graph, self.frame.devices, self.state
 
     @property

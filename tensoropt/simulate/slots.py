@@ -134,7 +134,7 @@ def _layouts(edges: Records, tables: Tables, table_first: Ints) -> Ints:
 
 
 def _dependencies(operators: Records, edges: Records, slots: Records) -> tuple[Ints, Ints]:
-    """Who waits for whom if no way is empty: an entry per operator with a backward pass, and per way.
+    """Returns the dependencies if no way is empty: an entry per operator with a backward pass, and per way.
 
     Returns:
         the slots after each slot, and those before; see :class:`tensoropt.simulate.simulation_state.Graph`.

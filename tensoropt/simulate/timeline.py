@@ -1,4 +1,4 @@
-"""What runs where and when: a simulated step as a value."""
+"""Timelines: a simulated step as a value, with every task's resource, start and end."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Timeline:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def on_device(self, device: int) -> tuple[Task, ...]:
-        """What a device computes, in order.
+        """Returns the tasks that a device computes, in order.
 
         Raises:
             ProblemError: there is no such device.
@@ -89,7 +89,7 @@ class Timeline:
         return self.on(Resource(0, device))
 
     def on(self, resource: Resource) -> tuple[Task, ...]:
-        """What a device or link does, in order."""
+        """Returns the tasks of a device or link, in order."""
         return tuple(task for task in self.tasks if task.resource == resource)
 
     def resources(self) -> tuple[Resource, ...]:
@@ -101,7 +101,7 @@ class Timeline:
         return sum(task.end_s - task.start_s for task in self.on(resource))
 
     def name(self, task: Task) -> str:
-        """What a task is, for people."""
+        """Returns the name of a task for people."""
         names: Sequence[str] = self.operators if task.phase in (1, 2) else self.edges
         subject = names[task.subject] if task.subject < len(names) else str(task.subject)
         return f"{subject} ({_PHASES[task.phase]})"

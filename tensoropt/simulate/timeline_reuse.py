@@ -13,7 +13,7 @@ __all__ = ["constant_shift", "note_shift", "queue_if_ready", "reuse", "unchanged
 
 @inlined
 def _is_done(state: State, reused: int, task: int) -> bool:
-    """Whether a task has been taken: simulated, or in a part that was reused."""
+    """Tells whether a task is done: simulated, or in a part of the old timeline that was reused."""
     if state.tasks[task].simulated == state.progress[0].epoch:
         return True
     return bool(0 <= state.tasks[task].position < reused)
@@ -21,7 +21,7 @@ def _is_done(state: State, reused: int, task: int) -> bool:
 
 @inlined
 def _end_of(state: State, task: int) -> int:
-    """When a task that has been taken ends."""
+    """Returns the end of a task that has been taken."""
     if state.tasks[task].simulated == state.progress[0].epoch:
         return int(state.tasks[task].end)
     place = state.tasks[task].position
@@ -135,7 +135,7 @@ def unchanged_until(graph: Graph, devices: DeviceClasses, state: State, start: i
 
 @compiled
 def constant_shift(state: State, base: int, size: int) -> tuple[int, int]:
-    """Whether all that is going on is as in the old timeline, only later by one time.
+    """Finds the place from which the old timeline, shifted by a constant time, is the new one.
 
     Args:
         state: of the simulation.
@@ -143,7 +143,7 @@ def constant_shift(state: State, base: int, size: int) -> tuple[int, int]:
         size: how many tasks wait for their turn.
 
     Returns:
-        the place in the old timeline, or -1 if not; and the shift.
+        the place in the old timeline, or -1 if there is none; and the shift.
     """
     progress, tasks, line = state.progress[0], state.tasks, state.lines[state.progress[0].line]
     place = progress.last + 1

@@ -1,1 +1,1 @@
-"""From a graph to tables: the space of its strategies, what decides and what follows, and what a strategy needs."""
+"""Search spaces: the tables of a graph's strategies, deciding operators and followers, and a strategy's needs."""

@@ -1,4 +1,4 @@
-"""What plans tell their readers of operators: see :mod:`tensoropt.plan.account`."""
+"""Accounts of operators in a strategy, which plans carry for their readers: see :mod:`tensoropt.plan.account`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["about_operators", "setting_of"]
 
 
 def about_operators(space: SearchSpace, chosen: Mapping[str, int]) -> dict[str, About]:
-    """What each operator of the training step is in a strategy.
+    """Returns the account of each operator of the training step in a strategy.
 
     Args:
-        space: of the strategy.
+        space: the strategy's search space.
         chosen: by operator, an index of its choices.
     """
     result = {}

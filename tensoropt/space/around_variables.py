@@ -1,4 +1,4 @@
-"""What a step does with a trained variable once its gradient is there, which lies as the variable does."""
+"""Operators around a trained variable, such as slots and updates, which take the variable's layout."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _HEAVY = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Whom an operator goes along with.
+    """The leader of an operator: the operator whose configuration it follows.
 
     Attributes:
-        leader: that operator.
-        edge: the one between both.
-        reads: whether the operator reads what the leader makes, and not the other way round.
+        leader: the leader's name.
+        edge: the edge between leader and follower.
+        reads: whether the follower reads the leader's output; if not, the leader reads the follower's.
     """
 
     leader: str
@@ -34,7 +34,7 @@ class Beside:
 
 
 def is_heavy(space: SearchSpace, op: Operator) -> bool:
-    """Whether an operator is a lookup, or does more work than its elements ask for, as products and convolutions do."""
+    """Tells whether an operator is a lookup, or does much work per element, as products and convolutions do."""
     rule = space.rules[op.name]
     tensors = (*space.graph.input_specs(op), *op.outputs)
     return rule.sparse_input is not None or rule.flops > _HEAVY * sum(spec.elements for spec in tensors)

@@ -1,4 +1,4 @@
-"""What the tasks of a strategy take: an additive cost taken apart into work of devices and of links."""
+"""Durations of a strategy's tasks: the additive cost taken apart into work of devices and of links."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ class Breakdown:
         return ahead, back
 
     def lane(self, axes: int) -> int:
-        """What an exchange of data keeps busy: devices, or the links of the outermost level that the group spans."""
+        """Returns the lane that an exchange over mesh axes occupies: devices, or its outermost level of links."""
         if not self._overlap:
             return 0
         return 1 + min((level for axis, level in enumerate(self._levels) if axes >> axis & 1), default=0)
 
     def _goes_back(self, op: Operator) -> bool:
-        """Whether an operator has work to do, or gradients to pass on, in the backward pass."""
+        """Tells whether an operator takes part in the backward pass: it has work to do or gradients to pass on."""
         graph = self.space.graph
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
         for index in range(len(op.outputs)):
@@ -268,7 +268,7 @@ class _Paths:
         return np.stack(columns[::-1], axis=1) if columns else np.zeros((len(at), 0), np.int64)
 
     def _signs(self, links: Ints) -> tuple[Ints, list[Signature]]:
-        """Where the steps of links run: a place in a list for each."""
+        """Returns the signatures of links' steps: a place in a list for each step, and the list."""
         graph = self._solved.graph
         kind, moved = graph.kind[links].astype(np.int64), graph.moved[links]
         code = kind + len(_KINDS) * moved

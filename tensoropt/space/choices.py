@@ -38,7 +38,7 @@ class TensorStates:
         return (self.value.shape, self.value.tobytes(), self.gradient.tobytes())
 
     def of(self, index: int) -> TensorStates:
-        """Those of one configuration."""
+        """Returns the states of one configuration."""
         return TensorStates(self.value[index : index + 1], self.gradient[index : index + 1])
 
 

@@ -1,4 +1,4 @@
-"""Which dimensions of all tensors of a graph are one and the same, and what they are to people."""
+"""Identifies equal dimensions over all tensors of a graph, and names them for people."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ class Dimensions:
 
 
 def words_of(space: SearchSpace) -> dict[str, dict[str, str]]:
-    """What the splittable iteration axes of operators are to people.
+    """Names the splittable iteration axes of operators for people.
 
-    The first dimension of inputs is the ``batch``, wherever it goes. What a product with weights sums over are its
-    ``rows``, what only its weights and its output have its ``columns``; of a convolution, and of what follows it,
-    ``input channels`` and ``channels``. Products of two activations have ``heads``, which both have, and ``positions``.
-    Any other operator's axes are called as those of the products around it, else ``columns``, if they are the last
-    dimension, or by their number.
+    The first dimension of inputs is the ``batch``, wherever it goes. A product with weights sums over its ``rows``; its
+    ``columns`` are the axes that only its weights and its output have. In a convolution, and in operators that follow
+    it, these are ``input channels`` and ``channels``. A product of two activations has ``heads``, which both factors
+    have, and ``positions``. An axis of any other operator has the name it has in the products around; failing that, it
+    is called ``columns`` if it is the last dimension, and else by its number.
 
     Returns:
-        By operator and axis.
+        By operator and axis, the name.
     """
     return _Words(space).result()
 
@@ -133,7 +133,7 @@ class _Words:
         return result
 
     def _beside(self, op: Operator) -> dict[str, str]:
-        """Of what depends on no sample, the words of the product that reads it."""
+        """Returns the words for an operator that depends on no sample: those of the product that reads it."""
         if op.name not in self._still or not op.outputs:
             return {}
         result: dict[str, str] = {}

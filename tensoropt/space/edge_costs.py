@@ -1,4 +1,4 @@
-"""What edges cost: to bring a tensor to its reader and its gradient back, and to keep copies of it."""
+"""Costs of edges: moving a tensor to its reader and its gradient back, and keeping copies of the tensor."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class EdgeCosts:
         self._pairs: dict[tuple[Edge, int, int], Tables] = {}
 
     def given(self, edge: Edge) -> TensorStates:
-        """What the producer of an edge gives in each of its configurations."""
+        """Returns the layouts in which the producer of an edge gives the tensor, one for each of its configurations."""
         given = self._choices_of(edge.tensor.op).outputs[edge.tensor.index]
         # The gradient of a tensor is where gradients of it arrive: whole, where the tensor is a partial sum.
         return TensorStates(given.gradient, given.gradient) if traits(self._graph[edge.consumer]).is_gradient else given
 
     def wanted(self, edge: Edge) -> TensorStates:
-        """What the consumer of an edge wants in each of its configurations."""
+        """Returns the layouts in which the consumer of an edge takes the tensor, one for each of its configurations."""
         return self._choices_of(edge.consumer).inputs[edge.position]
 
     def reshard_table(self, edge: Edge) -> ReshardTable:
@@ -90,7 +90,7 @@ class EdgeCosts:
         return self._tables[edge]
 
     def row_elements(self, edge: Edge) -> int | None:
-        """How many elements the gradient of an edge has if it comes back as rows; else None."""
+        """Returns the number of elements of an edge's gradient if it comes back as rows; else None."""
         backward = edge in self._graph.differentiable
         return self._row_elements(edge) if backward and edge in self._row_edges else None
 
@@ -170,17 +170,20 @@ class EdgeCosts:
         return time, memory
 
     def _manner(self, edge: Edge) -> tuple[bool, int | None, bool]:
-        """Whether a gradient comes back, how many elements its rows have if it is given as rows, and whether the tensor
-        must arrive as it is stored."""
+        """Returns whether a gradient comes back, the number of elements of its rows, and whether the tensor is pinned.
+
+        The number of elements is None unless the gradient is given as rows; a pinned tensor must arrive in its stored
+        layout.
+        """
         pinned = edge.position in self._rules[edge.consumer].pinned
         return edge in self._graph.differentiable, self.row_elements(edge), pinned
 
     def repeats(self, edge: Edge) -> bool:
-        """Whether the consumer of an edge computes its output again where only the copy before the move is kept."""
+        """Tells whether the consumer of an edge recomputes its output where only the copy before the move is kept."""
         return self._repeated(edge) is not None
 
     def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
-        """What tells consumers apart that compute their output again because its gradient reads it; else None."""
+        """Returns a key for consumers that recompute their output because their gradient reads it; None for others."""
         op, rule = self._graph[edge.consumer], self._rules[edge.consumer]
         return (op.type, rule, op.outputs) if rule.saved_outputs and not traits(op).is_fanout else None
 
@@ -204,7 +207,7 @@ class EdgeCosts:
         return seconds + table.communication(target.gradient[wanted], source.gradient[given])
 
     def _row_elements(self, edge: Edge) -> int:
-        """How many elements the rows of all lookups behind an edge have."""
+        """Returns the number of elements of the rows of all lookups behind an edge."""
         op = self._graph[edge.consumer]
         if not traits(op).is_fanout:
             return op.outputs[0].elements

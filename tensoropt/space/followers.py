@@ -29,7 +29,7 @@ own."""
 
 
 def follow(space: SearchSpace, *, small_bytes: float = 0.0) -> Following:
-    """Whom each operator of a space follows.
+    """Returns the operator that each operator of a space follows, if any.
 
     Products, convolutions and lookups decide for themselves, and so do variables, inputs, fan-outs that one of them
     reads, and whatever reads a possible partial sum, since it says how the sum is made whole. Any other operator
@@ -60,13 +60,13 @@ def contracted(space: SearchSpace) -> Contraction:
 
 
 def _is_fixed(op: Operator) -> bool:
-    """Whether an operator follows nothing that it reads, unless it is a fan-out."""
+    """Tells whether an operator is a fan-out, a variable or an input; only a fan-out may still follow its input."""
     own = traits(op)
     return own.is_fanout or own.is_variable or own.is_input
 
 
 def _leads_to(i: int, target: int, ahead: Mapping[int, int]) -> bool:
-    """Whether an operator follows another one, also by way of others."""
+    """Tells whether an operator follows another one, directly or through others."""
     while i in ahead:
         i = ahead[i]
         if i == target:
@@ -115,7 +115,7 @@ class _Follower:
         return leaders, tuple(index)
 
     def _followed(self, i: int, op: Operator) -> int | None:
-        """What an operator reads and follows, if anything."""
+        """Returns the number of the operator that an operator reads and follows, or None."""
         operators = self._space.operators
         sources = [self._place[tensor.op] for tensor in op.inputs]
         if traits(op).is_fanout:

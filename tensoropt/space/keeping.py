@@ -1,4 +1,4 @@
-"""Which tensors the backward pass reads, and where their memory is counted."""
+"""The tensors that the backward pass reads, and the edges or operators that count their memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Copies(NamedTuple):
 
 
 class Keeping:
-    """Who reads what in the backward pass.
+    """The tensors that the backward pass reads, and where their copies are counted.
 
     A tensor that one operator reads is counted on the edge to it. One that several read (a fan-out's) is counted where
     it comes from, on the edge into the fan-out, as if any of them kept it as it is; edges to readers add their own
@@ -50,7 +50,7 @@ class Keeping:
         return keep_choices(self._graph, self._rules, edge)
 
     def copies(self, edge: Edge) -> Copies:
-        """What the edge counts."""
+        """Returns the numbers of copies that are counted on the edge."""
         reads = int(self.reads(edge))
         if not self.alone(edge):
             return Copies(0, 0, reads, 0)
@@ -58,7 +58,7 @@ class Keeping:
         return Copies(max(makes, reads), makes, reads, 1)
 
     def alone(self, edge: Edge) -> bool:
-        """Whether the tensor of an edge is counted there: nothing else holds it."""
+        """Tells whether an edge's tensor is counted on that edge, as nothing else holds the tensor."""
         producer = traits(self._graph[edge.tensor.op])
         # The outputs of sources are held in any case.
         if producer.is_source or producer.is_fanout or edge.consumer not in self._graph.training:
@@ -66,15 +66,15 @@ class Keeping:
         return len(self._readers(edge.tensor)) == 1
 
     def makes(self, edge: Edge) -> bool:
-        """Whether the producer reads its own output in its backward pass."""
+        """Tells whether the producer of an edge reads its own output in its backward pass."""
         return self._reads_output(edge.tensor)
 
     def reads(self, edge: Edge) -> bool:
-        """Whether what arrives on an edge is read in the backward pass, by the consumer or behind a fan-out."""
+        """Tells whether the backward pass reads an edge's tensor: in the consumer, or behind a fan-out."""
         return self._reads(edge)
 
     def with_producer(self, tensor: TensorId) -> bool:
-        """Whether a tensor is counted with the operator that makes it."""
+        """Tells whether a tensor is counted with the operator that makes it."""
         readers = self._readers(tensor)
         if traits(self._graph[tensor.op]).is_fanout or len(readers) == 1:
             return False

@@ -92,7 +92,7 @@ class _Layers:
         return [edge for edge in edges if edge.consumer in self._graph.training]
 
     def _for_updates(self) -> set[str]:
-        """What is after gradients or beside variables, and what only that reads: learning rates, counts of steps."""
+        """Returns operators after gradients or beside variables, and those that only these read (step counts)."""
         found = {*self._late, *self._beside}
         for op in reversed(self._operators):
             readers = self._readers(op)
@@ -196,7 +196,7 @@ class _Layers:
 
 
 def _family(name: str) -> str:
-    """What a name without scope shares with those of its layer, all but the last word; "" if that is a number."""
+    """Returns the stem that a scopeless name shares with its layer, all but the last word; "" if that is a number."""
     before, _, last = name.rpartition("_")
     return "" if last.isdigit() else before
 

@@ -79,7 +79,7 @@ class MemoryCourse:
 
 
 def scratch_of(cost: object, graph: Graph, rules: Mapping[str, OpRule]) -> Scratch:
-    """What a cost model knows of kernels; nothing unless it measured them."""
+    """Returns the function that gives kernels' scratch memory by a cost model; it gives 0 if none was measured."""
     if not isinstance(cost, KnowsScratch):
         return _nothing
 
@@ -118,7 +118,7 @@ def memory_course(
     plan: Plan,
     scratch: Scratch = _nothing,
 ) -> MemoryCourse:
-    """What a device holds at every moment of a training step; arguments are those of :func:`peak_memory`."""
+    """Returns the memory of a device at each moment of a training step; for the arguments see :func:`peak_memory`."""
     courses = (step.course() for step in _steps(graph, rules, plan, scratch))
     return max(courses, key=lambda course: course.peak.memory_bytes)
 
@@ -240,7 +240,7 @@ class _Step:
         self._replace(op, moment, inputs, 0)
 
     def _is_replaced(self, op: Operator, tensor: TensorId) -> bool:
-        """Whether only TensorFlow's own gradient reads an output, and a lowering with another gradient makes none."""
+        """Tells whether an output is never made: only TensorFlow's gradient reads it, and the lowering has its own."""
         rule, configuration = self._rules[op.name], self._plan.configuration(op.name)
         communicates = any(configuration.mesh_axes(name) for name in rule.internal)
         return communicates and tensor.index in rule.saved_outputs and not self._graph.consumers(tensor)
@@ -458,7 +458,7 @@ class _Step:
         return buffer
 
     def _is_outermost(self, spec: TensorSpec, layout: Layout, dim: int | None) -> bool:
-        """Whether pieces along a dimension are contiguous."""
+        """Tells whether a tensor's pieces along a dimension are contiguous."""
         return dim is None or math.prod(layout.local_shape(spec.shape, self._plan.mesh)[:dim]) == 1
 
     # ------------------------------------------------------------------------------------------------------ sizes

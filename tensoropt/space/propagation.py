@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Actions = tuple[str | None, ...]
-"""What each mesh axis does to an operator."""
+"""The action of each mesh axis on an operator."""
 
 Decide = Callable[[Operator, Actions], Sequence[Actions]]
 """Given an operator and what following its inputs would be, what to do instead, best first; the first legal counts."""
@@ -183,7 +183,7 @@ class Follower:
         )
 
     def _alongside(self, one: Beside, actions: Mapping[str, Actions]) -> Actions:
-        """What lets an operator take or give a tensor as it lies where the one is that it goes along with."""
+        """Returns the actions with which an operator takes or gives a tensor in the layout of its leader."""
         rules, (tensor, consumer, position) = self.space.rules, one.edge
         made, taken = rules[tensor.op].outputs[tensor.index], rules[consumer].inputs[position]
         dims = list(zip(made, taken, strict=True) if one.reads else zip(taken, made, strict=True))
@@ -196,7 +196,7 @@ class Follower:
 
 
 def _beside(space: SearchSpace, late: Set[str]) -> dict[str, Beside]:
-    """With whom operators go along that are around variables, or ``late``: these with the largest that they read."""
+    """Returns leaders for operators around variables and for ``late`` ones, which follow their largest input."""
     found = around_variables(space)
     for op in space.operators:
         if op.name in late and op.inputs and op.name not in found:
@@ -224,7 +224,7 @@ def weight_of(op: Operator, still: frozenset[str]) -> int | None:
 
 
 def activations(op: Operator, still: frozenset[str]) -> bool:
-    """Whether an operator multiplies two tensors that are computed from samples, as attention does."""
+    """Tells whether an operator multiplies two tensors that are computed from samples, as attention does."""
     return traits(op).is_product and len(op.inputs) > 1 and not any(tensor.op in still for tensor in op.inputs)
 
 
@@ -251,7 +251,7 @@ def _followed(space: SearchSpace, op: Operator, actions: Mapping[str, Actions], 
 
 
 def _asked(space: SearchSpace, op: Operator, actions: Mapping[str, Actions], late: Set[str]) -> Iterator[Actions]:
-    """How the readers of an operator's first output want it split, reader by reader; but for ``late`` ones."""
+    """Yields the split that each reader of an operator's first output wants, without ``late`` readers."""
     rule = space.rules[op.name]
     for edge in space.graph.consumers(TensorId(op.name)):
         reader = actions.get(edge.consumer)
@@ -267,7 +267,7 @@ def _asked(space: SearchSpace, op: Operator, actions: Mapping[str, Actions], lat
 
 
 def _is_summed(space: SearchSpace, op: Operator, axis: int, actions: Mapping[str, Actions]) -> bool:
-    """Whether a reader of a fan-out, split along a mesh axis, gives a partial sum as gradient."""
+    """Tells whether a reader of a fan-out, split along a mesh axis, gives its gradient as a partial sum."""
     for edge in space.graph.consumers(TensorId(op.name)):
         action = actions[edge.consumer][axis] if edge.consumer in actions else None
         if action is not None and place_of(action) is None and edge in space.graph.differentiable:

@@ -125,7 +125,7 @@ class SearchSpace:
         )
 
     def kept(self, make: Callable[Concatenate[SearchSpace, _P], _Made], *given: _P.args, **named: _P.kwargs) -> _Made:
-        """What ``make(space, …)`` makes of this space: made once, and kept as long as the space is."""
+        """Returns the value of ``make(space, …)``: computed once, then cached for the lifetime of the space."""
         key = (make, given, tuple(sorted(named.items())))
         if key not in self._kept:
             self._kept[key] = make(self, *given, **named)
@@ -156,7 +156,7 @@ class SearchSpace:
         return self._node(self.graph[name])
 
     def row_elements(self, edge: Edge) -> int | None:
-        """How many elements the gradient of an edge has if it comes back as rows; else None."""
+        """Returns the number of elements of an edge's gradient if it comes back as rows; else None."""
         return self._edge_costs.row_elements(edge)
 
     @functools.cached_property
@@ -177,7 +177,7 @@ class SearchSpace:
         )
 
     def is_trained(self, name: str) -> bool:
-        """Whether an operator is a variable that has a gradient, which its memory counts too."""
+        """Tells whether an operator is a variable with a gradient, which its memory counts too."""
         readers = self.graph.consumers(TensorId(name))
         return traits(self.graph[name]).is_variable and any(edge in self.graph.differentiable for edge in readers)
 
@@ -186,8 +186,7 @@ class SearchSpace:
         return float(self._internal_seconds(self.graph[name], np.array([index]))[0])
 
     def seconds_again(self, edge: Edge, wanted: int) -> float:
-        """What the consumer of an edge takes to compute again what its gradient needs, if it must, where only the copy
-        before the move is kept."""
+        """Returns the time to recompute the output of an edge's consumer; 0 if that is not needed."""
         if not self._edge_costs.repeats(edge):
             return 0.0
         return float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
@@ -477,7 +476,7 @@ class SearchSpace:
         return sum(Edge(tensor, op.name, i) in self.graph.differentiable for i, tensor in enumerate(op.inputs))
 
     def calls(self, op: Operator, indices: NDArray[np.int64], gradients: int) -> list[OpCall]:
-        """What an operator does in some of its :meth:`choices`, with gradients of so many inputs."""
+        """Returns the calls of an operator in some of its :meth:`choices`, with so many gradients of inputs."""
         choices, inputs = self.choices_of(op.name), self.graph.input_specs(op)
         configurations = [choices.configurations[index] for index in indices.tolist()]
         return [OpCall(op, choices.rule, inputs, configuration, gradients) for configuration in configurations]
@@ -524,7 +523,7 @@ class SearchSpace:
 
 
 def feed_layout(spec: TensorSpec, mesh: Mesh) -> Layout | None:
-    """How an input is fed by data parallelism: its first dimension split over all devices.
+    """Returns how an input is fed by data parallelism: its first dimension split over all devices.
 
     Returns:
         None if the tensor has no dimensions, or its first one is not divisible.

@@ -1,4 +1,4 @@
-"""What it takes to bring home a gradient that is given as rows."""
+"""The time to bring a gradient that is given as rows (``IndexedSlices``) to its table."""
 
 from __future__ import annotations
 

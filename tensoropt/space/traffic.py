@@ -1,4 +1,4 @@
-"""What an edge of a strategy does step by step, with its seconds and the bytes that devices send one another."""
+"""The moves of an edge in a strategy, step by step, with their seconds and the bytes that devices send."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ __all__ = ["moves_of", "sent_bytes"]
 
 
 def sent_bytes(plan: Plan) -> float:
-    """What all devices together send in a training step (FlexFlow figure 7b), between operators.
+    """Returns the bytes that all devices together send between operators in a training step (FlexFlow figure 7b).
 
-    Tensors and gradients are counted as collectives send them (:meth:`Step.bytes_sent`), copies that are made again in
-    the backward pass, and gradients of tables as the rows that they are. What an operator exchanges inside itself
-    (statistics of a softmax or of a batch) is not.
+    Tensors and gradients count as collectives send them (:meth:`Step.bytes_sent`), and so do copies that the backward
+    pass makes again. The gradient of a table counts as the rows that it is. Bytes that an operator exchanges internally
+    (statistics of a softmax or of a batch) do not count.
     """
     return sum(move.sent_bytes for entry in plan.edges.values() for move in entry.moves)
 
 
 def moves_of(space: SearchSpace, edge: Edge, entry: EdgePlan, given: int, wanted: int) -> tuple[Move, ...]:
-    """What an edge's time is made of.
+    """Returns the moves that make up an edge's time.
 
     Args:
         space: the graph's search space.
-        edge: one between operators of the training step.
+        edge: an edge between operators of the training step.
         entry: its steps.
-        given: the configuration of the producer, as an index of its choices.
-        wanted: that of the consumer.
+        given: the producer's configuration, as an index of its choices.
+        wanted: the consumer's configuration, as an index of its choices.
     """
     rules, ends = space.rules, (edge.tensor.op, edge.consumer)
     here, there = (space.choices(name)[index] for name, index in zip(ends, (given, wanted), strict=True))
@@ -95,7 +95,7 @@ def _changed(mesh: Mesh, one: Layout, other: Layout) -> tuple[int, ...]:
 
 
 def _computed_again(space: SearchSpace, edge: Edge, configuration: Configuration, index: int) -> Iterator[Move]:
-    """What a consumer computes again because its gradient reads its output."""
+    """Yields the recomputation of a consumer whose gradient reads its output, if it takes any time."""
     seconds = space.seconds_again(edge, index)
     if seconds:
         yield Move("compute", "again", (), seconds, 0.0, 0.0)
@@ -119,7 +119,7 @@ def _rows(
 
 
 def _rows_sent(mesh: Mesh, made: Layout, need: Layout, held: float) -> float:
-    """What all devices send of rows, of which each holds so many bytes.
+    """Returns the bytes that all devices send to move rows, of which each device holds ``held`` bytes.
 
     As :func:`tensoropt.space.sparse_gradient_seconds.rows_seconds`, of which this is the amount.
     """

@@ -1,4 +1,4 @@
-"""What a strategy's tasks are made of: stages of work on devices or links, and the tables that hold them."""
+"""The tasks of a strategy: stages of work on devices or links, and the tables that hold them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Routes(Protocol):
 
 
 class Tables(NamedTuple):
-    """What every operator and every edge can be.
+    """The stages of every operator and the routes of every edge, for all configurations.
 
     Attributes:
         forward: for each operator, for each configuration its stages, forward; never empty.

@@ -1,4 +1,4 @@
-"""Where measurements and compiled libraries are kept between runs: a folder that nobody else can write to.
+"""The cache folder for measurements and compiled libraries: nobody else can write to it.
 
 What lies there is loaded into the process, or steers it. On a machine that others use, a file of a predictable name may
 be theirs, so folder and files are checked as ``ssh`` checks its keys.

@@ -42,11 +42,11 @@ _QUOTED = 100
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON text says.
+    """Parses JSON text.
 
     Raises:
-        ValueError: it is no JSON, or is what only Python takes for JSON (``NaN``), or has a field twice, a number that
-            no float holds, or more nesting than any document of ours. The message is short.
+        ValueError: the text is no JSON, or is what only Python takes for JSON (``NaN``), or has a field twice, a number
+            that no float holds, or more nesting than any document of ours. The message is short.
     """
     if not isinstance(text, str | bytes):
         raise ValueError(f"it is no text but {type(text).__name__}")
@@ -88,9 +88,9 @@ def quoted(text: object) -> str:
 
 
 def cause_of(error: OSError) -> str:
-    """What is wrong with a file that cannot be read or written, without its name and number.
+    """Returns the reason why a file cannot be read or written, without its name and number.
 
-    Of a file that is not there, also which of its folder are called nearly so.
+    For a file that does not exist, the reason includes files of its folder with similar names.
     """
     cause = shortened(error.strerror or error, 200)
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
@@ -214,7 +214,7 @@ class Fields:
         return tuple(Fields({name: item}, self.where, self.error).text(name) for item in self.array(name))
 
     def optional(self, name: str, read: Callable[[str], _T]) -> _T | None:
-        """What a method of this object reads, or None where the field is null."""
+        """Returns the result of ``read``, a method of this object, or None where the field is null."""
         return None if self.values[name] is None else read(name)
 
     def _number(self, name: str, value: object, least: float) -> float:

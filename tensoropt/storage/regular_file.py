@@ -47,10 +47,10 @@ def open_regular(path: str | os.PathLike[str], *, trusted: bool = False) -> Bina
 
 
 def read_regular(path: str | os.PathLike[str], *, trusted: bool = False, most_bytes: int = MOST_BYTES) -> bytes:
-    """What is in a file of bounded size; see :func:`open_regular`.
+    """Reads the content of a file of bounded size; see :func:`open_regular`.
 
     Raises:
-        OSError: as there, or it has more bytes.
+        OSError: as there, or the file has more bytes.
     """
     with open_regular(path, trusted=trusted) as file:
         content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None

@@ -146,7 +146,7 @@ def _is_ours(handle: int, path: Path) -> bool:
 
 
 def _lock(handle: int) -> bool | None:
-    """Whether a file is locked now; None on a file system that has no locks."""
+    """Locks a file, and tells whether it is locked now; None on a file system that has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -61,8 +61,10 @@ def write_whole(
 
 
 def _is_meant(path: Path) -> bool:
-    """Whether what is there may be written through: it is a file or a folder, or nobody but this user or root put it
-    there."""
+    """Tells whether a path may be written through.
+
+    A file or a folder may, and so may anything that this user or root put there.
+    """
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -60,7 +60,7 @@ def tidy(axes: Any, x_label: str, y_label: str) -> None:
 
 
 def y_from_zero(axes: Any, values: Sequence[float]) -> None:
-    """Lets the y axis start at zero, with room above the largest value."""
+    """Makes the y axis start at zero, with room above the largest value."""
     axes.set_ylim(0.0, 1.08 * max(values, default=0.0) or 1.0)
 
 

@@ -1,1 +1,1 @@
-"""From a logical graph and a topology to a plan: searches, options, remedies."""
+"""Planning: finds a plan for a logical graph on a topology. Searches, options, remedies."""

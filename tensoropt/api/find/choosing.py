@@ -42,10 +42,10 @@ NAMES = (*sorted([*OPTIONS, MINI_PARALLELISM, PROFILING]), DATA_PARALLEL)
 
 
 def check_option(option: str) -> None:
-    """Lets the name of an option through.
+    """Checks the name of an option.
 
     Raises:
-        PlanError: an unknown option; the message lists the known.
+        PlanError: the option is unknown; the message lists the known options.
     """
     if option not in NAMES:
         raise PlanError(

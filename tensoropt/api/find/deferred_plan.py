@@ -17,16 +17,17 @@ FindPlan = Callable[[Mapping[str, Sequence[int]], str], tuple[Plan, ImportedMode
 
 
 class DeferredPlan:
-    """What ``find_strategy`` gives where shapes are open: all that is needed to make the plan once they are known.
+    """The plan that ``find_strategy`` returns where shapes are open; it is made once the shapes are known.
 
-    ``build_execution_graph`` takes it as any plan. From the first training run on it has all that a :class:`Plan` has.
+    ``build_execution_graph`` takes it as any plan. From the first training run on it has all attributes of a
+    :class:`Plan`.
 
     Attributes:
         option: how the plan will be chosen.
         opened: the declared shapes of the placeholders that leave sizes open, by name.
         feed: how the script was said to feed.
-        find: makes the plan; to be called on all ranks together.
-        terms: in which it speaks of inputs.
+        find: makes the plan; all ranks must call it together.
+        terms: in which errors speak of inputs.
         plan: the plan, once it is made.
     """
 
@@ -47,7 +48,7 @@ class DeferredPlan:
         return f"DeferredPlan({self.option}, {self.waits()})" if self.plan is None else repr(self.plan)
 
     def waits(self) -> str:
-        """What the plan waits for."""
+        """Says until when the plan waits, for messages: the first training run with values for the open inputs."""
         named = ", ".join(f"'{name}' {shape}" for name, shape in self.opened.items())
         return f"until the first training run is {self.terms.given} {named}"
 

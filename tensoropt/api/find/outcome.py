@@ -1,4 +1,4 @@
-"""What a search came to, in one line: how fast the plan is beside data parallelism and one device."""
+"""The outcome of a search in one line: the plan's speed beside data parallelism and one device."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
 
 
 def _beside(other_s: float, plan: Plan, other: str) -> str:
-    """How fast the plan is, beside another way."""
+    """Returns how fast the plan is, beside another way."""
     ratio = other_s / plan.time_s
     return f"as fast as {other}" if abs(ratio - 1) <= _ALIKE else f"{ratio:.3g} times as fast as {other}"
 

@@ -16,7 +16,7 @@ __all__ = ["Pin", "Pins"]
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """How a variable is to be stored.
+    """The layout in which a variable is to be stored.
 
     Attributes:
         subject: the variable and what pins it, for messages.
@@ -47,7 +47,7 @@ class Pins:
     mesh: Mapping[str, int] = field(default_factory=dict)
 
     def misfit(self, devices: int) -> str | None:
-        """Why the pins are not for so many devices; None if they are."""
+        """Returns the reason why the pins do not fit so many devices; None if they fit."""
         if self.mesh and math.prod(self.mesh.values()) != devices:
             return (
                 f"layout_map: its mesh {dict(self.mesh)} has {math.prod(self.mesh.values())} devices, not {devices}. "
@@ -87,7 +87,7 @@ class Pins:
         return found
 
     def actions(self, pin: Pin, mesh: Mesh) -> tuple[str | None, ...]:
-        """What each axis of the factor mesh does to a pinned variable."""
+        """Returns the action of each axis of the factor mesh on a pinned variable."""
         along = {name: place for place, name in enumerate(pin.axes) if name is not None}
         actions: list[str | None] = []
         for name in self._names(mesh, along):

@@ -86,7 +86,7 @@ class Planner:
         self._profile: OpProfile | None = None
 
     def suits(self, imported: ImportedModel, feed: str) -> bool:
-        """Whether this planner's results are those of another import of the model."""
+        """Tells whether this planner's results hold for another import of the model."""
         mine = self.imported
         return (mine.graph.fingerprint(), self._asked) == (imported.graph.fingerprint(), feed)
 
@@ -97,7 +97,7 @@ class Planner:
 
     @property
     def profile(self) -> OpProfile | None:
-        """What was measured of this machine's operators; None where the analytic model is gone by."""
+        """The profile of this machine's operators; None where costs follow the analytic model."""
         return self._profile
 
     @property
@@ -112,7 +112,7 @@ class Planner:
     # ---------------------------------------------------------------------------------------------------- the model
 
     def inputs(self) -> tuple[Operator, ...]:
-        """What is fed to the training step, but for single numbers."""
+        """Returns the inputs of the training step, without scalars."""
         graph = self.imported.graph
         return tuple(op for op in graph.inputs() if op.outputs[0].shape and op.name in graph.training)
 
@@ -130,13 +130,13 @@ class Planner:
         return f"{op}: its batch of {batch} cannot be shared by {devices} devices: {batch} % {devices} != 0"
 
     def misfit(self, devices: int) -> str | None:
-        """Why what the script has pinned is not for so many devices; None if it is, or nothing is pinned."""
+        """Returns the reason why the script's pins do not fit so many devices; None if they do, or there are none."""
         pins = self._pins()
         return None if pins is None else pins.misfit(devices)
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the script has pinned how some variables are stored."""
+        """True if the script has pinned how some variables are stored."""
         return self.model.pins is not None
 
     def _apart(self, search: str) -> PlanError:
@@ -208,7 +208,7 @@ class Planner:
         return self._space[1]
 
     def has_frontier(self, topology: Topology) -> bool:
-        """Whether the frontier of a cluster is known, so that asking for it takes no time."""
+        """Tells whether the frontier of a cluster is known already, so that asking for it takes no time."""
         return self._frontier is not None and self._frontier[0] == topology.fingerprint()
 
     @collecting_new_objects()
@@ -230,7 +230,7 @@ class Planner:
     def find(
         self, topology: Topology, search: str | Options | Finder, limit: MemoryLimit = NO_LIMIT, start: Start = ()
     ) -> Found:
-        """What a search or a baseline finds on a cluster.
+        """Runs a search or a baseline for a cluster.
 
         Args:
             topology: the cluster.
@@ -239,8 +239,8 @@ class Planner:
             start: see `Finder.find`.
 
         Raises:
-            PlanError: it does not apply to the model, or the devices do not divide the batch.
-            InfeasibleError: no strategy is possible, or it came to none that fits.
+            PlanError: the search does not apply to the model, or the devices do not divide the batch.
+            InfeasibleError: no strategy is possible, or the search found none that fits.
         """
         finder = search if isinstance(search, Finder) else get_finder(search)
         try:
@@ -263,7 +263,7 @@ class Planner:
         return least
 
     def alone_seconds(self, topology: Topology, limit_bytes: float) -> float | None:
-        """What a step takes on one device of a cluster; None if it does not fit."""
+        """Returns the time of a step on one device of a cluster; None if the step does not fit."""
         space = SearchSpace(self.imported.graph, self._cost(scaled(topology, 1)))
         only = apply_baseline("data_parallel", space)  # by which one device has the whole batch
         return float(only.time_s[0]) if only.memory_bytes[0] <= limit_bytes else None
@@ -356,7 +356,7 @@ def _compiling(what: str) -> Iterator[None]:
                 doing(f"{what}, by loops that are compiled once")
 
         def on_end(self, _: Any) -> None:
-            """Others follow."""
+            """Does nothing: further compilations follow."""
 
     doing(what)
     with event.install_listener("numba:compile", Listener()):

@@ -12,7 +12,7 @@ __all__ = ["is_plan_file", "loaded"]
 
 
 def is_plan_file(value: Any) -> bool:
-    """Whether something is the path of a plan's file, and not the name of an option."""
+    """Tells whether a value is the path of a plan's file, and not the name of an option."""
     if isinstance(value, str):
         return os.path.sep in value or value.endswith(".json")
     return isinstance(value, os.PathLike)

@@ -1,4 +1,4 @@
-"""What would fit where nothing does: more devices, or a smaller batch, found by searching for them."""
+"""Remedies where nothing fits: more devices, or a smaller batch, found by searching for them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class _Outcome:
 
 
 def remedies(planner: Planner, topology: Topology, limit: MemoryLimit, *, data_parallel: bool = False) -> str:
-    """What would fit, as sentences for the error that says that nothing does.
+    """Returns the sentences for the error that nothing fits: what would fit instead.
 
-    Least memories are found by a search without time, whose frontier is a single point. Device counts that are known
-    to be too few are not searched.
+    The least memory is found by a search without time, whose frontier is a single point. Device counts that are known
+    to be too small are not searched.
 
     Args:
         planner: for the model.
         topology: on which nothing fits.
         limit: in which nothing fits.
-        data_parallel: it is data parallelism that does not fit; other strategies may.
+        data_parallel: whether only data parallelism is known not to fit; other strategies may.
     """
     deadline_s = time.monotonic() + _BUDGET_S
     count = topology.device_count

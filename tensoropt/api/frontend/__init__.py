@@ -1,1 +1,1 @@
-"""From a TensorFlow graph to a logical graph."""
+"""The front end: imports a TensorFlow graph as a logical graph."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 __all__ = ["HINTS", "decoded"]
 
 HINTS = ("_class", "_output_shapes")
-"""What TensorFlow notes of an operation where it is, which a copy of it elsewhere is not to have."""
+"""TensorFlow's notes on an operation in its graph, which a copy in another graph must not have."""
 
 
 def decoded(value: Any) -> Any:

@@ -64,7 +64,7 @@ def dilated_convolution(tf_op: Any) -> Dilated | None:
 
 
 def _before_views(tensor: Any) -> tuple[Any, list[Any]]:
-    """What makes a tensor but for its shape, and the operations that only shape it."""
+    """Returns the operation that computes a tensor, before all reshapes, and the operations that only reshape it."""
     views = []
     while traits(tensor.op).alias and tensor.op.inputs:
         views.append(tensor.op)
@@ -73,7 +73,7 @@ def _before_views(tensor: Any) -> tuple[Any, list[Any]]:
 
 
 def _is_plain(convolution: Any) -> bool:
-    """Whether it has no steps, paddings or dilations of its own, and channels come last."""
+    """Tells whether a convolution has no strides, padding or dilations of its own, and channels come last."""
     attrs = {name: convolution.get_attr(name) for name in ("strides", "dilations", "padding", "data_format")}
     steps = {*attrs["strides"], *attrs["dilations"]}
     return steps == {1} and attrs["padding"] == b"VALID" and attrs["data_format"].endswith(b"C")

@@ -1,4 +1,4 @@
-"""What operations of a TensorFlow graph do beside making tensors, by TensorFlow's own definitions of them."""
+"""Effects of operations in a TensorFlow graph, by TensorFlow's own definitions of the operations."""
 
 from __future__ import annotations
 
@@ -33,55 +33,56 @@ __all__ = [
 _LOOPS = ("Merge", "RefMerge")
 HANDLE = "VarHandleOp"
 PLACEHOLDER, WITH_DEFAULT, PASSED_ON = "Placeholder", "PlaceholderWithDefault", "Identity"
-"""What nodes of graphs are made to be that are fed, or that stand for another."""
+"""The op types of nodes that are fed, and of nodes that stand for another node."""
 
 _IS_INITIALIZED = "VarIsInitializedOp"
 _CHECKPOINTS = ("SaveV2", "MergeV2Checkpoints")
 
 
 def has_effect(op: Any) -> bool:
-    """Whether running an operation matters even if nobody reads what it makes.
+    """Tells whether running an operation matters even if nobody reads its outputs.
 
-    TensorFlow's definition says that it has or changes a state (``is_stateful``): it writes a variable, draws random
-    numbers, checks, prints. Making a variable's handle and reading a variable are stateful too, but change nothing.
+    TensorFlow's definition says that the operation has or changes a state (``is_stateful``): it writes a variable,
+    draws random numbers, checks, prints. Making a variable's handle and reading a variable are stateful too, but change
+    nothing.
     """
     makes = not op.inputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
     return is_stateful(op) and not makes and not only_reads(op)
 
 
 def is_stateful(op: Any) -> bool:
-    """Whether TensorFlow's definition of an operation says that it has or changes a state."""
+    """Tells whether TensorFlow's definition of an operation says that it has or changes a state."""
     known = op_def_registry.get(op.type)  # which an operation has to read anew each time; of a function there is none
     return bool((op.op_def if known is None else known).is_stateful)
 
 
 def makes_handle(op: Any) -> bool:
-    """Whether an operation makes the handle of a variable."""
+    """Tells whether an operation makes the handle of a variable."""
     return op.type == HANDLE
 
 
 def is_pipeline(op: Any) -> bool:
-    """Whether an operation makes, changes or reads a dataset or its iterator, as all do that are called after these."""
+    """Tells whether an operation makes, changes or reads a dataset or an iterator; the names of all such ops say so."""
     return "Dataset" in op.type or "Iterator" in op.type
 
 
 def saves(op: Any) -> bool:
-    """Whether an operation writes a checkpoint: every rank would write the file."""
+    """Tells whether an operation writes a checkpoint: every rank would write the file."""
     return op.type in _CHECKPOINTS
 
 
 def varies(op: Any) -> bool:
-    """Whether an operation may give something else each time it runs: it has a state other than a variable's."""
+    """Tells whether an operation may give different results from run to run: it has a state other than a variable's."""
     return has_effect(op) and op.type != _IS_INITIALIZED
 
 
 def takes_handle(op: Any) -> bool:
-    """Whether an operation takes a variable itself, not its value."""
+    """Tells whether an operation takes a variable itself, not its value."""
     return any(tensor.dtype == tf.resource for tensor in op.inputs)
 
 
 def is_plain_read(op: Any, memo: dict[str, bool]) -> bool:
-    """Whether an operation reads a variable whenever it likes: it waits for nothing that :func:`is_significant`."""
+    """Tells whether an operation reads a variable at any time: nothing that it waits for :func:`is_significant`."""
     return traits(op).reads_variable and not any(is_significant(dep, memo) for dep in op.control_inputs)
 
 
@@ -119,14 +120,14 @@ def late_reads(graph: Any, initializers: Container[str]) -> frozenset[str]:
 
 
 def is_significant(op: Any, memo: dict[str, bool]) -> bool:
-    """Whether waiting for ``op`` matters.
+    """Tells whether waiting for ``op`` matters.
 
-    It does if ``op`` has an effect, groups what may have one (a training step is a group), or comes after such an
-    operation itself.
+    It does if ``op`` has an effect, groups operations that may have one (a training step is a group), or comes after
+    such an operation itself.
 
     Args:
         op: a ``tf.Operation``.
-        memo: what is known by name, which is added to.
+        memo: known answers by name, to which this call adds.
     """
     pending = [op]
     while pending:
@@ -162,7 +163,7 @@ def called_functions(op: Any) -> tuple[Any, ...] | None:
 
 
 def _is_beyond_devices(node: Any) -> bool:
-    """Whether a node of a function calls others, or keeps a state."""
+    """Tells whether a node of a function calls other functions, or keeps a state."""
     definition = op_def_registry.get(node.op)
     if definition is None or any(value.HasField("func") or value.list.func for value in node.attr.values()):
         return True
@@ -171,5 +172,5 @@ def _is_beyond_devices(node: Any) -> bool:
 
 
 def only_reads(op: Any) -> bool:
-    """Whether TensorFlow's automatic control dependencies count an operation among those that only read variables."""
+    """Tells whether TensorFlow's automatic control dependencies count an operation among the readers of variables."""
     return op.type in auto_control_deps_utils.RESOURCE_READ_OPS

@@ -1,4 +1,4 @@
-"""Which operations of a model may be fetched."""
+"""Finds the operations of a model that may be fetched."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def function_attrs(op: Any) -> list[str]:
 
 
 def is_call(op: Any) -> bool:
-    """Whether an op's type is a function's name, as calls of TensorFlow 1's functions (``function.Defun``) are."""
+    """Tells whether an op's type is a function's name, as in calls of TensorFlow 1's functions (``function.Defun``)."""
     return op_def_registry.get(op.type) is None and _named(op.type, op.graph) is not None
 
 
@@ -58,7 +58,7 @@ def function_of(op: Any, attr: str | None = None, place: int = 0) -> Any:
 
 
 def add_functions(op: Any, graph: Any) -> None:
-    """Has another graph know the functions that an op calls, as they are, with those behind them."""
+    """Adds the functions that an op calls to another graph, unchanged, with all functions that these call."""
     names = [name for attr in function_attrs(op) for name in _names(op, attr)]
     for name in [*names, op.type] if is_call(op) else names:
         graph._add_function_recursive(_named(name, op.graph))
@@ -70,7 +70,7 @@ def _names(op: Any, attr: str) -> list[str]:
 
 
 def _named(name: str, graph: Any) -> Any:
-    """What ops of a graph call by a name; None where they call nothing by it."""
+    """Returns the function that ops of a graph call by a name; None if there is none."""
     while graph is not None:
         found = graph._get_function(name)
         if found is not None:

@@ -1,4 +1,4 @@
-"""From the model to its logical graph, and from a saved plan to one that is checked against it."""
+"""Imports a model as its logical graph, and checks a saved plan against the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations give variables their initial values, whatever collections the variables are in."""
+"""Finds the operations that give variables their initial values, whatever collections the variables are in."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def keep_said_shapes(graph: Any, copy: Any) -> None:
 
 
 def _has(graph: Any, op: Any) -> bool:
-    """Whether a graph has an operation of this name and type, which the placeholders of gradients are not."""
+    """Tells whether a graph has an operation of this name and type; the placeholders of gradients differ in type."""
     try:
         return bool(graph.get_operation_by_name(op.name).type == op.type)
     except KeyError:

@@ -53,7 +53,7 @@ def part_of(model: Model, names: Iterable[str], given: Collection[str] = ()) -> 
         return [tensor.op.name] if output is None else [output.name]
 
     def waited(operations: Iterable[Any]) -> list[str]:
-        """What control inputs are where gradients are ours."""
+        """Returns the names of control inputs, with our gradient operators in place of TensorFlow's operations."""
         return [name for op in operations for name in by_op.get(op.name) or ([] if op.name in inside else [op.name])]
 
     def made(tensors: Iterable[str]) -> list[str]:

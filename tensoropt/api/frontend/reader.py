@@ -43,8 +43,10 @@ SINK = "/sink"
 
 
 def noted_tensors(calls: Iterable[GradientCall], merged: Iterable[MergedRows]) -> dict[str, TensorId]:
-    """What operators of ours give in the place of TensorFlow's tensors, by the names of these: the user's, and those of
-    :func:`~tensoropt.api.frontend.static_graph.to_static_shapes`."""
+    """Returns the outputs of our operators that stand for TensorFlow's tensors, by the names of these tensors.
+
+    Names are the user's, and those of :func:`~tensoropt.api.frontend.static_graph.to_static_shapes`.
+    """
     found: dict[str, TensorId] = {}
     for output in (output for call in calls for output in call.outputs):
         found |= dict.fromkeys((output.values, f"{output.name}:0"), TensorId(output.name))
@@ -440,10 +442,10 @@ def _after_what_they_read(operators: Sequence[Operator]) -> list[Operator]:
 
 
 def _controls_of(tensor: Any) -> list[Any]:
-    """What an operand waits for that is no input of its operator.
+    """Returns the operations that a static operand waits for; the operand is no input of its operator.
 
-    TensorFlow lets the first ops that are made under a control dependency wait, such as the constant shape of a
-    reshape, and not those that read them.
+    TensorFlow makes only the first ops under a control dependency wait, such as the constant shape of a reshape, and
+    not the ops that read these.
     """
     found: list[Any] = []
     pending, seen = [tensor.op], {tensor.op}
@@ -466,7 +468,7 @@ def _variable(tf_op: Any, source: str | None) -> Operator:
 
 
 def _constant(tf_op: Any, source: str | None) -> Operator:
-    """What an operation gives, if that is known before the graph runs."""
+    """Makes a constant operator for an operation whose value is known before the graph runs."""
     (output,) = tf_op.outputs
     value = static_value(output)
     if value is None:
@@ -481,7 +483,7 @@ def _constant(tf_op: Any, source: str | None) -> Operator:
 
 
 def _spec(tensor: Any, source: str | None = None, *, given: bool = False, rows: bool = False) -> TensorSpec:
-    """Of a tensor whose shape is known; of ``rows`` it may be that only a run knows how many there are."""
+    """Returns the spec of a tensor, whose shape must be known; with ``rows``, its first dimension may be open."""
     where = f" ({source})" if source else ""
     fed = traits(tensor.op).is_input and not given
     if tensor.dtype in (tf.resource, tf.variant) or (tensor.dtype == tf.string and fed):
@@ -503,12 +505,12 @@ def _spec(tensor: Any, source: str | None = None, *, given: bool = False, rows: 
 
 
 def _spec_of_group(tensor: Any, source: str | None) -> TensorSpec:
-    """Of what every device has whole."""
+    """Returns the spec of a tensor that every device has whole, so that its shape may be open."""
     return _spec(tensor, source) if tensor.shape.is_fully_defined() else _open_spec(tensor)
 
 
 def _open_spec(tensor: Any) -> TensorSpec:
-    """Of what may have sizes that only a run knows: they count as 0, which nothing splits."""
+    """Returns the spec of a tensor with open sizes: they count as 0, which nothing splits."""
     sizes = tensor.shape.as_list() if tensor.shape.rank is not None else [None]
     return TensorSpec(tuple(size or 0 for size in sizes), tensor.dtype.name)
 

@@ -17,12 +17,12 @@ __all__ = ["Request", "Source"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What of a model is imported, and with which sizes.
+    """The part of a model to import, and the sizes to import it with.
 
     Attributes:
-        batch_size: the first dimension of placeholders that leave it open; None if it is not said.
-        shapes: of placeholders, by name, in the place of their own; None if nothing is said.
-        only: names of operations, or of operators that are gradients; None for all that trains and may be fetched.
+        batch_size: the first dimension of placeholders that leave it open; None if it is not given.
+        shapes: of placeholders, by name, in the place of their own; None if none are given.
+        only: names of operations, or of operators that are gradients; None for all that train or may be fetched.
     """
 
     batch_size: int | None = None
@@ -69,5 +69,5 @@ class Source:
 
     @property
     def merged_rows(self) -> tuple[MergedRows, ...]:
-        """What merges rows of gradients in what is imported."""
+        """The merges of gradients' rows in the imported part."""
         return tuple(self.model.merged_rows) if self.part is None else self.part.merged

@@ -1,7 +1,7 @@
-"""What stands in the places of gradients and merged rows, which devices have in a way of their own.
+"""Stand-ins for gradients and merged rows, which devices compute in a way of their own.
 
-In the model's graph they are TensorFlow's. Where the graph is made again, operations of the names of our operators give
-them.
+The model's graph has TensorFlow's operations for them. Where the graph is made again, operations named like our
+operators give their values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Given", "given_in", "indices_of", "merged_from", "sized_gradients"]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What stands in the place of a tensor of gradients.
+    """The stand-in for a tensor of gradients.
 
     Attributes:
-        name: of the operation that gives it.
+        name: of the operation that gives the tensor.
         dtype: TensorFlow's.
         shape: a ``tf.TensorShape``.
-        after: names of operations that it comes after.
+        after: names of operations that the stand-in comes after.
         like: name of a tensor that always has its shape, if any.
     """
 
@@ -40,7 +40,7 @@ class Given:
 
 
 def given_in(graph: Any, sized: Any, calls: Sequence[GradientCall], inside: Collection[str]) -> dict[str, Given]:
-    """What stands in the places of gradients in a graph, by the names of TensorFlow's tensors there.
+    """Returns the stand-ins for gradients in a graph, by the names of TensorFlow's tensors there.
 
     Args:
         graph: a model's graph.

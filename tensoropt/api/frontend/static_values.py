@@ -12,14 +12,14 @@ __all__ = ["is_static", "static_operands", "static_value"]
 
 
 def static_operands(op: Any) -> dict[int, str]:
-    """What operands of an operation are whose values its rule goes by, by their places."""
+    """Returns the operands of an operation whose values its rule depends on: by place, the description of each."""
     declared = declaration(op.type).static if has_rule(op.type) else {}
     count = len(op.inputs)
     return {place % count: what for place, what in declared.items()} if count else {}
 
 
 def is_static(tensor: Any) -> bool:
-    """Whether there is a :func:`static_value`; nothing is computed for it."""
+    """Tells whether a tensor has a :func:`static_value`, without computing the value."""
     pending, seen = [tensor], {tensor.name}
     while pending:
         tensor = pending.pop()

@@ -52,15 +52,15 @@ class Group:
     digest: str
 
     def is_as(self, other: Group) -> bool:
-        """Whether both are the same operations of a graph, and give the same."""
+        """Tells whether both groups have the same operations and the same results."""
         return (self.operations, self.results) == (other.operations, other.results)
 
 
 def is_opaque(op: Any) -> bool:
-    """Whether an operation makes or reads a tensor whose shape only a run knows or a list of tensors, or is a branch or
-    loop.
+    """Tells whether an operation is opaque: its shapes, lists or control flow are open before a run.
 
-    Or its rule goes by what only a run knows, such as where a slice begins.
+    It makes or reads a tensor whose shape only a run knows, or a list of tensors; it is a branch or a loop; or its rule
+    depends on a value that only a run knows, such as where a slice begins.
     """
     if traits(op).is_source or traits(op).is_group or traits(op).reads_variable:
         return False
@@ -85,7 +85,7 @@ def _has_open_shape(tensor: Any) -> bool:
 
 
 def _takes_rows(op: Any) -> bool:
-    """Whether an operation writes rows of a variable of which only a run knows how many there are."""
+    """Tells whether an operation writes rows of a variable whose number only a run knows."""
     if traits(op).rows is None:
         return False
     return all(t.shape.rank and t.shape[1:].is_fully_defined() for t in op.inputs if _has_open_shape(t))
@@ -93,7 +93,7 @@ def _takes_rows(op: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Differentiated:
-    """What gradients have to do with operations of a graph, which these do not tell.
+    """The roles of a graph's operations in gradients, which the operations themselves do not show.
 
     Attributes:
         losses: names of the tensors that are differentiated.
@@ -161,16 +161,16 @@ def groups_of(
 def _parted(
     members: Sequence[Any], core: Container[Any], given: Container[str], apart: Container[str]
 ) -> list[set[Any]]:
-    """What of a group's operations are groups of their own, since between them stands what must be in none.
+    """Splits the operations of a group where an operation that must be in no group stands between them.
 
-    That is a gradient, a write to a variable, or a step that is run by its name. Between groups, too, tensors pass
-    whose shapes only a run knows.
+    Such an operation is a gradient, a write to a variable, or a step that is run by its name. Tensors whose shapes only
+    a run knows may also pass from group to group.
 
     Args:
         members: in order.
         core: those that must be in groups.
         given: names of gradients.
-        apart: names of what is in no group.
+        apart: names of operations that are in no group.
     """
     memo: dict[str, bool] = {}
     level: dict[Any, int] = {}
@@ -184,7 +184,7 @@ def _parted(
 
 
 def _needed(roots: Iterable[Any], known: Container[str], position: Mapping[str, float]) -> list[Any]:
-    """What roots need, in an order in which it can run, the same one in every process."""
+    """Returns the operations that roots need, in an order in which they can run, the same in every process."""
 
     def last_first(operations: Iterable[Any]) -> list[Any]:
         return sorted((op for op in operations if op.name not in known), key=lambda op: -position[op.name])
@@ -193,10 +193,10 @@ def _needed(roots: Iterable[Any], known: Container[str], position: Mapping[str, 
 
 
 def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
-    """What makes tensors of known shapes of those that only a run knows and that come of effects.
+    """Returns the operations that make tensors of known shapes from tensors of open shapes that effects made.
 
-    They are had once, in one group, whatever of it is fetched later. Of a loop that takes steps in a game by the user's
-    Python, the losses are for training, and its length is for the user.
+    They are computed once, in one group, whichever of them are fetched later. For example, of a loop in which the
+    user's Python plays a game, the losses serve training, and the length is for the user.
     """
     pending = [op for op in needed if is_done_once(op) and is_opaque(op)]
     seen: set[Any] = set(pending)
@@ -233,27 +233,26 @@ def _closed(members: set[Any], needed: Sequence[Any], place: dict[Any, int], giv
 
 
 def _waits_for(op: Any, given: Container[str], memo: dict[str, bool]) -> Iterator[Any]:
-    """What an operation comes after; a gradient also after its losses, which it does not read here."""
+    """Yields the operations that an operation comes after; for a gradient also its losses, which it does not read."""
     yield from (t.op for t in op.inputs)
     yield from (x for x in op.control_inputs if op.name in given or is_significant(x, memo))
 
 
 def _is_alike(op: Any) -> bool:
-    """Whether every device may do what an operation does, as it is the same on each or changes nothing elsewhere."""
+    """Tells whether every device may run an operation: its result is alike on all, and it changes nothing elsewhere."""
     if traits(op).is_variable:
         return False
     return not has_effect(op) or draws_by_state(op) or is_done_once(op)
 
 
 def is_done_once(op: Any) -> bool:
-    """Whether a group has an effect by an operation that no other group may have again: of functions, or of Python."""
+    """Tells whether an operation has an effect that only one group may have: it calls functions, or Python."""
     return has_effect(op) and (bool(function_attrs(op)) or op.type in _ALIKE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """What reads tensors: operations among those that are needed, also in groups, whoever wants the roots, and
-    gradients, of losses."""
+    """The readers of tensors: needed operations, also in groups; the caller of the roots; gradients, of losses."""
 
     roots: frozenset[Any]
     differentiated: Differentiated
@@ -262,7 +261,7 @@ class _Reads:
     fetched: bool
 
     def may_give(self, tensor: Any, inside: Collection[Any]) -> bool:
-        """Whether a group may give a tensor: its shape is known, or none but groups and what takes rows reads it."""
+        """Tells whether a group may give a tensor: its shape is known, or only groups and writers of rows read it."""
         if tensor.dtype == tf.variant or is_done_once(tensor.op):
             return bool(tensor.dtype != tf.variant)
         readers = [x for x in tensor.consumers() if x in self.needed and x not in inside]
@@ -379,7 +378,7 @@ def _functions(graph: Any, nodes: Iterable[Any]) -> list[Any]:
 
 
 def _take_value(op: Any, node: Any, body: Any) -> None:
-    """Lets a read of a variable, or a lookup in it, be one of its value."""
+    """Makes a read of a variable, or a lookup in it, take the variable's value instead."""
     if traits(op).reads_variable:
         dtype = node.attr["dtype"].type
         node.op = PASSED_ON

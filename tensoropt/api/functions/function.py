@@ -107,20 +107,20 @@ def function(
 
 
 class Tracer(Protocol):
-    """What takes traces."""
+    """The interface for tracing functions."""
 
     def trace(self, traceable: Traceable) -> Trace:
         """See :meth:`~tensoropt.api.functions.traced_model.TracedModel.trace`."""
 
 
 class Function:
-    """What :func:`function` makes of a step.
+    """The function that :func:`function` makes of a step.
 
-    All ranks call it together, each with the whole batch, the same on all of them, or with its share of it: the
-    ``rank``-th part of the first dimension. What comes back is whole, on every rank, as eager tensors.
+    All ranks call it together, each with the whole batch, the same on all of them, or with its share of the batch: the
+    ``rank``-th part of the first dimension. Results are whole, on every rank, as eager tensors.
 
-    Variables that the step uses begin with the values that rank 0 has of them when it is first called. Between calls
-    they may be read and assigned in eager code as always: a variable takes its value over when it is asked for.
+    Variables that the step uses begin with rank 0's values at the first call. Between calls, eager code may read and
+    assign them as always: a variable fetches its value when it is asked for.
     """
 
     def __init__(
@@ -330,13 +330,13 @@ class Function:
         return self._traces[key]
 
     def _key(self, args: Any, kwargs: dict[str, Any]) -> Hashable:
-        """What calls of one trace have in common."""
+        """Returns a key that calls of one trace have in common."""
         rows = self._rows if self._sized else None
         return form_of(tf.nest.map_structure(lambda leaf: _open_spec(leaf, rows), (args, kwargs)))
 
     @property
     def _takes_shares(self) -> bool:
-        """Whether it is said that each rank gives its share of a batch."""
+        """True if the script has said that each rank gives its share of a batch."""
         return self._shard is False or self._asked[1].get("feed") == "data_parallel"
 
     def _rows(self, given: int | None) -> int | None:
@@ -408,9 +408,10 @@ def _argument_names(step: Callable[..., Any], args: Any, kwargs: dict[str, Any])
 
 
 def _open_spec(leaf: Any, rows: _Rows | None = None) -> Any:
-    """What a leaf that is fed is like in a trace; any other leaf.
+    """Returns the spec by which a fed leaf is traced; any other leaf as it is.
 
-    First dimensions are open or, by those that are given, in the whole job; a signature says itself which are open.
+    First dimensions are open or, where ``rows`` is given, of the size that they have in the whole job; a signature
+    itself says which are open.
     """
     spec = spec_of(leaf)
     if spec is None or spec is leaf:

@@ -38,12 +38,12 @@ class Unmade:
             return tf.convert_to_tensor(self._initial(), self._dtype)
 
     def asked(self, variable: Any) -> None:
-        """Is called before eager code reads or writes the variable, which this gives its value."""
+        """Gives the variable its value, before eager code reads or writes it for the first time."""
         hold(variable, None)
         self.made(variable)
 
     def read(self, variables: Sequence[Any]) -> None:
-        """Is called before a function of TensorFlow's reads the variable."""
+        """Gives the variables their values, before a function of TensorFlow's reads them."""
         for variable in variables:
             self.asked(variable)
 

@@ -34,7 +34,7 @@ def leaf_of(value: Any) -> Any:
 
 
 def is_composite(value: Any) -> bool:
-    """Whether a value, or the spec of one, has tensors as components: ragged and sparse ones, extension types."""
+    """Tells whether a value, or the spec of one, is composite: a ragged or sparse tensor, or an extension type."""
     return isinstance(value, tf.__internal__.CompositeTensor) or (
         isinstance(value, tf.TypeSpec) and not isinstance(value, tf.TensorSpec)
     )
@@ -82,7 +82,7 @@ def parts_of(spec: Any) -> list[Any]:
 
 
 def arrays_of(value: Any, spec: Any) -> list[np.ndarray]:
-    """What is fed for a leaf of a spec: an array for each of :func:`parts_of`."""
+    """Returns the arrays to feed for a leaf of a spec: one for each of :func:`parts_of`."""
     if isinstance(spec, tf.TensorSpec):
         return [np.asarray(value.numpy() if hasattr(value, "numpy") else value)]
     if _is_sparse(spec):
@@ -156,7 +156,7 @@ class _Same:
 
 
 def _is_variable(value: Any) -> bool:
-    """Whether a value is a variable of TensorFlow's, or Keras's around one."""
+    """Tells whether a value is a variable of TensorFlow's, or Keras's wrapper of one."""
     return isinstance(value, tf.Variable) or isinstance(getattr(value, "value", None), tf.Variable)
 
 

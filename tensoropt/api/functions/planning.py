@@ -17,7 +17,7 @@ __all__ = ["Planning"]
 
 
 class Planning:
-    """What a :class:`~tensoropt.api.functions.program.Program` is to functions that run."""
+    """The counterpart of :class:`~tensoropt.api.functions.program.Program` for planning alone: nothing runs."""
 
     def __init__(self) -> None:
         """Begins with no trace."""
@@ -35,17 +35,17 @@ class Planning:
         self._traced.pin(pins)
 
     def strategy(self, option: Any, arguments: Mapping[str, Any]) -> Any:
-        """What ``find_strategy`` gives for the traces."""
+        """Returns the plan that ``find_strategy`` finds for the traces."""
         with self._entered():
             return find_strategy(option, **arguments)
 
     def frontier(self, arguments: Mapping[str, Any]) -> Frontier:
-        """What ``find_frontier`` gives for the traces."""
+        """Returns the frontier that ``find_frontier`` finds for the traces."""
         with self._entered():
             return find_frontier(**arguments)
 
     def compare(self, arguments: Mapping[str, Any]) -> Comparison:
-        """What ``compare`` gives for the traces."""
+        """Returns the comparison that ``compare`` makes for the traces."""
         with self._entered():
             return compare(**arguments)
 

@@ -32,10 +32,10 @@ _NOT_HERE = ("profiling", "mini_parallelism")
 
 
 def check_asked(caller: str, option: Any, arguments: Mapping[str, Any]) -> None:
-    """Lets through what :meth:`Program.search` can be asked, as far as that is known before anything is traced.
+    """Checks the request for a plan of a :class:`Program`, as far as possible before anything is traced.
 
     Args:
-        caller: whom the user has called.
+        caller: the name of the function that the user has called.
         option: see :func:`tensoropt.find_strategy`.
         arguments: others, of ``find_strategy`` and ``build_execution_graph``.
 
@@ -97,12 +97,12 @@ class Program:
 
     @property
     def is_planned(self) -> bool:
-        """Whether a plan was asked for; it may wait for the first run."""
+        """True if a plan was asked for; the plan may wait for the first run."""
         return self._plan is not None
 
     @property
     def is_rehearsed(self) -> bool:
-        """Whether nothing runs on devices, up to what trains."""
+        """True if the job is a rehearsal: nothing runs on devices before the first training step."""
         return self._job.rehearsal is not None
 
     @property
@@ -124,7 +124,7 @@ class Program:
         return trace
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Has the search store some variables in one way only. See :meth:`TracedModel.pin`."""
+        """Makes the search store some variables in one way only. See :meth:`TracedModel.pin`."""
         self._traced.pin(pins)
 
     def search(

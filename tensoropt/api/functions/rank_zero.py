@@ -1,4 +1,4 @@
-"""What rank 0 does alone, such as to write a file, while other ranks bring it what is in pieces."""
+"""Actions of rank 0 alone, such as writing a file, while other ranks send it the pieces of variables."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _acting: list[str] = []  # what this rank does alone
 
 
 def on_rank_0(act: Callable[[], Any]) -> Any:
-    """Has rank 0 act alone, such as save a ``tf.train.Checkpoint`` of a function's or Keras model's variables.
+    """Makes rank 0 act alone, such as save a ``tf.train.Checkpoint`` of a function's or Keras model's variables.
 
-    All ranks call it together. Those but rank 0 bring it the values of variables that are stored in pieces, when it
-    asks for them, so that few of them are whole at a time. Nothing else that needs all ranks may be called in ``act``.
+    All ranks call it together. Ranks other than 0 send rank 0 the values of variables that are stored in pieces,
+    whenever it asks for them, so that few variables are whole at a time. ``act`` must not call anything else that needs
+    all ranks.
 
     Args:
         act: a function without arguments.
 
     Returns:
-        What it returns, on rank 0; None on others.
+        The result of ``act``, on rank 0; None on others.
 
     Raises:
         SessionError: on a rank that has left the job.
-        CollectiveError: if not all ranks are here, or one fails in bringing values.
+        CollectiveError: if not all ranks are here, or one fails in sending values.
     """
     job = current_job()
     job.world.require_member("on_rank_0")
@@ -37,26 +38,26 @@ def on_rank_0(act: Callable[[], Any]) -> Any:
 
 
 def acting() -> str | None:
-    """What this rank is doing alone at the moment, if anything."""
+    """Returns the name of the action that this rank performs alone at the moment, or None."""
     return _acting[-1] if _acting else None
 
 
 def alone(job: Job, what: str, act: Callable[[], Any], tell: Callable[[], Any] = lambda: None) -> Any:
-    """Has rank 0 act, and all ranks bring the values of variables that it asks for meanwhile; collective.
+    """Makes rank 0 act, while all ranks send it the values of variables that it asks for; collective.
 
-    In what rank 0 does alone already, it acts, and no other rank takes part.
+    Within such an action of rank 0, rank 0 acts at once, and no other rank takes part.
 
     Args:
         job: of the ranks.
-        what: is done, alike on all ranks.
-        act: does it.
-        tell: gives what others are to be told, once it is done.
+        what: the name of the action, alike on all ranks.
+        act: performs the action.
+        tell: gives what other ranks are to be told once the action is done.
 
     Returns:
-        What ``act`` returns, on rank 0; what ``tell`` returns there, on others, and None if ``act`` failed.
+        On rank 0, the result of ``act``; on others, the result of rank 0's ``tell``, and None if ``act`` failed.
 
     Raises:
-        CollectiveError: if not all ranks are here, or one fails in bringing values.
+        CollectiveError: if not all ranks are here, or one fails in sending values.
     """
     if not job.world.are_several or _acting:
         return act()

@@ -30,7 +30,7 @@ _active = threading.local()
 
 @dataclass
 class _Recorded:
-    """What a tape has recorded: spans of operations of one graph, by their numbers, and what it was told to watch."""
+    """The record of a tape: spans of operations of one graph, by their numbers, and the objects that it watches."""
 
     graph: Any
     spans: list[list[int]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Noted:
         self._calls.setdefault(id(graph), (graph, []))[1].append(call)
 
     def of(self, graph: Any) -> list[GradientCall]:
-        """Those in a graph, in the order of the calls."""
+        """Returns the gradient calls in a graph, in the order of the calls."""
         return self._calls.get(id(graph), (graph, []))[1]
 
 
@@ -207,7 +207,7 @@ def _gradients(
 
 
 def _is_recorded(tape: Any, recorded: _Recorded, source: Any, inside: set[Any]) -> bool:
-    """Whether a tape knows a source: a variable that it watches and that was read, or a tensor."""
+    """Tells whether a tape has recorded a source: a variable that it watches and that was read, or a tensor."""
     handle = _handle(source)
     if handle is None:
         return getattr(source, "graph", None) is recorded.graph and (

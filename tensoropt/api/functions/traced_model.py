@@ -33,15 +33,15 @@ _LEFT_OUT_ATTRS = (*HINTS, "_user_specified_name", "_XlaMustCompile", "_noinline
 
 @dataclass(frozen=True, slots=True)
 class Traceable:
-    """What is to be traced.
+    """A function to trace, with the specs of its arguments.
 
     Attributes:
         function: takes a tensor for each spec.
         specs: ``tf.TensorSpec`` of its arguments.
-        name: what names of its operations begin with.
+        name: the prefix of the names of its operations.
         autograph: whether Python's branches and loops over tensors become TensorFlow's.
-        sized: the specs with the sizes that those leave open. They are taken where the function cannot be traced
-            without, such as one that computes with ``x.shape[0]``.
+        sized: the specs with the sizes that ``specs`` leaves open. They are used if the function cannot be traced
+            without sizes, as one that computes with ``x.shape[0]``.
     """
 
     function: Callable[..., Any]
@@ -119,7 +119,7 @@ class TracedModel:
         return replace(trace, sized=takes_sizes)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Has searches store some variables in one way only.
+        """Makes searches store some variables in one way only.
 
         Args:
             pins: gives the :class:`~tensoropt.api.find.pins.Pins`, of TensorFlow's variables by their names here.
@@ -201,7 +201,7 @@ class TracedModel:
 
 
 def _is_written(handle: Any, inside: Collection[str]) -> bool:
-    """Whether anything may write a captured variable: what does more than to read it."""
+    """Tells whether an operation may write a captured variable: any of its readers that has an effect may."""
     return any(has_effect(op) and op.name not in inside for op in handle.consumers())
 
 
@@ -240,7 +240,7 @@ def _concrete(function: Callable[..., Any], specs: Sequence[Any], autograph: boo
 
 
 def _no_variable(prefix: str, inner: Any) -> GraphError:
-    """What is said of a captured handle, by what is done with it."""
+    """Makes the error for a captured handle that is no variable, by the ops that read the handle."""
     readers = [op for op in inner.consumers() if op.type.startswith("LookupTable")]
     if any("Summary" in op.type for op in inner.consumers()):
         return GraphError(
@@ -268,17 +268,17 @@ class _Copy:
         self._operations: dict[str, Any] = {}
 
     def put(self, inner: Any, outer: Any, stand_in: Any) -> None:
-        """Has a tensor stand for a captured one."""
+        """Makes a tensor stand for a captured one."""
         self._tensors[inner.name] = stand_in
         self._operations[inner.op.name] = stand_in.op
         self._model.copies |= dict.fromkeys((tensor_key(inner), tensor_key(outer)), stand_in.name)
 
     def tensor(self, tensor: Any) -> Any:
-        """What stands for a tensor of the trace."""
+        """Returns the tensor that stands for a tensor of the trace."""
         return self._tensors[tensor.name]
 
     def operation(self, op: Any) -> Any:
-        """What stands for an operation of the trace."""
+        """Returns the operation that stands for an operation of the trace."""
         return self._operations[op.name]
 
     def run(self) -> None:

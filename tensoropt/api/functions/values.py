@@ -36,7 +36,7 @@ _announce: list[Callable[[tuple[int, list[str]]], None]] = []  # the last one co
 
 @contextlib.contextmanager
 def announced_by(announce: Callable[[tuple[int, list[str]]], None]) -> Iterator[None]:
-    """Has other ranks told of what this one is about to bring with them: they are to :func:`bring_announced`."""
+    """Makes ``announce`` tell other ranks which values this rank is about to bring; they :func:`bring_announced`."""
     _announce.append(announce)
     try:
         yield
@@ -169,7 +169,7 @@ class Values:
                 self._set(name, whole)
 
     def ran(self, written: Collection[str], executor: Executor) -> None:
-        """Is called after a run, with what it wrote. It may have built what runs, by the values that there were."""
+        """Notes the variables that a run wrote; the run may have built its program from the values before."""
         if self._stale or self._unmade:
             self._given(executor.variables.keys() & self._variables.keys(), executor)
         self._ahead = (self._ahead | set(written)) - executor.outside

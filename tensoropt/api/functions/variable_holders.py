@@ -34,17 +34,17 @@ _written: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()  # handle
 
 
 class Holder(Protocol):
-    """Has values of variables."""
+    """A holder of variables' values, which gives them to variables on demand."""
 
     def asked(self, variable: Any) -> None:
-        """Is called before eager code reads or writes a variable; collective, if the value is in pieces."""
+        """Brings a variable up to date before eager code reads or writes it; collective, if its value is in pieces."""
 
     def read(self, variables: Sequence[Any]) -> None:
-        """Is called before variables are read together, and not written; collective, if some are in pieces."""
+        """Brings variables up to date that are read together, and not written; collective, if some are in pieces."""
 
 
 def hold(variable: Any, holder: Holder | None) -> None:
-    """Has a holder, or nobody, hear of whoever asks for a variable, in the place of the one before."""
+    """Sets the holder that hears of every access to a variable, in place of the one before; None removes it."""
     variable.__dict__[_HOLDER] = holder
     own = type(variable)
     if own not in _classes.values():
@@ -67,7 +67,7 @@ def handle_of(variable: Any) -> Any:
 
 @contextlib.contextmanager
 def unnoticed() -> Iterator[None]:
-    """What this thread does with variables meanwhile, no holder hears of."""
+    """Hides this thread's accesses to variables from their holders, for the duration of the context."""
     before = getattr(_quiet, "on", False)
     _quiet.on = True
     try:
@@ -98,7 +98,7 @@ def _held(own: type) -> type:
 
 
 def _captured_inputs(function: Any, own: Any = ConcreteFunction.captured_inputs) -> list[Any]:
-    """What a function has captured; holders of its variables hear of it."""
+    """Returns the captured inputs of a function, and tells the holders of its variables of the access."""
     captured: list[Any] = own.fget(function)
     if _by_handle and _is_noticed():
         _notice(function, captured)

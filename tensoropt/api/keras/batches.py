@@ -1,4 +1,4 @@
-"""What a batch of a Keras model is like, before there is one."""
+"""The specs of a Keras model's batches, derived from the model before there is a batch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _losses(model: Any, outputs: Any) -> list[Any]:
 
 
 def _target(model: Any, output: Any, loss: Any) -> Any:
-    """What a loss compares with an output."""
+    """Returns the spec of the target that a loss compares with an output."""
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", None)
     if name is None:
         raise PlanError(

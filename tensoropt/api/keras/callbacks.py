@@ -133,7 +133,7 @@ def _where(callback: Any, method: str) -> type:
 
 
 def _act_on_rank_0(callback: Any, ranks: Ranks) -> None:
-    """Has rank 0 alone run a callback's methods; all ranks take part in some, whose outcome they hear of."""
+    """Makes rank 0 alone run a callback's methods; all ranks take part in some, and learn their outcome."""
     for method in _parts(callback):
         _take_part(callback, method, ranks, _State(callback))
     if ranks.rank:
@@ -145,7 +145,7 @@ def _act_on_rank_0(callback: Any, ranks: Ranks) -> None:
 
 
 def _take_part(callback: Any, method: str, ranks: Ranks, state: _State | None = None, name: str | None = None) -> None:
-    """Has rank 0 run a method; others bring what it reads, and are told of the callback's state then."""
+    """Makes rank 0 run a method; other ranks send what the method reads, and then receive the callback's state."""
     act: Callable[..., Any] = getattr(type(callback), method).__get__(callback)
     named = f"{name or type(callback).__name__}.{method} of the model"
 
@@ -168,7 +168,7 @@ class _State:
         self._known: dict[str, bytes] = {}
 
     def news(self, logs: dict[str, Any] | None) -> tuple[dict[str, bytes], dict[str, Any] | None, bool]:
-        """What has changed since this was last called."""
+        """Returns the changes since the last call: the callback's attributes, the logs, and whether training stops."""
         plain = {name: value for name, value in vars(self._callback).items() if name not in _ALONE and _is_plain(value)}
         now = {name: pickle.dumps(value) for name, value in plain.items()}
         news = {name: value for name, value in now.items() if self._known.get(name) != value}
@@ -195,7 +195,7 @@ def _refill(there: Any, value: Any) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is data alone, and no object that others may know."""
+    """Tells whether a value is plain data, and no object that others may share."""
     if isinstance(value, Mapping):
         return type(value) is dict and all(map(_is_plain, (*value.keys(), *value.values())))
     if isinstance(value, list | tuple | set | frozenset | deque):

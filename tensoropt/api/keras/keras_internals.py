@@ -1,8 +1,8 @@
-"""What of Keras is private and used here: nothing else of this package knows any of it.
+"""The hooks into private parts of Keras; no other module of this package uses them.
 
-Tested with Keras 3.15. Keras's trainer calls ``make_train_function`` and its likes, which give a function of an
-iterator that takes a step, and keep it as ``train_function``. A model's own ones are put in their place, on the one
-model.
+Tested with Keras 3.15. Keras's trainer calls ``make_train_function`` and its likes, which return a function that takes
+an iterator and performs a step; the trainer keeps it as ``train_function``. On the one model, functions of tensoropt
+replace these.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _writes: list[_Writes] = []  # the one that Keras's writers call, once they do
 
 
 class Ranks(Protocol):
-    """What the trainer of a model takes part in, as one rank of several; all but ``rank`` is collective."""
+    """The part that one rank of several has in training a model; all members but ``rank`` are collective."""
 
     rank: int
 
@@ -62,33 +62,33 @@ class Ranks(Protocol):
         """Gives all variables their values."""
 
     def write(self, what: str, act: Callable[[], Any], tell: Callable[[], Any] = ...) -> Any:
-        """Has the first rank act, with all values at hand; gives others what ``tell`` gives it afterwards."""
+        """Makes the first rank act, with all values at hand; afterwards other ranks get the result of its ``tell``."""
 
     def of_rank_0(self, what: str, value: Any) -> Any:
         """The value that the first rank has."""
 
     def epoch(self, epoch: int) -> None:
-        """Is called where an epoch begins."""
+        """Begins an epoch."""
 
     def ends(self, epoch: int, stops: bool) -> None:
-        """Is called where an epoch has ended, with whether training does, too."""
+        """Ends an epoch; ``stops`` says whether training ends with it."""
 
     def end(self, kind: str) -> None:
-        """Is called where data end."""
+        """Ends the data of a kind of steps."""
 
     def call(self, name: str) -> AbstractContextManager[None]:
         """A call of ``fit`` or its likes."""
 
 
 def model_of_keras(model: Any) -> bool:
-    """Whether something is a model of Keras 3 on TensorFlow."""
+    """Tells whether an object is a model of Keras 3 on TensorFlow."""
     import keras
 
     return isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow"
 
 
 def check_model(model: Any) -> str | None:
-    """What keeps a model from being parallelized, if anything does, with the remedy."""
+    """Returns the reason why a model cannot be parallelized, with the remedy; None if it can."""
     if not model.compiled:
         return "it is not compiled. Call compile first"
     if model.run_eagerly:
@@ -99,20 +99,20 @@ def check_model(model: Any) -> str | None:
 
 
 def compiled_as(model: Any) -> Any:
-    """What the last ``compile`` has made of a model, and no other one."""
+    """Returns an object that identifies the last ``compile`` of a model."""
     return model._loss_tracker
 
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
-    """Which layers and variables of a model train."""
+    """The layers and variables of a model that train."""
 
     parts: tuple[Any, ...]
     flags: tuple[bool, ...]
 
     @classmethod
     def of(cls, model: Any) -> Trainable:
-        """As it is now."""
+        """Notes which layers and variables train now."""
         layers = list(model._flatten_layers())
         stores = [store for layer in layers for store in (layer._trainable_variables, layer._non_trainable_variables)]
         parts = (*layers, *(variable for store in stores for variable in store))
@@ -120,12 +120,12 @@ class Trainable:
 
     @property
     def key(self) -> Hashable:
-        """Equal where the same train."""
+        """A key of the layers and variables that train, equal where these are equal."""
         return tuple(map(id, self.parts)), self.flags  # Keras's variables are compared by their values
 
     @contextlib.contextmanager
     def as_it_was(self) -> Iterator[None]:
-        """Has the same train as then, meanwhile."""
+        """Restores, for the duration of the context, which layers trained at the time of the trace."""
         now = [part._trainable for part in self.parts]
         self._set(self.flags)
         try:
@@ -149,7 +149,7 @@ def ends_of(model: Any) -> tuple[Any, Any] | None:
 
 
 def is_seeded() -> bool:
-    """Whether the script has set TensorFlow's seed, by which Keras shuffles arrays."""
+    """Tells whether the script has set TensorFlow's seed, by which Keras shuffles arrays."""
     return context.global_seed() is not None
 
 
@@ -171,13 +171,15 @@ def step_of(model: Any, kind: str) -> Callable[[Any], Any]:
 def replace_steps(
     model: Any, begin: Callable[[str], None], run: Callable[[str, Any, Any], Any], end: Callable[[str], None]
 ) -> None:
-    """Has a model's trainer call others for its steps.
+    """Makes a model's trainer call the given functions for its steps.
 
     Args:
         model: the model.
-        begin: is called with a kind of steps where Keras makes a function of them, which it traces for the next batch.
-        run: takes a step, of the kind, a batch, and what Keras traces it for: the batch, or specs of all that come.
-        end: is called with the kind where there is no batch.
+        begin: gets a kind of steps; the trainer calls it where Keras makes a function of such steps, which Keras traces
+            with the next batch.
+        run: takes a step, given its kind, a batch, and what Keras traces the step for: the batch, or specs of all
+            batches.
+        end: gets the kind; the trainer calls it where there is no batch.
     """
     taken = ["train"]  # the kind of the last one
 
@@ -224,9 +226,9 @@ def replace_steps(
 
 
 def replace_writers(writes: _Writes) -> None:
-    """Has Keras's writers of models' files call ``writes(name, variables, act)``, for any model; once a process.
+    """Makes Keras's writers of model files call ``writes(name, variables, act)``, for any model; once a process.
 
-    What is written into memory is not meant.
+    Writing into memory is not affected.
     """
     if _writes:
         return
@@ -248,12 +250,12 @@ def replace_writers(writes: _Writes) -> None:
 
 
 def replace_trainer(model: Any, ranks: Ranks, callbacks: Callable[[Any], Any]) -> None:
-    """Has ``fit`` and its likes speak and write on rank 0 alone, and end alike everywhere, with trained values.
+    """Makes ``fit`` and its likes print and write on rank 0 alone, and end with trained values on all ranks alike.
 
     Args:
         model: the model.
-        ranks: what they take part in.
-        callbacks: gives those to call, of the script's.
+        ranks: the ranks' common part in training.
+        callbacks: returns the callbacks to run, given the script's.
     """
 
     def wrap(name: str) -> Callable[..., Any]:

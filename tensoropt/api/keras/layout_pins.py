@@ -75,16 +75,17 @@ class LayoutPins:
 
 
 def layout_pins(layout_map: Any, mesh: Mapping[str, int] | None, option: Any) -> LayoutPins | None:
-    """What a layout map pins; None if there is none.
+    """Returns the pins of a layout map; None if there is no map.
 
     Args:
         layout_map: patterns of paths with a tuple of names of mesh axes or None, or a ``keras.distribution.LayoutMap``.
-        mesh: devices along each named axis, the outermost first; by default that of a ``LayoutMap``, or else the one
-            name that there is stands for all devices.
-        option: what chooses the plan, which must be a search.
+        mesh: devices along each named axis, the outermost first; by default that of a ``LayoutMap``, or else the only
+            name stands for all devices.
+        option: chooses the plan; it must be one that searches.
 
     Raises:
-        PlanError: what is no layout map, names an unknown axis or one twice, or goes with no search.
+        PlanError: ``layout_map`` is no layout map, names an unknown axis or an axis twice, or the option does not
+            search.
     """
     if layout_map is None:
         if mesh is not None:

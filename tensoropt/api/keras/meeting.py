@@ -27,7 +27,7 @@ _TO_DO = {"train": "train by", "test": "evaluate", "predict": "predict"}
 
 
 class Meeting:
-    """Lets all ranks take the same batch, or none; each says what it has, and hears what keeps others from it."""
+    """Makes all ranks take the same batch, or none; each rank tells its state and learns what keeps others from it."""
 
     def __init__(self, world: World, shard: bool) -> None:
         """Takes the ranks, and whether these are given whole batches, to take their shares of."""
@@ -36,35 +36,35 @@ class Meeting:
         self._digests: dict[Hashable, int] = {}  # of batches' forms
 
     def batch(self, kind: str, batch: Any) -> None:
-        """Is called before a batch is run; collective.
+        """Agrees on a batch before it is run; collective.
 
         Args:
             kind: of the step, such as ``train``.
-            batch: this rank's; on all of them of the same shapes and types.
+            batch: this rank's; batches have the same shapes and types on all ranks.
 
         Raises:
-            CollectiveError: on all ranks, if the data of some have ended, or batches differ in their form; on others
-                than the one that failed, if one did.
+            CollectiveError: on all ranks, if the data of some have ended, or batches differ in their form; if a rank
+                failed, on the others.
         """
         if self._world.size > 1:
             self._meet(kind, batch)
         self._taken[kind] += 1
 
     def end(self, kind: str) -> None:
-        """Is called where this rank has no more batches; collective.
+        """Agrees on the end of the data, where this rank has no more batches; collective.
 
         Raises:
-            CollectiveError: on all ranks, if some go on; on others than the one that failed, if one did.
+            CollectiveError: on all ranks, if some go on; if a rank failed, on the others.
         """
         if self._world.size > 1:
             self._meet(kind, None, ended=True)
         self._taken[kind] = 0
 
     def epoch(self, epoch: int) -> None:
-        """Is called where an epoch begins; collective.
+        """Agrees on the epoch that begins; collective.
 
         Raises:
-            CollectiveError: on all ranks, if it is not the same epoch.
+            CollectiveError: on all ranks, if they begin different epochs.
         """
         if not self._world.are_several:
             return

@@ -1,4 +1,4 @@
-"""What is done with the plan of a parallel Keras model: ``tensoropt.keras.verify`` and ``report``."""
+"""Operations on the plan of a parallel Keras model: ``tensoropt.keras.verify`` and ``report``."""
 
 from __future__ import annotations
 

@@ -99,9 +99,9 @@ class Parallel:
             program.sync(large=False)
 
     def write(self, what: str, act: Callable[[], Any], tell: Callable[[], Any] = lambda: None) -> Any:
-        """Has rank 0 act, such as write a file, with the values of variables that are in pieces; collective.
+        """Makes rank 0 act, such as write a file, with the values of variables that are in pieces; collective.
 
-        Others go on when it is done: they may read the file, and get what ``tell`` gives rank 0 then.
+        Other ranks go on when rank 0 is done: they may read the file, and get the result of ``tell`` on rank 0.
         """
         if acting() is None:  # else it is a callback that saves the model
             self.sync()
@@ -112,14 +112,14 @@ class Parallel:
         return self._job.world.on_rank_0(what, lambda: value)
 
     def epoch(self, epoch: int) -> None:
-        """Is called where an epoch begins; collective."""
+        """Begins an epoch on all ranks; collective."""
         self._meeting.epoch(epoch)
 
     def ends(self, epoch: int, stops: bool) -> None:
-        """Is called where an epoch has ended, with whether training does, too; collective.
+        """Ends an epoch on all ranks; ``stops`` says whether training ends with it; collective.
 
         Raises:
-            CollectiveError: on all ranks, if it does on some.
+            CollectiveError: on all ranks, if training ends on some of them only.
         """
         if not self._job.world.are_several:
             return
@@ -133,7 +133,7 @@ class Parallel:
             ) from error
 
     def end(self, kind: str) -> None:
-        """Is called where the data of steps of a kind end; collective."""
+        """Ends the data of a kind of steps on all ranks; collective."""
         self._meeting.end(kind)
 
     def call(self, name: str) -> AbstractContextManager[None]:
@@ -170,7 +170,7 @@ class Parallel:
         return self._functions[place]
 
     def _is_name(self) -> bool:
-        """Whether the option may be for any program, not a plan of the one that trains."""
+        """Tells whether the option is a name that fits any program, rather than a plan of the training program."""
         option = self._option
         return isinstance(option, str) and not option.endswith(".json") and "/" not in option
 

@@ -29,23 +29,25 @@ def parallelize(
     shard: bool = True,
     **find_strategy_arguments: Unpack[JobArguments],
 ) -> Any:
-    """Has ``fit``, ``evaluate``, ``predict`` and ``…_on_batch`` of a compiled Keras model run on all ranks by a plan.
+    """Makes ``fit``, ``evaluate``, ``predict`` and ``…_on_batch`` of a compiled Keras model run on all ranks by a plan.
 
-    Every rank calls them alike, with the same data: batches are whole, and each rank computes its share, as the plan,
-    which is searched when the first batch comes, has it. Losses, metrics, callbacks, ``History``, validation, learning
-    rates and weights are Keras's own, and mean what they mean in one process. The model begins with the weights that it
-    has on rank 0.
+    Every rank calls them alike, with the same data: batches are whole, and each rank computes its share of the work by
+    the plan, which is searched when the first batch comes. Losses, metrics, callbacks, ``History``, validation,
+    learning rates and weights are Keras's own, and mean what they mean in one process. The model begins with rank 0's
+    weights.
 
     Args:
         model: of Keras 3 on TensorFlow, after ``compile``. It may be compiled again.
         option: see :func:`tensoropt.find_strategy`; not ``profiling`` nor ``mini_parallelism``.
         layout_map: how some variables are stored, in the form of ``keras.distribution.LayoutMap`` (or one): regular
             expressions of variables' paths, each with a tuple of the name of a mesh axis or None for every dimension.
-            What is not pinned is searched.
+                The
+            layouts of all other variables are searched.
         mesh: devices along each axis that ``layout_map`` names, the outermost first, such as
-            ``{"data": 2, "model": 4}``. By default its one name stands for all devices.
-        shard: whether every rank is given the whole batch and takes its share of it. If not, each is given its share
-            already: a batch is what all ranks have, one after another.
+            ``{"data": 2, "model": 4}``. By default its only name stands for all devices.
+        shard: whether every rank is given the whole batch and takes its share of it. If not, each rank is given its
+            share:
+            the batch is the shares of all ranks, one after another.
         find_strategy_arguments: others of ``find_strategy`` (``memory_bytes``, ``search``, ``costs``), and
             ``collectives`` and ``config`` of ``build_execution_graph``.
 
@@ -53,10 +55,10 @@ def parallelize(
         The same model. Its ``tensoropt_plan`` is the plan, and None before the first batch.
 
     Raises:
-        SessionError: for what is no such model, or was not compiled to run as a graph; for an unknown argument.
-        PlanError: an option, a search or costs that there are not; a layout map that is none, or an option with which
-            there is no search that it could constrain.
-        TensorOptError: when it first runs, what planning and building raise.
+        SessionError: the model is no such model, or was not compiled to run as a graph; or an argument is unknown.
+        PlanError: the option, search or costs are unknown; the layout map is none, or the option does not search, so
+            that the map could not constrain anything.
+        TensorOptError: in the first run, the errors of planning and building.
     """
     checked("parallelize", model)
     from tensoropt.api.functions.program import check_asked
@@ -90,10 +92,10 @@ def parallelize(
 
 
 def checked(caller: str, model: Any) -> None:
-    """Lets a compiled model of Keras 3 on TensorFlow through.
+    """Checks that ``model`` is a compiled model of Keras 3 on TensorFlow.
 
     Raises:
-        SessionError: anything else.
+        SessionError: it is anything else.
     """
     advice = _advice(model)
     if advice is not None:
@@ -111,7 +113,7 @@ def checked(caller: str, model: Any) -> None:
 
 
 def _advice(given: Any) -> str | None:
-    """What to say to who gives something that surely is no model; None of what may be one."""
+    """Returns the advice for an argument that surely is no model; None for one that may be a model."""
     if inspect.isroutine(given) or isinstance(given, functools.partial):
         name = getattr(given, "__name__", "partial")
         said = "a lambda" if name == "<lambda>" else f"the function '{name}'"

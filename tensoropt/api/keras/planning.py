@@ -136,7 +136,7 @@ def compare(
     costs: str | None = None,
     overlap: bool = False,
 ) -> Comparison:
-    """Which strategy every search and baseline chooses for training a Keras model, and what it is predicted to cost.
+    """Compares the strategies that all searches and baselines choose for training a Keras model, by predicted cost.
 
     Args:
         model: see :func:`plan`.

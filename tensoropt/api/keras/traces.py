@@ -14,10 +14,10 @@ __all__ = ["Traced", "Traces"]
 
 
 class Traced:
-    """What a trace of Keras's would have seen.
+    """The state of the model that Keras's trace of a step would have seen.
 
     Attributes:
-        trainable: which layers trained then; None until the first step by it is done, which may build layers.
+        trainable: the layers that trained at the trace; None until its first step is done, since that may build layers.
     """
 
     trainable: Trainable | None = None

@@ -22,7 +22,7 @@ _is_done = False
 
 
 def give_variables_operators() -> None:
-    """Lets variables of models, as all of graphs that are no function's, take ``+=`` and the like."""
+    """Makes variables of models, and of all graphs other than functions', support ``+=`` and the like."""
     global _is_done
     if _is_done:
         return

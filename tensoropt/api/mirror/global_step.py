@@ -15,7 +15,7 @@ _NAME = "global_step"
 
 
 def collect_global_step(graph: Any = None) -> Any:
-    """Lets TensorFlow find a variable of the name ``global_step``, as it does one of its own that holds no resource.
+    """Makes TensorFlow find a variable called ``global_step``, as it finds its own non-resource variable.
 
     Args:
         graph: of the variable; by default the current model's.

@@ -65,7 +65,7 @@ def gradients_at_once(
     stop_gradients: Any = None,
     unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """What :func:`gradients` gives, without what ``tf.control_dependencies`` around it ask for."""
+    """Returns the gradients as :func:`gradients` does, but without the surrounding ``tf.control_dependencies``."""
     model = current_model()
     with model.enter():
         sources = tf.nest.flatten(xs)

@@ -1,4 +1,4 @@
-"""What scripts ask of variables before they initialize them."""
+"""Questions of scripts about variables before they initialize them, such as which are uninitialized."""
 
 from __future__ import annotations
 

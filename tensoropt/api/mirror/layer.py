@@ -64,11 +64,11 @@ def layer_class(
 
 
 def layer_function(layer: Callable[..., Any], twin: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes a layer and calls it: ``tf.layers.dense`` for ``tf.layers.Dense``.
+    """Returns the function that makes a layer and calls it: ``tf.layers.dense`` for ``tf.layers.Dense``.
 
     Args:
         layer: the class.
-        twin: TensorFlow's function, whose signature counts.
+        twin: TensorFlow's function, which gives the signature.
     """
     signature = inspect.signature(twin)
     has_variables = "reuse" in signature.parameters

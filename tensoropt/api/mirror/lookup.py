@@ -97,7 +97,7 @@ class _InsideContrib:
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Where a module is, if it is one of these."""
+        """Returns the spec of a module, if it is one of these."""
         del path, target
         inside = re.fullmatch(r"tensoropt\.(contrib\.\w+)\.python(\.\w+)*", name)
         if inside is None or inside[1] not in NAMESPACES:

@@ -181,7 +181,7 @@ class TextFileIdTableInitializer(TextFileInitializer):
 
 
 class TextFileStringTableInitializer(TextFileInitializer):
-    """What stands in lines, by their numbers."""
+    """The lines of a text file, by their numbers."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class TextFileStringTableInitializer(TextFileInitializer):
 
 
 def _computed(make: Callable[[], Any]) -> Any:
-    """What ops give, now."""
+    """Computes the values of ops at once, in a graph and a session of their own."""
     with tf.Graph().as_default() as graph:
         made = make()
     with tf.compat.v1.Session(graph=graph) as session:
@@ -266,7 +266,7 @@ class HashTable:
     initializer = init
 
     def size(self, name: str | None = None) -> Any:
-        """How many keys there are, with the buckets of others, an int64 scalar."""
+        """Returns the number of keys, with the buckets of other keys, as an int64 scalar."""
         with current_model().enter():
             return tf.constant(self._count + self._oov, tf.int64, name=name or "table_size")
 
@@ -411,7 +411,7 @@ def index_to_string_table_from_file(
     value_column_index: int = TextFileIndex.WHOLE_LINE,
     delimiter: str = "\t",
 ) -> HashTable:
-    """What stands in lines, by their numbers."""
+    """Makes a table of the lines of a file, by their numbers."""
     made = TextFileInitializer(
         vocabulary_file, tf.int64, key_column_index, tf.string, value_column_index, vocab_size, delimiter
     )

@@ -1,4 +1,4 @@
-"""What scripts without Estimators take of ``tf.estimator`` and ``tf.contrib.learn``: the names of modes."""
+"""The names of modes: the part of ``tf.estimator`` and ``tf.contrib.learn`` that scripts without Estimators use."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class MergedRows:
 
 
 def tensor_key(tensor: Any) -> Any:
-    """What tells a tensor from others, of whatever graph or of none, as long as it is there."""
+    """Returns a key that identifies a tensor, of any graph or of none, as long as the tensor exists."""
     graph = getattr(tensor, "graph", None) if not hasattr(tensor, "numpy") else None
     return id(tensor) if graph is None else (id(graph), tensor.name)
 
@@ -165,7 +165,7 @@ class Model:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was built."""
+        """True if the model's graph has no operations."""
         return self._graph is None or not self._graph.get_operations()
 
     @property

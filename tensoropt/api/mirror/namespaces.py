@@ -1,4 +1,4 @@
-"""What of TensorFlow is mirrored, what is ours, and what cannot be supported: the tables behind the mirror.
+"""Tables behind the mirror: which names of TensorFlow are mirrored, which are ours, and which cannot be supported.
 
 Names are dotted, without ``tf.`` in front (``nn.relu``). Nothing here needs TensorFlow to be loaded.
 """

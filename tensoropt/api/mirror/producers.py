@@ -47,7 +47,7 @@ def produced(dataset: Any) -> list[Any]:
 
 
 class Queue:
-    """What ``input_producer`` and its like give: elements for one reader."""
+    """The queue that ``input_producer`` and its like return: elements for one reader."""
 
     def __init__(self, name: str, dataset: Any) -> None:
         """Takes a name, for errors, and the elements."""

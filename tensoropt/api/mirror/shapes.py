@@ -17,7 +17,7 @@ _unknown_is_dimension = False
 
 
 class _Integers(type):
-    """What has a ``name``, by which Keras knows the dtypes of Python's numbers."""
+    """A metaclass with a ``name``, by which Keras knows the dtypes of Python's numbers."""
 
     name = "int64"
 
@@ -34,7 +34,7 @@ class Size(int, metaclass=_Integers):
 
 
 def give_sizes_values() -> None:
-    """Lets every ``tf.TensorShape`` of the process give a :class:`Size` where it gives an integer."""
+    """Makes every ``tf.TensorShape`` of the process return a :class:`Size` where it would return an integer."""
     global _is_done
     if _is_done:
         return

@@ -1,4 +1,4 @@
-"""What each rank makes by itself and all must share: operators with their constants and seeds, and initial values."""
+"""Agreement of ranks on the parts that each makes by itself: operators with constants and seeds, and initial values."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _differing(comm: Any, digests: Mapping[str, bytes]) -> list[str]:
 
 
 def _described(node: Any) -> str:
-    """What of a node may differ, briefly."""
+    """Describes briefly the parts of a node that may differ between ranks."""
     digest = _digest(_numbers(node)).hex()[:8]
     if "value" in node.attr:  # a constant
         value = tf.make_ndarray(node.attr["value"].tensor)

@@ -103,7 +103,7 @@ def part_of(folder: str, rank: int) -> str:
 
 
 def is_visible(path: str) -> bool:
-    """Whether this host sees a file or a folder that another one may just have made."""
+    """Waits until this host sees a file or a folder that another host may have just made; False if it never does."""
     deadline = time.monotonic() + _VISIBLE_S
     while not _files.exists(path):
         if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ def is_visible(path: str) -> bool:
 
 
 def keep_through_power_loss(prefix: str) -> None:
-    """Has the files of a checkpoint written to the disk itself, where they are local ones."""
+    """Writes the files of a checkpoint through to the disk, where they are local files."""
     for path in sorted(_matching(prefix)):
         local = _local(path)
         if local is not None and stat.S_ISREG(os.lstat(local).st_mode):
@@ -216,12 +216,12 @@ def name_last(state_file: str, path: str, kept: Sequence[str], relative: bool) -
 
 
 def exists(prefix: str) -> bool:
-    """Whether there are files of a checkpoint, be it in TensorFlow's older format."""
+    """Tells whether a checkpoint has files, in TensorFlow's present or older format."""
     return bool(checkpoint_management.checkpoint_exists_internal(prefix))
 
 
 def saved_at(prefix: str) -> float:
-    """When a checkpoint was saved, in seconds since 1970."""
+    """Returns the time at which a checkpoint was saved, in seconds since 1970."""
     index = f"{prefix}.index"
     return float(_files.stat(index if _files.exists(index) else prefix).mtime_nsec) / 1e9
 
@@ -253,9 +253,9 @@ def _data_file(prefix: str) -> re.Pattern[str]:
 
 
 def damage(prefix: str) -> str:
-    """What is wrong with the files of a checkpoint, as far as their sizes show it; empty if nothing is.
+    """Describes the damage to the files of a checkpoint, as far as sizes show it; empty if there is none.
 
-    The index says how long each data file must be. Every part of it has a checksum, which TensorFlow checks.
+    The index gives the length of each data file. Every part of a data file has a checksum, which TensorFlow checks.
     """
     path = f"{prefix}.index"
     if not _files.exists(path):
@@ -278,7 +278,7 @@ def damage(prefix: str) -> str:
 
 
 def _needed_bytes(content: bytes) -> dict[tuple[int, int], int]:
-    """How long each data file must be, by its number and the number of files.
+    """Returns the length of each data file, by the file's number and the number of files.
 
     Raises:
         ValueError: it is no index.

@@ -47,7 +47,7 @@ def compare(
     costs: str | None = None,
     overlap: bool = False,
 ) -> Comparison:
-    """Which strategy every search and every baseline chooses, and what it is predicted to cost.
+    """Compares the strategies that all searches and baselines choose, by their predicted costs.
 
     Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods are priced by the same tables.
     ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow. Methods
@@ -267,7 +267,7 @@ def _finder(method: Any, overlap: Any) -> Finder:
 
 
 def _check_sized(kind: str, batch_size: int | None) -> None:
-    """Lets arguments through that go with a logical graph, or a plan for one."""
+    """Checks the arguments beside a logical graph, or a plan for one: batch_size must not be given."""
     if batch_size is not None:
         raise PlanError(
             f"compare: batch_size is of a model's open placeholders; a {kind} has all sizes, got {batch_size}. Leave "
@@ -276,7 +276,7 @@ def _check_sized(kind: str, batch_size: int | None) -> None:
 
 
 def _check_loss(loss: Any) -> None:
-    """Lets a loss of the model under construction through, or None for the model as it is."""
+    """Checks the loss: it must be of the model under construction, or None for the model as it is."""
     if loss is None:
         return
     built = model_to_plan()

@@ -1,6 +1,6 @@
-"""Which costs a search goes by: measured on the devices of the job, or analytic for any others.
+"""Chooses the costs that a search uses: measured on the devices of the job, or analytic for any others.
 
-What is measured is kept per machine in the cache directory, so that a model is measured once.
+Measurements are kept per machine in the cache directory, so that a model is measured once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def check_costs(costs: str | None) -> str | None:
 
 
 def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | None) -> None:
-    """Lets a planner go by measured costs where they can be had, and measures what is missing. Collective.
+    """Makes a planner use measured costs where possible, and measures those that are missing. Collective.
 
     Args:
         job: the current job.
         planner: for its model.
-        topology: what is planned for.
+        topology: the cluster that is planned for.
         costs: ``measured`` or ``analytic``; None measures if the devices are the job's. TENSOROPT_COSTS wins.
 
     Raises:

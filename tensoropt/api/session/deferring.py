@@ -24,7 +24,7 @@ __all__ = ["Deferral"]
 
 
 class Deferral:
-    """What is remembered until the plan is there, and how it comes to be.
+    """The state of a job whose plan waits for the first training run, which searches and builds the plan.
 
     The first training run has the plan searched. What is run before, such as an evaluation or the restoring of a
     checkpoint, runs where variables are stored in pieces and operators are split as what they read; from there the plan
@@ -98,9 +98,9 @@ class Deferral:
             return stored_in_pieces(imported.graph, Mesh(topology.factor_mesh())), imported
 
     def _trained_by(self, fetches: Sequence[Fetch], feeds: Mapping[Any, Any]) -> tuple[bool, dict[str, Any]]:
-        """Whether fetches train, and what they feed where sizes are open.
+        """Tells whether fetches train, and returns their feeds of open sizes.
 
-        Whatever needs a gradient does. Where the model has none, whatever is fed counts as a training run.
+        Fetches train if they need a gradient. Where the model has none, any run that is fed counts as a training run.
         """
         part = self._fed.part(names_of(fetches))
         opened = self._fed.opened(names_of(fetches))
@@ -112,7 +112,7 @@ class Deferral:
         return True, self._fed.arrays(feeds, opened | planned, fetches)
 
     def _feed(self, shapes: Mapping[str, tuple[int, ...]], shares: Collection[str]) -> str:
-        """How the plan is to be fed: as the script said, but whole where ranks feed whole what they cannot share.
+        """Returns the feed of the plan: the script's, but whole where ranks feed whole arrays that they cannot share.
 
         Raises:
             FeedError: every rank was to feed the whole batch, and they feed different ones.

@@ -1,4 +1,4 @@
-"""How far apart two values may be by rounding: one measure for ``verify`` and for the tests."""
+"""The accepted differences of values by rounding: one measure for ``verify`` and for the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TOLERANCES", "Expected", "Tolerance", "difference", "expected_gradie
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What rounding may do to a value.
+    """The differences of a value that rounding may cause.
 
     Attributes:
         relative: The largest difference, over the largest absolute value of the tensor.
@@ -48,12 +48,12 @@ def tolerance_of(dtypes: Iterable[str]) -> Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a value must be, and what differences from it are held against.
+    """The expected value of a tensor, and the scale of differences from it.
 
     Attributes:
-        value: What it must be.
-        scale: What differences are relative to.
-        noise: What is no difference, whatever the scale.
+        value: The expected value.
+        scale: The value that differences are relative to.
+        noise: The largest absolute difference that is accepted whatever the scale.
     """
 
     value: np.ndarray

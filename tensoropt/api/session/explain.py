@@ -36,7 +36,7 @@ _NO_CLUSTER = "the plan's cluster is not here: give topology="
 
 
 def explain(plan: Plan | str | os.PathLike[str], topology: Topology | str | None = None) -> Explanation:
-    """Where a plan's time and memory go, and why it is what it is. Nothing runs.
+    """Explains where a plan's time and memory go, and why the plan was chosen. Nothing runs.
 
     A plan alone, also one from a file, says by what parts its step and a device's memory add up, where the peak is, and
     which collectives take longest. Where its model is here, too (a script's, or that of a Keras model or function that
@@ -99,7 +99,7 @@ def report(
 
 
 def diff(one: Plan | str | os.PathLike[str], other: Plan | str | os.PathLike[str]) -> Difference:
-    """How two plans differ: the layers that they split or store differently, and their parts of time and memory.
+    """Compares two plans: the layers that they split or store differently, and their parts of time and memory.
 
     Args:
         one: a plan, or the path of a file; its model need not be here.
@@ -124,14 +124,14 @@ def _told(
     whole: Callable[[Plan, Planner, Topology], _Told],
     alone: Callable[..., _Told],
 ) -> _Told:
-    """What is to be said of a plan: with its model where that is here, else by itself.
+    """Returns the account of a plan: with its model where that is here, else from the plan alone.
 
     Args:
         name: of the function that was called.
-        plan: that it was given.
-        topology: the same.
-        whole: says it, on rank 0, with the model's planner, and the plan's cluster.
-        alone: says it of a plan by itself, and why there is no more.
+        plan: its argument.
+        topology: its argument.
+        whole: makes the account on rank 0, with the model's planner, and the plan's cluster.
+        alone: makes the account of a plan by itself, given the reason why there is no more.
     """
     given: Plan = loaded(plan)
     if planned_as(name, given) is not None:

@@ -1,4 +1,4 @@
-"""What is fed where shapes are open: the whole batch, the same on every rank, or each rank its own share of it."""
+"""Feeds of open shapes: every rank feeds the whole batch, the same on all ranks, or its own share of the batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FedShapes:
         return without_pipelines(self._whole_model)
 
     def part(self, names: Iterable[str]) -> Part:
-        """What some operations need; worked out once."""
+        """Returns the part of the model that some operations need; computed once."""
         key = tuple(names)
         if key not in self._parts:
             self._parts[key] = part_of(self._model, key)
@@ -74,15 +74,15 @@ class FedShapes:
     def arrays(
         self, feeds: Mapping[Any, Any], wanted: Collection[str], fetches: Iterable[Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """What is fed to some of the placeholders, checked against what the script says of their shapes.
+        """Returns the arrays fed to some placeholders, checked against the shapes that the script declares.
 
         Args:
             feeds: by name.
             wanted: the placeholders.
-            fetches: what needs all of them to be fed; by default nothing does.
+            fetches: the fetches that need all of them; by default nothing does.
 
         Raises:
-            FeedError: one does not fit, or is missing.
+            FeedError: a feed does not fit, or is missing.
         """
         words = self._whole_model.terms
         missing = sorted(set(wanted) - feeds.keys())
@@ -142,7 +142,7 @@ class FedShapes:
 
 
 def _fits(declared: Any, shape: tuple[int, ...], size: int) -> bool:
-    """Whether an array may be fed to a placeholder: whole, or as a rank's share of a first dimension that is known."""
+    """Tells whether an array may be fed to a placeholder: whole, or as a rank's share of a known first dimension."""
     if declared.is_compatible_with(shape):
         return True
     return bool(shape) and declared.is_compatible_with((shape[0] * size, *shape[1:]))

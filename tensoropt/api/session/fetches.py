@@ -19,11 +19,10 @@ _Build = Callable[[Sequence[Any]], Any]
 
 
 def nested_fetches(fetches: Any) -> tuple[list[Any], _Build]:
-    """What is fetched, one by one, and what puts the values of these into the nest that they came in.
+    """Returns the flat list of fetches, and the function that puts their values back into the nest.
 
-    Lists, tuples, named tuples, dicts (with any keys) and classes of ``attrs`` may be nested. Of sparse and ragged
-    tensors and of rows come TensorFlow's values of these. Whatever else there is (None, too) counts as something to
-    fetch.
+    Lists, tuples, named tuples, dicts (with any keys) and classes of ``attrs`` may be nested. Sparse and ragged tensors
+    and rows give TensorFlow's values of them. Any other object (None, too) counts as a fetch.
     """
     found: list[Any] = []
     return found, _add(fetches, found)
@@ -70,7 +69,7 @@ def _parts(ragged: Any) -> list[Any]:
 
 
 def _constant_of(tensor: Any) -> Any:
-    """What a part of a sparse tensor always is, such as a shape that the script has given."""
+    """Returns the constant value of a part of a sparse tensor, such as a given shape; None if it is not constant."""
     return tf.get_static_value(tensor) if traits(tensor.op).is_constant else None
 
 

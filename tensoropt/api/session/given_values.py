@@ -18,11 +18,11 @@ class GivenValues:
         self._values = values
 
     def has(self, name: str) -> bool:
-        """Whether there is a value: there always is."""
+        """Tells whether the variable has a value: always."""
         return True
 
     def waits_for_feeds(self, name: str) -> bool:
-        """Whether a value is computed from what is fed: none is."""
+        """Tells whether a value is computed from feeds: never."""
         return False
 
     def begin(self, names: Collection[str], feeds: Mapping[str, Any] | None = None) -> None:

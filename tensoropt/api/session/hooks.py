@@ -46,9 +46,9 @@ def logs_on_rank_0() -> Iterator[None]:
 
 
 def prepare_global_step() -> None:
-    """Has TensorFlow's hooks read the global step as a variable is read.
+    """Makes TensorFlow's hooks read the global step as a variable is read.
 
-    They would make operations of their own for it, which no plan has.
+    Otherwise the hooks would add operations of their own for it, which no plan has.
     """
     graph = current_model().graph
     step = get_global_step(graph)
@@ -62,7 +62,7 @@ class SecondOrStepTimer(tf.compat.v1.train.SecondOrStepTimer):
     """``tf.compat.v1.train.SecondOrStepTimer`` that counts seconds on rank 0; ranks ask it together."""
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is time, the same on all ranks."""
+        """Tells whether the timer is due, alike on all ranks."""
         here = bool(super().should_trigger_for_step(step))
         if self._every_secs is None:
             return here
@@ -70,7 +70,7 @@ class SecondOrStepTimer(tf.compat.v1.train.SecondOrStepTimer):
 
 
 class _OnAllRanks(tf.compat.v1.train.SessionRunHook):
-    """What hooks of TensorFlow have here in common; it comes before TensorFlow's class among the bases."""
+    """The base of TensorFlow's hooks here; it stands before TensorFlow's class among the bases."""
 
     _summary_writer: Any
     _saver: Any

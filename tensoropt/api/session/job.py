@@ -407,7 +407,7 @@ class Job:
                 digests.agree(self.world.comm, executor.graph)
 
     def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues | GivenValues]:
-        """What gives variables their initial values: whichever copy of the model they were in first."""
+        """Returns the source of each variable's initial value: the first copy of the model that had the variable."""
         if not self._initial or not all(any(source.has(name) for source in self._initial) for name in names):
             given = model.outside
             self._initial.append(InitialValues(model.graph, self.seeds) if given is None else GivenValues(given.value))
@@ -443,10 +443,10 @@ class Job:
         return self.executor
 
     def require_built(self, what: str) -> None:
-        """Lets pass what comes after ``build_execution_graph``.
+        """Checks that ``build_execution_graph`` was called.
 
         Raises:
-            SessionError: before it.
+            SessionError: it was not.
         """
         self.world.require_member(what)
         if self.executor is None and self.deferral is None:
@@ -463,7 +463,7 @@ class Job:
         return self.topology
 
     def local_config(self) -> Any:
-        """What the local session is made by, by now.
+        """Returns the config of the local session, as known by now.
 
         Raises:
             SessionError: ``build_execution_graph`` and a session say different things.
@@ -471,10 +471,10 @@ class Job:
         return merged_config(self.config, self.session_config)
 
     def configured(self, config: Any) -> Any:
-        """What the local session is made by: the config of ``build_execution_graph``, and that of a session before.
+        """Sets the config of ``build_execution_graph``; returns it merged with the config of an earlier session.
 
         Raises:
-            SessionError: if they say different things.
+            SessionError: the configs say different things.
         """
         merged = merged_config(config, self.session_config)
         self.config = config
@@ -575,7 +575,7 @@ def planned_as(caller: str, plan: Any) -> tuple[Job, Model] | None:
 
 
 def _is_here(model: Model) -> bool:
-    """Whether a model can be the current one: it cannot any more once ``reset_default_graph`` has left it."""
+    """Tells whether a model can be the current one: ``reset_default_graph`` has not left it."""
     with model.graph.as_default():
         return model_to_plan() is model
 

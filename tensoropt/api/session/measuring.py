@@ -25,14 +25,14 @@ __all__ = ["Measuring", "measuring"]
 
 
 class Measuring:
-    """What :func:`measuring` records; its result is there when the block is over."""
+    """The recording of :func:`measuring`; its result exists once the block is over."""
 
     def __init__(self) -> None:
         self._result: Measurement | None = None
 
     @property
     def result(self) -> Measurement:
-        """What was measured.
+        """The measurement.
 
         Raises:
             SessionError: the block is not over, or ended with an error.

@@ -86,7 +86,7 @@ class ChiefSessionCreator(tf.compat.v1.train.SessionCreator):
         return session
 
     def _last_checkpoint(self) -> tuple[str | None, list[str]]:
-        """What to restore, and the checkpoints that are kept."""
+        """Returns the checkpoint to restore, or None, and the checkpoints that are kept."""
         if self._path:
             return self._path, [self._path]
         state = tf.compat.v1.train.get_checkpoint_state(self._folder) if self._folder else None
@@ -151,7 +151,7 @@ class _Agreement(tf.compat.v1.train.SessionRunHook):
 
 
 class _Monitored:
-    """What monitored sessions of both kinds have in common."""
+    """The part that monitored sessions of both kinds share."""
 
     _sess: Any
     _agreement: _Agreement
@@ -163,7 +163,7 @@ class _Monitored:
         return [_Telling(hook) for hook in (*(hooks or ()), self._agreement)]
 
     def should_stop(self) -> bool:
-        """Whether a hook of any rank has asked for the end, or the session is closed; the same on all ranks."""
+        """Tells, alike on all ranks, whether a hook of any rank has asked for the end, or the session is closed."""
         return self._sess is None or self._agreement.is_over
 
 

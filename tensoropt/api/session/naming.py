@@ -1,4 +1,4 @@
-"""What a script names when it runs and feeds, as the executor names it."""
+"""Translation of a script's fetches and feeds into the executor's names."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Initialize:
 
 
 def fetch_of(model: Model, item: Any, pipelines: Pipelines) -> Fetch | Initialize | Piped:
-    """What the executor calls a fetch.
+    """Translates a fetch into the executor's terms.
 
     Raises:
-        SessionError: it is nothing of the model.
+        SessionError: the fetch is nothing of the model.
     """
     name = item if isinstance(item, str) else getattr(item, "name", None)
     if name is None:
@@ -72,17 +72,17 @@ def fetch_of(model: Model, item: Any, pipelines: Pipelines) -> Fetch | Initializ
 
 
 def _names(model: Model) -> Iterator[str]:
-    """What can be fetched by name."""
+    """Yields the names of all operations and tensors that can be fetched."""
     for op in model.graph.get_operations():
         yield op.name
         yield from (tensor.name for tensor in op.outputs)
 
 
 def feed_of(model: Model, key: Any, pipelines: Pipelines) -> str | TensorId:
-    """What the executor calls what is fed: a placeholder's name, or any other tensor.
+    """Translates the key of a feed into the executor's terms: a placeholder's name, or any other tensor.
 
     Raises:
-        FeedError: it is no tensor of the model, or one that TensorFlow does not read any more when it runs.
+        FeedError: the key is no tensor of the model, or one that TensorFlow does not read any more when it runs.
     """
     if isinstance(key, str):
         name = tensor_name(key)

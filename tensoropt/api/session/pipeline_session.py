@@ -24,7 +24,7 @@ _LEFT_OUT_ATTRS = ("_class",)
 
 @dataclass(frozen=True, slots=True)
 class Piped:
-    """What a pipeline does or gives: the name of an operation or of a tensor."""
+    """An operation or a tensor of a pipeline, by name."""
 
     name: str
 
@@ -55,15 +55,15 @@ class PipelineSession:
         return self._known[1]
 
     def is_inside(self, operation: str) -> bool:
-        """Whether an operation, by its name, belongs to a pipeline."""
+        """Tells whether an operation, by its name, belongs to a pipeline."""
         return operation in self.pipelines.inside
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
-        """What some tensors are, all of one element of their iterator, and None for operations.
+        """Runs pipelines; returns the values of tensors, all of one element of their iterator, and None for operations.
 
         Args:
             names: of tensors and operations.
-            feeds: by the names of tensors of the graph; those that none of ``names`` needs do not matter.
+            feeds: by the names of tensors of the graph; those that none of ``names`` needs are ignored.
 
         Raises:
             tf.errors.OutOfRangeError: at the end of the data.
@@ -177,7 +177,7 @@ def _functions_of(node: Any) -> list[str]:
 
 
 def _seed_places(op_def: Any) -> list[int]:
-    """Where an operation takes its two seeds as inputs, if it does; those before are one tensor each or none is one."""
+    """Returns the places of an operation's two seed inputs; none if an input before has no fixed place."""
     names = [arg.name for arg in op_def.input_arg]
     if not all(key in names for key in _SEEDS):
         return []
@@ -187,7 +187,7 @@ def _seed_places(op_def: Any) -> list[int]:
 
 
 def _is_zero(node: Any) -> bool:
-    """Whether a node is the constant 0."""
+    """Tells whether a node is the constant 0."""
     if "value" not in node.attr or node.input:
         return False
     value = tf.make_ndarray(node.attr["value"].tensor)

@@ -1,4 +1,4 @@
-"""The same model in one process with plain TensorFlow: what initial values are, and what numbers must be."""
+"""The reference: the same model in one process with plain TensorFlow, for initial values and expected results."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ class InitialValues:
         self.begin(self._initial)
 
     def has(self, name: str) -> bool:
-        """Whether a variable was there when this was made."""
+        """Tells whether a variable existed when these initial values were made."""
         return name in self._initial
 
     def waits_for_feeds(self, name: str) -> bool:
-        """Whether the initial value of a variable is computed from what the script feeds to its initializer."""
+        """Tells whether the initial value of a variable is computed from feeds of the script."""
         return any(traits(op).must_be_fed for op in _operations(self._initial[name]))
 
     def begin(self, names: Collection[str], feeds: Mapping[str, Any] | None = None) -> None:
@@ -234,7 +234,7 @@ class Reference:
         return [Observed(*found) for found in zip(tensors, values, sources, inputs, strict=True)]
 
     def noise(self, observed: Observed) -> float:
-        """By how much a value moves, at most, if what it is computed from moves by its rounding."""
+        """Returns the largest change of a value if the values that it is computed from change by their rounding."""
         random = np.random.default_rng(0)
         moved = {}
         for tensor, value in zip(observed.sources, observed.inputs, strict=True):
@@ -384,6 +384,6 @@ def _summed(tensors: Iterable[Any], elements: int) -> list[Any]:
 
 
 def _is_pure(op: Any) -> bool:
-    """Whether running an operator again with the same inputs changes nothing."""
+    """Tells whether running an operation again with the same inputs changes nothing."""
     plain = all(tensor.dtype.is_numpy_compatible for tensor in op.inputs)
     return plain and not op.op_def.is_stateful and not op.control_inputs

@@ -37,19 +37,20 @@ class Reached(BaseException):
 
 @dataclass(slots=True)
 class Rehearsal:
-    """What a script is run for.
+    """A rehearsal of a script: it replaces parts of the script's job, and ends with a result.
 
     Attributes:
-        topology: the cluster that the job is to have, whatever the script says to ``init``; None has it start MPI.
-        instead: makes the result of the model and the cluster where the script would search; None lets it search.
+        topology: the cluster that the job is to have, whatever the script says to ``init``; None starts MPI.
+        instead: makes the result of the model and the cluster where the script would search; None lets the script
+            search.
         after: makes the result of the plan, where devices are needed; None ends with the plan.
         option: of ``find_strategy``, in the place of the script's.
-        memory_bytes: the same.
-        search: the same.
-        batch_size: the same, where the script leaves sizes open.
+        memory_bytes: of ``find_strategy``, in the place of the script's.
+        search: of ``find_strategy``, in the place of the script's.
+        batch_size: of ``find_strategy``, where the script leaves sizes open.
         shares: whether arrays of open sizes that the script feeds are a rank's share of the batch, where nothing else
             says so.
-        reached: its end, once the script was there; one that goes on nevertheless comes to it again.
+        reached: the rehearsal's end, once the script has reached it; a script that goes on reaches it again.
     """
 
     topology: Topology | None
@@ -64,7 +65,7 @@ class Rehearsal:
     _is_made: bool = False  # the result, now
 
     def asked(self, option: Any, memory_bytes: Any, search: Any, batch_size: Any) -> tuple[Any, Any, Any, Any]:
-        """What ``find_strategy`` is asked for where a script asks for something."""
+        """Returns the arguments for ``find_strategy``, given those of the script."""
         if self.instead is not None:
             option, search = "mini_time", "ft"  # there is no search, which a plan or a point would be checked for
         return (

@@ -133,7 +133,7 @@ def _plain(text: str) -> Text:
 
 
 def _caption(plan: Plan) -> str | None:
-    """What the plan may do, and whether it executes."""
+    """Returns the caption of a plan: its search space and search, or its features that do not execute yet."""
     lacking = plan.notes.get("not_executed")
     if lacking:
         return (

@@ -489,7 +489,7 @@ def _checked_state_file(latest_filename: str | None, save_path: Any) -> str:
 
 
 def _last_good(path: str, known: Sequence[str]) -> str:
-    """Which other checkpoint may be restored, in words."""
+    """Returns which other checkpoint may be restored, in words."""
     folder = os.path.dirname(path)
     state = tf.compat.v1.train.get_checkpoint_state(folder) if tf.io.gfile.isdir(folder or ".") else None
     listed = [] if state is None else list(state.all_model_checkpoint_paths)

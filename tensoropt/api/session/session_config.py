@@ -1,4 +1,4 @@
-"""What of ``tf.compat.v1.ConfigProto`` a script says at two places: where it builds, and where it opens a session."""
+"""Merges the ``tf.compat.v1.ConfigProto`` of two places: where a script builds, and where it opens a session."""
 
 from __future__ import annotations
 

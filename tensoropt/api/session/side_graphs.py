@@ -15,8 +15,10 @@ __all__ = ["Apart", "is_apart"]
 
 
 def is_apart(graph: Any) -> bool:
-    """Whether a session of a graph needs no execution graph: the script made the graph itself, none is built of it, and
-    it trains nothing."""
+    """Tells whether a session of a graph needs no execution graph.
+
+    This is so if the script made the graph itself, none is built of it, and it trains nothing.
+    """
     model, built = getattr(graph, "tensoropt_model", None), current_job().model
     return isinstance(model, Model) and model is not built and not model.gradient_calls
 
@@ -37,7 +39,7 @@ class Apart:
         announce("Session: of a graph beside the job's model, which trains nothing; each rank runs it by itself")
 
     def run(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
-        """What TensorFlow gives."""
+        """Runs the fetches in TensorFlow, with the job's seeds, and returns their values."""
         if self._version != self._graph.version:
             for name, seeds in resolve_seeds(self._graph, current_job().world.base_seed).items():
                 op = self._graph.get_operation_by_name(name)

@@ -155,7 +155,7 @@ def find_strategy(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What ``find_strategy`` was asked for, but for the sizes of what is fed."""
+    """The request that ``find_strategy`` got, without the sizes of feeds."""
 
     option: str | os.PathLike[str] | Plan | FrontierPoint
     given: bool  # whether the option is a plan
@@ -170,7 +170,7 @@ class _Request:
 
     @property
     def may_wait(self) -> bool:
-        """Whether a run will follow, on as many ranks as there are now."""
+        """True if a run will follow, on as many ranks as there are now, so that the plan may wait for it."""
         return self.runs and not isinstance(self.option, FrontierPoint) and self.option not in _NOT_DEFERRED
 
 
@@ -276,7 +276,7 @@ def profile_strategies(
     example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
 ) -> ParallelismProfile:
-    """What the model built so far takes on different numbers of devices, without running it.
+    """Predicts the cost of the model built so far on different numbers of devices, without running the model.
 
     For each count the fastest strategy that fits is searched, on rank 0. Counts on which the job cannot run, because
     they do not divide the batch or nothing fits, stay in the table with the reason.
@@ -318,7 +318,7 @@ def profile_strategies(
 
 
 def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | None) -> tuple[str, str | None]:
-    """How a point's inputs come, and what its costs go by; it must be for the cluster that was named, if one was."""
+    """Returns the feed and costs of a point; the point must be for the named cluster, if one was named."""
     source = point.provenance
     if source is None:
         return feed, costs
@@ -349,7 +349,7 @@ def check_request(option: Any, search: Any, *, runs: bool) -> Finder:
 
 
 def _is_given(option: Any) -> bool:
-    """Whether an option is a plan, or the path of one, and not the name of a search or a point."""
+    """Tells whether an option is a plan, or the path of one, and not the name of a search or a point."""
     if isinstance(option, Plan) or is_plan_file(option):
         return True
     if isinstance(option, FrontierPoint | str):

@@ -156,7 +156,7 @@ class Supervisor:
         return is_over or self.coord.should_stop()
 
     def _due(self) -> tuple[list[str], bool]:
-        """What it is time for, and whether it is over."""
+        """Returns the names of the actions that are due, and whether the end was asked for."""
         able = {
             "checkpoint": self.saver is not None and self.save_path is not None,
             "summary": self.summary_op is not None and self.summary_writer is not None,
@@ -201,7 +201,7 @@ class Supervisor:
 
 
 def _operation(given: Any) -> Any:
-    """What a scaffold takes: None for its default, and an operation that does nothing for None."""
+    """Returns the operation for a scaffold: None for its default, and an operation that does nothing for None."""
     if given is _DEFAULT:
         return None
     return tf.no_op() if given is None else given

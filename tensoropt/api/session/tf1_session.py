@@ -65,7 +65,7 @@ class Session:
 
     @property
     def apart(self) -> Apart | None:
-        """What runs a graph beside the job's model, if this session's is one."""
+        """The runner of this session's graph if that graph stands apart from the job's model; else None."""
         if not is_apart(self._graph):
             return None
         if self._own is None:
@@ -140,11 +140,11 @@ class Session:
         return own.list_devices()
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> NoReturn:
-        """Is not supported: a step runs as a whole on all ranks."""
+        """Raises an error: partial runs are not supported, as a step runs as a whole on all ranks."""
         _refuse_partial_runs()
 
     def partial_run_setup(self, fetches: Any, feeds: Any = None) -> NoReturn:
-        """Is not supported: a step runs as a whole on all ranks."""
+        """Raises an error: partial runs are not supported, as a step runs as a whole on all ranks."""
         _refuse_partial_runs()
 
     def as_default(self) -> Any:

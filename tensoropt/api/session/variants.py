@@ -120,7 +120,7 @@ class Variants:
         return self._fed.part(names_of(fetches)).operations - feeds.keys()
 
     def _read_by(self, executor: Executor, feeds: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What of the feeds is in an executor's graph; the plan's has all tensors that may be fed."""
+        """Returns the feeds that an executor's graph reads; the plan's graph has all tensors that may be fed."""
         return {
             key: value
             for key, value in feeds.items()
@@ -139,7 +139,7 @@ class Variants:
         return self._needs[key]
 
     def _has_shapes(self, feeds: Mapping[Any, Any], keys: Iterable[str | TensorId]) -> bool:
-        """Whether whole arrays of the sizes that were planned are fed to all of some placeholders and tensors."""
+        """Tells whether some placeholders and tensors are all fed whole arrays of the planned sizes."""
         graph = self._executor.graph
         try:
             return all(

@@ -34,17 +34,17 @@ _HELD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was compared, and the largest differences.
+    """The result of a verification: the largest differences, and the number of compared steps.
 
     Differences of losses and gradients are relative to the largest value of the tensor that they are in, those of
     variables to the largest change of a step (see :mod:`tensoropt.api.session.difference`).
 
     Attributes:
-        steps: so many.
+        steps: the number of compared steps.
         loss_difference: the largest of losses.
-        gradient_difference: the same of gradients.
-        variable_difference: the same of what updates, of the plan's gradients in both, do to variables.
-        plan: by which it was trained, in words.
+        gradient_difference: the largest of gradients.
+        variable_difference: the largest of variables, where updates use the plan's gradients in both.
+        plan: the plan that was verified, in words.
     """
 
     steps: int
@@ -217,7 +217,7 @@ class _Run:
         return worst[0], worst[1], worst[2]
 
     def locate(self, batches: list[dict[str, np.ndarray]]) -> str:
-        """What differs first in the last of the batches."""
+        """Describes the first difference in the last of the batches."""
         for batch in batches[:-1]:
             self._train_step(batch)
         for operators in self._forward():

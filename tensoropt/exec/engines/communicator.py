@@ -57,7 +57,7 @@ class _Request:
         self._is_over = False
 
     def Test(self) -> bool:
-        """Whether it is over."""
+        """Tells whether the request is complete."""
         return self._over(self._request.Test())
 
     def Wait(self) -> bool:

@@ -21,7 +21,7 @@ _PATIENCE_S = 10.0  # for the rank that prints, and then for the end of the job
 
 
 def tells_of_another_rank(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came from, is only what a rank has heard of another one's."""
+    """Tells whether an error, or one of its causes, only reports the failure of another rank."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, TensorOptError) and error.failed_rank is not None:
@@ -32,7 +32,7 @@ def tells_of_another_rank(error: BaseException | None) -> bool:
 
 
 class Failures:
-    """What ranks tell one another when they end by an error."""
+    """The reports that ranks exchange when they end by an error."""
 
     def __init__(self, comm: Any) -> None:
         """Gets ready; collective.

@@ -48,17 +48,17 @@ def note_told(error: BaseException) -> None:
 
 
 def is_told(error: BaseException) -> bool:
-    """Whether the other ranks know of an error that is raised here: they were told of it, or it comes of theirs."""
+    """Tells whether the other ranks know of an error raised here: they were told of it, or it came from them."""
     heard = getattr(error, "failed_rank", None) is not None
     return heard or hasattr(error, _TOLD) or any(isinstance(e, CollectiveError) for e in (error, error.__cause__))
 
 
 class Guard:
-    """Lets all ranks take a step together, or none.
+    """Makes all ranks take a step together, or none.
 
-    Before a step each rank says which one it is about to take, or that it failed to get ready for it. If all are
-    ready for the same one they go on; otherwise each of them gets an error. That takes one reduction of 40 bytes, which
-    also compares a number that ranks must share.
+    Before a step each rank says which step it is about to take, or that it failed to get ready for it. If all are ready
+    for the same step they go on; otherwise each of them gets an error. The agreement takes one reduction of 40 bytes,
+    which also compares a number that ranks must share.
     """
 
     def __init__(self, comm: Any) -> None:

@@ -49,7 +49,7 @@ def start_mpi() -> Any:
 
 
 def mpi_version() -> str:
-    """What the MPI library that was started says of itself."""
+    """Returns the version text of the MPI library that was started."""
     from mpi4py import MPI
 
     return MPI.Get_library_version().strip("\0\n ")

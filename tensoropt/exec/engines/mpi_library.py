@@ -123,12 +123,12 @@ def compile_library(mpi_version: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What makes a library.
+    """The recipe by which a library is compiled.
 
     Attributes:
-        name: of its file; it has a hash of all the rest.
+        name: the library's file name, with a hash of all other attributes.
         command: the compiler.
-        sources: text by name.
+        sources: source texts by file name.
         flags: for compiling.
         links: for linking.
     """
@@ -161,7 +161,7 @@ def _cached(recipe: _Recipe, directory: Path) -> Path:
 
 
 def _why_not_loaded(library: Path) -> str | None:
-    """Why a library of the cache is not to be loaded: ``""`` if it is not there; None if it is to be."""
+    """Returns the reason not to load a library of the cache: ``""`` if it is not there; None to load it."""
     try:
         _open_compiled(library).close()
     except FileNotFoundError as error:

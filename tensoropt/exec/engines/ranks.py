@@ -26,10 +26,10 @@ def written_ranks(ranks: Sequence[int]) -> str:
 
 
 def written_holders(texts: Iterable[str]) -> str:
-    """What ranks have, each text once with its ranks.
+    """Lists the different values that ranks have, each with its ranks.
 
     Args:
-        texts: what each rank has, from rank 0 on.
+        texts: the value of each rank, from rank 0 on.
 
     >>> written_holders(["seed=1", "seed=1", "seed=2"])
     'seed=1 on ranks 0-1; seed=2 on rank 2'

@@ -49,12 +49,12 @@ PROGRAM, WORK, STEP, WAIT = "in the program's own code", "at work", "in a step",
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What an engine of collectives is doing.
+    """The state of an engine of collectives.
 
     Attributes:
-        entered: How many collectives it has entered.
-        name: The one entered last; empty before the first.
-        waiting_s: For how long it has been in that one; None if it is in none.
+        entered: The number of collectives that the engine has entered.
+        name: The collective entered last; empty before the first.
+        waiting_s: The time since the engine entered that collective; None if it has left it.
     """
 
     entered: int
@@ -64,12 +64,12 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a rank is doing.
+    """The activity of a rank.
 
     Attributes:
-        kind: ``PROGRAM``, ``WORK`` (its own part of what tensoropt does, however long), ``STEP`` (the local graph), or
-            ``WAIT`` for other ranks.
-        what: it does; in the program's own code, what it did last.
+        kind: ``PROGRAM``, ``WORK`` (the rank's own part of tensoropt's work, however long), ``STEP`` (the local graph),
+            or ``WAIT`` for other ranks.
+        what: the work in words; in the program's own code, the last work before.
         for_s: seconds.
         collectives: how many collectives the engine has entered.
     """
@@ -87,7 +87,7 @@ class Doing:
 
 
 class _State(NamedTuple):
-    """What the main thread does, since when; how long it may take, and why it waits, if that is a failure."""
+    """The main thread's activity and its start, how long it may take, and the reason for waiting if it is a failure."""
 
     kind: str
     what: str
@@ -289,7 +289,7 @@ class Watch:
         self._engines = [known for known in self._engines if known() not in (None, activity)]
 
     def doing(self) -> Doing:
-        """What this rank is doing now."""
+        """Returns the present activity of this rank."""
         state, now_s = self._state, time.monotonic()
         entered = 0
         for engine in self._engines:
@@ -426,7 +426,7 @@ class Watch:
 
 
 class _Long:
-    """What is known of the others during a wait that got long."""
+    """The knowledge of other ranks during a wait that has become long."""
 
     def __init__(self) -> None:
         self.reset()

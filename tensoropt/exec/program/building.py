@@ -38,7 +38,7 @@ __all__ = ["Builder"]
 
 @dataclass(frozen=True, slots=True)
 class _Differentiated:
-    """What one differentiation made."""
+    """The result of one differentiation."""
 
     operators: Sequence[Operator]
     gradients: Mapping[str, Any]  # by operator
@@ -105,7 +105,7 @@ class Builder:
 
     @contextlib.contextmanager
     def _owned(self, subject: str) -> Iterator[None]:
-        """What is made inside is an operator's or an edge's, unless something inside says otherwise."""
+        """Assigns the ops made inside to an operator or an edge, except where an inner block assigns them otherwise."""
         begun = self._local.tf_graph.version  # so many ops there are: listing them takes as long as making some
         yield
         self.ranges.append(Range(begun, self._local.tf_graph.version, subject))
@@ -122,7 +122,7 @@ class Builder:
         return self._operations[name]
 
     def fetched(self, fetch: Fetch) -> Any:
-        """What is given to ``Session.run`` for a fetch."""
+        """Returns the tensor or operation that ``Session.run`` gets for a fetch."""
         if isinstance(fetch, str):
             return self.operation(fetch)
         return self._whole_tensor(fetch)
@@ -138,7 +138,7 @@ class Builder:
         return self._whole(self._values[tensor], self._local.layout_of(tensor), self._local.graph.spec(tensor).dtype)
 
     def finish(self) -> None:
-        """Lets backward passes go on only after updates, where these need nothing that comes later."""
+        """Makes backward passes wait for updates, where these need nothing that comes later."""
         for differentiated in self._differentiated.values():
             collectives = () if self._local.one_thread else self._local.chains[-1].names
             updates = [self._updates.get(op.inputs[0].op, ()) for op in differentiated.operators]
@@ -232,7 +232,7 @@ class Builder:
         return outputs
 
     def _is_variable(self, tensor: TensorId) -> bool:
-        """Whether a tensor is the value of a variable."""
+        """Tells whether a tensor is the value of a variable."""
         op = self._local.graph[tensor.op]
         while traits(op).is_fanout or traits(op).reads_variable:
             op = self._local.graph[op.inputs[0].op]

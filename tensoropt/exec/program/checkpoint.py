@@ -122,7 +122,7 @@ class Checkpointing:
 
     @property
     def is_whole(self) -> bool:
-        """Whether these are all variables of the program, so that what else outlasts a step goes with them."""
+        """True if the checkpoint has all variables of the program, hence also the other state that outlasts a step."""
         return set(self._executor.variables) <= set(self._names.values())
 
     @property
@@ -202,25 +202,28 @@ class Checkpointing:
 
 
 def _is_first(axes: tuple[int, ...], coordinates: tuple[int, ...]) -> bool:
-    """Whether a device is the first of those that have its piece of a tensor that lies along some axes of the mesh."""
+    """Tells whether a device is the first of those with its piece of a tensor that is split along some mesh axes."""
     return all(axis in axes or place == 0 for axis, place in enumerate(coordinates))
 
 
 def state_of(executor: Executor) -> dict[str, np.ndarray]:
-    """What outlasts a step beside variables, the same on all devices: generators, and the number of training steps."""
+    """Returns the state that outlasts a step besides variables: random generators, and the number of training steps.
+
+    This state is equal on all devices.
+    """
     states = {_GENERATOR + name: state for name, state in executor.states.items()}
     return states | {_TRAINED: np.int64(executor.trained)}
 
 
 def read_state(prefix: str, names: Collection[str]) -> dict[str, np.ndarray]:
-    """What of that a checkpoint has.
+    """Reads the state of :func:`state_of` from a checkpoint, as far as the checkpoint has it.
 
     Args:
         prefix: of the checkpoint.
         names: of all its tensors.
 
     Raises:
-        tf.errors.OpError: it cannot be read.
+        tf.errors.OpError: the checkpoint cannot be read.
     """
     wanted = [name for name in sorted(names) if name == _TRAINED or name.startswith(_GENERATOR)]
     return read_tensors(prefix, {name: ("", "int64") for name in wanted})

@@ -221,7 +221,7 @@ class Executor:
         return self._is_outside
 
     def _link(self, names: Iterable[str]) -> None:
-        """Has the session find where variables of eager code are stored."""
+        """Makes the session find where variables of eager code are stored."""
         links = [self._local.variables[name].link for name in names]
         if links:
             self.session.run(links)
@@ -239,13 +239,13 @@ class Executor:
         return frozenset(name for name, there in self.session.run(asked).items() if there)
 
     def configure(self, config: Any) -> bool:
-        """Has a session of another config run the local graph from now on; variables keep their values.
+        """Makes a session of another config run the local graph from now on; variables keep their values.
 
         Args:
             config: ``tf.compat.v1.ConfigProto`` of the session.
 
         Returns:
-            Whether that is so: it is not if a program was built before.
+            Whether the session was replaced; it is not if a program was built before.
         """
         if self._local.chains:
             return False
@@ -261,7 +261,7 @@ class Executor:
         return True
 
     def layout_of(self, tensor: TensorId) -> Layout:
-        """How an operator's output lies on the mesh."""
+        """Returns the layout of an operator's output."""
         return self._local.layout_of(tensor)
 
     def set_variables(self, values: Callable[[str], np.ndarray], names: Sequence[str] | None = None) -> None:
@@ -314,9 +314,9 @@ class Executor:
                 self._states[name] = state
 
     def stored(self) -> dict[str, tuple[np.ndarray, tuple[slice, ...]]]:
-        """What this device stores of each variable, and which part of the whole it is.
+        """Returns this device's piece of each variable, and the part of the whole that the piece is.
 
-        What ranks store of equal parts are copies of one another.
+        The pieces that several ranks store of one part are copies of one another.
         """
         result = {}
         for name, value in self.session.run(dict(sorted(self._local.variables.items()))).items():
@@ -339,7 +339,7 @@ class Executor:
         return variable
 
     def _is_replaced(self, variable: Operator) -> bool:
-        """Whether steps replace the value of a large variable."""
+        """Tells whether steps replace the whole value of a large variable."""
         return variable.outputs[0].size_bytes > REPLACED_BYTES and any(
             traits(op).replaces and op.inputs[0].op == variable.name for op in self.graph.operators
         )
@@ -419,7 +419,7 @@ class Executor:
             self.session.run(self._levelling)
 
     def _call(self, program: _Program, feeds: Sequence[np.ndarray], options: Any, run_metadata: Any) -> Sequence[Any]:
-        """What a program gives; where TensorFlow fails in an operator, the error names the user's."""
+        """Runs a program and returns its results; an error of TensorFlow's in an operator names the user's."""
         try:
             if options is None and run_metadata is None:
                 recording = current_recording() if program.trains else None
@@ -448,7 +448,7 @@ class Executor:
             self._guard.meet(what, error, patience_s=patience_s)
 
     def _checksums(self, key: _Key, given: _Feeds, local: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Of what is fed whole, in the first runs of a program and now and then; ranks count the same runs."""
+        """Returns checksums of whole feeds, in a program's first runs and now and then; ranks count the same runs."""
         whole = [name for name, share in key[1] if not share]
         if not (whole or key[2]) or self._guard is None or self._guard.size == 1:
             return {}
@@ -486,7 +486,7 @@ class Executor:
             ) from None
 
     def _prepare(self, fetches: tuple[Fetch, ...], given: _Feeds) -> tuple[_Key, dict[str, np.ndarray]]:
-        """Which program to run, and what is fed to it: all that needs no other rank."""
+        """Returns the program to run, and its feeds: the preparation that needs no other rank."""
         for name in given:
             if isinstance(name, str) and (name not in self.graph or not traits(self.graph[name]).is_input):
                 raise FeedError(f"Feed '{name}': is not a placeholder of the graph that was planned.")
@@ -510,7 +510,7 @@ class Executor:
         self._session.close()
 
     def has(self, fetch: Fetch) -> bool:
-        """Whether a fetch is of the graph."""
+        """Tells whether a fetch belongs to the graph."""
         return names_of([fetch])[0] in self.graph
 
     def _cut(self, given: Iterable[str | TensorId]) -> frozenset[TensorId]:
@@ -588,6 +588,6 @@ class Executor:
 
 
 def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...], fed: tuple[TensorId, ...]) -> str:
-    """What a program is called in messages; another one for every other program."""
+    """Returns the unique name of a program in messages."""
     label = f"run [{', '.join(map(str, fetches))}]" + "".join(f", {tensor} fed whole" for tensor in fed)
     return label + "".join(f", {name} fed {'a share' if share else 'whole'}" for name, share in modes)

@@ -19,7 +19,7 @@ __all__ = ["check_not_differentiated", "copies", "fed_array"]
 
 
 def fed_array(graph: Graph, tensor: TensorId, value: Any) -> np.ndarray:
-    """What is fed to a tensor, whole.
+    """Checks a value that is fed to a tensor, and returns it as a whole array.
 
     Raises:
         FeedError: the tensor is not in the graph or cannot be fed, or the value has another shape or dtype.

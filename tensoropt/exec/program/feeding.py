@@ -1,4 +1,4 @@
-"""What may be fed to the placeholders of a device's part of a plan."""
+"""Feeds: checks the values fed to placeholders, and cuts this device's pieces from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIRST_COMPARED, _COMPARED_EVERY = 10, 100
 
 @dataclass(frozen=True, slots=True)
 class _Feed:
-    """What may be fed to a placeholder on this device, beside the whole array."""
+    """The accepted feeds of a placeholder on this device, besides the whole array."""
 
     dtype: Any  # NumPy's
     share: tuple[int, ...] | None  # shape of a share of the batch, where the batch can be shared
@@ -42,7 +42,7 @@ class Feeding:
         self._known: dict[str, _Feed] = {}
 
     def _of(self, op: Operator) -> _Feed:
-        """How a placeholder is fed; worked out once."""
+        """Returns the accepted feeds of a placeholder; computed once."""
         known = self._known.get(op.name)
         if known is None:
             spec, mesh = op.outputs[0], self._local.plan.mesh
@@ -55,14 +55,14 @@ class Feeding:
         return known
 
     def subject(self, op: Operator) -> str:
-        """What errors call a placeholder."""
+        """Returns the name by which errors call a placeholder."""
         return self._terms.subject(op.name, op.source)
 
     def is_share(self, op: Operator, value: Any) -> bool:
-        """Whether what is fed to a placeholder is this rank's share of the batch, and not the whole.
+        """Tells whether a value fed to a placeholder is this rank's share of the batch, and not the whole batch.
 
         Raises:
-            FeedError: it is neither.
+            FeedError: the value is neither.
         """
         spec, feeding = op.outputs[0], self._of(op)
         array = checked_array(self.subject(op), str(spec), spec.dtype, value)
@@ -83,7 +83,7 @@ class Feeding:
         return self._of(op).share
 
     def piece(self, op: Operator, value: Any, share: bool) -> np.ndarray:
-        """What this device gets of what is fed: the share, or its piece of the whole."""
+        """Returns this device's piece of a fed value: the value itself if it is a share, else a slice of it."""
         feeding = self._of(op)
         array = np.asarray(value, dtype=feeding.dtype)
         return array if share else array[feeding.slices]
@@ -94,16 +94,16 @@ class Feeding:
 
 
 def checked_array(subject: str, wanted: str, dtype: str, value: Any) -> np.ndarray:
-    """What is fed to a placeholder, as an array.
+    """Checks a value that is fed to a placeholder, and returns it as an array.
 
     Args:
         subject: the placeholder, in errors.
-        wanted: what it takes, in errors.
-        dtype: TensorFlow's name of it.
-        value: what is fed.
+        wanted: the accepted arrays, in errors.
+        dtype: the placeholder's dtype, by TensorFlow's name.
+        value: the value fed.
 
     Raises:
-        FeedError: it is no array, or one of a dtype whose numbers would not keep their meaning.
+        FeedError: the value is no array, or one of a dtype whose numbers would not keep their meaning.
     """
     if isinstance(value, tf.Variable) or tf.is_symbolic_tensor(value):
         raise FeedError(
@@ -122,7 +122,7 @@ def checked_array(subject: str, wanted: str, dtype: str, value: Any) -> np.ndarr
 
 
 def is_compared(runs: int) -> bool:
-    """Whether what is fed whole is compared over ranks, after so many runs of a program."""
+    """Tells whether whole feeds are compared over ranks, after so many runs of a program."""
     return runs < _FIRST_COMPARED or runs % _COMPARED_EVERY == 0
 
 
@@ -156,8 +156,11 @@ def share_layout(spec: TensorSpec, mesh: Mesh) -> Layout | None:
 
 
 def _can_feed(array: np.ndarray, wanted: Any) -> bool:
-    """Whether the numbers keep their meaning in the wanted dtype: floats may be rounded, but not to integers, which
-    take them where they are whole (labels that NumPy made, say)."""
+    """Tells whether the numbers of an array keep their meaning in the wanted dtype.
+
+    Floats may be rounded to other floats, but not to integers; whole floats (labels that NumPy made, say) may become
+    integers.
+    """
     if np.can_cast(array.dtype, wanted, casting="same_kind"):
         return True
     if array.dtype.kind not in "if" or np.dtype(wanted).kind not in "iu":

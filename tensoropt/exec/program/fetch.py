@@ -1,4 +1,4 @@
-"""What a program gives."""
+"""Fetches: the tensors and operations that a program is asked for."""
 
 from __future__ import annotations
 

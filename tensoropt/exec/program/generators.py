@@ -51,11 +51,11 @@ class Generator:
 
 @dataclass(slots=True, eq=False)
 class Draws:
-    """What random operators of one program draw by.
+    """The sources of random numbers for the random operators of one program.
 
     Attributes:
         generators: the states, by the names of operators, and of ops in subgraphs.
-        drawn: numbers of ops in subgraphs, by name. Each is drawn once, however many subgraphs have the op.
+        drawn: the numbers drawn for ops in subgraphs, by name. Each is drawn once, however many subgraphs have the op.
     """
 
     generators: Mapping[str, Generator] = field(default_factory=lambda: MappingProxyType({}))

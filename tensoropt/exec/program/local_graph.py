@@ -55,7 +55,7 @@ class LocalGraph:
     chains: list[Chain] = field(default_factory=list)
 
     def layout_of(self, tensor: TensorId) -> Layout:
-        """How an operator's output lies on the mesh."""
+        """Returns the layout of an operator's output."""
         return self.given(tensor).value
 
     def given(self, tensor: TensorId) -> TensorLayouts:
@@ -72,9 +72,9 @@ class LocalGraph:
 
     @staticmethod
     def is_shared(op: Operator) -> bool:
-        """Whether an operator has one state for all programs: it draws from a generator of its own.
+        """Tells whether an operator has one state for all programs: it draws from a generator of its own.
 
-        An op without a rule does if TensorFlow's definition says that it has a state and a seed to begin with.
+        An op without a rule has such a state if TensorFlow's definition declares it stateful and gives it a seed.
         """
         if has_rule(op.type):
             return declaration(op.type).shared
@@ -86,7 +86,7 @@ class LocalGraph:
         self.shared[op.name] = self.alike[self._alike(op)] = outputs
 
     def has_shared(self, op: Operator) -> bool:
-        """Whether a program has built a random operator, of this local graph or, just so, of one beside it."""
+        """Tells whether a random operator was built before: in this local graph, or an equal one in another."""
         if op.name not in self.shared and self._alike(op) in self.alike:
             self.shared[op.name] = self.alike[self._alike(op)]
         return op.name in self.shared

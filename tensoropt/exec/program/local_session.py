@@ -26,6 +26,6 @@ def session_of(graph: Any, config: Any) -> Any:
 
 
 def has_one_thread(config: Any) -> bool:
-    """Whether a session of the config runs one op at a time."""
+    """Tells whether a session of the config runs one op at a time."""
     given = 0 if config is None else config.inter_op_parallelism_threads
     return (given or os.environ.get("TF_NUM_INTEROP_THREADS")) in (1, "1")

@@ -134,7 +134,7 @@ class OpLowering:
         return self.rule.size(axis) // self.pieces(axis)
 
     def offset(self, axis: str) -> int:
-        """Where this device's piece of an iteration axis starts."""
+        """Returns where this device's piece of an iteration axis starts."""
         index = self._mesh.group_index(self._engine.rank, self._configuration.mesh_axes(axis))
         return index * self.local_size(axis)
 
@@ -234,7 +234,7 @@ def lower_operator(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
-    """What the declaration's lowering makes, checked."""
+    """Returns the outputs of the declaration's lowering, after checking their number."""
     op = context.op
     if traits(op).once and not context.is_first:
         context.operation = tf.no_op(op.name)  # so that every device has one

@@ -19,7 +19,7 @@ _LONGEST = 300  # characters of TensorFlow's that are repeated: some of its mess
 
 
 def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[str, str] | None:
-    """Which operator a failure is of, and what TensorFlow says of it; None if it is of none.
+    """Returns the operator of a failure, and TensorFlow's message; None if it is no operator's.
 
     Args:
         message: TensorFlow's.
@@ -50,14 +50,14 @@ def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[
 def operator_error(
     failure: Any, op: Operator, inputs: Sequence[TensorSpec], pieces: Sequence[TensorSpec], said: str, rank: int
 ) -> OpError:
-    """What the user is told of an operator that failed.
+    """Makes the error that tells the user of an operator that failed.
 
     Args:
         failure: TensorFlow's error.
         op: the operator.
-        inputs: what it reads.
-        pieces: what this rank has of that.
-        said: by TensorFlow.
+        inputs: the specs of its whole inputs.
+        pieces: the specs of this rank's pieces of the inputs.
+        said: TensorFlow's message.
         rank: of this process.
 
     Returns:

@@ -51,11 +51,11 @@ class Recording:
 
     @property
     def steps(self) -> RankSteps:
-        """What was recorded so far."""
+        """The steps recorded so far."""
         return RankSteps(tuple(self.timed_s), tuple(self.traced))
 
     def wants(self, executor: Any) -> bool:
-        """Whether a training step of an executor is to be recorded: of the first that comes, until there are enough."""
+        """Tells whether to record an executor's training step: of the first executor, until there are enough."""
         if self._executor is None:
             self._executor, self.plan = executor, executor.plan
         return self._executor is executor and len(self.traced) < self.most
@@ -104,7 +104,7 @@ def record(most: int) -> Iterator[Recording]:
 def owners_of(
     graph: Any, first: int, end: int, ranges: Sequence[Range], collectives: Collection[str]
 ) -> dict[str, Owner]:
-    """Whose work the local ops of a program do, by the ops' names.
+    """Returns the owners of a program's local ops, whose work they do, by the ops' names.
 
     Args:
         graph: the local graph.

@@ -28,14 +28,14 @@ __all__ = ["Reuse", "with_inputs_again", "with_output_again"]
 
 
 class Reuse:
-    """What the operators of one program make again in their backward pass.
+    """Recomputes, in the backward pass of one program, tensors that were not kept.
 
     An operator that reads a copy that is not kept (``keep="before"``) is built a second time in the backward pass, on
-    inputs that are made again, and its gradient is the one of that second copy. TensorFlow runs what of the second copy
-    the gradient needs: nothing for most ops, the op itself where its gradient reads its output. Its collectives, if
-    it has any of its own, run again too, in the same order on every rank.
+    inputs that are made again, and its gradient is that of the second copy. TensorFlow runs only the part of the second
+    copy that the gradient needs: nothing for most ops, the op itself where its gradient reads its output. The
+    operator's own collectives, if any, run again too, in the same order on every rank.
 
-    An operator whose own output is not kept (``keep="after"``) has its gradient computed as its declaration says
+    The gradient of an operator whose own output is not kept (``keep="after"``) is computed as its declaration says
     (``gradient_from_output``), from the output that is made again from the consumer's copy.
     """
 
@@ -124,7 +124,7 @@ class Reuse:
         return reads_again(self._graph, self._rules, edge, self._keep)
 
     def _again(self, edge: Edge, after: Sequence[Any]) -> Any:
-        """What arrived on an edge, made again once the tensors ``after`` are there."""
+        """Returns the tensor that arrived on an edge, made again once the tensors ``after`` are there."""
         producer = self._graph[edge.tensor.op]
         if traits(producer).is_fanout and self._reads_again(Edge(producer.inputs[0], producer.name, 0)):
             if producer.name not in self._made_again:

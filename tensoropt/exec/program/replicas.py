@@ -42,10 +42,10 @@ def level(local: LocalGraph) -> Any:
 
 
 def copies_apart(stored: Sequence[Mapping[str, tuple[np.ndarray, tuple[slice, ...]]]]) -> list[str]:
-    """What ranks store of equal parts and is not equal to the last bit, in words.
+    """Describes the variables' pieces that differ in any bit between ranks that store the same part.
 
     Args:
-        stored: of each rank, what ``Executor.stored`` gives.
+        stored: of each rank, the result of ``Executor.stored``.
     """
     found = []
     for key in stored[0]:

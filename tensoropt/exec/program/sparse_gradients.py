@@ -46,7 +46,7 @@ def whole_rows(rows: tf.IndexedSlices, offset: int, count: int, *, split: bool) 
 
 
 def own_rows(values: Any, indices: Any, offset: int, rows: int) -> tuple[Any, Any]:
-    """Of rows by their indices within the whole variable those of a device's piece, by their indices within it."""
+    """Selects a device's own rows, by indices in the whole variable, and returns them by indices in its piece."""
     flat, local = tf.reshape(indices, [-1]), indices
     if indices.shape.rank != 1 and values.shape.rank:
         values = tf.reshape(values, [-1, *values.shape[indices.shape.rank :]])

@@ -82,7 +82,7 @@ def _circles(before: Mapping[Any, Sequence[Any]], merged: Sequence[Sequence[Any]
 
 
 def _is_passing(op: Any) -> bool:
-    """Whether TensorFlow's optimizer takes an op away, so that its readers read what it reads."""
+    """Tells whether TensorFlow's optimizer removes an op, so that its readers read the op's input."""
     own = traits(op)
     return own.alias and not own.has_effect
 

@@ -55,7 +55,7 @@ class Backward:
         self._waiting = {op: self._next(op, reading) for op in order if op in self._last}
 
     def wait_for_gradients(self) -> int:
-        """Lets the backward pass of a layer wait for the gradients of the weights of the layer before it.
+        """Makes the backward pass of a layer wait for the weights' gradients of the layer after it (in forward order).
 
         Returns:
             How many control dependencies were added.
@@ -63,7 +63,7 @@ class Backward:
         return sum(_wait(other, op) for op, waiting in self._waiting.items() for other in waiting)
 
     def wait_for_updates(self, updates: Sequence[Iterable[Any]], collectives: Container[str]) -> int:
-        """Lets it wait for the updates of those weights, too.
+        """Makes the backward pass of a layer wait for the updates of those weights, too.
 
         Args:
             updates: by gradient, the ops that update its variable.
@@ -106,7 +106,7 @@ class Backward:
         return known[op]
 
     def _next(self, op: Any, reading: set[Any]) -> list[Any]:
-        """What waits for an op that is last, in the order in which it was made."""
+        """Returns the ops that wait for an op that is last, in the order in which they were made."""
         # What the op shares with the rest of the backward pass: the gradient of its layer's output.
         shared = {tensor.op for tensor in op.inputs if tensor.op in self._live and tensor.op not in self._last}
         siblings = {other for source in shared for other in self._following[source] if other not in self._last}
@@ -116,7 +116,7 @@ class Backward:
 
 
 def _wait(op: Any, other: Any) -> int:
-    """Lets an op wait for another; 1 if it did not before."""
+    """Makes an op wait for another; returns 1 if the dependency is new, else 0."""
     if other in op.control_inputs:
         return 0
     op._add_control_input(other)
@@ -140,7 +140,7 @@ def _next(op: Any, following: dict[Any, list[Any]], last: set[Any], reading: set
 
 
 def _is_saved(tensor: Any, live: set[Any]) -> bool:
-    """Whether an input of a backward op is a tensor of the forward pass, which is left behind for it."""
+    """Tells whether an input of a backward op is a tensor that the forward pass keeps for it."""
     made_by = traits(tensor.op)
     is_small = made_by.is_constant or made_by.gives_shape or tensor.dtype == tf.resource
     return tensor.op not in live and not is_small

@@ -1,9 +1,10 @@
-"""Lets all ranks do the same work between the same collectives.
+"""Makes all ranks do the same work between the same collectives.
 
-Ranks meet in every collective. TensorFlow runs what is ready in an order of its own, and another one on each rank: what
-one rank does before a collective, such as the gradient of a weight, another one may do after it. Then the second waits
-for the first in this one, and the first for the second in the next. Control dependencies keep what takes long between
-the collectives that were made before and after it, or, in the forward pass, before the one after it.
+Ranks meet in every collective. TensorFlow runs ready ops in an order of its own, which differs from rank to rank: work
+that one rank does before a collective, such as the gradient of a weight, another rank may do after it. Then the second
+rank waits for the first in this collective, and the first for the second in the next one. Control dependencies keep ops
+that take long between the collectives that were made before and after them, or, in the forward pass, before the
+collective after them.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def keep_segments(targets: Iterable[Any], collectives: Container[str], first: in
 
 
 def _takes_long(op: Any) -> bool:
-    """Whether an op of a forward pass does: a product, a convolution."""
+    """Tells whether an op of a forward pass takes long: whether it is a product or a convolution."""
     own = traits(op)
     return own.is_product or own.is_convolution
 

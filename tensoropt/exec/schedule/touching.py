@@ -78,5 +78,5 @@ def _variables(op: Operator) -> tuple[str, ...]:
 
 
 def _writes(op: Operator) -> bool:
-    """Whether an operator that touches a variable may write it; all may of which nothing is known."""
+    """Tells whether an operator that touches a variable may write it; unknown operators may."""
     return not traits(op).reads_variable

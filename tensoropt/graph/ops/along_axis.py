@@ -173,7 +173,7 @@ def nth_element(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     ],
 )
 def bound(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """How many of ``n`` sorted numbers are below each of ``m``: every device counts those that it has."""
+    """Counts how many of ``n`` sorted numbers are below each of ``m``: every device counts those that it has."""
     steps = op.outputs[0].elements * math.log2(inputs[0].shape[1] + 1)
     dims = (("b",), ("n",)), (("b",), ("m",))
     return movement(inputs, op.outputs, dims, dims[1:], reduced=("n",), flops=steps)

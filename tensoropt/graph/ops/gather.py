@@ -20,9 +20,10 @@ __all__ = ["other_row"]
 
 
 def other_row(indices: Any) -> Any:
-    """What stands in a gradient's rows for the rows of other devices, by their indices within the whole table.
+    """Encodes the row indices of other devices' shards of a table, for the rows of a gradient.
 
-    It is no index, so that what sums rows leaves them out; the same function leads back.
+    The codes are negative, hence no valid indices, so ops that sum rows ignore these rows. The function is its own
+    inverse.
     """
     return -2 - indices
 

@@ -33,7 +33,7 @@ def _definite(batch: int, size: int) -> np.ndarray:
 
 
 def _is_without_vectors(op: Operator) -> bool:
-    """Whether only singular values or eigenvalues are asked for."""
+    """Tells whether the op computes only singular values or eigenvalues, without vectors."""
     return op.attrs.get("compute_uv") is False or op.attrs.get("compute_v") is False
 
 

@@ -1,4 +1,4 @@
-"""What prints: once for all devices, and whole tensors."""
+"""The declaration of ``Print``: the first device alone prints, and it prints whole tensors."""
 
 from __future__ import annotations
 

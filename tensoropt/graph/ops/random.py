@@ -47,7 +47,7 @@ def _seeds(ctx: Lowering) -> dict[str, int]:
 
 
 def draws_by_state(op: Typed) -> bool:
-    """Whether an op draws by a state that it is given, and not by one inside of TensorFlow's kernel."""
+    """Tells whether an op draws random numbers from a given state, not from a state within TensorFlow's kernel."""
     return op.type in _TWINS
 
 
@@ -70,7 +70,7 @@ def _by_state(ctx: Lowering, *inputs: Any) -> Any:
 
 
 def numbers_skipped(count: Any) -> Any:
-    """By how much the state goes on of an op that gives ``count`` numbers."""
+    """Returns the advance of the state of an op that draws ``count`` numbers."""
     return _SKIPPED * count
 
 

@@ -46,7 +46,7 @@ def _scatter(ctx: Lowering, indices: Any, updates: Any) -> Any:
 
 
 def _depth(indices: TensorSpec) -> int:
-    """How many dimensions the indices name."""
+    """Returns the number of dimensions that the indices name."""
     return indices.shape[-1]
 
 

@@ -20,14 +20,14 @@ __all__ = ["Taken", "taken_ranges"]
 
 
 class Taken(NamedTuple):
-    """What a strided slice takes of one dimension, or a dimension of size 1 that it adds.
+    """The range that a strided slice takes of one dimension, or a dimension of size 1 that the slice adds.
 
     Attributes:
         start: the first index; None for an added dimension.
-        stop: the index before which it ends; -1 where a negative stride ends with index 0.
+        stop: the index before which the range ends; -1 where a negative stride ends with index 0.
         stride: the step.
-        shrunk: whether the dimension goes.
-        whole: whether all of it is taken, in order.
+        shrunk: whether the slice removes the dimension.
+        whole: whether the slice takes the whole dimension, in order.
     """
 
     start: int | None = None
@@ -38,10 +38,10 @@ class Taken(NamedTuple):
 
 
 def taken_ranges(op: Operator, shape: Sequence[int]) -> tuple[Taken, ...]:
-    """What a StridedSlice takes of every dimension of its input, with ellipsis and masks worked out.
+    """Returns the range that a StridedSlice takes of every dimension of its input, with ellipsis and masks resolved.
 
-    Dimensions that it adds are where they are added. What is taken whole of ``shape`` is taken whole of a piece
-    of it, too: TensorFlow clips what lies beyond, as here.
+    Dimensions that the op adds stand at their places in the output. A range that is the whole of ``shape`` is the whole
+    of a shard as well: TensorFlow clips indices beyond the end, and so does this function.
     """
     begin, end, strides = (np.asarray(op.static[position]).tolist() for position in (1, 2, 3))
     count = len(begin)

@@ -28,7 +28,7 @@ def _on_variable(op: Operator, inputs: Sequence[TensorSpec], dims: Sequence[Dims
 
 
 def _row_inputs(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[int, int]:
-    """Of an optimizer's step for some rows, the places of the rows and of their indices, which come after them."""
+    """Returns the places of the rows and of their indices in an optimizer's step for some rows."""
     del op
     indices = next(i for i, spec in enumerate(inputs) if spec.rank == 1 and not spec.is_differentiable)
     return indices - 1, indices
@@ -85,7 +85,7 @@ def update(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     traits=Traits(on_variable=True, has_effect=True, updates=True, adds=True, rows=_row_inputs),
 )
 def update_rows(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
-    """The same for some rows: every device is given all rows, and takes those that it has."""
+    """An optimizer's step for some rows: every device is given all rows, and takes the rows of its piece."""
     values, indices = _row_inputs(op, inputs)
     whole, row = passed(inputs[0].rank), passed(inputs[0].rank, whole=(0,))
     dims = [whole if spec.shape == inputs[0].shape else ((),) * spec.rank for spec in inputs]

@@ -1,1 +1,1 @@
-"""From a user's graph to one without functions: calls inlined, branches chosen by selects, loops unrolled."""
+"""Rewrites a user's graph without functions: calls inlined, branches turned into selects, loops unrolled."""

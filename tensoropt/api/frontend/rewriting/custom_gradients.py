@@ -154,7 +154,7 @@ def _traced(
 
 
 def _is_pointwise(body: Any, results: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    """Whether each point of the results follows from the same points of tensors of one shape, and single numbers."""
+    """Tells whether results are pointwise: each point depends on scalars and the same points of equal shapes."""
     shapes: Any = {tuple(x.shape) if x.shape.is_fully_defined() else None for x in inputs} - {()}
     if len(shapes) != 1 or None in shapes:
         return False
@@ -189,7 +189,7 @@ def _is_variable(value: Value) -> bool:
 
 
 def _as_tensor(rewriter: Rewriter, value: Value, op: Any, scope: Scope) -> Any:
-    """What is read of a value: of a variable, what is in it."""
+    """Returns the tensor of a value; for a variable, its content."""
     if isinstance(value, VariableValue):
         return value.tensor
     if isinstance(value, tf.Tensor) and value.dtype == tf.resource:

@@ -1,4 +1,4 @@
-"""What is known of tensors while a graph is made."""
+"""Values of tensors that are known while a graph is made."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class KnownValues:
         return self._values[x.name]
 
     def truth(self, x: Any) -> bool | None:
-        """Whether a condition holds, if that is known, be it of one side of an "and" only."""
+        """Returns whether a condition holds if that is known, if only from one side of an "and"; else None."""
         if not isinstance(x, tf.Tensor):
             return None
         own = self.value(x)

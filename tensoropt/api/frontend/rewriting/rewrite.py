@@ -1,4 +1,4 @@
-"""What is made again otherwise than it was: ops that call functions, loops, lists, gradients of a script's own."""
+"""Rewrites ops that devices cannot have as they are: calls of functions, loops, lists, gradients of a script's own."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def rewriter_into(graph: Any) -> Rewriter:
 
 
 def is_rewritten(op: Any) -> bool:
-    """Whether devices have plain ops in the place of an op: it calls functions, or has a gradient of its own."""
+    """Tells whether plain ops replace an op on devices: it calls functions, or has a gradient of its own."""
     calls = op.type in CALL_HANDLERS or function_attrs(op) or is_call(op)
     return bool("_gradient_op_type" in op.node_def.attr or calls)

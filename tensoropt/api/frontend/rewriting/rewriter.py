@@ -82,7 +82,7 @@ class Scope:
     is_gradient: bool = False
 
     def value(self, tensor: Any) -> Value:
-        """What stands for a tensor of this graph, or of one outside of it."""
+        """Returns the value that stands for a tensor of this graph or of an enclosing graph."""
         scope: Scope | None = self
         while scope is not None:
             if scope.graph is tensor.graph and tensor.name in scope.values:
@@ -171,10 +171,10 @@ class Rewriter:
         self._leading = graph, leading
 
     def is_differentiated(self, op: Any, scope: Scope) -> bool:
-        """Whether gradients may flow through an op; of a function's, where they may through what calls it.
+        """Tells whether gradients may flow through an op; for a function's op, through the op that calls the function.
 
-        Through a gradient they flow where one more differentiation is of it. (A gradient function may call the function
-        that it belongs to: the gradient of a sum over replicas is one.)
+        Gradients flow through the ops of a gradient function only where that gradient is differentiated once more. (A
+        gradient function may call the function that it belongs to: the gradient of a sum over replicas does.)
         """
         inside: Scope | None = scope
         gradients = 0
@@ -194,7 +194,7 @@ class Rewriter:
         return origins.get(op.name, op) if op.graph is graph else op
 
     def here(self, tensor: Any) -> Any:
-        """What stands for a tensor of the user's code in the graph that is rewritten."""
+        """Returns the tensor of the rewritten graph that stands for a tensor of the user's code."""
         graph, _, copies = self._copied
         name = copies.get(tensor_key(tensor)) if copies else None
         return tensor if name is None else graph.get_tensor_by_name(name)
@@ -286,7 +286,7 @@ class Rewriter:
         return [op for op in tensor.consumers() if op.name not in self._inside]
 
     def _given(self, one: Given, op: Any, scope: Scope) -> Any:
-        """What gives a gradient."""
+        """Makes the operation that gives a gradient."""
         self._names.add(one.name)
         if one.like is not None:
             like = self.tensor(scope.value(op.graph.get_tensor_by_name(one.like)), op)
@@ -400,7 +400,7 @@ class Rewriter:
         return made
 
     def build(self, function: Callable[..., Any], *operands: Any, of: Any, scope: Scope, name: str) -> Any:
-        """What a function of TensorFlow's Python makes, for one of the user's ops."""
+        """Runs a Python function that makes ops, on behalf of one of the user's ops, and returns its result."""
         known = len(self.graph.get_operations())
         prefix = self.free(f"{scope.prefix}{of.name}/{name}")
         with self.graph.as_default(), tf.name_scope(f"{prefix}/"):
@@ -414,7 +414,7 @@ class Rewriter:
     # ------------------------------------------------------------------------------------------------------- values
 
     def needed(self, tensor: Any, scope: Scope) -> Value:
-        """What stands for a tensor of a scope's graph or of one around it; made now if it was not needed so far."""
+        """Returns the value for a tensor of a scope's graph or an enclosing one; makes it if it does not exist."""
         current: Scope | None = scope
         while current is not None and current.graph is not tensor.graph:
             current = current.outer

@@ -1,4 +1,4 @@
-"""What stands for a tensor of the user's graph in the graph that is made of it."""
+"""The values that stand for tensors of the user's graph in the graph that is made of it."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ longest is to start a job, so all cases of a job share it.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,13 +15,14 @@ from pathlib import Path
 from tests.effort import EVERY_CASE
 from tests.mpi_support import run_mpi
 
-__all__ = ["Failures", "cases_of", "check_case", "core_cases_of", "failures_of"]
+__all__ = ["Failures", "cases_of", "check_case", "core_cases_of", "failures_of", "jobs_of"]
 
 _SCRIPTS = Path(__file__).parent / "scripts"
 _TIMEOUT_S = 1500.0
+_AT_ONCE = 8  # cases of one job, where all are tried: on a slow machine a case takes a minute
 Failures = list[dict[str, str]]
 """By rank and case; an empty text where a case has not failed."""
-_found: dict[str, Failures] = {}
+_found: dict[tuple[int, tuple[str, ...]], Failures] = {}
 
 
 def cases_of(script: str) -> list[str]:
@@ -31,6 +33,14 @@ def cases_of(script: str) -> list[str]:
 def core_cases_of(script: str) -> list[str]:
     """Returns the cases that are tried: all of them in ``make test-all``, else those that stand for a kind."""
     return [name for name, is_core in _registered(script) if is_core or EVERY_CASE]
+
+
+def jobs_of(modules: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns the cases that are tried of some modules, as ``module:case``, by the job that tries them."""
+    chosen = [[f"{module}:{case}" for case in core_cases_of(module)] for module in modules]
+    if not EVERY_CASE:
+        return [tuple(itertools.chain(*chosen))]
+    return [tuple(cases[first : first + _AT_ONCE]) for cases in chosen for first in range(0, len(cases), _AT_ONCE)]
 
 
 def _registered(script: str) -> list[tuple[str, bool]]:
@@ -44,27 +54,25 @@ def _registered(script: str) -> list[tuple[str, bool]]:
     ]
 
 
-def failures_of(
-    ranks: int, folder: Path, chosen: Sequence[str], once: str, env: Mapping[str, str] | None = None
-) -> Failures:
+def failures_of(ranks: int, folder: Path, chosen: tuple[str, ...], env: Mapping[str, str] | None = None) -> Failures:
     """Runs cases in one job, once for all workers that share the tests.
 
     Args:
         ranks: of the job.
         folder: for files.
         chosen: the cases, as ``module:case``.
-        once: a name of the job.
         env: variables to add to the environment of the ranks.
 
     Raises:
         MpiRunError: the job did not come to its end.
     """
-    if once not in _found:
-        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=_TIMEOUT_S, env=env, once=once)
+    key = ranks, chosen
+    if key not in _found:
+        job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=_TIMEOUT_S, env=env, once=str(key))
         line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
-        _found[once] = json.loads(line.removeprefix("RESULT "))
-        assert len(_found[once]) == ranks
-    return _found[once]
+        _found[key] = json.loads(line.removeprefix("RESULT "))
+        assert len(_found[key]) == ranks
+    return _found[key]
 
 
 def check_case(found: Failures, case: str) -> None:

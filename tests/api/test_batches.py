@@ -26,4 +26,4 @@ _CASES = [
 
 @pytest.mark.parametrize("case", _CASES)
 def test_batches_on_four_ranks(case: str, tmp_path: Path) -> None:
-    check_case(failures_of(4, tmp_path, [f"batches:{name}" for name in _CASES], "batches on four"), case)
+    check_case(failures_of(4, tmp_path, tuple(f"batches:{name}" for name in _CASES)), case)

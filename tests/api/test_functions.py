@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.case_jobs import check_case, core_cases_of, failures_of
+from tests.case_jobs import check_case, failures_of, jobs_of
 
 pytestmark = pytest.mark.mpi
 
-_CASES = core_cases_of("functions")
+_CASES = [(job, case.partition(":")[2]) for job in jobs_of(["functions"]) for case in job]
 
 
-@pytest.mark.parametrize("case", _CASES)
-def test_functions_on_two_ranks(case: str, tmp_path: Path) -> None:
-    check_case(failures_of(2, tmp_path, [f"functions:{name}" for name in _CASES], "functions"), case)
+@pytest.mark.parametrize(("job", "case"), _CASES, ids=[case for _, case in _CASES])
+def test_functions_on_two_ranks(job: tuple[str, ...], case: str, tmp_path: Path) -> None:
+    check_case(failures_of(2, tmp_path, job), case)

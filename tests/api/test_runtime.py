@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.case_jobs import check_case, core_cases_of, failures_of
+from tests.case_jobs import check_case, failures_of, jobs_of
 from tests.effort import EVERY_CASE
 from tests.mpi_support import MpiRunError, run_mpi
 
@@ -28,25 +28,13 @@ _MODULES = (
     "batches",
 )
 # What has effects is tried on two mesh axes, too.
-_JOBS = {
-    _RANKS: [_MODULES] if not EVERY_CASE else [(module,) for module in _MODULES],
-    **({4: [("effects",)]} if EVERY_CASE else {}),
-}
-_CASES = [
-    (ranks, modules, case)
-    for ranks, jobs in _JOBS.items()
-    for modules in jobs
-    for module in modules
-    for case in core_cases_of(module)
-]
+_JOBS = [*((_RANKS, job) for job in jobs_of(_MODULES)), *((4, job) for job in jobs_of(["effects"]) if EVERY_CASE)]
+_CASES = [(ranks, job, case.partition(":")[2]) for ranks, job in _JOBS for case in job]
 
 
-@pytest.mark.parametrize(("ranks", "modules", "case"), _CASES, ids=[f"{ranks}-{case}" for ranks, _, case in _CASES])
-def test_what_a_job_does_is_what_one_process_does(
-    ranks: int, modules: tuple[str, ...], case: str, tmp_path: Path
-) -> None:
-    chosen = [f"{module}:{name}" for module in modules for name in core_cases_of(module)]
-    check_case(failures_of(ranks, tmp_path, chosen, f"cases of {modules} on {ranks} ranks"), case)
+@pytest.mark.parametrize(("ranks", "job", "case"), _CASES, ids=[f"{ranks}-{case}" for ranks, _, case in _CASES])
+def test_what_a_job_does_is_what_one_process_does(ranks: int, job: tuple[str, ...], case: str, tmp_path: Path) -> None:
+    check_case(failures_of(ranks, tmp_path, job), case)
 
 
 _LISTING_1 = """

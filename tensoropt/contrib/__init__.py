@@ -1,4 +1,4 @@
-"""What the mirror has of TensorFlow's removed ``tf.contrib``: tf_slim where that has it, our own code elsewhere.
+"""The names of TensorFlow's removed ``tf.contrib``: tf_slim where that has it, our own code elsewhere.
 
 The names are those of ``tf.contrib`` (``tensoropt.contrib.rnn``, ``tensoropt.contrib.layers``), found on first use;
 nothing else of the package imports what is here.

@@ -58,7 +58,7 @@ class Parallel:
             tf.random.set_seed(drawn)  # by which all ranks shuffle alike
 
     def begin(self, kind: str) -> None:
-        """Is called where steps of a kind are to be traced anew: all of them, once the model is compiled again."""
+        """Drops the functions of a kind of steps, to be traced anew; all functions after a new ``compile``."""
         compiled = keras_internals.compiled_as(self._model)
         if compiled is not self._compiled:
             self._programs, self._functions, self._compiled = {}, {}, compiled

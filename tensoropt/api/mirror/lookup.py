@@ -219,7 +219,7 @@ def _twin_modules(path: str) -> list[Any]:
 
 
 def _tf_slim() -> Any:
-    """What knows the package tf_slim, loaded by its name, since the mirror does without ``tensoropt.contrib``."""
+    """Loads the module that knows tf_slim, by its name, since the mirror does not import ``tensoropt.contrib``."""
     return importlib.import_module("tensoropt.contrib.tf_slim_copy")
 
 

@@ -118,7 +118,7 @@ def _piped(job: Job) -> Pipelines:
 def _read(
     job: Job, steps: list[Fetch], piped: list[Piped], feeds: Mapping[Any, Any], given: Mapping[str, Any]
 ) -> tuple[dict[Any, Any], dict[str, Any]]:
-    """What pipelines give for fetches, and the elements that steps need, by placeholder.
+    """Reads pipelines: returns the values of fetches, and the elements that steps need, by placeholder.
 
     Raises:
         tf.errors.OutOfRangeError: at the end of this rank's data, which is that of all ranks.
@@ -149,7 +149,7 @@ def _values(job: Job, fetches: Sequence[Fetch], feeds: Mapping[Any, Any], option
 
 
 def _resolved(job: Job, item: Any) -> Any:
-    """What the executor calls a fetch; looked up once per object."""
+    """Returns the executor's name of a fetch; looked up once per object."""
     key = item if isinstance(item, str) else id(item)
     known = job.fetched.get(key)
     if known is None or known[0] is not item:

@@ -146,7 +146,7 @@ class Supervisor:
         return []
 
     def should_stop(self) -> bool:
-        """Whether somebody asked for the end; saves and writes before, where it is time for that."""
+        """Saves and writes where that is due, then tells whether somebody asked for the end."""
         due, is_over = current_job().world.on_rank_0("Supervisor: what is due", self._due)
         step = None if self.global_step is None or not due else int(self._session.run(self.global_step))
         if "checkpoint" in due:

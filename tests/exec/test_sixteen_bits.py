@@ -26,8 +26,8 @@ from tests.thread_world import run_threads
 pytestmark = pytest.mark.tf
 
 # What pieces may add to the error of one process, which rounds every tensor as well: differences of float32 sums that
-# turn a rounding the other way (0.05 with AVX512, 0.1 without). Parts that are rounded to 16 bits add 0.3 to 1 of it.
-EXCESS = 0.2
+# turn a rounding the other way (0.05 with AVX512, 0.23 without). Parts that are rounded to 16 bits add 0.3 to 1 of it.
+EXCESS = 0.28
 
 
 def _mlp(dtype: Any) -> RandomModel:

@@ -151,8 +151,9 @@ def called_functions(op: Any) -> tuple[Any, ...] | None:
     They can if no gradient flows through, and if nothing in them has an effect but to check or to print: every device
     then does the same with the same tensors. ``tf.debugging.assert_*`` makes such branches.
     """
-    names = [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]
-    lists = any(value.list.func for value in op.node_def.attr.values())
+    attrs = op.node_def.attr.values()
+    names = [value.func.name for value in attrs if value.HasField("func")]
+    lists = any(value.list.func for value in attrs)
     if not names and not lists:
         return ()
     if lists or any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in op.outputs) or takes_handle(op):

@@ -19,6 +19,7 @@ __all__ = [
     "add_functions",
     "function_attrs",
     "function_of",
+    "functions_in",
     "is_call",
     "name_functions_by_content",
     "with_numbered_tokens",
@@ -33,7 +34,12 @@ _NUMBER = re.compile(r"(_\d+|_[0-9a-f]{8})$")
 
 def function_attrs(op: Any) -> list[str]:
     """The attributes of an op that name functions."""
-    return [key for key, value in op.node_def.attr.items() if value.HasField("func") or len(value.list.func) > 0]
+    return functions_in(op.node_def.attr)
+
+
+def functions_in(attrs: Mapping[str, Any]) -> list[str]:
+    """Returns the attributes that name functions, of those of an op."""
+    return [key for key, value in attrs.items() if value.HasField("func") or len(value.list.func) > 0]
 
 
 def is_call(op: Any) -> bool:

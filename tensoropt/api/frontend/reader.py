@@ -383,15 +383,16 @@ class Reader:
                 "follow. Compute both branches and choose with tensoropt.where, write a loop's turns one after "
                 "another, or feed what it computes, such as a learning rate."
             )
-        attrs = {key: decoded(value) for key, value in tf_op.node_def.attr.items() if not key.startswith("_")}
+        node = tf_op.node_def.attr  # TensorFlow writes and reads the whole definition for each use of it
+        attrs = {key: decoded(value) for key, value in node.items() if not key.startswith("_")}
         if traits(tf_op).is_constant:
             # Not by get_static_value, after which it could not be fed.
             attrs = {"value": tf.make_ndarray(tf_op.get_attr("value")), "dtype": attrs["dtype"]}
         if TOKEN in attrs:  # TensorFlow's counts what a process has made before
             attrs[TOKEN] = self._tokens.setdefault(attrs[TOKEN], len(self._tokens))
-        traced = GRAPH in tf_op.node_def.attr
+        traced = GRAPH in node
         if traced:
-            attrs |= traced_attrs(tf_op.node_def.attr)
+            attrs |= traced_attrs(node)
         outputs = tf_op.outputs[: attrs[COUNT]] if traced else tf_op.outputs
         itself = not has_rule(tf_op.type) or traits(tf_op).on_variable
         operator = Operator(
@@ -403,7 +404,7 @@ class Reader:
             MappingProxyType(static),
             self._waited_for(controls),
             source,
-            dict(tf_op.node_def.attr),
+            dict(node),
             tuple(place for place, tensor in enumerate(dynamic) if itself and tensor.dtype == tf.resource),
             functions,
         )

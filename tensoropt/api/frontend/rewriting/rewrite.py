@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensoropt.api.frontend.functions import function_attrs, is_call
+from tensoropt.api.frontend.functions import functions_in, is_call
 from tensoropt.api.frontend.rewriting.custom_gradients import own_gradient
 from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
@@ -24,5 +24,5 @@ def rewriter_into(graph: Any) -> Rewriter:
 
 def is_rewritten(op: Any) -> bool:
     """Tells whether plain ops replace an op on devices: it calls functions, or has a gradient of its own."""
-    calls = op.type in CALL_HANDLERS or function_attrs(op) or is_call(op)
-    return bool("_gradient_op_type" in op.node_def.attr or calls)
+    attrs = op.node_def.attr
+    return bool(op.type in CALL_HANDLERS or "_gradient_op_type" in attrs or functions_in(attrs) or is_call(op))

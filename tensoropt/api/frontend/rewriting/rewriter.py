@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
-from tensoropt.api.frontend.functions import add_functions, is_call
+from tensoropt.api.frontend.functions import add_functions, functions_in, is_call
 from tensoropt.api.frontend.rewriting.known_values import KnownValues
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
@@ -368,7 +368,7 @@ class Rewriter:
     def copy(self, op: Any, scope: Scope, inputs: Sequence[Any] | None = None, name: str | None = None) -> Any:
         """Makes an op again; with its own inputs and, in the user's graph, its own name by default."""
         operands = [self.tensor(scope.value(x), op) for x in op.inputs] if inputs is None else list(inputs)
-        made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn))
+        made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn) if scope.turn else {})
         before = self.before(op, scope)
         if scope.after and is_stateful(made):
             before += scope.after
@@ -379,8 +379,10 @@ class Rewriter:
         return made
 
     def _copy(self, op: Any, operands: Sequence[Any], name: str, attrs: Mapping[str, Any]) -> Any:
-        own = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
-        add_functions(op, self.graph)
+        node = op.node_def.attr
+        own = {key: value for key, value in node.items() if key not in _LEFT_OUT_ATTRS}
+        if is_call(op) or functions_in(node):
+            add_functions(op, self.graph)
         made = self.make(op.type, operands, [x.dtype for x in op.outputs], {**own, **attrs}, name, op)
         for new, old in zip(made.outputs, op.outputs, strict=True):
             # What the script has said of a shape, TensorFlow cannot infer again.
@@ -600,7 +602,7 @@ def _waits_for_itself(op: Any) -> NoReturn:
 def _seeds(op: Any, turn: int) -> dict[str, Any]:
     """The seed of a random op in a turn: in a loop it goes on from number to number, so no turn draws another's."""
     attr = op.node_def.attr
-    if not turn or "seed2" not in attr or not (attr["seed"].i or attr["seed2"].i):
+    if "seed2" not in attr or not (attr["seed"].i or attr["seed2"].i):
         return {}
     seed = (attr["seed2"].i + turn * _SEED_STEP) & 0x7FFFFFFF
     return {"seed2": tf.compat.v1.AttrValue(i=seed or 1)}

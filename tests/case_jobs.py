@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.effort import EVERY_CASE
-from tests.mpi_support import run_mpi
+from tests.mpi_support import result_of, run_mpi
 
 __all__ = ["Failures", "cases_of", "check_case", "core_cases_of", "failures_of", "jobs_of"]
 
@@ -69,8 +68,7 @@ def failures_of(ranks: int, folder: Path, chosen: tuple[str, ...], env: Mapping[
     key = ranks, chosen
     if key not in _found:
         job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=_TIMEOUT_S, env=env, once=str(key))
-        line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
-        _found[key] = json.loads(line.removeprefix("RESULT "))
+        _found[key] = result_of(job)
         assert len(_found[key]) == ranks
     return _found[key]
 

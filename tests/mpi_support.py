@@ -15,8 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["MpiRunError", "mpirun_path", "run_mpi"]
+__all__ = ["MpiRunError", "mpirun_path", "result_of", "run_mpi"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,6 +41,7 @@ class MpiRunError(RuntimeError):
     """An ``mpirun`` job failed or did not end in time; the message holds what it printed.
 
     Attributes:
+        reason: why, without what was printed.
         returncode: the job's exit code, or ``None`` if it was killed because its time was over.
         stdout: what all ranks printed.
         stderr: what all ranks and mpirun itself printed there.
@@ -47,6 +49,7 @@ class MpiRunError(RuntimeError):
 
     def __init__(self, reason: str, returncode: int | None, stdout: str, stderr: str) -> None:
         super().__init__(f"{reason}\n--- stdout\n{stdout}\n--- stderr\n{stderr}")
+        self.reason = reason
         self.returncode = returncode
         self.stdout = stdout
         self.stderr = stderr
@@ -109,12 +112,23 @@ def run_mpi(
             try:
                 done = _run(command, f"{script} on {ranks} ranks", timeout, environment, check)
             except MpiRunError as error:
-                if kept is not None:  # each of its tests would wait as long for it
-                    kept.write_text(json.dumps([str(error), error.returncode, error.stdout, error.stderr]))
+                _keep(kept, error.reason, error)  # each of its tests would wait as long for it
                 raise
-        if kept is not None:
-            kept.write_text(json.dumps([None, done.returncode, done.stdout, done.stderr]), encoding="utf-8")
+        _keep(kept, None, done)
         return done
+
+
+def _keep(path: Path | None, reason: str | None, job: subprocess.CompletedProcess[str] | MpiRunError) -> None:
+    """Writes how a job ended for other workers, where there are any; ``reason`` says why it failed."""
+    if path is not None:
+        path.write_text(json.dumps([reason, job.returncode, job.stdout, job.stderr]), encoding="utf-8")
+
+
+def result_of(job: subprocess.CompletedProcess[str]) -> Any:
+    """Returns the value that a script printed as JSON in its only line that begins with RESULT."""
+    lines = [line for line in job.stdout.splitlines() if line.startswith("RESULT ")]
+    assert len(lines) == 1, job.stdout + job.stderr
+    return json.loads(lines[0].removeprefix("RESULT "))
 
 
 def _kept(job: str) -> Path | None:

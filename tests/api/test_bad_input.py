@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi_support import run_mpi
+from tests.mpi_support import result_of, run_mpi
 
 pytestmark = pytest.mark.mpi
 
@@ -169,8 +169,7 @@ APART: dict[str, tuple[Outcome, Outcome]] = {
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Outcome]]:
     """By rank and case: the class and the message of the error. All cases run in one job."""
     job = run_mpi(_SCRIPT, _RANKS, tmp_path_factory.mktemp("plans"), timeout=240, once="bad input")
-    line = next(line for line in job.stdout.splitlines() if line.startswith("RESULT "))
-    return json.loads(line.removeprefix("RESULT "))
+    return result_of(job)
 
 
 @pytest.mark.parametrize("case", [*ALIKE, *APART])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from tensoropt.api.session.agreement import ValueDigests
 from tensoropt.errors import CollectiveError
 from tests.effort import THOROUGH
-from tests.mpi_support import run_mpi
+from tests.mpi_support import result_of, run_mpi
 
 _SCRIPT = Path(__file__).parent.parent / "scripts" / "differences.py"
 
@@ -54,10 +53,8 @@ EXPECTED = {
 def test_what_differs_is_named_on_all_ranks(ranks: int) -> None:
     environment = {"TENSOROPT_COLLECTIVES": "mpi4py", "TENSOROPT_STALL_SECONDS": "100"}
     job = run_mpi(_SCRIPT, ranks, timeout=300, env=environment, check=False)
-    lines = [line for line in job.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, job.stderr
     others = "rank 0" if ranks == 2 else f"ranks 0-{ranks - 2}"
-    for of_rank in json.loads(lines[0].removeprefix("RESULT ")):
+    for of_rank in result_of(job):
         assert of_rank.keys() == EXPECTED.keys()
         for name, (kind, message) in EXPECTED.items():
             for word, value in {"ranks": ranks, "last": ranks - 1, "others": others, "share": 64 // ranks}.items():

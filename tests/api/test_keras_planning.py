@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.mpi_support import result_of
 
 pytestmark = pytest.mark.tf
 
@@ -27,9 +28,7 @@ _CASES = [
 def failures() -> dict[str, str]:
     """In a process of its own: those of tests have no Keras 3."""
     run = subprocess.run([sys.executable, _SCRIPT], capture_output=True, text=True, timeout=300, check=False)
-    lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
-    assert lines, run.stdout + run.stderr
-    found: dict[str, Any] = json.loads(lines[0].removeprefix("RESULT "))
+    found: dict[str, Any] = result_of(run)
     return found
 
 

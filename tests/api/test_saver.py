@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.effort import THOROUGH
-from tests.mpi_support import run_mpi
+from tests.mpi_support import result_of, run_mpi
 
 pytestmark = pytest.mark.mpi
 
@@ -19,11 +18,10 @@ _SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 @pytest.mark.parametrize("ranks", [3, 4] if THOROUGH else [4])
 def test_cases(ranks: int, tmp_path: Path) -> None:
-    printed = run_mpi(_SCRIPTS / "checkpoints.py", ranks, tmp_path, timeout=400).stdout
-    (line,) = [line for line in printed.splitlines() if line.startswith("RESULT ")]
+    job = run_mpi(_SCRIPTS / "checkpoints.py", ranks, tmp_path, timeout=400)
     failures = {
         f"{name} on rank {rank}": text
-        for rank, of_rank in enumerate(json.loads(line.removeprefix("RESULT ")))
+        for rank, of_rank in enumerate(result_of(job))
         for name, text in of_rank.items()
         if text
     }

@@ -26,8 +26,9 @@ from tests.thread_world import run_threads
 pytestmark = pytest.mark.tf
 
 # What pieces may add to the error of one process, which rounds every tensor as well: differences of float32 sums that
-# turn a rounding the other way (0.05 with AVX512, 0.23 without). Parts that are rounded to 16 bits add 0.3 to 1 of it.
-EXCESS = 0.28
+# turn a rounding the other way. Parts that are rounded to 16 bits add 0.3 to 1 of it, and more where there are few. Of
+# bfloat16, pieces add 0.05 with AVX512 and up to 0.23 without.
+EXCESS = {"bfloat16": 0.28, "float16": 0.05}
 
 
 def _mlp(dtype: Any) -> RandomModel:
@@ -131,7 +132,7 @@ def test_sums_over_devices_are_as_precise_as_one_process(build: Callable[[Any], 
 
         for rank, outcome in enumerate(run_threads(devices, mesh, run)):
             for name, error in _errors(outcome, truth).items():
-                if error > alone[name] * (1 + EXCESS) + 2e-5:
+                if error > alone[name] * (1 + EXCESS[dtype]) + 2e-5:
                     problems.append(
                         f"{devices} ranks, {which} {seed}, rank {rank}: {name} {error:.3g} > {alone[name]:.3g}"
                     )

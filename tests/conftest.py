@@ -59,10 +59,10 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Leaves the graph that the test's mirrored calls have entered: the next test may be for eager mode."""
+    """Forgets the model that the test has built by mirrored calls; the next test may be for eager mode."""
     model = sys.modules.get("tensoropt.api.mirror.model")
     if model is not None:
-        model.leave_graph()
+        model.forget_model()
 
 
 @pytest.fixture

@@ -80,7 +80,8 @@ def rehearsed(caller: str, script: str, arguments: Sequence[str], rehearsal: Reh
         UsageError: the script fails, or it ends and never trains.
         TensorOptError: what planning raises.
     """
-    from tensoropt.api.session.job import rehearsing  # takes TensorFlow
+    from tensoropt.api.mirror.model import fresh_model  # these take TensorFlow
+    from tensoropt.api.session.job import rehearsing
 
     ended, make = "", rehearsal.instead
     if make is not None:
@@ -91,7 +92,7 @@ def rehearsed(caller: str, script: str, arguments: Sequence[str], rehearsal: Reh
 
         rehearsal.instead = instead
     try:
-        with rehearsing(rehearsal), _as_main(script, arguments), contextlib.redirect_stdout(sys.stderr):
+        with fresh_model(), rehearsing(rehearsal), _as_main(script, arguments), contextlib.redirect_stdout(sys.stderr):
             runpy.run_path(script, run_name="__main__")
     except Reached:
         pass

@@ -37,7 +37,7 @@ def test_a_write_of_a_branch_keeps_what_the_writes_before_it_have_left(
             return to.group(write(table))
 
     to.cond(taken, writes, to.no_op)
-    graph = run_passes(model, Request()).graph
+    graph = run_passes(model, Request())[0].graph
     ops = graph.get_operations()
     (first,) = (op.name for op in ops if op.type == "ResourceApplyGradientDescent")
     (put_back,) = (op.name for op in ops if op.type == "AssignVariableOp" and f"{first}/choice" in op.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,6 @@ from tensoropt.search.comparison import Comparison
 from tests.examples.small_models import SMALL
 
 pytestmark = pytest.mark.tf
-
-
-@pytest.fixture(autouse=True)
-def eager_afterwards() -> Iterator[None]:
-    """A thread that is back in eager mode after each test."""
-    from tensoropt.api.mirror.model import leave_graph
-
-    yield
-    leave_graph()
 
 
 def test_a_cluster_is_a_preset_and_a_size() -> None:

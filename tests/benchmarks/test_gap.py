@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +14,6 @@ from tensoropt.problem import Frontier, Problem
 from tensoropt.problem.frontier import frontier_of
 
 pytestmark = pytest.mark.tf
-
-
-@pytest.fixture(autouse=True)
-def eager_afterwards() -> Iterator[None]:
-    """A thread that is back in eager mode after each test."""
-    from tensoropt.api.mirror.model import leave_graph
-
-    yield
-    leave_graph()
 
 
 def _frontier(*points: tuple[float, float]) -> Frontier:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytestmark = pytest.mark.tf
-
-
-@pytest.fixture(autouse=True)
-def eager_afterwards() -> Iterator[None]:
-    """A thread that is back in eager mode after each test."""
-    from tensoropt.api.mirror.model import leave_graph
-
-    yield
-    leave_graph()
 
 
 @pytest.mark.parametrize(("name", "chosen", "strategies"), [("lenet", 32, 1e12), ("lenet_mesh", 12, 6e13)])

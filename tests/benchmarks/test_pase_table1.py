@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.tf
-
-
-@pytest.fixture(autouse=True)
-def eager_afterwards() -> Iterator[None]:
-    """A thread that is back in eager mode after each test."""
-    from tensoropt.api.mirror.model import leave_graph
-
-    yield
-    leave_graph()
 
 
 def test_table_has_both_orders_beside_the_papers_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

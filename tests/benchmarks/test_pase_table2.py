@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,6 @@ import pytest
 from tests.effort import THOROUGH
 
 pytestmark = pytest.mark.tf
-
-
-@pytest.fixture(autouse=True)
-def eager_afterwards() -> Iterator[None]:
-    """A thread that is back in eager mode after each test."""
-    from tensoropt.api.mirror.model import leave_graph
-
-    yield
-    leave_graph()
 
 
 def layers_of(model: str, **sizes: Any) -> dict[str, dict[str, str]]:

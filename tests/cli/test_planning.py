@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,10 @@ print("not reached")
 
 
 @pytest.fixture
-def graph(tmp_path: Path) -> Iterator[str]:
+def graph(tmp_path: Path) -> str:
     path = tmp_path / "script.py"
     path.write_text(_GRAPH)
-    _reset()
-    yield str(path)
-    _leave()
+    return str(path)
 
 
 @pytest.mark.mpi
@@ -64,7 +61,6 @@ def test_plan_is_the_plan_of_a_job(capsys: pytest.CaptureFixture[str], tmp_path:
             assert "loss before" in done.err
         if kind == "function":
             assert "total before 12.0" in done.err
-    _leave()
 
 
 def in_a_process(*arguments: str) -> Ran:
@@ -88,10 +84,8 @@ def test_plan_prints_the_table_and_takes_other_options(
     assert done.code == 0 and "mini_time on 4 devices" in done.out and "tensor maps" in done.out
     assert "ranks 4 0 4\n" in done.err and "not reached" not in done.err
     assert json.loads(saved.read_text())["option"] == "mini_time"
-    _reset()
     done = ran(capsys, "plan", "--cluster", "v100", "--devices", "8", "--option", "mini_memory", "--json", graph)
     assert (json.loads(done.out)["option"], json.loads(done.out)["devices"]) == ("mini_memory", 8)
-    _reset()
     done = ran(capsys, "plan", "--cluster", "v100", "--search", "megatron", "--json", graph)
     assert done.code == 0, done.err
 
@@ -115,7 +109,6 @@ def test_estimate_over_device_counts(capsys: pytest.CaptureFixture[str], graph: 
     rows = json.loads(done.out)["rows"]
     assert done.code == 0 and [row["devices"] for row in rows] == [1, 2, 64]
     assert rows[0]["time_s"] > 0 and rows[1]["cost_per_hour"] == 4
-    _reset()
     done = ran(capsys, "estimate", "--cluster", "v100", "--devices", "1,2", "--memory", "0.0001", graph)
     assert done.code == 1 and "does not fit" in done.out
 
@@ -124,7 +117,6 @@ def test_estimate_over_device_counts(capsys: pytest.CaptureFixture[str], graph: 
 def test_frontier_as_table_json_and_file(capsys: pytest.CaptureFixture[str], graph: str, tmp_path: Path) -> None:
     done = ran(capsys, "frontier", "--cluster", "v100", "--devices", "4", "--memory", "1", graph)
     assert done.code == 0 and "turning point" in done.out and "fastest that fits" in done.out
-    _reset()
     saved = tmp_path / "frontier.json"
     command = ("frontier", "--cluster", "v100", "--devices", "4", "--memory", "1e-6", "--json")
     done = ran(capsys, *command, "--save", str(saved), graph)
@@ -143,9 +135,7 @@ def test_trace(capsys: pytest.CaptureFixture[str], graph: str, tmp_path: Path) -
     tasks = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in tasks} == set(range(answer["devices"])) == {0, 1, 2, 3}
     assert max(event["ts"] + event["dur"] for event in tasks) == pytest.approx(answer["step_s"] * 1e6)
-    _reset()
     assert ran(capsys, *command, "--search", "data_parallel", graph).out.startswith(f"written: {out}, ")
-    _reset()
     _one_line(ran(capsys, *command, "--search", "megatrn", graph), "mean 'megatron'")
 
 
@@ -155,22 +145,7 @@ def test_compare(capsys: pytest.CaptureFixture[str], graph: str) -> None:
     done = ran(capsys, *command, graph)
     rows = {row["method"]: row for row in json.loads(done.out)["rows"]}
     assert done.code == 0 and rows["ft"]["time_s"] <= rows["data_parallel"]["time_s"]
-    _reset()
     _one_line(ran(capsys, "compare", "--cluster", "v100", "--methods", "fastest", graph), "'fastest' is unknown")
-
-
-def _reset() -> None:
-    """Scripts of one process would add to one model."""
-    from tensoropt.api.mirror.model import reset_default_graph
-
-    reset_default_graph()
-
-
-def _leave() -> None:
-    """Back to eager code."""
-    from tensoropt.api.mirror.model import leave_graph
-
-    leave_graph()
 
 
 def _one_line(done: Ran, said: str) -> None:
@@ -211,7 +186,6 @@ def test_plans_are_shown_explained_and_compared(capsys: pytest.CaptureFixture[st
     cluster = ("--cluster", "v100", "--devices", "4")
     for path in saved:
         ran(capsys, "plan", *cluster, "--option", Path(path).stem, "--save", path, graph)
-        _reset()
     plan = json.loads(Path(saved[0]).read_text())
     assert json.loads(ran(capsys, "show", "--json", saved[0]).out) == plan
     assert "mini_time on 4 devices" in ran(capsys, "show", saved[0]).out
@@ -224,7 +198,6 @@ def test_plans_are_shown_explained_and_compared(capsys: pytest.CaptureFixture[st
     page = tmp_path / "page.html"
     sizes = []
     for arguments in ((saved[0],), (*cluster, "--option", saved[0], graph)):
-        _reset()
         done = ran(capsys, "report", "--out", str(page), *arguments)
         assert done.code == 0 and done.out == f"written: {page}\n", done.err
         assert "mini_time" in page.read_text()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,6 @@ pytestmark = pytest.mark.tf
 
 RANKS = (1, 2, 3, 4, 6)
 NAMES = {"w": "w", "b": "b", "renamed": "v", "count": "count"}
-
-
-@pytest.fixture(autouse=True)
-def empty_model() -> Iterator[None]:
-    from tensoropt.api.mirror.model import leave_graph, reset_default_graph
-
-    reset_default_graph()
-    yield
-    leave_graph()
 
 
 def _built() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,6 @@ import pytest
 pytestmark = pytest.mark.tf
 
 RANKS = 2
-
-
-@pytest.fixture(autouse=True)
-def empty_model() -> Iterator[None]:
-    from tensoropt.api.mirror.model import leave_graph, reset_default_graph
-
-    reset_default_graph()
-    yield
-    leave_graph()
 
 
 def gradient_of(graph: Any, variable: str) -> str:

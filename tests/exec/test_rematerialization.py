@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tensoropt as to
 from tensoropt.api.frontend.imported_model import import_model
-from tensoropt.api.mirror.model import current_model, leave_graph
+from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.exec.program.executor import Executor
@@ -33,13 +33,6 @@ from tests.thread_world import run_threads, session_config
 pytestmark = pytest.mark.tf
 
 _SPLITS = {"Variable": "d0", "MatMul": "m", "Tanh": "d0", "Square": "d0", "Placeholder": "d0"}
-
-
-@pytest.fixture(autouse=True)
-def empty_model() -> Iterator[None]:
-    to.reset_default_graph()
-    yield
-    leave_graph()
 
 
 # ------------------------------------------------------------------------------------------- gradients of single ops

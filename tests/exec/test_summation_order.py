@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,12 @@ import tensorflow as tf
 
 import tensoropt
 from tensoropt.api.frontend.imported_model import import_model
-from tensoropt.api.mirror.model import current_model, leave_graph, reset_default_graph
+from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.exec.program import executor as executors
 from tests.thread_world import run_threads, session_config
 
 pytestmark = pytest.mark.tf
-
-
-@pytest.fixture(autouse=True)
-def empty_model() -> Iterator[None]:
-    reset_default_graph()
-    yield
-    leave_graph()
 
 
 def test_the_order_of_three_terms_in_one_sum_depends_on_who_else_reads_them() -> None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.tf, pytest.mark.smoke, pytest.mark.usefixtures("empty_model")]
+pytestmark = [pytest.mark.tf, pytest.mark.smoke]
 
 LAYERS = 3
-
-
-@pytest.fixture
-def empty_model() -> Iterator[None]:
-    from tensoropt.api.mirror.model import leave_graph, reset_default_graph
-
-    reset_default_graph()
-    yield
-    leave_graph()
 
 
 def _on_ranks(ranks: int, check: Callable[[Any], Any], seeds: Mapping[str, tuple[int, int]] | None = None) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "rnnlm": {"batch_size": 64, "hidden": 256, "layers": 1, "steps": 3},
     "transformer": {"batch_size": 64, "layers": 1, "width": 256},
 }
-
-
-@pytest.fixture(autouse=True)
-def eager_afterwards() -> Iterator[None]:
-    """A thread that is back in eager mode after each test."""
-    from tensoropt.api.mirror.model import leave_graph
-
-    yield
-    leave_graph()
 
 
 def imported(model: str) -> Any:

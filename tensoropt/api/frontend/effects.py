@@ -129,7 +129,7 @@ def is_significant(op: Any, memo: dict[str, bool]) -> bool:
         op: a ``tf.Operation``.
         memo: known answers by name, to which this call adds.
     """
-    pending = [op]
+    pending = [] if op.name in memo else [op]
     while pending:
         current = pending[-1]
         before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]

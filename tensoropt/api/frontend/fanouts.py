@@ -47,7 +47,7 @@ def fan_out(source: Source) -> Source:
     pinned = {(op.name, place) for op in operators for place in op.handles}
     for op in operators:
         inputs = tuple(renamed.get((op.name, position), tensor) for position, tensor in enumerate(op.inputs))
-        result.append(replace(op, inputs=inputs))
+        result.append(op if inputs == op.inputs else replace(op, inputs=inputs))
         for index, spec in enumerate(op.outputs):
             tensor = TensorId(op.name, index)
             users = [user for user in readers.get(tensor, ()) if user not in pinned]

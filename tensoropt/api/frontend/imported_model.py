@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.api.frontend.effects import makes_handle
-from tensoropt.api.frontend.pipeline import logical_graph, run_passes
+from tensoropt.api.frontend.pipeline import run_passes
 from tensoropt.api.frontend.reader import noted_tensors
 from tensoropt.api.frontend.source import Request
 from tensoropt.api.garbage import collecting_new_objects
@@ -74,8 +74,7 @@ def import_model(
     """
     if not model.graph.get_operations():
         raise GraphError("The model is empty: build it with tensoropt's calls before find_strategy.")
-    source = run_passes(model, Request(batch_size, shapes, None if only is None else frozenset(only)))
-    graph = logical_graph(source)
+    source, graph = run_passes(model, Request(batch_size, shapes, None if only is None else frozenset(only)))
     for name in sorted(source.request.only or ()):
         if name in source.refused and name not in graph:
             raise source.refused[name]

@@ -32,7 +32,7 @@ from tensoropt.logs import is_speaker
 from tensoropt.storage import write_whole
 from tensoropt.storage.document import cause_of
 
-__all__ = ["PASSES", "logical_graph", "run_passes"]
+__all__ = ["PASSES", "run_passes"]
 
 _FOLDER_VARIABLE = "TENSOROPT_DUMP"
 _imports = itertools.count()
@@ -63,8 +63,8 @@ PASSES: tuple[Callable[[Source], Source], ...] = (
 )
 
 
-def run_passes(model: Model, request: Request) -> Source:
-    """Takes a model through all passes.
+def run_passes(model: Model, request: Request) -> tuple[Source, Graph]:
+    """Takes a model through all passes; returns what comes of it, and its logical graph.
 
     Raises:
         GraphError: naming the script's operation and line, where something cannot be planned.
@@ -77,12 +77,12 @@ def run_passes(model: Model, request: Request) -> Source:
         if into is not None:
             _dump(into / f"{number}_{each.__name__}.txt", source)
             _check(source, each.__name__)
-    verify_graph(logical_graph(source))
-    return source
+    graph = _logical_graph(source)
+    verify_graph(graph)
+    return source, graph
 
 
-def logical_graph(source: Source) -> Graph:
-    """The graph of a source that has been through all passes."""
+def _logical_graph(source: Source) -> Graph:
     return Graph(source.operators, source.training, source.differentiable)
 
 
@@ -109,6 +109,6 @@ def _check(source: Source, after: str) -> None:
         GraphError: the pass before has broken something that others take for granted.
     """
     try:
-        verify_graph(logical_graph(source))
+        verify_graph(_logical_graph(source))
     except GraphError as error:
         raise GraphError(f"After {after}: {error}") from error

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
 import itertools
+import os
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -34,8 +39,8 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 
 __all__ = ["SINK", "Reader", "noted_tensors"]
 
-# What is in the paths of files that no user wrote.
-_NOT_THE_USERS = ("/tensorflow/", "/keras/src/", "/tf_keras/", "/tensoropt/", "<frozen", "/contextlib.py")
+# Packages whose frames are not the user's.
+_LIBRARIES = ("tensorflow", "keras", "tf_keras", "tensoropt")
 # Between the name of an operation and the place of the variable that is read for it.
 _READ_FOR = "/read"
 # After the name of a loss: the operator that holds the whole of it on every device.
@@ -519,7 +524,21 @@ def _open_spec(tensor: Any) -> TensorSpec:
 def _source(tf_op: Any) -> str | None:
     """``file:line`` of the user's call: the innermost frame outside of TensorFlow and of this package."""
     for frame in reversed(tf_op.traceback or ()):
-        name = frame.filename.replace("\\", "/")
-        if not any(part in name for part in _NOT_THE_USERS):
-            return f"{name.rsplit('/', 1)[-1]}:{frame.lineno}"
+        name = _file_of_the_user(frame.filename)
+        if name is not None:
+            return f"{name}:{frame.lineno}"
     return None
+
+
+@functools.cache
+def _file_of_the_user(path: str) -> str | None:
+    """The name of a file of the user's code; None for one of a library."""
+    is_library = path.startswith(("<frozen", contextlib.__file__, *_library_folders()))
+    return None if is_library else Path(path).name
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    """Where the libraries are installed; a user's own folder may have the name of one."""
+    specs = filter(None, map(importlib.util.find_spec, _LIBRARIES))
+    return tuple(os.path.join(folder, "") for spec in specs for folder in spec.submodule_search_locations or ())

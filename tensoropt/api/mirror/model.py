@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,6 +33,8 @@ __all__ = [
     "begin_aside",
     "begin_model",
     "current_model",
+    "forget_model",
+    "fresh_model",
     "leave_graph",
     "model_to_plan",
     "reset_default_graph",
@@ -318,8 +320,27 @@ def reset_default_graph() -> None:
     Raises:
         SessionError: If called inside a ``with`` block that made another graph the default.
     """
+    forget_model()
+    _model.enter()
+
+
+def forget_model() -> None:
+    """Forgets the model, and leaves its graph: the next mirrored call begins another one."""
     global _model
     leave_graph()
     _model = Model()
     _begun.clear()
-    _model.enter()
+
+
+@contextlib.contextmanager
+def fresh_model() -> Iterator[None]:
+    """Begins with no model, and comes back to the one before: a script that is run within a process has its own."""
+    global _model
+    before = _model, list(_begun)
+    forget_model()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(SessionError):  # the script has entered a graph, and ended in it
+            leave_graph()
+        _model, _begun[:] = before

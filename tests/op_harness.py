@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library, op_def_registry
 
-from tensoropt.api.frontend.importer import import_operators
+from tensoropt.api.frontend.reader import import_operators
 from tensoropt.api.session.difference import Expected, difference, tolerance_of
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.graph.registry import declaration, registered_types, rule_of

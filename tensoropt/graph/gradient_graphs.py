@@ -59,5 +59,4 @@ def traced_attrs(node: Mapping[str, Any]) -> dict[str, Any]:
         GRAPH: hashlib.sha256(node[GRAPH].s).hexdigest()[:16],
         COUNT: node[COUNT].i,
         WRT: tuple(node[WRT].list.i),
-        POINTWISE: node[POINTWISE].b,
     }

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensoropt as to
 from tensoropt.api.frontend.functions import name_functions_by_content
 from tensoropt.api.frontend.imported_model import ImportedModel, import_model
-from tensoropt.api.frontend.importer import import_operators
+from tensoropt.api.frontend.reader import import_operators
 from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.errors import GraphError
 from tensoropt.graph.graph import Edge, Graph

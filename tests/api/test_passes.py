@@ -22,14 +22,19 @@ from tensoropt.errors import GraphError
 pytestmark = [pytest.mark.tf, pytest.mark.smoke]
 
 
-def _after(last: str, request: Request | None = None) -> list[str]:
-    """The lines of the current model's source after a pass, without attributes, digests and the script's lines."""
+def _source(last: str, request: Request | None = None) -> Source:
+    """The current model's source after a pass."""
     source = Source(request or Request(), current_model())
     for each in PASSES:
         source = each(source)
         if each.__name__ == last:
-            break
-    lines = text_of(source).splitlines()
+            return source
+    raise AssertionError(last)
+
+
+def _after(last: str, request: Request | None = None) -> list[str]:
+    """The lines of the current model's source after a pass, without attributes, digests and the script's lines."""
+    lines = text_of(_source(last, request)).splitlines()
     return [re.sub(r" \{.*\}| @[0-9a-f]{12}|  # \S+$", "", line) for line in lines]
 
 
@@ -49,8 +54,8 @@ def product(model: Model) -> Any:
 
 def test_the_order_of_passes() -> None:
     assert [each.__name__ for each in PASSES] == [
-        "cut_pipelines", "choose_part", "fill_shapes", "to_static_shapes", "read_operators", "store_whole", "fan_out",
-        "mark_differentiable",
+        "cut_pipelines", "choose_part", "fill_shapes", "to_static_shapes", "read_operators", "mark_pointwise", "store_whole",
+        "fan_out", "mark_differentiable",
     ]  # fmt: skip
 
 
@@ -105,13 +110,10 @@ def test_to_static_shapes_keeps_the_order_of_the_script(product: Any) -> None:
 def test_to_static_shapes_refuses_what_does_not_fit_a_batch_of_training(product: Any) -> None:
     one = to.reshape(product, [1, 2], name="one")  # of an observation, not of a batch
     to.identity(one, name="after_one")
-    source = Source(Request(batch_size=8), current_model())
-    for each in PASSES[:4]:
-        source = each(source)
+    source = _source("to_static_shapes", Request(batch_size=8))
     assert sorted(source.refused) == ["after_one", "one"] and "'loss'" not in str(source.refused)
     assert {"one", "after_one"}.isdisjoint(op.name for op in source.graph.get_operations())
-    for each in PASSES[4:]:
-        source = each(source)
+    source = _source(PASSES[-1].__name__, Request(batch_size=8))
     assert {"one", "after_one"} <= source.refused.keys()  # what comes later does not forget it
     assert "one" not in import_model(current_model(), 8).graph
     assert "after_one" in import_model(current_model(), shapes={"x": [1, 4]}, only=["after_one"]).graph
@@ -143,12 +145,31 @@ def test_read_operators(product: Any) -> None:
     ]
 
 
+def test_mark_pointwise(model: Model) -> None:
+    @to.custom_gradient
+    def clipped(x: Any) -> tuple[Any, Any]:
+        return x * 1.0, lambda dy: to.clip_by_value(dy * x, -1.0, 1.0)
+
+    @to.custom_gradient
+    def normed(x: Any) -> tuple[Any, Any]:
+        return x * 1.0, lambda dy: dy / to.norm(dy)
+
+    x = to.get_variable("w", [4, 2])
+    both = to.identity(clipped(x), name="a") + to.identity(normed(x), name="b")
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(both))
+    lines = text_of(_source("mark_pointwise")).splitlines()
+    found = {name: next(line for line in lines if f" {name} = " in line) for name in ("a", "b")}
+    marks = [
+        re.search(r"_tensoropt_pointwise=(\w+)", next(x for x in lines if f" {read} = IdentityN" in x))
+        for read in (re.search(r"Identity\(~?([^:)]+)", found[name])[1] for name in ("a", "b"))  # type: ignore[index]
+    ]
+    assert [mark and mark[1] for mark in marks] == ["True", "False"]
+
+
 def test_store_whole(model: Model) -> None:
     memory = to.get_variable("memory", [4, 2], trainable=False)
     to.scatter_nd_add(memory, [[1]], to.ones([1, 2]))
-    source = Source(Request(), model)
-    for each in PASSES[:6]:
-        source = each(source)
+    source = _source("store_whole")
     whole = {op.name for op in source.operators if op.attrs.get("whole")}
     assert "memory" in whole and any(op.type == "ResourceScatterNdAdd" and op.name in whole for op in source.operators)
 
@@ -187,7 +208,7 @@ def test_a_pass_that_breaks_the_graph_is_named(product: Any, tmp_path: Path, mon
 
         return replace(source, operators=(*source.operators, source.operators[0]))
 
-    passes: tuple[Callable[[Source], Source], ...] = (*PASSES[:5], doubled)
+    passes: tuple[Callable[[Source], Source], ...] = (*PASSES[:-1], doubled)
     monkeypatch.setattr(pipeline, "PASSES", passes)
     monkeypatch.setenv("TENSOROPT_DUMP", str(tmp_path))
     with pytest.raises(GraphError, match=r"After doubled: Graph: two operators are called 'x'\. Names must be unique"):

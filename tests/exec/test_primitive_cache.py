@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensoropt.api.frontend.importer import import_operators
+from tensoropt.api.frontend.reader import import_operators
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.graph.graph import Graph
 
@@ -22,7 +22,7 @@ _VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 _PRODUCTS = """
 import numpy as np
 import tensorflow as tf
-from tensoropt.api.frontend.importer import import_operators
+from tensoropt.api.frontend.reader import import_operators
 from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.graph.graph import Graph
 

@@ -1,16 +1,19 @@
-"""Parts of a model: some of its operations, with all that they need."""
+"""Parts of a model: some of its operations, such as those of a training step, with all that they need."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensoropt.api.frontend.effects import has_effect, saves
+from tensoropt.api.frontend.initializers import initializers
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.walks import reached
 from tensoropt.api.mirror.model import GradientCall, MergedRows, Model
+from tensoropt.graph.registry import traits
 
-__all__ = ["Part", "part_of"]
+__all__ = ["Part", "needed_by_training", "part_of", "training_roots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +84,45 @@ def part_of(model: Model, names: Iterable[str], given: Collection[str] = ()) -> 
         tuple(calls),
         tuple(rows for rows in model.merged_rows if rows.merged_values in found),
     )
+
+
+def needed_by_training(model: Model) -> frozenset[str]:
+    """Names of the operations, and of the operators that are gradients, that a training step needs.
+
+    Args:
+        model: the model, without pipelines; it has gradients.
+    """
+    outputs = [output for call in model.gradient_calls for output in call.outputs]
+    tensors = [name for output in outputs for name in (output.values, output.indices) if name is not None]
+    initial = {initializer.name for initializer in initializers(model.graph).values()}
+    sources = {output.source for output in outputs}
+    roots = training_roots(model.graph, [name.split(":")[0] for name in tensors], sources, initial)
+    inside = frozenset().union(*(call.inside for call in model.gradient_calls))
+    names = [op.name for op in roots if op.name not in inside] or [output.name for output in outputs]
+    return part_of(model, names).operations
+
+
+def training_roots(
+    graph: Any, gradients: Iterable[str], differentiated_by: Container[str], initializers: Container[str]
+) -> list[Any]:
+    """The operations of a training step that change something: those after a gradient, and updates of variables.
+
+    Args:
+        graph: a ``tf.Graph``.
+        gradients: names of the operations that give gradients.
+        differentiated_by: names of the variables that losses are differentiated by.
+        initializers: names of operations that give variables their initial values.
+    """
+
+    def after(op: Any) -> list[Any]:
+        readers = [*(consumer for tensor in op.outputs for consumer in tensor.consumers()), *op._control_outputs]
+        return [reader for reader in readers if reader.name not in initializers]
+
+    given = [graph.get_operation_by_name(name) for name in gradients]
+    seen = reached((reader for one in given for reader in after(one)), after)
+    found = [op for op in seen if has_effect(op) and not saves(op)]
+    for op in graph.get_operations():
+        by_loss = traits(op).updates and any(tensor.op.name in differentiated_by for tensor in op.inputs)
+        if by_loss and op not in seen:
+            found.append(op)
+    return found

@@ -20,6 +20,7 @@ from tensoropt.api.frontend.cut_pipelines import cut_pipelines
 from tensoropt.api.frontend.fanouts import fan_out, mark_differentiable, store_whole
 from tensoropt.api.frontend.parts import part_of
 from tensoropt.api.frontend.placeholders import filled_shapes
+from tensoropt.api.frontend.pointwise_gradients import mark_pointwise
 from tensoropt.api.frontend.read_operators import read_operators
 from tensoropt.api.frontend.source import Request, Source
 from tensoropt.api.frontend.source_text import text_of
@@ -57,6 +58,7 @@ PASSES: tuple[Callable[[Source], Source], ...] = (
     fill_shapes,
     to_static_shapes,  # branches become selects, loops their turns: both need sizes
     read_operators,  # the rest is about operators of ours
+    mark_pointwise,  # before layouts are asked for: what is pointwise runs on parts
     store_whole,
     fan_out,  # once all readers of a tensor are there
     mark_differentiable,  # over fan-outs, which stand on gradients' ways

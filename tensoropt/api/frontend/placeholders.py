@@ -9,14 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.cut_pipelines import without_pipelines
-from tensoropt.api.frontend.importer import training_roots
-from tensoropt.api.frontend.initializers import initializers
-from tensoropt.api.frontend.parts import part_of
+from tensoropt.api.frontend.parts import needed_by_training
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError, PlanError
 from tensoropt.graph.registry import traits
 
-__all__ = ["example_shapes", "filled_shapes", "needed_by_training", "open_placeholders", "training_placeholders"]
+__all__ = ["example_shapes", "filled_shapes", "open_placeholders", "training_placeholders"]
 
 
 def open_placeholders(model: Model) -> dict[str, Any]:
@@ -36,22 +34,6 @@ def training_placeholders(model: Model) -> dict[str, Any]:
         return opened
     needed = needed_by_training(without_pipelines(model))
     return {name: shape for name, shape in opened.items() if name in needed}
-
-
-def needed_by_training(model: Model) -> frozenset[str]:
-    """Names of the operations, and of the operators that are gradients, that a training step needs.
-
-    Args:
-        model: the model, without pipelines; it has gradients.
-    """
-    outputs = [output for call in model.gradient_calls for output in call.outputs]
-    tensors = [name for output in outputs for name in (output.values, output.indices) if name is not None]
-    initial = {initializer.name for initializer in initializers(model.graph).values()}
-    sources = {output.source for output in outputs}
-    roots = training_roots(model.graph, [name.split(":")[0] for name in tensors], sources, initial)
-    inside = frozenset().union(*(call.inside for call in model.gradient_calls))
-    names = [op.name for op in roots if op.name not in inside] or [output.name for output in outputs]
-    return part_of(model, names).operations
 
 
 def filled_shapes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensoropt.api.frontend.fetchable_operations import fetchable, given_names
-from tensoropt.api.frontend.importer import training_roots
+from tensoropt.api.frontend.parts import training_roots
 from tensoropt.api.frontend.reader import Reader
 from tensoropt.api.frontend.source import Source
 from tensoropt.api.frontend.stand_ins import indices_of

@@ -37,7 +37,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 
-__all__ = ["SINK", "Reader", "noted_tensors"]
+__all__ = ["SINK", "Reader", "import_operators", "noted_tensors"]
 
 # Packages whose frames are not the user's.
 _LIBRARIES = ("tensorflow", "keras", "tf_keras", "tensoropt")
@@ -45,6 +45,13 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras", "tensoropt")
 _READ_FOR = "/read"
 # After the name of a loss: the operator that holds the whole of it on every device.
 SINK = "/sink"
+
+
+def import_operators(
+    graph: Any, roots: Sequence[Any], *, known: Iterable[str] = (), sources: Mapping[str, Any] | None = None
+) -> list[Operator]:
+    """The operators that ``roots`` (``tf.Operation``) need, in the order in which they were built."""
+    return Reader(graph, (), (), sources or {}).operators(roots, known=known)
 
 
 def noted_tensors(calls: Iterable[GradientCall], merged: Iterable[MergedRows]) -> dict[str, TensorId]:

@@ -9,8 +9,10 @@ import tensorflow as tf
 from tensorflow.python.framework import meta_graph
 
 from tensoropt.api.frontend.meta_graphs import exported
-from tensoropt.api.frontend.placeholders import needed_by_training
-from tensoropt.api.frontend.rewriting.rewrite import rewriter_into
+from tensoropt.api.frontend.parts import needed_by_training
+from tensoropt.api.frontend.rewriting.rewrite import RULES
+from tensoropt.api.frontend.rewriting.rewriter import Rewriter
+from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.source import Source
 from tensoropt.api.frontend.stand_ins import given_in, merged_from, sized_gradients
 from tensoropt.errors import GraphError
@@ -27,12 +29,9 @@ def to_static_shapes(source: Source) -> Source:
         GraphError: TensorFlow finds that the sizes of training do not go together; or an op cannot be made again.
     """
     model, shapes, calls, merged = source.model, source.shapes, source.gradient_calls, source.merged_rows
-    graph = model.graph
+    graph, part = model.graph, source.part
     target = tf.Graph()
     target.seed = graph.seed
-    rewriter = rewriter_into(target)
-    rewriter.taken_from(graph, model.origins, model.copies)
-    rewriter.differentiates(model.gradient_calls, graph)
     every = model.gradient_calls, model.merged_rows
     inside = frozenset().union(*(one.inside for made in every for one in made))
     may_refuse = source.request.only is None and bool(model.gradient_calls)
@@ -41,13 +40,10 @@ def to_static_shapes(source: Source) -> Source:
         open_rows = any(output.indices is not None for call in calls for output in call.outputs)
         sized = sized_gradients(model, shapes, calls, merged) if shapes and open_rows else graph
         given = given_in(graph, sized, calls, inside)
-        part = source.part
+        gradients, passed_on = model.gradient_calls, merged_from(merged)
+        user = UserGraph(graph, shapes, gradients, inside, given, passed_on, model.origins, model.copies)
+        rewriter = Rewriter(target, RULES, user)
         refused = rewriter.rewrite(
-            graph,
-            shapes,
-            inside,
-            given,
-            merged_from(merged),
             None if part is None else part.operations | {name.split(":")[0] for name in given},
             functools.cache(lambda: needed_by_training(model)) if may_refuse else None,
         )
@@ -62,5 +58,5 @@ def to_static_shapes(source: Source) -> Source:
         meta = exported(graph, target)
         with target.as_default():
             meta_graph.import_scoped_meta_graph(meta)  # its collections, such as the variables
-    made_of = {name: rewriter.origin(op) for name, op in rewriter.origins.items()}
+    made_of = {name: user.origin(op) for name, op in rewriter.origins.items()}
     return replace(source, graph=target, origins={**source.origins, **made_of}, refused=refused)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensoropt.api.frontend.importer import import_operators
+from tensoropt.api.frontend.reader import import_operators
 from tensoropt.graph.sample import Sample, floats
 from tests.op_harness import SampleGraph, check_graph
 

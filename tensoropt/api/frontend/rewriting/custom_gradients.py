@@ -11,12 +11,11 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops as tf_ops
 
-from tensoropt.api.frontend.importer import import_operators
 from tensoropt.api.frontend.rewriting.rewriter import Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
-from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRAPH, POINTWISE, RESULTS, WRT, traced_gradient
-from tensoropt.graph.registry import has_rule, rule_of, traits
+from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRAPH, RESULTS, WRT, traced_gradient
+from tensoropt.graph.registry import traits
 
 __all__ = ["gated", "own_gradient"]
 
@@ -37,12 +36,14 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
         return [rewriter.tensor(scope.value(x), op) for x in op.inputs] if op.type == "IdentityN" else None
     read = [rewriter.tensor(scope.value(x), op) for x in op.inputs]
     # Of what an IdentityN gives, only the function's results are read.
-    count = max((place + 1 for place, x in enumerate(op.outputs) if rewriter.readers(x) or _is_result(x)), default=1)
+    count = max(
+        (place + 1 for place, x in enumerate(op.outputs) if rewriter.user.readers(x) or _is_result(x)), default=1
+    )
     if traits(op).alias:
         given = read[: len(op.outputs)]
     else:
         given = list(rewriter.copy(op, scope, read, rewriter.free(f"{scope.prefix}{op.name}/values")).outputs)
-    known = rewriter.origin(op)
+    known = rewriter.user.origin(op)
     with known.graph.as_default():
         graph: Any = func_graph.FuncGraph(f"{op.name}_gradient")
         with graph.as_default():
@@ -55,7 +56,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
                 ) from error
             listed = list(found) if isinstance(found, list | tuple) else [found]
             gradients: list[Any] = [None if each is None else tf.convert_to_tensor(each) for each in listed]
-    captured = [(rewriter.here(outside), inside) for outside, inside in graph.captures]
+    captured = [(rewriter.user.here(outside), inside) for outside, inside in graph.captures]
     values = [_value(rewriter, outside, op, scope) for outside, _ in captured]
     cut = [_cut(rewriter, _as_tensor(rewriter, value, op, scope), op, scope) for value in values]
     wrt = [
@@ -139,7 +140,6 @@ def _traced(
         "_gradient_op_type": attr(s=GRADIENT.encode()),
         GRAPH: attr(s=body.as_graph_def().SerializeToString(deterministic=True)),
         COUNT: attr(i=count),
-        POINTWISE: attr(b=_is_pointwise(body, results, inputs)),
         "T": attr(),
         WRT: attr(),
         RESULTS: attr(),
@@ -151,37 +151,6 @@ def _traced(
     for new, old in zip(made.outputs, inputs, strict=True):
         new.set_shape(old.shape)
     return list(made.outputs[:count])
-
-
-def _is_pointwise(body: Any, results: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    """Tells whether results are pointwise: each point depends on scalars and the same points of equal shapes."""
-    shapes: Any = {tuple(x.shape) if x.shape.is_fully_defined() else None for x in inputs} - {()}
-    if len(shapes) != 1 or None in shapes:
-        return False
-    (shape,) = shapes
-    try:
-        operators = {op.name: op for op in import_operators(body, [x.op for x in results])}
-    except GraphError:
-        return False
-    whole = tuple((f"d{place}",) for place in range(len(shape)))
-    for op in operators.values():
-        if traits(op).is_input or (all(spec.rank == 0 for spec in op.outputs) and not op.inputs):
-            continue
-        specs = [operators[x.op].outputs[x.index] for x in op.inputs]
-        tensors = (*specs, *op.outputs)
-        if not has_rule(op.type) or op.static or any(spec.shape not in (shape, ()) for spec in tensors):
-            return False
-        if all(spec.rank == 0 for spec in tensors):
-            continue
-        rule = rule_of(op, specs)
-        dims = [dims for dims, spec in zip((*rule.inputs, *rule.outputs), tensors, strict=True) if spec.rank]
-        if rule.reduced or rule.internal or any(each != whole for each in dims) or not op.inputs:
-            return False
-        if any(extent > 1 and f"d{place}" not in rule.split for place, extent in enumerate(shape)):
-            return False
-        if any(spec.shape != shape for spec in op.outputs):
-            return False
-    return all(tuple(x.shape) == shape for x in results)
 
 
 def _is_variable(value: Value) -> bool:

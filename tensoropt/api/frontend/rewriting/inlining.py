@@ -141,7 +141,7 @@ def check(rewriter: Rewriter, function: Any) -> None:
         CannotRewrite: naming one that may not: it prints, or may fail.
     """
     for op in function.get_operations():
-        if op.type in rewriter.handlers or op.type in _ADDING or op.type == _ASSIGN:
+        if op.type in rewriter.rules.handlers or op.type in _ADDING or op.type == _ASSIGN:
             continue
         own = traits(op)
         takes_variable = takes_handle(op) and not (own.on_variable or own.is_lookup)
@@ -169,7 +169,7 @@ def guarded(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
         operands[1] = rewriter.build(tf.where, guard, operands[1], ones, of=op, scope=scope, name="divisor")
         changed = True
     if traits(op).reads_variable or (traits(op).is_lookup and takes_handle(op)):
-        if operands[0].op.name in rewriter.given_rows and rewriter.is_differentiated(op, scope):
+        if operands[0].op.name in rewriter.user.given_rows and rewriter.is_differentiated(op, scope):
             raise CannotRewrite(f"the gradient of '{operands[0].op.name}' has other rows than where it is not taken")
         made = rewriter.copy(op, scope, operands)
         rewriter.branch_reads.setdefault(operands[0].name, []).append(made)

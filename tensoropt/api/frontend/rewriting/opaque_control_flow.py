@@ -80,7 +80,7 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
     kind = op.type.removeprefix(_STATELESS)
     name = rewriter.name(op, scope) if loop and scope.outer is None else rewriter.free(f"{scope.prefix}{op.name}/kept")
     made = rewriter.make(kind if stateful else f"{_STATELESS}{kind}", operands, dtypes, attrs, name, op)
-    before = rewriter.before(op, scope)
+    before = scope.before(op)
     if before:
         made._add_control_inputs(before)
     if stateful:

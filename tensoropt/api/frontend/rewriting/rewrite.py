@@ -9,17 +9,16 @@ from tensoropt.api.frontend.rewriting.custom_gradients import own_gradient
 from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
-from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rewriter
+from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rules
 
-__all__ = ["is_rewritten", "rewriter_into"]
+__all__ = ["RULES", "is_rewritten"]
 
 _BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS)
 _HANDLERS = {op_type: handler for each in _BY_TYPE for op_type, handler in each.items()} | {OWN_GRADIENT: own_gradient}
 
 
-def rewriter_into(graph: Any) -> Rewriter:
-    """A rewriter that makes ops in a new graph, by all handlers that there are."""
-    return Rewriter(graph, _HANDLERS, guarded, materialize)
+RULES = Rules(_HANDLERS, guarded, materialize)
+"""All that becomes of ops."""
 
 
 def is_rewritten(op: Any) -> bool:

@@ -18,10 +18,10 @@ from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
 from tensoropt.api.frontend.functions import add_functions, functions_in, is_call
 from tensoropt.api.frontend.rewriting.known_values import KnownValues
+from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
-from tensoropt.api.frontend.walks import post_order, reached
-from tensoropt.api.mirror.model import GradientCall, tensor_key
+from tensoropt.api.frontend.walks import post_order
 from tensoropt.errors import GraphError
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "CannotRewrite",
     "Handler",
     "Rewriter",
+    "Rules",
     "Scope",
     "free_name",
     "order",
@@ -90,9 +91,36 @@ class Scope:
             scope = scope.outer
         raise KeyError(tensor.name)
 
+    def before(self, op: Any) -> list[Any]:
+        """Ops of the new graph after which an op of this graph is to run."""
+        return [other for control in op.control_inputs for other in self._made_for(control)]
+
+    def _made_for(self, op: Any) -> list[Any]:
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.graph is op.graph and op.name in scope.operations:
+                return scope.operations[op.name]
+            scope = scope.outer
+        return []
+
 
 # (the rewriter, the op, its scope) -> a value for each of its outputs; None if it is to be copied.
 Handler = Callable[["Rewriter", Any, Scope], "Sequence[Value] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What becomes of ops.
+
+    Attributes:
+        handlers: for op types that are not copied, by type.
+        guarded: of ops in branches, which also run if their branch is not taken.
+        materialize: makes a list of tensors TensorFlow's own.
+    """
+
+    handlers: Mapping[str, Handler]
+    guarded: Handler
+    materialize: Callable[[Rewriter, Any, TensorList], Any]
 
 
 class Rewriter:
@@ -100,75 +128,35 @@ class Rewriter:
 
     Attributes:
         graph: the new graph.
-        handlers: for op types that are not copied, what becomes of them.
+        rules: what becomes of ops.
+        user: the graph that is made again.
+        probing: whether the graph is made only to find what is known.
         origins: the user's op behind each op that was made, by name.
+        known: what is known of tensors of the new graph.
         effects: ops that were made and that have an effect, in order.
         branch_reads: ops of branches that were made and that read a variable, by the handle's name.
-        known: what is known of tensors of the new graph.
-        probing: whether the graph is made only to find what is known.
         gates: tensors whose gradients count under a condition, by the names of tensor and condition.
         rows: the rows of tensors, by their names.
-        given_rows: names of variables whose gradients are given as rows.
     """
 
-    def __init__(
-        self,
-        graph: Any,
-        handlers: Mapping[str, Handler],
-        guarded: Handler,
-        materialize: Callable[[Rewriter, Any, TensorList], Any],
-        *,
-        probing: bool = False,
-    ) -> None:
+    def __init__(self, graph: Any, rules: Rules, user: UserGraph, *, probing: bool = False) -> None:
         self.graph = graph
-        self.handlers = handlers
-        self.guarded = guarded
-        self.materialize = materialize
+        self.rules = rules
+        self.user = user
+        self.probing = probing
         self.origins: dict[str, Any] = {}
+        self.known = KnownValues()
         self.effects: list[Any] = []
         self.branch_reads: dict[str, list[Any]] = {}
-        self.known = KnownValues()
-        self.probing = probing
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
-        self.given_rows: Container[str] = ()
-        self._inside: Container[str] = ()
-        self._copied: tuple[Any, Mapping[str, Any], Mapping[Any, str]] = (None, {}, {})
-        self._leading: tuple[Any, Container[Any]] = (None, ())
-        self._times = 0  # that anything is differentiated, at most
         self._names: set[str] = set()
         self._late: dict[str, bool] = {}  # whether an op comes after one that has an effect
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
 
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
         """A rewriter of the same rules for another new graph."""
-        other = Rewriter(graph, self.handlers, self.guarded, self.materialize, probing=probing or self.probing)
-        other._inside, other._copied = self._inside, self._copied
-        other._leading, other._times, other.given_rows = self._leading, self._times, self.given_rows
-        return other
-
-    def taken_from(self, graph: Any, origins: Mapping[str, Any], copies: Mapping[Any, str]) -> None:
-        """Says that a graph which is rewritten is a copy of others.
-
-        Args:
-            graph: the copy.
-            origins: the operations behind its own, by name.
-            copies: by :func:`~tensoropt.api.mirror.model.tensor_key`, names of the copies of tensors.
-        """
-        self._copied = graph, origins, copies
-
-    def differentiates(self, calls: Sequence[GradientCall], graph: Any) -> None:
-        """Says what is differentiated in the user's own graph; functions that it calls may all be.
-
-        Args:
-            calls: the differentiations. Each may be of what the one before has given.
-            graph: the user's own.
-        """
-        self._times = len(calls)
-        self.given_rows = {one.source for call in calls for one in call.outputs if one.indices is not None}
-        losses = (graph.get_tensor_by_name(name).op for call in calls for name in call.losses)
-        leading = reached(losses, lambda op: (x.op for x in op.inputs))
-        self._leading = graph, leading
+        return Rewriter(graph, self.rules, self.user, probing=probing or self.probing)
 
     def is_differentiated(self, op: Any, scope: Scope) -> bool:
         """Tells whether gradients may flow through an op; for a function's op, through the op that calls the function.
@@ -181,44 +169,20 @@ class Rewriter:
         while inside is not None:
             gradients += inside.is_gradient
             inside = inside.outer
-        if gradients and gradients >= self._times:
+        if gradients and gradients >= len(self.user.calls):
             return False
-        graph, leading = self._leading
-        while op.graph is not graph and scope.caller is not None and scope.outer is not None:
+        while op.graph is not self.user.graph and scope.caller is not None and scope.outer is not None:
             op, scope = scope.caller, scope.outer
-        return op.graph is not graph or op in leading
-
-    def origin(self, op: Any) -> Any:
-        """The op that the user's code knows: what an op of a copied graph is a copy of."""
-        graph, origins, _ = self._copied
-        return origins.get(op.name, op) if op.graph is graph else op
-
-    def here(self, tensor: Any) -> Any:
-        """Returns the tensor of the rewritten graph that stands for a tensor of the user's code."""
-        graph, _, copies = self._copied
-        name = copies.get(tensor_key(tensor)) if copies else None
-        return tensor if name is None else graph.get_tensor_by_name(name)
+        return op.graph is not self.user.graph or op in self.user.differentiated
 
     # ------------------------------------------------------------------------------------------------ going through
 
     def rewrite(
-        self,
-        graph: Any,
-        shapes: Mapping[str, Sequence[int]],
-        inside: Container[str] = (),
-        given: Mapping[str, Given] = MappingProxyType({}),
-        merged: Mapping[str, str] = MappingProxyType({}),
-        names: Container[str] | None = None,
-        required: Callable[[], Container[str]] | None = None,
+        self, names: Container[str] | None = None, required: Callable[[], Container[str]] | None = None
     ) -> dict[str, Exception]:
-        """Makes a user's graph again, under its own names.
+        """Makes the user's graph again, under its own names.
 
         Args:
-            graph: the user's.
-            shapes: of placeholders, by name.
-            inside: names of operations that are left out.
-            given: what stands for tensors that these make, by the tensors' names.
-            merged: names of tensors that operations pass on, by the operations' names.
             names: of the operations that are needed; by default all.
             required: gives names of the operations without which there is nothing; by default all.
 
@@ -228,14 +192,14 @@ class Rewriter:
         Raises:
             ValueError: that is so of one that is required.
         """
+        graph, inside = self.user.graph, self.user.inside
         operations = graph.get_operations()
         self._names.update(op.name for op in operations)
-        self._inside = inside
         scope = Scope(graph)
         needed = [op for op in operations if names is None or op.name in names]
         # Losses, which what gives a gradient need not read: a graph that was copied has any order.
         losses: dict[Any, list[Any]] = {}
-        for name, one in given.items():
+        for name, one in self.user.given.items():
             op = graph.get_tensor_by_name(name).op
             losses.setdefault(op, []).extend(graph.get_operation_by_name(after) for after in one.after)
         refused: dict[str, Exception] = {}
@@ -245,7 +209,7 @@ class Rewriter:
             if misfit is None:
                 begun = len(self.effects)
                 try:
-                    self._again(op, scope, shapes, inside, given, merged)
+                    self._again(op, scope)
                 except ValueError as error:
                     misfit = error
                     del self.effects[begun:]
@@ -255,50 +219,34 @@ class Rewriter:
                 refused[op.name] = misfit
         return refused
 
-    def _again(
-        self,
-        op: Any,
-        scope: Scope,
-        shapes: Mapping[str, Sequence[int]],
-        inside: Container[str],
-        given: Mapping[str, Given],
-        merged: Mapping[str, str],
-    ) -> None:
+    def _again(self, op: Any, scope: Scope) -> None:
         """Makes one operation of the user's graph again; see :meth:`rewrite`."""
-        graph = op.graph
-        if op.name in inside:
-            stand_ins = {x.name: self._given(given[x.name], op, scope) for x in op.outputs if x.name in given}
+        user = self.user
+        if op.name in user.inside:
+            stand_ins = {x.name: self._given(user.given[x.name], op, scope) for x in op.outputs if x.name in user.given}
             scope.values |= {name: made.outputs[0] for name, made in stand_ins.items()}
             scope.operations[op.name] = list(stand_ins.values())
-        elif op.name in merged:
-            before = self.tensor(scope.value(graph.get_tensor_by_name(merged[op.name])), op)
+        elif op.name in user.merged:
+            before = self.tensor(scope.value(user.graph.get_tensor_by_name(user.merged[op.name])), op)
             made = self._copy(op, [before], op.name, {})
             self._done(op, scope, made.outputs, [made])
-        elif op.name in shapes:
-            shape = tf.TensorShape(shapes[op.name]).as_proto()
+        elif op.name in user.shapes:
+            shape = tf.TensorShape(user.shapes[op.name]).as_proto()
             made = self._copy(op, [], op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
             self._done(op, scope, made.outputs, [made])
         elif op.name not in scope.operations:  # else a gradient of one's own needed it before
             self.visit(op, scope)
 
-    def readers(self, tensor: Any) -> list[Any]:
-        """The ops that read a tensor of the user's graph, but for those of gradients."""
-        return [op for op in tensor.consumers() if op.name not in self._inside]
-
     def _given(self, one: Given, op: Any, scope: Scope) -> Any:
         """Makes the operation that gives a gradient."""
         self._names.add(one.name)
+        datatype = tf.compat.v1.AttrValue(type=one.dtype.as_datatype_enum)
         if one.like is not None:
             like = self.tensor(scope.value(op.graph.get_tensor_by_name(one.like)), op)
-            attrs = {"T": tf.compat.v1.AttrValue(type=one.dtype.as_datatype_enum)}
-            made = self.make(PASSED_ON, [like], [one.dtype], attrs, one.name, op)
-            made._add_control_inputs([x for name in one.after for x in scope.operations[name]])
-            return made
-        attrs = {
-            "dtype": tf.compat.v1.AttrValue(type=one.dtype.as_datatype_enum),
-            "shape": tf.compat.v1.AttrValue(shape=one.shape.as_proto()),
-        }
-        made = self.make(PLACEHOLDER, [], [one.dtype], attrs, one.name, op)
+            made = self.make(PASSED_ON, [like], [one.dtype], {"T": datatype}, one.name, op)
+        else:
+            attrs = {"dtype": datatype, "shape": tf.compat.v1.AttrValue(shape=one.shape.as_proto())}
+            made = self.make(PLACEHOLDER, [], [one.dtype], attrs, one.name, op)
         made._add_control_inputs([x for name in one.after for x in scope.operations[name]])
         return made
 
@@ -334,7 +282,7 @@ class Rewriter:
         places = range(len(function.outputs)) if wanted is None else wanted
         own_guard = scope.guard if guard is None else guard
         # As in TensorFlow, nothing in it reads a variable before the function's inputs are there.
-        waits = (*scope.after, *self.before(caller, scope), *after, *self.late(arguments.values()))
+        waits = (*scope.after, *scope.before(caller), *after, *self.late(arguments.values()))
         inner = Scope(function, f"{prefix}/", scope, own_guard, waits, scope.turn * _MANY_TURNS + turn, caller=caller)
         for place, value in arguments.items():
             inner.values[function.inputs[place].name] = value
@@ -355,10 +303,10 @@ class Rewriter:
         """Makes what becomes of one op."""
         begun = len(self.effects)
         own = "_gradient_op_type" in op.node_def.attr
-        handler = self.handlers.get(OWN_GRADIENT if own else CALL if is_call(op) else op.type)
+        handler = self.rules.handlers.get(OWN_GRADIENT if own else CALL if is_call(op) else op.type)
         values = None if handler is None else handler(self, op, scope)
         if values is None and scope.guard is not None:
-            values = self.guarded(self, op, scope)
+            values = self.rules.guarded(self, op, scope)
         if values is None:
             made = self.copy(op, scope)
             self._done(op, scope, made.outputs, [made])
@@ -369,7 +317,7 @@ class Rewriter:
         """Makes an op again; with its own inputs and, in the user's graph, its own name by default."""
         operands = [self.tensor(scope.value(x), op) for x in op.inputs] if inputs is None else list(inputs)
         made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn) if scope.turn else {})
-        before = self.before(op, scope)
+        before = scope.before(op)
         if scope.after and is_stateful(made):
             before += scope.after
         if before:
@@ -431,7 +379,7 @@ class Rewriter:
             GraphError: if a variable itself is needed of which there is only the value.
         """
         if isinstance(value, TensorList):
-            return self.materialize(self, of, value)
+            return self.rules.materialize(self, of, value)
         if isinstance(value, VariableValue):
             raise CannotRewrite(f"{of.type} '{of.name}' takes a variable itself")
         return value
@@ -470,10 +418,6 @@ class Rewriter:
 
     # ---------------------------------------------------------------------------------------------- waiting for ops
 
-    def before(self, op: Any, scope: Scope) -> list[Any]:
-        """Ops of the new graph after which an op is to run."""
-        return [other for control in op.control_inputs for other in self._operations(control, scope)]
-
     def before_read(self, op: Any, scope: Scope, values: Sequence[Value]) -> list[Any]:
         """Ops of the new graph after which a variable is read for an op: also those that its operands wait for.
 
@@ -485,7 +429,7 @@ class Rewriter:
             scope: of it.
             values: what it takes.
         """
-        waits = [*self.before(op, scope), *scope.after, *self.late(values)]
+        waits = [*scope.before(op), *scope.after, *self.late(values)]
         if scope.guard is not None:
             waits += [read for x in values if isinstance(x, tf.Tensor) for read in self.branch_reads.get(x.name, ())]
         return list(dict.fromkeys(waits))
@@ -506,14 +450,6 @@ class Rewriter:
             else:
                 pending += unknown
         return [x.op for x in tensors if self._late[x.op.name]]
-
-    def _operations(self, op: Any, scope: Scope) -> list[Any]:
-        current: Scope | None = scope
-        while current is not None:
-            if current.graph is op.graph and op.name in current.operations:
-                return current.operations[op.name]
-            current = current.outer
-        return []
 
     def _done(self, op: Any, scope: Scope, values: Iterable[Value], operations: list[Any]) -> None:
         scope.values |= {x.name: value for x, value in zip(op.outputs, values, strict=True)}

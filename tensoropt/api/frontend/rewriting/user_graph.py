@@ -1,0 +1,63 @@
+"""The user's graph, with what its operations alone do not say: sizes, gradients, and what it is a copy of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt.api.frontend.stand_ins import Given
+from tensoropt.api.frontend.walks import reached
+from tensoropt.api.mirror.model import GradientCall, tensor_key
+
+__all__ = ["UserGraph"]
+
+
+@dataclass(frozen=True)
+class UserGraph:
+    """A graph that is to be made again.
+
+    Attributes:
+        graph: TensorFlow's.
+        shapes: of placeholders, by name.
+        calls: the differentiations. Each may be of what the one before has given.
+        inside: names of the operations that TensorFlow made for gradients, which are left out.
+        given: the stand-ins for tensors that these make, by the tensors' names.
+        merged: names of tensors that operations pass on, by the operations' names.
+        origins: the operations that ``graph`` has copies of, by the copies' names.
+        copies: by :func:`~tensoropt.api.mirror.model.tensor_key`, names of the copies of tensors.
+    """
+
+    graph: Any
+    shapes: Mapping[str, Sequence[int]]
+    calls: Sequence[GradientCall]
+    inside: Container[str]
+    given: Mapping[str, Given]
+    merged: Mapping[str, str]
+    origins: Mapping[str, Any]
+    copies: Mapping[Any, str]
+
+    @functools.cached_property
+    def given_rows(self) -> frozenset[str]:
+        """Names of variables whose gradients are given as rows."""
+        return frozenset(one.source for call in self.calls for one in call.outputs if one.indices is not None)
+
+    @functools.cached_property
+    def differentiated(self) -> frozenset[Any]:
+        """The operations through which gradients may flow; functions that they call may all be differentiated."""
+        losses = (self.graph.get_tensor_by_name(name).op for call in self.calls for name in call.losses)
+        return frozenset(reached(losses, lambda op: (x.op for x in op.inputs)))
+
+    def origin(self, op: Any) -> Any:
+        """The op that the user's code knows: what an op of a copied graph is a copy of."""
+        return self.origins.get(op.name, op) if op.graph is self.graph else op
+
+    def here(self, tensor: Any) -> Any:
+        """The tensor of this graph that stands for a tensor of the user's code."""
+        name = self.copies.get(tensor_key(tensor)) if self.copies else None
+        return tensor if name is None else self.graph.get_tensor_by_name(name)
+
+    def readers(self, tensor: Any) -> list[Any]:
+        """The ops that read a tensor, but for those of gradients."""
+        return [op for op in tensor.consumers() if op.name not in self.inside]

@@ -54,8 +54,8 @@ def product(model: Model) -> Any:
 
 def test_the_order_of_passes() -> None:
     assert [each.__name__ for each in PASSES] == [
-        "cut_pipelines", "choose_part", "fill_shapes", "to_static_shapes", "read_operators", "mark_pointwise", "store_whole",
-        "fan_out", "mark_differentiable",
+        "cut_pipelines", "choose_part", "fill_shapes", "to_static_shapes", "read_operators", "mark_pointwise",
+        "store_whole", "fan_out", "mark_differentiable",
     ]  # fmt: skip
 
 

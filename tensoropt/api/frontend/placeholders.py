@@ -20,19 +20,23 @@ __all__ = ["example_shapes", "filled_shapes", "open_placeholders", "training_pla
 def open_placeholders(model: Model) -> dict[str, Any]:
     """The declared shapes (``tf.TensorShape``) of placeholders that leave a size open, by name.
 
-    What is read of input pipelines counts as fed to placeholders.
+    Args:
+        model: the model, without pipelines.
     """
-    model = without_pipelines(model)
     found = {op.name: op.outputs[0].shape for op in model.graph.get_operations() if traits(op).must_be_fed}
     return {name: shape for name, shape in found.items() if not shape.is_fully_defined()}
 
 
 def training_placeholders(model: Model) -> dict[str, Any]:
-    """The :func:`open_placeholders` that training needs; all of them, if nothing is trained."""
+    """The :func:`open_placeholders` that training needs; all of them, if nothing is trained.
+
+    What is read of input pipelines counts as fed to placeholders.
+    """
+    model = without_pipelines(model)
     opened = open_placeholders(model)
     if not opened or not model.gradient_calls:
         return opened
-    needed = needed_by_training(without_pipelines(model))
+    needed = needed_by_training(model)
     return {name: shape for name, shape in opened.items() if name in needed}
 
 
@@ -48,7 +52,7 @@ def filled_shapes(
     of which nothing is known a single number. What cannot be known stays open if training does not need it.
 
     Args:
-        model: the model.
+        model: the model, without pipelines.
         batch_size: size of the first dimension of placeholders that leave it open.
         shapes: of placeholders, by name.
         part: names of operations, if only placeholders among them count.
@@ -56,7 +60,6 @@ def filled_shapes(
     Raises:
         GraphError: a placeholder whose size is unknown or 0.
     """
-    model = without_pipelines(model)
     found = {name: list(shape) for name, shape in (shapes or {}).items()}
     opened = open_placeholders(model)
     batches = {found[name][0] for name, shape in opened.items() if found.get(name) and _opens_batch(shape)}

@@ -70,7 +70,7 @@ class _Run:
 
     def steps(self, job: Any, step: Callable[[], Any]) -> list[tuple[float, float, NDArray[np.float64]]]:
         """A turn of steps, measured, after one that is not: seconds, processor time, and the journal of each."""
-        engine: Any = self.executor.engine
+        engine: Any = self.executor.state.engine
         step()
         result = []
         for _ in range(TURN_STEPS):
@@ -134,7 +134,7 @@ def main() -> None:
         run = _Run(strategy, plan, job.require_executor("measuring"))
         for _ in range(_WARM_UP):
             step()
-        run.kernels, run.memory = tracer.trace(step, run.executor.tf_graph)
+        run.kernels, run.memory = tracer.trace(step, run.executor.state.tf_graph)
         runs.append(run)
         job.executor = None  # kept open
     spaces = [space]
@@ -263,7 +263,9 @@ def _simulated(space: Any, strategy: Strategy, network: Network) -> float:
 
 def _by_collective(run: _Run, transfers_s: list[float]) -> list[tuple[str, int, float]]:
     """Kind, input bytes and seconds of each collective; they run in the order in which they were made."""
-    ops = [op for op in run.executor.tf_graph.get_operations() if op.name in run.kernels and _is_collective(op.name)]
+    ops = [
+        op for op in run.executor.state.tf_graph.get_operations() if op.name in run.kernels and _is_collective(op.name)
+    ]
     sizes = [int(op.inputs[0].shape.num_elements()) * int(op.inputs[0].dtype.size) for op in ops]
     return [(op.type, size, took) for op, size, took in zip(ops, sizes, transfers_s, strict=True)]
 

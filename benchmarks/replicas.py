@@ -86,7 +86,7 @@ def main() -> None:
             batch = {feed: random.integers(0, _VOCABULARY, (_BATCH, _LENGTH)) for feed in feeds.values()}
             tensoropt.run(train, batch)
             if step % LEVEL_STEPS in (LEVEL_STEPS // 10, LEVEL_STEPS - 1) or step == flags.steps:
-                stored = comm.allgather(current_job().require_executor("compare").stored())
+                stored = comm.allgather(current_job().require_executor("compare").state.stored())
                 found = copies_apart(stored)
                 apart += [f"step {step}: {what}" for what in found]
                 if comm.rank == 0:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 import tensoropt as to
 from tensoropt.api.frontend.pipeline import run_passes
@@ -51,3 +52,31 @@ def test_a_write_of_a_branch_keeps_what_the_writes_before_it_have_left(
     ]
     assert len(reads) == 1
     assert put_back in {op.name for op in order(reads)}
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda x: to.check_numerics(to.log(x), "x"), "CheckNumerics"),
+        (lambda x: to.Print(x, [x]), "Print"),
+        (lambda x: to.py_func(lambda y: y, [x], to.float32), "PyFunc"),
+    ],
+    ids=["check", "print", "python"],
+)
+@pytest.mark.parametrize("around", ["branch", "function", "loop"])
+def test_what_acts_beyond_the_model_stays_in_its_branch(
+    model: Model, act: Callable[[Any], Any], said: str, around: str
+) -> None:
+    """Whether it stands in the branch, in a function that the branch calls, or in a loop of it."""
+    x, taken = to.placeholder(to.float32, [3], name="x"), to.placeholder(to.bool, [])
+
+    def looped() -> Any:
+        _, y = to.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, to.reshape(act(y), [3])), [to.constant(0), x])
+        return y
+
+    function = tf.function(lambda y: to.reshape(act(y), [3]), input_signature=[tf.TensorSpec([3])], autograph=False)
+    branch = {"branch": lambda: to.reshape(act(x), [3]), "function": lambda: function(x), "loop": looped}[around]
+    to.cond(taken, branch, lambda: x)
+    graph = run_passes(model, Request())[0].graph
+    assert not [op.name for op in graph.get_operations() if said in op.type]
+    assert [op.type for op in graph.get_operations() if "If" in op.type] in (["If"], ["StatelessIf"])

@@ -15,6 +15,7 @@ from tensoropt.api.session.reference import InitialValues
 from tensoropt.api.session.seeds import resolve_seeds, with_seeds
 from tensoropt.cluster.presets import cpu
 from tensoropt.errors import GraphError
+from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.spec import TensorId
@@ -212,16 +213,16 @@ def test_one_rank_trains_as_tensorflow_does(model: Model, name: str) -> None:
     fetches = [imported.noted.get(each) or TensorId(each.split(":")[0], int(each[-1])) for each in names]
 
     def train(engine: Any) -> list[Any]:
-        executor = Executor(with_seeds(imported.graph, seeds), plan, engine, config=session_config())
+        executor = Executor(DeviceState(with_seeds(imported.graph, seeds), plan, engine, config=session_config()))
         initial = InitialValues(imported.tf_graph, seeds)
-        executor.set_variables(initial)
+        executor.state.set_variables(initial)
         initial.close()
         found = []
         for number, turn in enumerate(training.turns):
             feeds = {made[key].op.name: np.asarray(value) for key, value in training.feeds(number).items()}
             executor.run([made[turn].name], feeds)
             found.append(executor.run(fetches, feeds))
-        executor.close()
+        executor.state.close()
         return found
 
     (found,) = run_threads(1, (1,), train)

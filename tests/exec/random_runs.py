@@ -20,6 +20,7 @@ from tensoropt.api.session.seeds import resolve_seeds, with_seeds
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.graph import Graph
@@ -190,14 +191,16 @@ def real_session() -> Any:
 def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], None] | None, config: Any) -> Outcome:
     """Three steps of this rank's part."""
     executor = Executor(
-        with_seeds(case.imported.graph, case.seeds),
-        case.plan,
-        engine,
-        agree=agree,
-        config=config,
+        DeviceState(
+            with_seeds(case.imported.graph, case.seeds),
+            case.plan,
+            engine,
+            agree=agree,
+            config=config,
+        )
     )
     initial = InitialValues(case.recorded.graph, case.seeds)
-    executor.set_variables(initial)
+    executor.state.set_variables(initial)
     initial.close()
     model = case.model
     outcome = Outcome()
@@ -213,8 +216,8 @@ def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], N
     names = list(model.states)
     finals = executor.run([TensorId(name) for name in names])
     outcome.variables = dict(zip(names, finals, strict=True))
-    outcome.stored = executor.stored()
-    executor.close()
+    outcome.stored = executor.state.stored()
+    executor.state.close()
     return outcome
 
 
@@ -303,13 +306,13 @@ def first_difference(case: Case, engine: CollectiveEngine, config: Any) -> str:
         if op.outputs and op.type not in ("Sink", "Fanout", "Variable", "Const")
     ]
     tensors = [TensorId(name) for name in names]
-    executor = Executor(with_seeds(graph, case.seeds), case.plan, engine, config=config)
+    executor = Executor(DeviceState(with_seeds(graph, case.seeds), case.plan, engine, config=config))
     initial = InitialValues(case.recorded.graph, case.seeds)
-    executor.set_variables(initial)
+    executor.state.set_variables(initial)
     initial.close()
     feeds = case.model.feeds[0]
     found = executor.run(tensors, feeds)
-    executor.close()
+    executor.state.close()
     existing = {op.name for op in case.recorded.graph.get_operations()}
     reference = Reference(case.recorded, case.seeds)
     kept = [(t, value) for t, value in zip(tensors, found, strict=True) if t.op in existing]

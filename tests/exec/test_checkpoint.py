@@ -45,6 +45,7 @@ def _values() -> dict[str, np.ndarray]:
 def _in_world(imported: Any, ranks: int, seed: int, work: Any) -> list[Any]:
     """``work(executor, checkpointing)`` of all ranks of a random plan."""
     from tensoropt.exec.program.checkpoint import Checkpointing
+    from tensoropt.exec.program.device_state import DeviceState
     from tensoropt.exec.program.executor import Executor
     from tests.exec.random_runs import random_plan, small_session
     from tests.thread_world import run_threads
@@ -52,11 +53,11 @@ def _in_world(imported: Any, ranks: int, seed: int, work: Any) -> list[Any]:
     plan = random_plan(imported, seed, ranks)
 
     def run(engine: Any) -> Any:
-        executor = Executor(imported.graph, plan, engine, config=small_session())
+        executor = Executor(DeviceState(imported.graph, plan, engine, config=small_session()))
         try:
             return work(executor, Checkpointing(executor, NAMES))
         finally:
-            executor.close()
+            executor.state.close()
 
     return run_threads(ranks, plan.mesh.shape, run)
 
@@ -69,11 +70,11 @@ def _save(imported: Any, ranks: int, seed: int, prefix: str, values: Mapping[str
     folder = files.begin(prefix, prefix)
 
     def work(executor: Any, checkpointing: Any) -> list[int]:
-        executor.set_variables(values.__getitem__)
-        executor.trained = 17
-        if executor.engine.rank in checkpointing.writers:
-            checkpointing.write(files.part_of(folder, executor.engine.rank))
-        if executor.engine.rank == 0:
+        executor.state.set_variables(values.__getitem__)
+        executor.state.trained = 17
+        if executor.state.engine.rank in checkpointing.writers:
+            checkpointing.write(files.part_of(folder, executor.state.engine.rank))
+        if executor.state.engine.rank == 0:
             write_tensors(os.path.join(folder, "state"), state_of(executor))
         assert checkpointing.is_whole
         return list(checkpointing.writers)
@@ -114,12 +115,12 @@ def test_what_any_number_of_ranks_saves_any_other_restores_and_plain_tensorflow_
     def restore(executor: Any, checkpointing: Any) -> None:
         for source in (*RANKS, "plain"):
             prefix = str(tmp_path / f"of-{source}")
-            executor.set_variables(lambda name: np.zeros_like(values[name]))
+            executor.state.set_variables(lambda name: np.zeros_like(values[name]))
             shapes = dict(tf.train.list_variables(prefix))
-            executor.set_pieces(checkpointing.read(prefix, {name: tuple(shapes[name]) for name in NAMES}))
-            for name, piece in executor.session.run(dict(executor.variables)).items():
+            executor.state.set_pieces(checkpointing.read(prefix, {name: tuple(shapes[name]) for name in NAMES}))
+            for name, piece in executor.state.session.run(dict(executor.state.variables)).items():
                 layout = executor.layout_of(TensorId(name))
-                part = layout.slices(values[name].shape, executor.plan.mesh, executor.engine.rank)
+                part = layout.slices(values[name].shape, executor.plan.mesh, executor.state.engine.rank)
                 assert piece.tobytes() == np.asarray(values[name][part]).tobytes(), (source, name)
             state = read_state(prefix, shapes)
             assert ("_tensoropt/trained" in state) is (source != "plain")
@@ -219,6 +220,7 @@ def test_random_operators_draw_what_tensorflow_draws_and_go_on_where_they_are_se
     from tensoropt.api.frontend.imported_model import import_model
     from tensoropt.api.mirror.model import current_model
     from tensoropt.exec.program.checkpoint import set_state, state_of
+    from tensoropt.exec.program.device_state import DeviceState
     from tensoropt.exec.program.executor import Executor
     from tensoropt.graph.spec import TensorId
     from tests.exec.random_runs import random_plan, small_session
@@ -238,8 +240,8 @@ def test_random_operators_draw_what_tensorflow_draws_and_go_on_where_they_are_se
     imported = import_model(current_model())
 
     def run(engine: Any) -> list[Any]:
-        executor = Executor(imported.graph, plan, engine, config=small_session())
-        other = Executor(imported.graph, plan, engine, config=small_session())
+        executor = Executor(DeviceState(imported.graph, plan, engine, config=small_session()))
+        other = Executor(DeviceState(imported.graph, plan, engine, config=small_session()))
         drawn = [executor.run([tensor])[0] for _ in range(2)]
         state = state_of(executor)
         drawn += [executor.run([tensor])[0] for _ in range(3)]

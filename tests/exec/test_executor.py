@@ -25,6 +25,7 @@ def on_every_rank(check: Callable[[Any, int], Any], option: str = "data_parallel
     from tensoropt.api.frontend.imported_model import import_model
     from tensoropt.api.mirror.model import current_model
     from tensoropt.cluster.presets import cpu
+    from tensoropt.exec.program.device_state import DeviceState
     from tensoropt.exec.program.executor import Executor
     from tests.thread_world import run_threads, session_config
 
@@ -37,12 +38,12 @@ def on_every_rank(check: Callable[[Any, int], Any], option: str = "data_parallel
     imported = import_model(current_model())
 
     def run(engine: Any) -> Any:
-        executor = Executor(imported.graph, plan, engine, config=session_config())
+        executor = Executor(DeviceState(imported.graph, plan, engine, config=session_config()))
         try:
-            executor.set_variables(lambda name: np.ones((3, 2), np.float32))
+            executor.state.set_variables(lambda name: np.ones((3, 2), np.float32))
             return check(executor, engine.rank)
         finally:
-            executor.close()
+            executor.state.close()
 
     return run_threads(RANKS, (RANKS,), run)
 
@@ -66,10 +67,10 @@ def test_a_variable_is_held_in_pieces_and_fetched_whole() -> None:
     from tensoropt.graph.spec import TensorId
 
     def check(executor: Any, rank: int) -> Any:
-        executor.set_variables(lambda name: np.arange(6, dtype=np.float32).reshape(3, 2))
+        executor.state.set_variables(lambda name: np.arange(6, dtype=np.float32).reshape(3, 2))
         layout = executor.layout_of(TensorId("w"))
-        assert executor.variables["w"].shape == layout.local_shape((3, 2), executor.plan.mesh)
-        assert executor.variables["w"].graph is executor.session.graph
+        assert executor.state.variables["w"].shape == layout.local_shape((3, 2), executor.plan.mesh)
+        assert executor.state.variables["w"].graph is executor.state.session.graph
         return executor.run([TensorId("w")], {})[0]
 
     for value in on_every_rank(check, "mini_memory"):
@@ -77,18 +78,17 @@ def test_a_variable_is_held_in_pieces_and_fetched_whole() -> None:
 
 
 def test_copies_that_have_come_apart_are_made_equal_after_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensoropt.exec.program import device_state
 
-    from tensoropt.exec.program import executor as executors
-
-    monkeypatch.setattr(executors, "LEVEL_STEPS", 2)
+    monkeypatch.setattr(device_state, "LEVEL_STEPS", 2)
     feeds = {"x": np.ones((4, 3), np.float32)}
 
     def check(executor: Any, rank: int) -> list[np.ndarray]:
-        executor.set_variables(lambda name: np.full((3, 2), 1 + 1e-6 * rank, np.float32))
+        executor.state.set_variables(lambda name: np.full((3, 2), 1 + 1e-6 * rank, np.float32))
         found = []
         for _ in range(3):
             executor.run(["train"], feeds)
-            found.append(executor.stored()["w"][0])
+            found.append(executor.state.stored()["w"][0])
         return found
 
     apart, *equal = zip(*on_every_rank(check), strict=True)
@@ -110,14 +110,14 @@ def test_the_whole_initial_value_is_let_go() -> None:
     tensoropt.train.GradientDescentOptimizer(0.5).minimize(tensoropt.reduce_sum(tensoropt.square(w)), name="train")
 
     def check(executor: Any, rank: int) -> Any:
-        assert executor.variables["w"].shape == (32,)
+        assert executor.state.variables["w"].shape == (32,)
         memory = (ctypes.c_float * 80)()
         alive = weakref.ref(memory)
         start = -ctypes.addressof(memory) % 64 // 4  # TensorFlow takes memory as it is only where it is aligned
         values = [np.frombuffer(memoryview(memory), np.float32)[start : start + 64]]
         values[0][:] = np.arange(64)
         del memory
-        executor.set_variables(lambda name: values.pop())
+        executor.state.set_variables(lambda name: values.pop())
         gc.collect()
         assert alive() is None
         return executor.run([TensorId("w")])[0]
@@ -135,7 +135,7 @@ def test_a_program_is_built_once_and_holds_only_what_it_needs() -> None:
         sizes = []
         for fetches in ([TensorId("w")], [TensorId("w")], [TensorId("y")], ["train"], ["train"]):
             executor.run(fetches, {"x": x})
-            sizes.append(len(executor.tf_graph.get_operations()))
+            sizes.append(len(executor.state.tf_graph.get_operations()))
         return sizes
 
     for sizes in on_every_rank(check):
@@ -162,7 +162,7 @@ def test_a_value_of_another_shape_is_refused() -> None:
 
     def check(executor: Any, rank: int) -> None:
         with pytest.raises(SessionError, match=r"^Variable 'w': its value has shape \(2, 2\), it is float32\[3, 2\]"):
-            executor.set_variables(lambda name: np.ones((2, 2)))
+            executor.state.set_variables(lambda name: np.ones((2, 2)))
 
     on_every_rank(check)
 
@@ -238,6 +238,7 @@ def on_the_model(runs: Callable[[Any, int], Any], values: dict[str, np.ndarray],
     from tensoropt.api.frontend.imported_model import import_model
     from tensoropt.api.mirror.model import current_model
     from tensoropt.cluster.presets import cpu
+    from tensoropt.exec.program.device_state import DeviceState
     from tensoropt.exec.program.executor import Executor
     from tests.thread_world import run_threads, session_config
 
@@ -245,12 +246,12 @@ def on_the_model(runs: Callable[[Any, int], Any], values: dict[str, np.ndarray],
     imported = import_model(current_model())
 
     def run(engine: Any) -> Any:
-        executor = Executor(imported.graph, plan, engine, config=session_config())
+        executor = Executor(DeviceState(imported.graph, plan, engine, config=session_config()))
         try:
-            executor.set_variables(lambda name: values[name])
+            executor.state.set_variables(lambda name: values[name])
             return runs(executor, engine.rank)
         finally:
-            executor.close()
+            executor.state.close()
 
     return run_threads(RANKS, (RANKS,), run)
 
@@ -371,6 +372,7 @@ def test_gradients_that_are_fetched_alone_update_nothing() -> None:
     from tensoropt.api.frontend.imported_model import import_model
     from tensoropt.api.mirror.model import current_model
     from tensoropt.cluster.presets import cpu
+    from tensoropt.exec.program.device_state import DeviceState
     from tensoropt.exec.program.executor import Executor
     from tensoropt.graph.spec import TensorId
     from tests.thread_world import run_threads, session_config
@@ -385,14 +387,14 @@ def test_gradients_that_are_fetched_alone_update_nothing() -> None:
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 
     def run(engine: Any) -> list[Any]:
-        executor = Executor(imported.graph, plan, engine, config=session_config())
+        executor = Executor(DeviceState(imported.graph, plan, engine, config=session_config()))
         try:
-            executor.set_variables(lambda name: np.eye(6, dtype=np.float32))
+            executor.state.set_variables(lambda name: np.eye(6, dtype=np.float32))
             first, second = (executor.run([TensorId(gradient_of(executor.graph, "w0"))], {"x": x})[0] for _ in range(2))
             np.testing.assert_array_equal(first, second)
             return executor.run([TensorId(f"w{layer}") for layer in range(3)], {})
         finally:
-            executor.close()
+            executor.state.close()
 
     for value in run_threads(1, (1,), run)[0]:
         np.testing.assert_array_equal(value, np.eye(6))

@@ -15,6 +15,7 @@ from tensoropt.api.mirror.model import current_model, leave_graph
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import OpError
+from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.op_errors import failed_operator
 from tensoropt.graph.spec import TensorId
@@ -44,8 +45,8 @@ def _outcomes(mesh: tuple[int, ...], axes: Mapping[str, str], feeds: list[tuple[
     plan = space.plan(space.assignment(chosen), "split")
 
     def run(engine: Any) -> list[str]:
-        executor = Executor(imported.graph, plan, engine, config=session_config())
-        executor.set_variables(lambda name: np.ones((VOCABULARY, CLASSES), np.float32))
+        executor = Executor(DeviceState(imported.graph, plan, engine, config=session_config()))
+        executor.state.set_variables(lambda name: np.ones((VOCABULARY, CLASSES), np.float32))
         said = []
         for ids, labels in feeds:
             try:
@@ -53,7 +54,7 @@ def _outcomes(mesh: tuple[int, ...], axes: Mapping[str, str], feeds: list[tuple[
                 said.append(f"{executor.run([TensorId(loss.op.name), step.name], fed)[0]:.4f}")
             except OpError as error:
                 said.append(str(error))
-        executor.close()
+        executor.state.close()
         return said
 
     return run_threads(ranks, mesh, run)

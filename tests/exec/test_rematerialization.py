@@ -15,6 +15,7 @@ from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.rematerialization import with_inputs_again, with_output_again
@@ -87,12 +88,12 @@ class Recorded:
     """A training step on one rank, before and after TensorFlow's optimizer has been at it."""
 
     def __init__(self, executor: Executor, feeds: dict[str, np.ndarray]) -> None:
-        graph = executor.tf_graph
+        graph = executor.state.tf_graph
         executor.run(["train"], feeds)
         step = [op for op in graph.get_operations() if op.type == "NoOp"][-1]
         placeholders = [op for op in graph.get_operations() if op.type == "Placeholder" and "program" in op.name]
         metadata = tf.compat.v1.RunMetadata()
-        executor.session.run(
+        executor.state.session.run(
             step,
             {op.outputs[0]: feeds[op.name.split("/")[-1]] for op in placeholders},
             options=tf.compat.v1.RunOptions(output_partition_graphs=True),
@@ -164,12 +165,12 @@ def _train(plan: Plan, check: Callable[[Executor, dict[str, np.ndarray]], Any]) 
     x = random.normal(size=(8, 16)).astype(np.float32)
 
     def run(engine: Any) -> Any:
-        executor = Executor(imported.graph, plan, engine, config=session_config())
+        executor = Executor(DeviceState(imported.graph, plan, engine, config=session_config()))
         try:
-            executor.set_variables(lambda name: values[name])
+            executor.state.set_variables(lambda name: values[name])
             return check(executor, {"x": np.split(x, engine.size)[engine.rank]})
         finally:
-            executor.close()
+            executor.state.close()
 
     return run_threads(plan.mesh.size, plan.mesh.shape, run)
 
@@ -216,7 +217,7 @@ def test_a_copy_that_is_not_kept_is_not_made_before_the_other_inputs_are_there()
 
         def check(executor: Executor, feeds: dict[str, np.ndarray]) -> bool:
             executor.run(["train"], feeds)
-            by_name = {op.name: op for op in executor.tf_graph.get_operations()}
+            by_name = {op.name: op for op in executor.state.tf_graph.get_operations()}
             gathers = [op for name, op in by_name.items() if "all_gather" in name and "/gradients/" not in name]
             last = next(op for op in reversed(gathers) if any(t.shape == (8, 16) for t in op.inputs))
             return _depends_on(last.inputs[0].op, by_name["program_0/tanh1"])
@@ -265,7 +266,7 @@ def test_readers_of_a_fan_out_share_what_is_made_again() -> None:
 
     def check(executor: Executor, feeds: dict[str, np.ndarray]) -> tuple[int, float]:
         loss = [float(executor.run([TensorId("loss"), "train"], feeds)[0]) for _ in range(3)][-1]
-        emitted = executor.engine.emitted(executor.tf_graph)
+        emitted = executor.state.engine.emitted(executor.state.tf_graph)
         return sum("all_gather" in line and "(8, 16)" in line for line in emitted), loss
 
     kept = _keeping(plan, graph, "before")

@@ -14,6 +14,7 @@ from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.exec.program import executor as executors
+from tensoropt.exec.program.device_state import DeviceState
 from tests.thread_world import run_threads, session_config
 
 pytestmark = pytest.mark.tf
@@ -51,14 +52,14 @@ def test_no_sum_of_a_program_has_more_than_two_terms(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(executors, "callable_of", watched)
 
     def run(engine: Any) -> list[int]:
-        executor = executors.Executor(imported.graph, plan, engine, config=session_config())
-        executor.set_variables(lambda name: np.ones(imported.graph[name].outputs[0].shape))
+        executor = executors.Executor(DeviceState(imported.graph, plan, engine, config=session_config()))
+        executor.state.set_variables(lambda name: np.ones(imported.graph[name].outputs[0].shape))
         executor.run(["train"], {"x": np.ones((4, 3))})
         session, values, feeds = built[0]
         seen = tf.compat.v1.RunMetadata()
         options = tf.compat.v1.RunOptions(output_partition_graphs=True)
         session.run(list(values), {feed: np.ones((4, 3)) for feed in feeds}, options=options, run_metadata=seen)
-        executor.close()
+        executor.state.close()
         return [
             sum(not name.startswith("^") for name in node.input)
             for graph in seen.partition_graphs

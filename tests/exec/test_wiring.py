@@ -20,6 +20,7 @@ def _on_ranks(ranks: int, check: Callable[[Any], Any], seeds: Mapping[str, tuple
     from tensoropt.api.mirror.model import current_model
     from tensoropt.api.session.seeds import with_seeds
     from tensoropt.cluster.presets import cpu
+    from tensoropt.exec.program.device_state import DeviceState
     from tensoropt.exec.program.executor import Executor
     from tests.thread_world import run_threads, session_config
 
@@ -27,11 +28,11 @@ def _on_ranks(ranks: int, check: Callable[[Any], Any], seeds: Mapping[str, tuple
     imported = import_model(current_model())
 
     def run(engine: Any) -> Any:
-        executor = Executor(with_seeds(imported.graph, seeds or {}), plan, engine, config=session_config())
+        executor = Executor(DeviceState(with_seeds(imported.graph, seeds or {}), plan, engine, config=session_config()))
         try:
             return check(executor)
         finally:
-            executor.close()
+            executor.state.close()
 
     return run_threads(ranks, (ranks,), run)
 
@@ -62,11 +63,11 @@ class _Program:
     """The training step of one device, by its ops."""
 
     def __init__(self, executor: Any) -> None:
-        executor.set_variables(lambda name: np.eye(6, dtype=np.float32))
+        executor.state.set_variables(lambda name: np.eye(6, dtype=np.float32))
         executor.run(["train"], {"x": np.ones((4, 6), np.float32)})
-        self.ops = executor.tf_graph.get_operations()
+        self.ops = executor.state.tf_graph.get_operations()
         self.updates = [op for op in self.ops if op.type == "ResourceApplyGradientDescent"]
-        handles = [executor.variables[f"w{layer}"].handle.op.name for layer in range(LAYERS)]
+        handles = [executor.state.variables[f"w{layer}"].handle.op.name for layer in range(LAYERS)]
         self.updates.sort(key=lambda op: handles.index(op.inputs[0].op.name))
 
     def of_type(self, *types: str) -> list[Any]:

@@ -231,7 +231,7 @@ def fetches_may_be_nested() -> None:
 @case
 def evaluation_runs_no_collective_of_training() -> None:
     job = Distributed(sgd_classifier, "data_parallel")
-    engine = current_job().require_executor("test").engine
+    engine = current_job().require_executor("test").state.engine
     job.run("train", batch(0))
     engine.reset_counts()
     before = job.run("w1", {})

@@ -59,7 +59,7 @@ def settings_of_one_rank() -> object:
     built()
     executor = current_job().executor
     assert executor is not None
-    return type(executor.engine) is Mpi4pyEngine
+    return type(executor.state.engine) is Mpi4pyEngine
 
 
 @case

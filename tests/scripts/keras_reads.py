@@ -233,7 +233,7 @@ def copies_of_whole_variables_are_made_equal() -> None:
                 own = variables[dtype]
                 own.assign(tf.logical_not(own) if dtype == "bool" else own + tf.cast(change, dtype))
     assert step._program is not None
-    step._program._job.require_executor("level").level()
+    step._program._job.require_executor("level").state.level()
     for dtype, variable in variables.items():
         with unnoticed():
             held = comm.allgather(variable.numpy().tobytes())

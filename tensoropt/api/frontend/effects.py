@@ -46,7 +46,7 @@ def has_effect(op: Any) -> bool:
     draws random numbers, checks, prints. Making a variable's handle and reading a variable are stateful too, but change
     nothing.
     """
-    makes = not op.inputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
+    makes = not op.inputs and op.outputs and all(tensor.dtype == tf.resource for tensor in op.outputs)
     return is_stateful(op) and not makes and not only_reads(op)
 
 

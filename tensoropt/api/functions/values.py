@@ -130,12 +130,12 @@ class Values:
         """
         if job.executor is None:
             return
-        known = job.executor.variables.keys()
+        known = job.executor.state.variables.keys()
         missing = [name for name in names if name not in known]
         if missing:
             job.initialize(missing)
             self._given(missing, job.executor)
-            known = job.executor.variables.keys()
+            known = job.executor.state.variables.keys()
         there = sorted(self._stale & known)
         if job.world.size > 1:
             self._agree(job, there)
@@ -171,12 +171,12 @@ class Values:
     def ran(self, written: Collection[str], executor: Executor) -> None:
         """Notes the variables that a run wrote; the run may have built its program from the values before."""
         if self._stale or self._unmade:
-            self._given(executor.variables.keys() & self._variables.keys(), executor)
-        self._ahead = (self._ahead | set(written)) - executor.outside
-        self._freed -= executor.outside
+            self._given(executor.state.variables.keys() & self._variables.keys(), executor)
+        self._ahead = (self._ahead | set(written)) - executor.state.outside
+        self._freed -= executor.state.outside
         self._brought.clear()
         # Most of the variables that the script has are outside; each step comes by here.
-        here = (self._here - executor.outside) & executor.variables.keys()
+        here = (self._here - executor.state.outside) & executor.state.variables.keys()
         self._free([name for name in here if name in self._ahead or self._bytes(name) > KEPT_BYTES])
 
     def sync(self, *, large: bool) -> None:
@@ -227,7 +227,9 @@ class Values:
             executor = job.require_executor(f"reading variables {', '.join(names)}")
             pieces = [name for name in names if not executor.layout_of(TensorId(name)).is_replicated]
             whole = [name for name in names if name not in pieces]
-            values = dict(zip(whole, executor.session.run([executor.variables[name] for name in whole]), strict=True))
+            values = dict(
+                zip(whole, executor.state.session.run([executor.state.variables[name] for name in whole]), strict=True)
+            )
             if pieces:
                 if _announce:
                     _announce[-1]((self._number, pieces))
@@ -279,9 +281,9 @@ class Values:
         self._here.add(name)
 
     def _give(self, executor: Executor, names: Sequence[str]) -> None:
-        apart = [name for name in names if name not in executor.outside]
+        apart = [name for name in names if name not in executor.state.outside]
         if apart:
-            executor.set_variables(self.value, apart)
+            executor.state.set_variables(self.value, apart)
         self._given(names, executor)
 
     def _given(self, names: Collection[str], executor: Executor) -> None:
@@ -290,7 +292,7 @@ class Values:
         for name in names:
             self._sums.pop(name, None)
             unmade = self._unmade.pop(name, None)
-            if name in executor.outside:
+            if name in executor.state.outside:
                 self._ahead.discard(name)
                 self._freed.discard(name)
             elif unmade is not None:

@@ -37,6 +37,7 @@ from tensoropt.cluster import Topology
 from tensoropt.errors import ClusterError, PlanError, SessionError
 from tensoropt.exec.engines.select import check_collectives, make_engine
 from tensoropt.exec.program.checkpoint import set_state, state_of
+from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.fetch import Fetch
 from tensoropt.graph.graph import Graph
@@ -174,7 +175,7 @@ class Job:
         self.deferral = None
         with stage("build", "build_execution_graph"):
             self._build(plan, imported, collectives, config)
-            came_to(f"collectives through '{self.require_executor('build').engine.name}'")
+            came_to(f"collectives through '{self.require_executor('build').state.engine.name}'")
 
     def build_later(self, plan: DeferredPlan, collectives: str) -> None:
         """Takes a plan that is made at the first training run; until then nothing is built that is not needed.
@@ -208,8 +209,8 @@ class Job:
 
     def _close_executor(self) -> None:
         if self.executor is not None:
-            self.executor.close()
-            self.executor.engine.close()
+            self.executor.state.close()
+            self.executor.state.engine.close()
         self.executor = self.variants = None
 
     def _build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:
@@ -286,15 +287,15 @@ class Job:
         old, model = self.require_executor("run"), self.model or model_to_plan()
         with stage("build", "build_execution_graph"):
             executor, _ = self.make_executor(plan, imported, model, collectives, self.local_config(), self.more_seeds())
-            initialized = old.initialized - (old.outside & executor.outside)
-            kept = [name for name in executor.variables if name in initialized]
-            executor.set_variables(lambda name: old.run([TensorId(name)])[0], kept)
+            initialized = old.state.initialized - (old.state.outside & executor.state.outside)
+            kept = [name for name in executor.state.variables if name in initialized]
+            executor.state.set_variables(lambda name: old.run([TensorId(name)])[0], kept)
             set_state(executor, state_of(old))
-            made_since = [name for name in executor.variables if name not in old.variables]
+            made_since = [name for name in executor.state.variables if name not in old.state.variables]
             self._close_executor()
             self._use(executor, model, imported, self.seeds)
             self.initialize(made_since)
-            came_to(f"collectives through '{executor.engine.name}'")
+            came_to(f"collectives through '{executor.state.engine.name}'")
 
     def _end_surplus_ranks(self, plan: Plan, imported: ImportedModel, collectives: str) -> None:
         """Goes on with as many ranks as the plan has devices, which are the cluster's first as the ranks are the job's.
@@ -362,17 +363,10 @@ class Job:
         engine = make_engine(collectives, plan.mesh.shape)
         if seeds is None:
             seeds = resolve_seeds(model.graph, self.world.draw_seed())
-        executor = Executor(
-            with_seeds(imported.graph, seeds),
-            plan,
-            engine,
-            agree=self.world.agree,
-            guard=self.world.guard,
-            config=config,
-            outside=None if apart or model.outside is None else model.outside.handle,
-            terms=model.terms,
-        )
-        return executor, seeds
+        outside = None if apart or model.outside is None else model.outside.handle
+        graph, agree = with_seeds(imported.graph, seeds), self.world.agree
+        state = DeviceState(graph, plan, engine, agree=agree, config=config, outside=outside)
+        return Executor(state, guard=self.world.guard, terms=model.terms), seeds
 
     def initialize(self, names: Collection[str] | None = None, feeds: Mapping[str, Any] | None = None) -> None:
         """Gives variables their initial values.
@@ -384,16 +378,16 @@ class Job:
         executor, model = self.require_executor("global_variables_initializer"), self.model
         if model is None:
             raise SessionError("The job has no model; call build_execution_graph first.")
-        missing = {*(names or ())} - executor.variables.keys()
+        missing = {*(names or ())} - executor.state.variables.keys()
         made_since = missing & storable_variables(model) if missing else missing
         if made_since and self.variants is not None:
             self.variants.add_variables(made_since)
         digests: ValueDigests | None = None
         with self.world.step("giving variables their initial values"):
-            sources = self._initial_sources(model, executor.variables if names is None else names)
+            sources = self._initial_sources(model, executor.state.variables if names is None else names)
             if names is None:
-                names = [name for name in executor.variables if not sources[name].waits_for_feeds(name)]
-            chosen = [name for name in executor.variables if name in names]
+                names = [name for name in executor.state.variables if not sources[name].waits_for_feeds(name)]
+            chosen = [name for name in executor.state.variables if name in names]
             for source in self._initial:
                 source.begin([name for name in chosen if sources[name] is source], feeds)
 
@@ -401,7 +395,7 @@ class Job:
                 return sources[name](name)
 
             digests = ValueDigests(initial) if self.world.size > 1 else None
-            executor.set_variables(digests or initial, chosen)
+            executor.state.set_variables(digests or initial, chosen)
         if digests is not None:
             with working("comparing initial values"):
                 digests.agree(self.world.comm, executor.graph)
@@ -488,7 +482,7 @@ class Job:
         """
         merged = merged_config(self.config, config)
         if self.executor is not None and config not in (self.session_config, self.config):
-            if not self.executor.configure(merged) and self.world.rank == 0:
+            if not self.executor.state.configure(merged) and self.world.rank == 0:
                 _log.warning("Session(config=…) has no effect: the execution graph has run before, by another config")
         self.session_config = config
 

@@ -148,7 +148,7 @@ class Saver:
         if self._checkpointing is not None and self._checkpointing[0]() is executor:
             return self._checkpointing[1]
         names = {name: variable.op.name for name, variable in self._named().items()}
-        unknown = [name for name in names.values() if name not in executor.variables]
+        unknown = [name for name in names.values() if name not in executor.state.variables]
         model = current_job().model
         if unknown or (model is not None and self._model is not model):
             raise CheckpointError(
@@ -217,7 +217,7 @@ class Saver:
                 job.world.agree(f"variables of Saver.save to '{path}'", repr(sorted(self._named())))
                 # What goes on is then to the last bit what is restored: copies, of which one is saved.
                 if job.world.size > 1:
-                    executor.level()
+                    executor.state.level()
                 self._write(job, executor, pieces, path, os.fspath(save_path))
                 if write_state:
                     self._record(job, path, state_file, meta_graph_suffix)
@@ -344,10 +344,10 @@ class Saver:
                 pieces = self._pieces("Saver.restore", executor)
                 read, state = self._read(job, executor, pieces, path)
             with working(what):
-                executor.set_pieces(read)
+                executor.state.set_pieces(read)
                 set_state(executor, state)
-        if pieces.is_whole and executor.unsaved_generators and job.world.rank == 0:
-            begun = ", ".join(map(str, executor.unsaved_generators[:_SHOWN]))
+        if pieces.is_whole and executor.state.unsaved_generators and job.world.rank == 0:
+            begun = ", ".join(map(str, executor.state.unsaved_generators[:_SHOWN]))
             _log.warning(
                 "%s: TensorFlow keeps the state of %s to itself, so these begin their random numbers anew", what, begun
             )

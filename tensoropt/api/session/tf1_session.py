@@ -136,7 +136,7 @@ class Session:
     def list_devices(self) -> Any:
         """The devices of this rank's local session."""
         apart = self.apart
-        own = current_job().require_executor("list_devices").session if apart is None else apart.session
+        own = current_job().require_executor("list_devices").state.session if apart is None else apart.session
         return own.list_devices()
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> NoReturn:

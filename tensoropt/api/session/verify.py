@@ -201,7 +201,7 @@ class _Run:
         with job.world.step("verify: initial values"):
             if given is None:
                 initial = InitialValues(imported.tf_graph, self.seeds)
-                self._executor.set_variables(initial)
+                self._executor.state.set_variables(initial)
                 initial.close()
             self._reference = Reference(model, self.seeds, given) if job.world.rank == 0 else None
             self._stored = self._reference.stored() if self._reference else {}
@@ -241,7 +241,7 @@ class _Run:
         )
 
     def close(self) -> None:
-        self._executor.close()
+        self._executor.state.close()
         if self._reference is not None:
             self._reference.close()
 
@@ -267,7 +267,7 @@ class _Run:
                 theirs, own, made_of = self._reference.follow_step(self._step, self._losses, self._outputs, batch, mine)
                 after, before = self._reference.stored(), self._stored
                 self._stored = after
-            stored = self._executor.stored()
+            stored = self._executor.state.stored()
         tolerance = self._tolerances[_tensor_id(self._losses[0]).op]
         on_0 = self._reference is not None
         values = [found[fetch] for fetch in fetches[: 2 * len(self._losses)]]
@@ -378,13 +378,13 @@ def _given_values(job: Job, values: Callable[[str], Any], executor: Executor) ->
     found: dict[str, np.ndarray] = {}
 
     def value(name: str) -> np.ndarray:
-        trained = job.executor is not None and name in job.executor.variables
+        trained = job.executor is not None and name in job.executor.state.variables
         here = np.asarray(job.require_executor("verify").run([TensorId(name)])[0] if trained else values(name))
         if job.world.rank == 0:
             found[name] = here
         return here
 
-    executor.set_variables(value)
+    executor.state.set_variables(value)
     return found
 
 

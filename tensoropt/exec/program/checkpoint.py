@@ -123,7 +123,7 @@ class Checkpointing:
     @property
     def is_whole(self) -> bool:
         """True if the checkpoint has all variables of the program, hence also the other state that outlasts a step."""
-        return set(self._executor.variables) <= set(self._names.values())
+        return set(self._executor.state.variables) <= set(self._names.values())
 
     @property
     def writers(self) -> list[int]:
@@ -137,7 +137,7 @@ class Checkpointing:
         return self._executor.layout_of(TensorId(variable))
 
     def _piece(self, variable: str) -> Piece:
-        layout, mesh, rank = self._layout(variable), self._executor.plan.mesh, self._executor.engine.rank
+        layout, mesh, rank = self._layout(variable), self._executor.plan.mesh, self._executor.state.engine.rank
         shape = self._spec(variable).shape
         return Piece(shape, layout.offsets(shape, mesh, rank), layout.local_shape(shape, mesh))
 
@@ -151,20 +151,20 @@ class Checkpointing:
             tf.errors.OpError: it cannot be written.
         """
         if self._writing is None:
-            with self._executor.tf_graph.as_default(), tf.name_scope("save"):
+            with self._executor.state.tf_graph.as_default(), tf.name_scope("save"):
                 self._writing = self._build_write()
         path, save = self._writing
-        self._executor.session.run(save, {path: prefix})
+        self._executor.state.session.run(save, {path: prefix})
 
     def _build_write(self) -> tuple[Any, Any]:
         names, specs, tensors = [], [], []
-        coordinates = self._executor.plan.mesh.coordinates(self._executor.engine.rank)
+        coordinates = self._executor.plan.mesh.coordinates(self._executor.state.engine.rank)
         path = tf.compat.v1.placeholder(tf.string, [])
         with tf.control_dependencies(None), tf.device("/CPU:0"):
             for name, variable in self._names.items():
                 if not _is_first(self._layout(variable).used_axes, coordinates):
                     continue
-                value = self._executor.variables[variable].read_value()
+                value = self._executor.state.variables[variable].read_value()
                 whole = self._piece(variable)
                 slices = list(whole.cut(value.dtype.size))
                 for piece in slices:
@@ -211,8 +211,8 @@ def state_of(executor: Executor) -> dict[str, np.ndarray]:
 
     This state is equal on all devices.
     """
-    states = {_GENERATOR + name: state for name, state in executor.states.items()}
-    return states | {_TRAINED: np.int64(executor.trained)}
+    states = {_GENERATOR + name: state for name, state in executor.state.states.items()}
+    return states | {_TRAINED: np.int64(executor.state.trained)}
 
 
 def read_state(prefix: str, names: Collection[str]) -> dict[str, np.ndarray]:
@@ -231,6 +231,6 @@ def read_state(prefix: str, names: Collection[str]) -> dict[str, np.ndarray]:
 
 def set_state(executor: Executor, state: Mapping[str, np.ndarray]) -> None:
     """Goes on from a state, where it says from where."""
-    executor.trained = int(state.get(_TRAINED, executor.trained))
+    executor.state.trained = int(state.get(_TRAINED, executor.state.trained))
     generators = {name: value for name, value in state.items() if name.startswith(_GENERATOR)}
-    executor.set_states({name.removeprefix(_GENERATOR): value for name, value in generators.items()})
+    executor.state.set_states({name.removeprefix(_GENERATOR): value for name, value in generators.items()})

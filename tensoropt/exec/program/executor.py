@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.errors import FeedError, PlanError, SessionError
-from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.errors import FeedError, SessionError
 from tensoropt.exec.engines.guard import FAILURE_PATIENCE_S, DifferenceError, Guard
 from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.building import Builder
 from tensoropt.exec.program.calling import callable_of
+from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.fed_tensors import check_not_differentiated, copies, fed_array
 from tensoropt.exec.program.feeding import Feeding, checksum, is_compared
 from tensoropt.exec.program.fetch import Fetch, names_of
-from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local_graph import LocalGraph
-from tensoropt.exec.program.local_session import has_one_thread, session_of
 from tensoropt.exec.program.op_errors import failed_operator, operator_error
-from tensoropt.exec.program.outside_variable import REPLACED_BYTES, OutsideVariable
 from tensoropt.exec.program.recording import Owner, current_recording, owners_of
-from tensoropt.exec.program.replicas import LEVEL_STEPS, level
 from tensoropt.exec.program.summation_order import keep_order
 from tensoropt.exec.schedule.merging import prevent_merging
-from tensoropt.exec.schedule.primitive_cache import uncache_products
 from tensoropt.exec.schedule.segments import keep_segments
 from tensoropt.exec.schedule.touching import in_order, order_line
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.random import draws_by_state
-from tensoropt.graph.registry import rule_of, traits
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
-from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.plan.plan import Plan
 from tensoropt.stages import announce, working
 from tensoropt.terms import FEEDS, Terms
 
@@ -73,276 +64,67 @@ class Executor:
     """Builds local programs from a plan and runs them.
 
     A program is made for each distinct set of fetches, the first time that it is run, so that a run does the work
-    and the collectives of what it fetches and no other. Variables, optimizer slots and random generators are shared.
+    and the collectives of what it fetches and no other. All programs of a device share its state.
 
     All ranks must call :meth:`run` with the same fetches in the same order.
+
+    Attributes:
+        state: the variables and random generators, on which other executors run programs, too.
     """
 
     def __init__(
         self,
-        graph: Graph,
-        plan: Plan,
-        engine: CollectiveEngine,
+        state: DeviceState,
+        local_graph: LocalGraph | None = None,
         *,
-        agree: Callable[[str, str], None] | None = None,
         guard: Guard | None = None,
-        config: Any = None,
-        outside: Callable[[str], Any] | None = None,
         terms: Terms = FEEDS,
     ) -> None:
-        """Makes the local graph with its variables, which :meth:`set_variables` fills.
+        """Runs nothing yet.
 
         Args:
-            graph: the logical graph.
-            plan: checked against it.
-            engine: does the collectives.
-            agree: called as ``agree(what, fingerprint)`` before a new program first runs; raises if ranks differ.
+            state: on which programs run.
+            local_graph: of the state; by default that which it was made for.
             guard: lets all ranks run the same program or none.
-            config: ``tf.compat.v1.ConfigProto`` of the session.
-            outside: gives the handle of a variable that eager code has, by name. One that this device stores whole is
-                stored there, and nowhere else, unless it is large and a step replaces its value.
             terms: in which errors speak of inputs.
         """
-        plan.check(graph)
-        if engine.size != plan.mesh.size:
-            raise PlanError(
-                f"Plan: is for {plan.mesh.size} devices, this job has {engine.size}. "
-                f"Run it with mpirun -n {plan.mesh.size}, or call find_strategy again."
-            )
-        uncache_products(graph, engine.size)
-        self.graph = graph
-        self.plan = plan
-        self.engine = engine
-        self._agree = agree
+        self.state = state
+        self._local = state.own_graph if local_graph is None else local_graph
         self._guard = guard
+        self._terms = terms
+        self._feeding = Feeding(self._local, terms)
         self._labels: dict[_Key, str] = {}
         self._runs: dict[_Key, int] = {}
         self._programs: dict[_Key, _Program] = {}
         self._needs: dict[Any, tuple[tuple[Operator, ...], tuple[Operator, ...]]] = {}
-        self.tf_graph = tf.Graph()
-        self._local = LocalGraph(
-            graph,
-            plan,
-            engine,
-            rules_of(graph),
-            self.tf_graph,
-            one_thread=has_one_thread(config),
-        )
-        self._feeding = Feeding(self._local)
-        self._outside, self._is_outside = outside, set[str]()
-        self._assigns: dict[str, tuple[Any, Any]] = {}
-        self._terms = terms
-        self._feeding = Feeding(self._local, terms)
-        with self.tf_graph.as_default():
-            # The seeds of operators are attributes already; this one is for what only this device draws.
-            tf.compat.v1.set_random_seed(0)
-            for op in graph.variables():
-                self._local.variables[op.name] = self._make_variable(op)
-        self._session = session_of(self.tf_graph, config)
-        self._origin = self
-        self._link(self.outside)
-        self._told_order = False  # that what touches a variable in no order has one
-        self._states: dict[str, np.ndarray] = {}  # of generators that are not there yet
-        self.unsaved_generators: list[Operator] = []
-        self._add_generators(graph)
-        self.trained = 0  # training steps, which say when copies are made equal
-        self._initialized: set[str] = set()
-        self._levelling: Any = None
 
     def beside(self, graph: Graph, plan: Plan) -> Executor:
-        """An executor of another graph on the same variables and generators: one for batches of another size, say, or
-        with operators that were made later. It ends with this one.
+        """An executor of another graph on the same state: one for batches of another size, say, or with more operators.
 
-        Variables that this one has not are added to it, without values; so are states of random operators.
+        Variables that the state has not are added to it, without values; so are states of random operators.
 
         Args:
             graph: the other logical graph.
-            plan: for it; variables are stored as here.
+            plan: for it; variables are stored as in the state.
 
         Raises:
             PlanError: a plan for another graph, or one that stores variables in another way.
         """
-        plan.check(graph)
-        for op in graph.variables():
-            if op.name in self._local.variables and plan.configuration(op.name) != self.plan.configuration(op.name):
-                raise PlanError(
-                    f"{op}: is stored as {self.plan.configuration(op.name)}, and is to be shared by a program that "
-                    f"wants {plan.configuration(op.name)}. Make the plan with tensoropt.plan.adapt.adapted."
-                )
-        self._add_variables([op for op in graph.variables() if op.name not in self._local.variables], plan)
-        self._add_generators(graph)
-        other = copy.copy(self)
-        other.graph, other.plan = graph, plan
-        other._labels, other._runs, other._programs, other._needs = {}, {}, {}, {}
-        other._local = self._local.beside(graph, plan, rules_of(graph))
-        other._feeding = Feeding(other._local, self._terms)
-        return other
-
-    def _add_variables(self, added: Sequence[Operator], plan: Plan) -> None:
-        if not added:
-            return
-        graph, local = self.graph, self._local
-        operators = {**self.plan.operators, **{op.name: plan.operators[op.name] for op in added}}
-        # They go first: nothing of what is there reads them, and they read nothing.
-        self.graph = local.graph = Graph((*added, *graph.operators), graph.training, graph.differentiable)
-        self.plan = local.plan = replace(self.plan, fingerprint=self.graph.fingerprint(), operators=operators)
-        local.rules = {**local.rules, **{op.name: rule_of(op, ()) for op in added}}
-        self._needs.clear()
-        self._levelling = None
-        with self.tf_graph.as_default():
-            for op in added:
-                local.variables[op.name] = self._make_variable(op)
-        self._link([op.name for op in added if op.name in self.outside])
-
-    def _add_generators(self, graph: Graph) -> None:
-        known = self._local.generators
-        unsaved = {op.name for op in self.unsaved_generators}
-        drawing = (each for op in graph.operators for each in ((op,) if self._local.is_shared(op) else op.draws))
-        for op in drawing:
-            if op.name in known or op.name in unsaved:
-                continue
-            if not draws_by_state(op):
-                self.unsaved_generators.append(op)
-                continue
-            with self.tf_graph.as_default():
-                known[op.name] = Generator(op)
-            known[op.name].set(self.session, self._states.pop(op.name, None))
-
-    # ------------------------------------------------------------------------------------------------ variables
+        return Executor(self.state, self.state.local_graph(graph, plan), guard=self._guard, terms=self._terms)
 
     @property
-    def variables(self) -> Mapping[str, Any]:
-        """This device's pieces of the variables (``tf.Variable``), by name."""
-        return MappingProxyType(self._local.variables)
+    def graph(self) -> Graph:
+        """The logical graph; that of the state gets the variables that were added."""
+        return self._local.graph
 
     @property
-    def outside(self) -> Set[str]:
-        """The names of the variables that are stored as those of eager code, and nowhere else."""
-        return self._is_outside
-
-    def _link(self, names: Iterable[str]) -> None:
-        """Makes the session find where variables of eager code are stored."""
-        links = [self._local.variables[name].link for name in names]
-        if links:
-            self.session.run(links)
-
-    @property
-    def session(self) -> Any:
-        """The ``tf.compat.v1.Session`` that runs the local graph."""
-        return self._origin._session
-
-    @property
-    def initialized(self) -> frozenset[str]:
-        """The names of the variables that have values."""
-        with self.tf_graph.as_default():
-            asked = {name: variable.is_initialized() for name, variable in self._local.variables.items()}
-        return frozenset(name for name, there in self.session.run(asked).items() if there)
-
-    def configure(self, config: Any) -> bool:
-        """Makes a session of another config run the local graph from now on; variables keep their values.
-
-        Args:
-            config: ``tf.compat.v1.ConfigProto`` of the session.
-
-        Returns:
-            Whether the session was replaced; it is not if a program was built before.
-        """
-        if self._local.chains:
-            return False
-        states = self.states
-        before, self._session = self.session, session_of(self.tf_graph, config)
-        self._link(self.outside)
-        for name, variable in self._local.variables.items():
-            if name in self._initialized and name not in self.outside:
-                self._set(name, before.run(variable))
-        self.set_states(states)
-        before.close()
-        self._local.one_thread = has_one_thread(config)
-        return True
+    def plan(self) -> Plan:
+        """The plan for the graph."""
+        return self._local.plan
 
     def layout_of(self, tensor: TensorId) -> Layout:
         """Returns the layout of an operator's output."""
         return self._local.layout_of(tensor)
-
-    def set_variables(self, values: Callable[[str], np.ndarray], names: Sequence[str] | None = None) -> None:
-        """Sets this device's pieces from whole values, one variable at a time.
-
-        Args:
-            values: gives the whole value of a variable.
-            names: which variables; all of them by default.
-        """
-        for name in self._local.variables if names is None else names:
-            whole = np.asarray(values(name))
-            spec = self.graph[name].outputs[0]
-            if whole.shape != spec.shape:
-                raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
-            piece = whole[self.layout_of(TensorId(name)).slices(spec.shape, self.plan.mesh, self.engine.rank)]
-            # A copy: TensorFlow may take the array's own memory, and with a view of it the whole value would stay.
-            self._set(name, piece.copy() if piece.size < whole.size else piece)
-
-    def set_pieces(self, pieces: Mapping[str, np.ndarray]) -> None:
-        """Sets this device's pieces of variables, by name."""
-        for name, piece in pieces.items():
-            self._set(name, piece)
-
-    def _set(self, name: str, piece: np.ndarray) -> None:
-        variable = self._local.variables[name]
-        if isinstance(variable, OutsideVariable):
-            variable.load(piece)
-        else:
-            feed, assign = self._assigns[name]
-            self.session.run(assign, {feed: piece})
-        self._initialized.add(name)
-
-    @property
-    def generators(self) -> Mapping[str, Generator]:
-        """The states of random operators, by name; those of ``unsaved_generators`` are in TensorFlow's kernels."""
-        return self._local.generators
-
-    @property
-    def states(self) -> dict[str, np.ndarray]:
-        """The states of random operators, by name, with those that were set for operators that are not there yet."""
-        made = self.session.run({name: each.variable for name, each in self._local.generators.items()})
-        return {**self._states, **made}
-
-    def set_states(self, states: Mapping[str, np.ndarray]) -> None:
-        """Sets states of random operators; of one that is not there yet, when it is."""
-        for name, state in states.items():
-            if name in self._local.generators:
-                self._local.generators[name].set(self.session, state)
-            else:
-                self._states[name] = state
-
-    def stored(self) -> dict[str, tuple[np.ndarray, tuple[slice, ...]]]:
-        """Returns this device's piece of each variable, and the part of the whole that the piece is.
-
-        The pieces that several ranks store of one part are copies of one another.
-        """
-        result = {}
-        for name, value in self.session.run(dict(sorted(self._local.variables.items()))).items():
-            shape = self.graph[name].outputs[0].shape
-            part = self.layout_of(TensorId(name)).slices(shape, self.plan.mesh, self.engine.rank)
-            result[name] = (np.asarray(value), part)
-        return result
-
-    def _make_variable(self, op: Operator) -> Any:
-        layout = self.plan.configuration(op.name).output_layouts(self._local.rules[op.name], 0).value
-        shape = layout.local_shape(op.outputs[0].shape, self.plan.mesh)
-        if self._outside is not None and layout.is_replicated and not self._is_replaced(op):
-            self._is_outside.add(op.name)
-            return OutsideVariable(self._outside(op.name), shape, op.outputs[0].dtype, op.name)
-        feed = tf.compat.v1.placeholder(op.outputs[0].dtype, shape, name=f"{op.name}/initial")
-        variable = tf.compat.v1.Variable(
-            feed, use_resource=True, trainable=True, name=op.name, collections=["tensoropt_variables"]
-        )
-        self._assigns[op.name] = (feed, variable.initializer)
-        return variable
-
-    def _is_replaced(self, variable: Operator) -> bool:
-        """Tells whether steps replace the whole value of a large variable."""
-        return variable.outputs[0].size_bytes > REPLACED_BYTES and any(
-            traits(op).replaces and op.inputs[0].op == variable.name for op in self.graph.operators
-        )
 
     # --------------------------------------------------------------------------------------------------- running
 
@@ -386,37 +168,16 @@ class Executor:
             with current_watch().stepping(label):
                 values = self._call(program, [local[name] for name in program.feeds], options, run_metadata)
             if program.trains:
-                self._origin._count_step()
+                self.state.count_step()
         except Exception as error:
             # The other ranks may be inside of this program's collectives, where they would wait forever.
             self._meet(label, error, FAILURE_PATIENCE_S)
             raise
         return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
 
-    def _count_step(self) -> None:
-        """After a training step, of this executor or one beside it; copies are made equal now and then."""
-        self.trained += 1
-        if self.trained % LEVEL_STEPS == 0 and self.engine.size > 1:
-            self.level()
-
     def inputs_of(self, fetches: Sequence[Fetch], feeds: _Feeds) -> list[str]:
         """The names of the placeholders that fetches need where some tensors are fed."""
         return [op.name for op in self._inputs(tuple(fetches), self._cut(feeds))[1]]
-
-    def level(self) -> None:
-        """Makes the copies that ranks have of one another's pieces equal."""
-        if self._levelling is None:
-            with (
-                working("building what levels copies"),
-                self.tf_graph.as_default(),
-                self.engine.program(),
-                tf.name_scope("level"),
-            ):
-                before = len(self.engine.emitted(self.tf_graph))
-                self._levelling = level(self._local)
-                self._compare_collectives("levelling", before)
-        with current_watch().stepping("levelling copies"):
-            self.session.run(self._levelling)
 
     def _call(self, program: _Program, feeds: Sequence[np.ndarray], options: Any, run_metadata: Any) -> Sequence[Any]:
         """Runs a program and returns its results; an error of TensorFlow's in an operator names the user's."""
@@ -431,7 +192,7 @@ class Executor:
                 )
             return program.call(*feeds, options=options, run_metadata=run_metadata)
         except tf.errors.OpError as error:
-            found = failed_operator(error.message, self.tf_graph, program.made)
+            found = failed_operator(error.message, self.state.tf_graph, program.made)
             if found is None:
                 raise
             op, said = self.graph[found[0]], found[1]
@@ -441,7 +202,7 @@ class Executor:
                 TensorSpec(layout.local_shape(spec.shape, self.plan.mesh), spec.dtype)
                 for spec, layout in zip(inputs, layouts, strict=True)
             ]
-            raise operator_error(error, op, inputs, pieces, said, self.engine.rank) from error
+            raise operator_error(error, op, inputs, pieces, said, self.state.engine.rank) from error
 
     def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
         if self._guard is not None:
@@ -505,10 +266,6 @@ class Executor:
                 )
         return (fetches, tuple(sorted(modes.items())), fed), local
 
-    def close(self) -> None:
-        """Ends the session."""
-        self._session.close()
-
     def has(self, fetch: Fetch) -> bool:
         """Tells whether a fetch belongs to the graph."""
         return names_of([fetch])[0] in self.graph
@@ -551,10 +308,14 @@ class Executor:
         """Adds the program's ops to the local graph, in the same order on every rank."""
         needed, _ = self._inputs(fetches, self._cut([*(name for name, _ in modes), *fed]))
         number = len(self._local.chains)
-        with self.tf_graph.as_default(), self.engine.program() as chain, tf.name_scope(f"program_{number}"):
+        with (
+            self.state.tf_graph.as_default(),
+            self.state.engine.program() as chain,
+            tf.name_scope(f"program_{number}"),
+        ):
             self._local.chains.append(chain)
-            before = len(self.engine.emitted(self.tf_graph))
-            built = len(self.tf_graph.get_operations())
+            before = len(self.state.engine.emitted(self.state.tf_graph))
+            built = len(self.state.tf_graph.get_operations())
             ordered, waits = in_order(needed, self.graph.after_gradients())  # the forward pass first
             builder = Builder(self._local, dict(modes), needed, fed, waits)
             for op in ordered:
@@ -565,26 +326,19 @@ class Executor:
             if self._local.one_thread:
                 keep_segments(targets, chain.names, built, builder.backward)
             prevent_merging(targets, built)
-            keep_order(self.tf_graph, built)
-        if waits and not self._origin._told_order:
-            self._origin._told_order = True
+            keep_order(self.state.tf_graph, built)
+        if waits and not self.state.told_order:
+            self.state.told_order = True
             announce(order_line(needed, waits))
-        emitted = self._compare_collectives(", ".join(map(str, fetches)), before)
+        emitted = self.state.compare_collectives(", ".join(map(str, fetches)), before)
         _log.debug("program %d for %s: %d collectives", number, list(map(str, fetches)), emitted)
         names = tuple(builder.feeds)
         trains = any(traits(op).is_gradient for op in needed) and any(traits(op).has_effect for op in needed)
-        call = callable_of(self.session, values, [builder.feeds[name] for name in names])
+        call = callable_of(self.state.session, values, [builder.feeds[name] for name in names])
         # Worked out only if steps are recorded.
-        made_for = self.tf_graph, built, self.tf_graph.version, builder.ranges, chain.names
+        made_for = self.state.tf_graph, built, self.state.tf_graph.version, builder.ranges, chain.names
         owners = functools.cache(functools.partial(owners_of, *made_for))
         return _Program(call, names, trains, builder.made, owners)
-
-    def _compare_collectives(self, what: str, before: int) -> int:
-        """Every rank compares what it is about to run: a difference would pair up the wrong collectives."""
-        emitted = self.engine.emitted(self.tf_graph)[before:]
-        if self._agree is not None:
-            self._agree(f"collectives of {what}", hashlib.sha256("\n".join(emitted).encode()).hexdigest())
-        return len(emitted)
 
 
 def _label(fetches: tuple[Fetch, ...], modes: tuple[tuple[str, bool], ...], fed: tuple[TensorId, ...]) -> str:

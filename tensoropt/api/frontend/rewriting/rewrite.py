@@ -6,7 +6,7 @@ from typing import Any
 
 from tensoropt.api.frontend.functions import functions_in, is_call
 from tensoropt.api.frontend.rewriting.custom_gradients import own_gradient
-from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, VARIABLE_HANDLERS, guarded
+from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, VARIABLE_HANDLERS, check, guarded
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
 from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rules
@@ -17,7 +17,7 @@ _BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS)
 _HANDLERS = {op_type: handler for each in _BY_TYPE for op_type, handler in each.items()} | {OWN_GRADIENT: own_gradient}
 
 
-RULES = Rules(_HANDLERS, guarded, materialize)
+RULES = Rules(_HANDLERS, guarded, check, materialize)
 """All that becomes of ops."""
 
 

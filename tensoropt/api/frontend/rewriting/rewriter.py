@@ -115,11 +115,13 @@ class Rules:
     Attributes:
         handlers: for op types that are not copied, by type.
         guarded: of ops in branches, which also run if their branch is not taken.
+        check_guarded: raises :class:`CannotRewrite` if not all ops of a function may run so.
         materialize: makes a list of tensors TensorFlow's own.
     """
 
     handlers: Mapping[str, Handler]
     guarded: Handler
+    check_guarded: Callable[[Rewriter, Any], None]
     materialize: Callable[[Rewriter, Any, TensorList], Any]
 
 
@@ -278,9 +280,14 @@ class Rewriter:
 
         Returns:
             Values by places of outputs.
+
+        Raises:
+            CannotRewrite: there is a condition, and the function has ops that may run only if it holds.
         """
         places = range(len(function.outputs)) if wanted is None else wanted
         own_guard = scope.guard if guard is None else guard
+        if own_guard is not None:
+            self.rules.check_guarded(self, function)
         # As in TensorFlow, nothing in it reads a variable before the function's inputs are there.
         waits = (*scope.after, *scope.before(caller), *after, *self.late(arguments.values()))
         inner = Scope(function, f"{prefix}/", scope, own_guard, waits, scope.turn * _MANY_TURNS + turn, caller=caller)

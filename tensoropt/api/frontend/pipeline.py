@@ -55,11 +55,11 @@ def fill_shapes(source: Source) -> Source:
 PASSES: tuple[Callable[[Source], Source], ...] = (
     cut_pipelines,  # first: a pipeline has no sizes, and calls functions that no device has
     choose_part,  # before sizes, which are asked of the part alone
-    fill_shapes,
+    fill_shapes,  # which the next pass applies
     to_static_shapes,  # branches become selects, loops their turns: both need sizes
     read_operators,  # the rest is about operators of ours
-    mark_pointwise,  # before layouts are asked for: what is pointwise runs on parts
-    store_whole,
+    mark_pointwise,  # of the operators alone: before fan-outs stand between them
+    store_whole,  # as well
     fan_out,  # once all readers of a tensor are there
     mark_differentiable,  # over fan-outs, which stand on gradients' ways
 )

@@ -7,11 +7,13 @@ longest is to start a job, so all cases of a job share it.
 from __future__ import annotations
 
 import ast
-import itertools
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.effort import EVERY_CASE
+import pytest
+
+from tests.effort import EVERY_CASE, time_is_up
 from tests.mpi_support import result_of, run_mpi
 
 __all__ = ["Failures", "cases_of", "check_case", "core_cases_of", "failures_of", "jobs_of"]
@@ -36,12 +38,20 @@ def core_cases_of(script: str) -> list[str]:
 
 def jobs_of(modules: Sequence[str]) -> list[tuple[str, ...]]:
     """Returns the cases that are tried of some modules, as ``module:case``, by the job that tries them."""
-    chosen = [[f"{module}:{case}" for case in core_cases_of(module)] for module in modules]
+    core = [f"{module}:{name}" for module in modules for name, is_core in _registered(module) if is_core]
     if not EVERY_CASE:
-        return [tuple(itertools.chain(*chosen))]
-    return [tuple(cases[first : first + _AT_ONCE]) for cases in chosen for first in range(0, len(cases), _AT_ONCE)]
+        return [tuple(core)]
+    others = [[f"{module}:{name}" for name, is_core in _registered(module) if not is_core] for module in modules]
+    parted = (cases[first : first + _AT_ONCE] for cases in (core, *others) for first in range(0, len(cases), _AT_ONCE))
+    return [*map(tuple, parted)]
 
 
+def _is_core(case: str) -> bool:
+    module, _, name = case.partition(":")
+    return (name, True) in _registered(module)
+
+
+@functools.cache
 def _registered(script: str) -> list[tuple[str, bool]]:
     tree = ast.parse((_SCRIPTS / f"{script}.py").read_text(encoding="utf-8"))
     marked = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
@@ -64,9 +74,12 @@ def failures_of(ranks: int, folder: Path, chosen: tuple[str, ...], env: Mapping[
 
     Raises:
         MpiRunError: the job did not come to its end.
+        Skipped: there is no more time for cases that stand for no kind.
     """
     key = ranks, chosen
     if key not in _found:
+        if time_is_up() and not any(_is_core(case) for case in chosen):
+            pytest.skip("no time is left (TENSOROPT_TEST_MINUTES) for cases that stand for no kind")
         job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=_TIMEOUT_S, env=env, once=str(key))
         _found[key] = result_of(job)
         assert len(_found[key]) == ranks

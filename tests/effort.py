@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-__all__ = ["EVERY_CASE", "GRAPHS", "THOROUGH", "covering", "some"]
+__all__ = ["EVERY_CASE", "GRAPHS", "THOROUGH", "covering", "some", "time_is_up"]
 
 GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "5"))
 """Random graphs on four ranks; each takes some seconds."""
@@ -17,7 +18,19 @@ EVERY_CASE = GRAPHS >= 20
 THOROUGH = GRAPHS >= 200
 """Whether each case is tried by all its plans, too, and each operator in all its forms: more than an hour."""
 
+_MINUTES = float(os.environ.get("TENSOROPT_TEST_MINUTES", "inf"))
+_BEGAN = time.monotonic()
+
 Choice = TypeVar("Choice")
+
+
+def time_is_up() -> bool:
+    """Tells whether the tests have run for so many minutes as `TENSOROPT_TEST_MINUTES` gives them.
+
+    Jobs of cases that stand for no kind are not begun then: where CI has a limit and a slow machine, a part of them is
+    worth more than none.
+    """
+    return time.monotonic() - _BEGAN > 60.0 * _MINUTES
 
 
 def some(choices: Sequence[Choice], out_of: int = 3) -> Sequence[Choice]:

@@ -17,7 +17,7 @@ Both are there twice, as nobody knows all strategies:
   of the operators that decide with costs as they are. The gap is at least this.
 - *proven*: beside lower bounds, so that the gap is at most this. Where all operators were searched to the end, those
   strategies are the bounds, and nothing is left open. Elsewhere bounds are lines: for a weight of time and one of
-  memory no strategy costs less than so much (`tensoropt.ft.lower_bounds`), each operator with a configuration of
+  memory no strategy costs less than so much (`tensoropt.problem.lower_bounds`), each operator with a configuration of
   its own, steps of recurrent layers too. The lines lie below the convex hull of the true frontier, so this is too
   much where that is not convex, or has few strategies far from one another.
 """
@@ -43,9 +43,10 @@ from tensoropt.api.find.planner import Planner
 from tensoropt.cluster.presets import v100
 from tensoropt.cluster.scaling import scaled
 from tensoropt.ft import track_frontier
-from tensoropt.ft.lower_bounds import LowerBounds
+from tensoropt.ft.lower_bounds import lower_bounds
 from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.problem import Frontier
+from tensoropt.problem.lower_bounds import LowerBounds
 from tensoropt.space.space import SearchSpace
 
 __all__ = ["Excess", "above", "beside", "measure"]
@@ -97,7 +98,7 @@ def measure(space: SearchSpace, longest: float = _LONGEST) -> dict[str, Any]:
     frontier = tracker.frontier()
     search_s = time.process_time() - began
     began = time.process_time()
-    bounds = LowerBounds.of(space.problem)
+    bounds = lower_bounds(space.problem)
     bounds_s = time.process_time() - began
     row: dict[str, Any] = {
         "operators": len(space.operators),

@@ -62,6 +62,7 @@ class FrontierPoint:
         provenance: the model and the devices that it is for; None where only a problem was given.
         exact: of its frontier.
         searched: of its frontier.
+        bound_s: seconds that every strategy of no more memory takes at least; None where that is not known.
     """
 
     index: int
@@ -72,6 +73,12 @@ class FrontierPoint:
     provenance: Provenance | None = None
     exact: bool = False
     searched: str | None = None
+    bound_s: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """By how much the strategy is slower, at most, than any other of no more memory: 0.01 is a hundredth."""
+        return None if self.bound_s is None else self.time_s / self.bound_s - 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +99,7 @@ class Frontier:
         seconds: how long the search took.
         provenance: the model and the devices that it is for; None where only a problem was given.
         searched: over what, and what of that was left out, in words; None where all that was given was searched.
+        bound_s: ``(points,)``, see `FrontierPoint`; None where bounds are not known.
     """
 
     names: tuple[str, ...]
@@ -104,6 +112,7 @@ class Frontier:
     seconds: float
     provenance: Provenance | None = None
     searched: str | None = None
+    bound_s: FloatArray | None = None
 
     def __post_init__(self) -> None:
         points, nodes = len(self.time_s), len(self.names)
@@ -115,6 +124,7 @@ class Frontier:
             or self.alternatives.ndim != 2
             or self.alternatives.shape[0] != points
             or self.alternatives.shape[1] < nodes
+            or (self.bound_s is not None and self.bound_s.shape != (points,))
         ):
             raise ProblemError(
                 f"Frontier: arrays must agree on {points} points and {nodes} nodes, got memory_bytes "
@@ -161,6 +171,7 @@ class Frontier:
             provenance=self.provenance,
             exact=self.exact,
             searched=self.searched,
+            bound_s=None if self.bound_s is None else float(self.bound_s[index]),
         )
 
     def best(self, memory_bytes: float | None = None) -> FrontierPoint:
@@ -254,6 +265,7 @@ class Frontier:
                 # Left out where there is none, so that frontiers of bare problems stay what they were.
                 **({} if self.provenance is None else {"provenance": self.provenance.to_json()}),
                 **({} if self.searched is None else {"searched": self.searched}),
+                **({} if self.bound_s is None else {"bound_s": self.bound_s.tolist()}),
             }
         )
 
@@ -281,8 +293,10 @@ def _read_frontier(data: object) -> Frontier:
         "schema", "names", "time_s", "memory_bytes", "assignments", "alternatives", "exact", "eliminations", "seconds",
     )  # fmt: skip
     absent = object()
-    fields = Fields.of(data, "malformed", ProblemError, names, {"provenance": absent, "searched": absent})
-    provenance, searched = fields.values["provenance"], fields.values["searched"]
+    fields = Fields.of(
+        data, "malformed", ProblemError, names, dict.fromkeys(("provenance", "searched", "bound_s"), absent)
+    )
+    provenance, searched, bound_s = (fields.values[name] for name in ("provenance", "searched", "bound_s"))
     nodes = fields.texts("names")
     if len(set(nodes)) != len(nodes):
         raise ProblemError("malformed: two of 'names' are equal.")
@@ -297,6 +311,7 @@ def _read_frontier(data: object) -> Frontier:
         seconds=fields.number("seconds", least=0),
         provenance=None if provenance is absent else Provenance.from_json(provenance),
         searched=None if searched is absent else fields.text("searched"),
+        bound_s=None if bound_s is absent else np.array(fields.numbers("bound_s", least=0), np.float64),
     )
 
 

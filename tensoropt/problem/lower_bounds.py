@@ -6,15 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensoropt.errors import InfeasibleError
-from tensoropt.ft.bounds import Bounds
-from tensoropt.ft.track import cost_graph_of
-from tensoropt.problem.problem import FloatArray, Problem
+from tensoropt.problem.arrays import FloatArray
 
 __all__ = ["LowerBounds"]
-
-_WEIGHTS = 96
-"""Pairs of weights tried: each is the normal of two neighbouring points of the hull."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,24 +27,6 @@ class LowerBounds:
     time_weights: FloatArray
     memory_weights: FloatArray
     costs: FloatArray
-
-    @classmethod
-    def of(cls, problem: Problem, weights: int = _WEIGHTS) -> LowerBounds:
-        """Bounds by message passing (`tensoropt.ft.messages`), in time proportional to the tables.
-
-        Args:
-            problem: over all of whose configurations they hold; its groups are kept to.
-            weights: how many pairs of weights are tried at most.
-
-        Raises:
-            InfeasibleError: no strategy was found that has a finite cost.
-        """
-        found = Bounds.of(cost_graph_of(problem), weights=weights)
-        if found is None:
-            raise InfeasibleError(
-                f"LowerBounds: of {problem.nodes} operators no strategy of finite cost was found. Allow them others."
-            )
-        return cls(*found.lines)
 
     def least_time_s(self, memory_bytes: FloatArray) -> FloatArray:
         """The least time that a strategy of so much memory may take; of any, where that is infinite."""

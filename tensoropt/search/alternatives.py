@@ -14,11 +14,11 @@ from tensoropt.plan.summary import PlanSummary, split_text
 from tensoropt.problem.contraction import Contraction
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.problem.problem import IntArray, Problem
+from tensoropt.search.columns import fast_within
 from tensoropt.search.explanation import Explanation, Rival, RunnerUp, differing_text
 from tensoropt.search.finding import Found
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder, get_solver
-from tensoropt.search.search_within_memory import fast_within
 from tensoropt.space.dimensions import words_of
 from tensoropt.space.followers import follow
 from tensoropt.space.repeated_cells import repeated_cells, with_repeated_cells

@@ -171,7 +171,7 @@ def test_bad_arguments_are_refused() -> None:
     from tensoropt.errors import GraphError, PlanError, SessionError
 
     loss = _build()
-    with pytest.raises(PlanError, match=r"compare: method 'horovod' is unknown. Use some of 'ft'"):
+    with pytest.raises(PlanError, match=r"compare: method 'horovod' is unknown. Use some of 'columns', 'ft'"):
         tensoropt.compare(loss, cpu(4), methods=["horovod"])
     with pytest.raises(PlanError, match="compare: memory_bytes must be above 0, got 0"):
         tensoropt.compare(loss, cpu(4), memory_bytes=0)

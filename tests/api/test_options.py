@@ -474,3 +474,39 @@ def test_a_size_that_nothing_leaves_open_is_refused() -> None:
         with pytest.raises(PlanError, match=r"batch_size=128: no placeholder .* the model's batch is 64\. Leave"):
             ask(topology=cpu(2), batch_size=128)
     assert tensoropt.find_strategy(topology=cpu(2), batch_size=64).mesh.size == 2
+
+
+# -------------------------------------------------------------------------------------------------------- certificates
+
+
+def test_plans_and_points_say_how_far_from_the_best_they_are_at_most() -> None:
+    import tensoropt
+
+    build()
+    frontier = tensoropt.find_frontier(topology=cpu(4))
+    assert frontier.exact and all(frontier.point(i).gap == 0.0 for i in range(len(frontier)))
+    again = type(frontier).from_json(frontier.to_json())
+    assert (again.point(0).bound_s, again.point(0).gap) == (frontier.point(0).bound_s, 0.0)
+    assert find(frontier.turning_point()).notes["gap"] == 0.0
+
+
+def test_a_large_model_that_does_not_fit_is_searched_for_the_limit_alone() -> None:
+    """Over all operators, with no frontier; the plan fits, and is within a hundredth of the bound."""
+    import tensoropt
+
+    x = tensoropt.placeholder(tensoropt.float32, [BATCH, 64], name="x")
+    h = x
+    for layer in range(40):
+        w = tensoropt.get_variable(f"w{layer}", [64, 64])
+        h = h + tensoropt.tanh(tensoropt.matmul(tensoropt.nn.relu(h), w) + tensoropt.get_variable(f"b{layer}", [64]))
+    tensoropt.train.AdamOptimizer().minimize(tensoropt.reduce_mean(tensoropt.square(h)))
+    fast = find(topology=cpu(4), memory_bytes=1e12)
+    limit = 0.8 * fast.memory_bytes
+    plan = find(topology=cpu(4), memory_bytes=limit)
+    assert plan.memory_bytes <= limit < fast.memory_bytes
+    assert re.fullmatch(r"all [\d,]+ operators, of which none is \S+ faster", plan.notes["searched"])
+    assert 0.0 <= plan.notes["gap"] <= 0.01 and plan.time_s == pytest.approx(
+        plan.notes["bound_s"] * (1 + plan.notes["gap"])
+    )
+    best = tensoropt.find_frontier(topology=cpu(4)).best(limit)
+    assert plan.notes["bound_s"] <= best.time_s * (1 + 1e-9)

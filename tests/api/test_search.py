@@ -236,7 +236,10 @@ def test_chains_end_by_their_options() -> None:
         ({"overlap": True, "cost": "additive"}, "overlap is of simulated time, got overlap=True with cost='additive'"),
         ({"initial": "random"}, r"initial must be a tuple of strategies, at least one, got 'random'\. Give for ex"),
         ({"initial": ()}, "initial must be a tuple of strategies, at least one"),
-        ({"initial": ("expert",)}, "an initial strategy is a Plan, .* one of 'random', 'ft', .*, got 'expert'"),
+        (
+            {"initial": ("expert",)},
+            "an initial strategy is a Plan, .* one of 'random', 'columns', .*, got 'expert'",
+        ),
         ({"initial": (1, 2)}, "an initial strategy must be a name, a Plan, a point, or configurations, got 1"),
         ({"initial": ("gnmt",)}, "'gnmt' places layers .*, which chains do not"),
     ],
@@ -254,9 +257,9 @@ def test_wrong_options_of_chains_are_refused_at_once(wrong: dict[str, Any], mess
         (
             "mini_time",
             "simplex",
-            r"search 'simplex' is unknown\. Use one of 'ft', 'pase', 'data_parallel', .*, 'mcmc', or ",
+            r"search 'simplex' is unknown\. Use one of 'columns', 'ft', 'pase', 'data_parallel', .*, 'mcmc', or ",
         ),
-        ("mini_time", 7, r"search 7 is unknown\. Use one of 'ft', .*, or tensoropt\.Mcmc"),
+        ("mini_time", 7, r"search 7 is unknown\. Use one of 'columns', 'ft', .*, or tensoropt\.Mcmc"),
         ("mini_memory", "mcmc", r"search='mcmc' takes the option 'mini_time', got 'mini_memory'"),
         ("mini_memory", "pase", r"search='pase' takes the option 'mini_time', got 'mini_memory'\. Leave search out"),
         ("mini_parallelism", "pase", r"takes the option 'mini_time', got 'mini_parallelism'"),

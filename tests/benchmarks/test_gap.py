@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.gap import above, beside, main
-from tensoropt.ft.lower_bounds import LowerBounds
 from tensoropt.problem import Frontier, Problem
 from tensoropt.problem.frontier import frontier_of
+from tensoropt.problem.lower_bounds import LowerBounds
 
 pytestmark = pytest.mark.tf
 

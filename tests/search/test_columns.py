@@ -1,19 +1,26 @@
-"""One strategy within a memory limit, against whole frontiers."""
+"""One strategy within a memory limit, against whole frontiers and all strategies; and its bound."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.errors import InfeasibleError
 from tensoropt.graph.graph import Graph
+from tensoropt.problem import Problem, brute_force
+from tensoropt.problem.contraction import Contraction
+from tensoropt.problem.determined import determined
 from tensoropt.search.alternatives import runner_up
+from tensoropt.search.columns import Columns, fast_within
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
-from tensoropt.search.search_within_memory import fast_within
 from tensoropt.space.space import SearchSpace
+from tests.ft.random_problems import SHAPES, random_problem
 from tests.plan.small_graphs import convolutions, deep, mlp, trained
 
 pytestmark = pytest.mark.pure
@@ -59,3 +66,77 @@ def test_runner_ups_of_larger_models_keep_to_the_limit_too(monkeypatch: pytest.M
         assert found is not None and found.memory_bytes <= limit.limit_bytes
         assert exact.time_s <= found.time_s <= 1.1 * exact.time_s
         assert space.choices("h")[found.assignment[place]] != now
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_columns_and_their_bounds_beside_all_strategies(shape: str) -> None:
+    """Every limit of 8 random problems: what is found fits, no bound is above any strategy, and hulls have corners."""
+    limits = 0
+    for seed in range(8):
+        problem = random_problem(shape, seed)
+        try:
+            whole = brute_force(problem)
+        except InfeasibleError:
+            assert Columns(problem).within(np.inf) is None
+            continue
+        for exactly in (True, False):
+            columns = Columns(problem, exactly=exactly)
+            assert columns.within(float(np.nextafter(whole.memory_bytes[0], -np.inf))) is None
+            for point in map(whole.point, range(len(whole))):
+                found = columns.within(point.memory_bytes)
+                assert found is not None and found.memory_bytes[0] <= point.memory_bytes
+                assert found.time_s[0] >= point.time_s * (1 - 1e-9)
+                bounds = columns.bounds
+                assert bounds is not None
+                assert (bounds.least_time_s(whole.memory_bytes) <= whole.time_s * (1 + 1e-9)).all()
+                limits += 1
+        assert columns.within(np.inf).time_s[0] == pytest.approx(whole.time_s[-1], rel=1e-8)  # type: ignore[union-attr]
+        hull = Columns(problem).hull(12)
+        assert (hull.time_s[-1], hull.memory_bytes[0]) == pytest.approx((whole.time_s[-1], whole.memory_bytes[0]))
+    assert limits >= 8
+
+
+def test_columns_of_layers_in_a_row_come_within_a_layer_of_the_bound() -> None:
+    """96 layers with two ways each, so that no weight gives a mixture: columns are all one or all the other."""
+    layers = 96
+    time_s, memory_bytes = np.array([1.0, 2.0]), np.array([10.0, 4.0])
+    change = np.array([[0.0, 0.01], [0.01, 0.0]])  # between layers that do not do alike
+    chain = [(i, i + 1) for i in range(layers - 1)]
+    problem = Problem([f"h{i}" for i in range(layers)], [time_s] * layers, [memory_bytes] * layers, chain,
+                      [change] * (layers - 1))  # fmt: skip
+    columns = Columns(problem, exactly=True)
+    columns._mixed_by_nodes = lambda *_: None  # type: ignore[method-assign]
+    limit = 700.0
+    found, bounds = columns.within(limit), columns.bounds
+    assert found is not None and bounds is not None and found.memory_bytes[0] <= limit
+    assert len(set(found.assignments[0].tolist())) == 2 and np.abs(np.diff(found.assignments[0])).sum() == 1
+    assert found.time_s[0] - bounds.least_time_s(np.array([limit]))[0] <= 1.0 + 0.02
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_determined_follows_without_loss(shape: str) -> None:
+    """Problems in which some nodes have one configuration for each of a neighbour's: frontiers stay what they were."""
+    followed = 0
+    for seed in range(8):
+        problem, draws = random_problem(shape, seed), np.random.default_rng(seed)
+        tables = [table.copy() for table in problem.edge_time_s]
+        for e in draws.choice(len(tables), size=len(tables) // 2, replace=False).tolist():
+            rows, columns = tables[e].shape[:2]
+            only = draws.integers(columns, size=rows)
+            tables[e][np.arange(columns) != only[:, None]] = np.inf
+        tied = dataclasses.replace(problem, edge_time_s=tuple(tables), groups=None)
+        leaders, index = determined(tied)
+        contraction = Contraction(tied, leaders, index)
+        followed += tied.nodes - len(set(leaders.tolist()))
+        try:
+            whole = brute_force(tied)
+        except InfeasibleError:
+            with pytest.raises(InfeasibleError):
+                brute_force(contraction.problem)
+            continue
+        found = contraction.expand(brute_force(contraction.problem))
+        np.testing.assert_array_equal(found.time_s, whole.time_s)
+        np.testing.assert_array_equal(found.memory_bytes, whole.memory_bytes)
+        costs = tied.costs(found.assignments, found.alternatives)
+        np.testing.assert_array_equal(costs[0], whole.time_s)
+    assert followed >= 4

@@ -136,13 +136,13 @@ def test_options_are_of_the_finder_of_their_name() -> None:
     class Stranger:
         name = "mcmc"
 
-    with pytest.raises(PlanError, match=r"search <.*Stranger .*>: must be one of 'ft', .*'mcmc'"):
+    with pytest.raises(PlanError, match=r"search <.*Stranger .*>: must be one of 'columns', 'ft', .*'mcmc'"):
         get_finder(Stranger())
 
 
 def test_an_unknown_finder_is_an_error_that_lists_the_known() -> None:
     for name in ("magic", "placement"):  # the second one is a file that registers nothing
-        with pytest.raises(PlanError, match=rf"search '{name}': must be one of 'ft', .*'data_parallel'"):
+        with pytest.raises(PlanError, match=rf"search '{name}': must be one of 'columns', 'ft', .*'data_parallel'"):
             get_finder(name)
 
 

@@ -284,6 +284,8 @@ class Planner:
         space = self.space(topology)
         self._check_point(space, point)
         notes = self._notes(topology, limit, space) | {"exact": point.exact, "searched": point.searched}
+        if point.gap is not None:
+            notes |= {"bound_s": point.bound_s, "gap": point.gap}
         if self._frontier is not None and self.has_frontier(topology):
             frontier = self._frontier[1]
             heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]

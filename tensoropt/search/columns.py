@@ -1,0 +1,320 @@
+"""Columns: the strategies of least ``time + weight * memory``, by which strategies within a limit are found and judged.
+
+A search of one cost over all operators is cheap. Its results for several weights of memory are the corners of the lower
+convex hull of all strategies, and each weight gives a line below which no strategy lies. Between two corners are the
+strategies that mix what they do: layer by layer, or node by node (as columns are mixed in Dantzig-Wolfe decomposition;
+that few layers need to differ from both follows from the Shapley-Folkman lemma).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of
+from tensoropt.problem.lower_bounds import LowerBounds
+from tensoropt.problem.problem import FloatArray, IntArray, Problem
+from tensoropt.problem.restriction import restricted
+from tensoropt.problem.single_cost import single_cost
+from tensoropt.search.registry import get_solver
+
+__all__ = ["Columns", "fast_within"]
+
+_TURNS = 12
+"""Weights of memory that are tried at most for one limit; most problems take half as many."""
+
+_CLOSE = 1e-9
+"""Relative: what a weight must gain, far more than rounding errors."""
+
+_ENOUGH = 1e-3
+"""Relative: how much slower than the best a column may be in whose place nothing else is searched."""
+
+_SLACK = 1e-8
+"""Relative: by which lines are lowered, as searches tell costs apart up to a trace of the other cost."""
+
+_MIXED_NODES = 1500
+"""Nodes with a choice up to which columns are mixed node by node, in a second or two."""
+
+_CUTS = 256
+"""Places at which one column's layers end and the other's begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A strategy of least cost for one weight.
+
+    Attributes:
+        assignment: the configuration of each node.
+        alternatives: the alternative of each node, then of each edge.
+        time_s: seconds.
+        memory_bytes: bytes.
+    """
+
+    assignment: IntArray
+    alternatives: IntArray
+    time_s: float
+    memory_bytes: float
+
+    def value(self, weight: float) -> float:
+        """The time and the weight times the memory."""
+        return self.time_s + weight * self.memory_bytes
+
+    def between(self, faster: _Column) -> float | None:
+        """The weight at which this column and a faster one cost equally; None where none is between them."""
+        more = faster.memory_bytes - self.memory_bytes
+        return (self.time_s - faster.time_s) / more if more > 0 and self.time_s > faster.time_s else None
+
+
+class Columns:
+    """Columns of a problem, found as they are asked for."""
+
+    def __init__(self, problem: Problem, *, exactly: bool = False) -> None:
+        """Takes a problem.
+
+        Args:
+            problem: tables of costs; of alternatives any may be taken.
+            exactly: whether to raise `ProblemError` where tables would be too large for searches that are exact.
+        """
+        self.problem = problem
+        self._exactly = exactly
+        self._lines: list[tuple[float, float, float]] = []  # weights of time and memory, and the least cost
+        self._found: list[_Column] = []
+
+    @functools.cached_property
+    def fastest(self) -> _Column:
+        """The strategy of least time.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        column, exact = self._solved(single_cost(self.problem, "time"))
+        if exact:
+            self._lines.append((1.0, 0.0, column.time_s * (1.0 - _SLACK)))
+        return column
+
+    @functools.cached_property
+    def smallest(self) -> _Column:
+        """The strategy of least memory.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        column, exact = self._solved(single_cost(self.problem, "memory"))
+        if exact:
+            self._lines.append((0.0, 1.0, column.memory_bytes * (1.0 - _SLACK)))
+        return column
+
+    @property
+    def bounds(self) -> LowerBounds | None:
+        """The lines of all weights so far; None if tables were too large for searches that are exact."""
+        if not any(memory == 0.0 for _, memory, _ in self._lines):
+            return None
+        return LowerBounds(*(np.array(each) for each in zip(*self._lines, strict=True)))
+
+    def hull(self, most: int) -> Frontier:
+        """Strategies on the convex hull and between its corners, by both costs.
+
+        Args:
+            most: columns at most.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        level = [(self.smallest, self.fastest)]
+        while level and len(self._found) < most:
+            below = []
+            for small, fast in level[: most - len(self._found)]:
+                between = self._between(small, fast)
+                if between is not None:
+                    below += [(small, between), (between, fast)]
+            level = below
+        columns = sorted(self._found, key=lambda one: one.memory_bytes)
+        mixed = [self._mixed_by_nodes(columns)]
+        if mixed == [None]:
+            mixed = [self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns)]
+        return self._together(columns, mixed)
+
+    def within(self, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:
+        """A fast strategy within a memory limit, as a frontier of one point; exact where the limit does not bind.
+
+        Args:
+            limit_bytes: what a device may hold.
+            near: the configurations of a strategy that may be worth mixing in; those that are impossible are left out.
+
+        Returns:
+            None if no strategy keeps to the limit.
+        """
+        try:
+            if self.fastest.memory_bytes <= limit_bytes:
+                return self._together([self.fastest], [])
+            if self.smallest.memory_bytes > limit_bytes:
+                return None
+        except InfeasibleError:
+            return None
+        small = max((one for one in self._found if one.memory_bytes <= limit_bytes), key=lambda one: one.memory_bytes)
+        fast = min((one for one in self._found if one.memory_bytes > limit_bytes), key=lambda one: one.memory_bytes)
+        for _ in range(_TURNS):
+            between = self._between(small, fast)
+            if between is None:
+                break
+            if between.memory_bytes <= limit_bytes:
+                small = between
+            else:
+                fast = between
+            if self._is_enough(small, limit_bytes):
+                return self._together([small], [])
+        mixed = self._mixed_by_nodes([small, fast], near, limit_bytes)
+        if mixed is None:
+            mixed = self._mixed_by_layers(small, fast)
+        best = self._together([small], [mixed]).best(limit_bytes)
+        return self._frontier(np.array(best.assignment), np.array(best.alternatives))
+
+    def _is_enough(self, small: _Column, limit_bytes: float) -> bool:
+        """Tells whether no strategy within the limit can be noticeably faster than a column."""
+        bounds = self.bounds
+        least_s = 0.0 if bounds is None else float(bounds.least_time_s(np.array([limit_bytes]))[0])
+        return small.time_s <= least_s * (1.0 + _ENOUGH)
+
+    def _between(self, small: _Column, fast: _Column) -> _Column | None:
+        """The column for the weight at which two cost equally, if that is better than both."""
+        weight = small.between(fast)
+        if weight is None:
+            return None
+        column, exact = self._solved(_weighted(self.problem, weight))
+        value = column.value(weight)
+        if exact:
+            self._lines.append((1.0, weight, value * (1.0 - _SLACK)))
+        return column if value < small.value(weight) * (1.0 - _CLOSE) else None
+
+    def _solved(self, merged: Problem) -> tuple[_Column, bool]:
+        """The strategy of least time of a problem of merged costs, and whether none can be better."""
+        try:
+            found, exact = get_solver("pase")(merged), True
+        except ProblemError:  # a table would be too large
+            if self._exactly:
+                raise
+            found = get_solver("ft")(merged)
+            exact = found.exact
+        assignment, alternatives = found.assignments[-1], found.alternatives[-1]
+        time_s, memory_bytes = self.problem.costs(assignment, alternatives)
+        column = _Column(assignment, alternatives, float(time_s[0]), float(memory_bytes[0]))
+        self._found.append(column)
+        return column, exact
+
+    def _mixed_by_layers(self, one: _Column, other: _Column) -> Frontier | None:
+        """The strategies that do as one column up to a layer, and as the other from there on."""
+        places = self._places
+        cuts = np.unique(places)[1:]
+        if len(cuts) > _CUTS:
+            cuts = cuts[np.linspace(0, len(cuts) - 1, _CUTS).astype(np.int64)]
+        if len(cuts) == 0:
+            return None
+        differ = one.assignment != other.assignment
+        first = places[differ].min(initial=len(places)), places[differ].max(initial=-1)
+        cuts = cuts[(cuts > first[0]) & (cuts <= first[1])]
+        rows, picks = [], []
+        for cut in cuts.tolist():
+            for before, after in ((one, other), (other, one)):
+                row, pick = self._joined(before, after, places < cut)
+                rows.append(row)
+                picks.append(pick)
+        if not rows:
+            return None
+        time_s, _ = self.problem.costs(np.array(rows), np.array(picks))
+        kept = np.flatnonzero(np.isfinite(time_s))
+        if len(kept) == 0:
+            return None
+        return frontier_of(
+            self.problem, np.array(rows)[kept], np.array(picks)[kept], exact=False, eliminations=(), seconds=0.0
+        )
+
+    def _joined(self, before: _Column, after: _Column, is_before: np.ndarray) -> tuple[IntArray, IntArray]:
+        """One column's nodes and another's, each with its own alternatives; of edges between, the fastest possible."""
+        problem, ends = self.problem, self.problem.edges
+        row = np.where(is_before, before.assignment, after.assignment)
+        first, second = is_before[ends[:, 0]], is_before[ends[:, 1]]
+        by_node = np.where(is_before, before.alternatives[: problem.nodes], after.alternatives[: problem.nodes])
+        by_edge = np.where(first, before.alternatives[problem.nodes :], after.alternatives[problem.nodes :])
+        for e in np.flatnonzero(first != second).tolist():
+            time_s, memory_bytes = problem.edge_tables(e)
+            u, v = ends[e].tolist()
+            own = time_s[row[u], row[v]] + np.where(np.isfinite(memory_bytes[row[u], row[v]]), 0.0, np.inf)
+            by_edge[e] = own.argmin()
+        return row, np.concatenate([by_node, by_edge])
+
+    @functools.cached_property
+    def _places(self) -> IntArray:
+        """The place of each node in the order of layers: a variable's is that of what reads it first, a group's one."""
+        places = np.arange(self.problem.nodes)
+        begins = np.ones(self.problem.nodes, bool)
+        begins[self.problem.edges[:, 1]] = False
+        for u, v in sorted(self.problem.edges.tolist(), key=lambda pair: -pair[1]):
+            if begins[u]:
+                places[u] = v
+        if self.problem.groups is None:
+            return places
+        _, member = np.unique(self.problem.groups, return_inverse=True)
+        first = np.full(member.max() + 1, self.problem.nodes)
+        np.minimum.at(first, member, places)
+        return first[member]
+
+    def _mixed_by_nodes(
+        self,
+        columns: Sequence[_Column],
+        near: Sequence[int] | IntArray | None = None,
+        limit_bytes: float | None = None,
+    ) -> Frontier | None:
+        """The frontier over what columns do in each node, and a strategy nearby; None where that is too much.
+
+        With a limit only its fastest strategy within that, as to write thousands of strategies down takes longest.
+        """
+        problem = self.problem
+        strategies = [*(one.assignment for one in columns), *([] if near is None else [np.asarray(near, np.int64)])]
+        groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
+        allowed: dict[int, set[int]] = {}
+        for node, group in enumerate(groups.tolist()):
+            time_s, memory_bytes = problem.node_tables(node)
+            for choice in {int(strategy[node]) for strategy in strategies}:
+                if np.isfinite(time_s[choice] + memory_bytes[choice]).any():
+                    allowed.setdefault(group, set()).add(choice)
+        if sum(len(several) > 1 for several in allowed.values()) > _MIXED_NODES:
+            return None
+        smaller, kept = restricted(problem, [sorted(allowed[group]) for group in groups.tolist()])
+        found = get_solver("ft")(smaller)
+        points = slice(None)
+        if limit_bytes is not None:
+            last = max(int(np.searchsorted(found.memory_bytes, limit_bytes, side="right")) - 1, 0)
+            points = slice(last, last + 1)
+        assignments, alternatives = found.rows(points)
+        rows = np.stack([kept[node][assignments[:, node]] for node in range(problem.nodes)], axis=1)
+        return frontier_of(problem, rows, alternatives, exact=False, eliminations=(), seconds=found.seconds)
+
+    def _frontier(self, assignment: IntArray, alternatives: IntArray) -> Frontier:
+        return frontier_of(self.problem, assignment, alternatives, exact=False, eliminations=(), seconds=0.0)
+
+    def _together(self, columns: Sequence[_Column], mixed: Sequence[Frontier | None]) -> Frontier:
+        found = [*(self._frontier(one.assignment, one.alternatives) for one in columns), *filter(None, mixed)]
+        given = [Candidates(one.time_s, one.memory_bytes, one.rows) for one in found]
+        seconds = sum(one.seconds for one in found)
+        return frontier_among(self.problem.names, given, exact=False, eliminations=(), seconds=seconds)
+
+
+def fast_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:
+    """`Columns.within` of a problem."""
+    return Columns(problem).within(limit_bytes, near)
+
+
+def _weighted(problem: Problem, weight: float) -> Problem:
+    """The problem whose time is the time and a weight times the memory, and whose memory is nothing."""
+
+    def merged(time_s: FloatArray, memory_bytes: FloatArray, _: int) -> tuple[FloatArray, FloatArray]:
+        exists = np.isfinite(time_s) & np.isfinite(memory_bytes)
+        total = np.where(exists, time_s + weight * np.where(exists, memory_bytes, 0.0), np.inf)
+        return total, np.where(exists, 0.0, np.inf)
+
+    return problem.with_tables(merged)

@@ -24,6 +24,7 @@ class Device:
         memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together.
         memory_bytes: that a process on the device can use.
         op_overhead_s: time of an op that computes nothing.
+        wide_products: whether products of 16-bit numbers give float32 at the 16-bit rate, as tensor cores do.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Device:
     memory_bandwidth_bytes_per_s: float
     memory_bytes: int
     op_overhead_s: float
+    wide_products: bool
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Device:
         memory_bandwidth_bytes_per_s: float,
         memory_bytes: int,
         op_overhead_s: float,
+        wide_products: bool = False,
     ) -> None:
         # A frozen value cannot hold a mapping, but a mapping is what people write.
         rates = tuple(sorted((str(dtype), float(rate)) for dtype, rate in dict(flops_per_s).items()))
@@ -47,6 +50,7 @@ class Device:
         object.__setattr__(self, "memory_bandwidth_bytes_per_s", float(memory_bandwidth_bytes_per_s))
         object.__setattr__(self, "memory_bytes", int(memory_bytes))
         object.__setattr__(self, "op_overhead_s", float(op_overhead_s))
+        object.__setattr__(self, "wide_products", bool(wide_products))
         self._validate()
 
     def _validate(self) -> None:
@@ -76,7 +80,10 @@ class Device:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all fields."""
-        return {**dataclasses.asdict(self), "flops_per_s": dict(self.flops_per_s)}
+        fields = {**dataclasses.asdict(self), "flops_per_s": dict(self.flops_per_s)}
+        if not self.wide_products:  # left out, so that descriptions of before stay what they were
+            del fields["wide_products"]
+        return fields
 
     @classmethod
     def from_json(cls, data: object) -> Device:
@@ -87,7 +94,7 @@ class Device:
         """
         where = "Topology JSON: device"
         known = ("name", "flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes", "op_overhead_s")
-        fields = Fields.of(data, where, ClusterError, known)
+        fields = Fields.of(data, where, ClusterError, known, {"wide_products": False})
         rates = Fields(
             read_object(fields.values["flops_per_s"], f"{where}.flops_per_s", ClusterError),
             f"{where}.flops_per_s",
@@ -99,4 +106,5 @@ class Device:
             fields.number("memory_bandwidth_bytes_per_s"),
             fields.integer("memory_bytes"),
             fields.number("op_overhead_s"),
+            fields.boolean("wide_products"),
         )

@@ -50,6 +50,7 @@ _V100 = Device(
     900e9,
     16 * _GIB,
     _GPU_OP_OVERHEAD_S,
+    wide_products=True,
 )
 # NVIDIA P100 SXM2 data sheet: 10.6 / 5.3 / 21.2 TFLOPS, 732 GB/s.
 _P100 = Device(
@@ -77,6 +78,7 @@ _RTX2080TI = Device(
     616e9,
     11 * _GIB,
     _GPU_OP_OVERHEAD_S,
+    wide_products=True,
 )
 # NVIDIA A100 SXM 80 GB data sheet. TensorFlow multiplies float32 in TF32 by default: 156 TFLOPS, dense.
 _A100 = Device(
@@ -85,6 +87,7 @@ _A100 = Device(
     2039e9,
     80 * _GIB,
     _GPU_OP_OVERHEAD_S,
+    wide_products=True,
 )
 # NVIDIA H100 SXM data sheet, dense (the sheet's figures with sparsity, halved); float32 in TF32 as above.
 _H100 = Device(
@@ -93,6 +96,7 @@ _H100 = Device(
     3350e9,
     80 * _GIB,
     _GPU_OP_OVERHEAD_S,
+    wide_products=True,
 )
 
 # One card of 100 Gbps EDR InfiniBand per host, shared by its devices (topo.h: NET_BW).

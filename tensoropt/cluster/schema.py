@@ -49,7 +49,14 @@ def topology_schema() -> dict[str, Any]:
             "memory_bandwidth_bytes_per_s": _POSITIVE,
             "memory_bytes": _COUNT,
             "op_overhead_s": _NOT_NEGATIVE,
-        }
+        },
+        {
+            "wide_products": {
+                "type": "boolean",
+                "default": False,
+                "description": "Products of 16-bit numbers give float32 at the 16-bit rate.",
+            }
+        },
     )
     entry = _object(
         {

@@ -74,7 +74,7 @@ class AnalyticCost:
                 size_bytes += spec.size_bytes / configuration.cuts(dims, self.mesh)
         summed = any(configuration.output_layouts(rule, i).value.partial for i in range(len(call.op.outputs)))
         # Parts of sums are made in a wider dtype, which some devices are slower in.
-        wide_rate = self._device.flops(sum_dtype(dtype))
+        wide_rate = rate if self._device.wide_products else self._device.flops(sum_dtype(dtype))
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._reduction_seconds(call)

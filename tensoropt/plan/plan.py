@@ -142,6 +142,18 @@ class Plan:
         noted = self.notes.get("peak_memory")
         return float(noted["memory_bytes"]) if noted else self.memory_bytes
 
+    @property
+    def utilization(self) -> float | None:
+        """The model's arithmetic in a step as a share of what the devices could do; None where it was not noted.
+
+        That is the model FLOP utilization (MFU): what is computed twice, or by several devices alike, counts once.
+        """
+        noted = [self.notes.get(name) for name in ("step_flops", "peak_flops_per_s")]
+        if self.time_s <= 0.0 or not all(isinstance(each, int | float) and each > 0 for each in noted):
+            return None
+        flops, peak = (float(each) for each in noted if each is not None)
+        return flops / (peak * self.time_s)
+
     def configuration(self, name: str) -> Configuration:
         """The configuration of an operator."""
         try:

@@ -442,7 +442,7 @@ class SearchSpace:
 
     def _shared_node(self, op: Operator) -> Tables:
         rule = self.rules[op.name]
-        gradients = self._gradients(op)
+        gradients = self.gradients(op)
         own = traits(op)
         trained = self.is_trained(op.name)
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
@@ -472,7 +472,8 @@ class SearchSpace:
             self._alike[key] = time, memory
         return self._alike[key]
 
-    def _gradients(self, op: Operator) -> int:
+    def gradients(self, op: Operator) -> int:
+        """How many of an operator's inputs gradients flow to."""
         return sum(Edge(tensor, op.name, i) in self.graph.differentiable for i, tensor in enumerate(op.inputs))
 
     def calls(self, op: Operator, indices: NDArray[np.int64], gradients: int) -> list[OpCall]:
@@ -492,7 +493,7 @@ class SearchSpace:
         if traits(op).role is not None or (not rule.internal and not (self.halos and rule.halos)):
             return np.zeros(len(indices))
         different, place = np.unique(indices, return_inverse=True)
-        calls = self.calls(op, different, self._gradients(op))
+        calls = self.calls(op, different, self.gradients(op))
         return np.array([self.cost.internal_seconds(call) for call in calls])[place.reshape(-1)]
 
     def _updated_bytes(self, op: Operator) -> list[float]:

@@ -510,3 +510,17 @@ def test_a_large_model_that_does_not_fit_is_searched_for_the_limit_alone() -> No
     )
     best = tensoropt.find_frontier(topology=cpu(4)).best(limit)
     assert plan.notes["bound_s"] <= best.time_s * (1 + 1e-9)
+
+
+def test_a_plan_says_which_share_of_the_devices_arithmetic_a_step_is() -> None:
+    from tensoropt.plan.summary import PlanSummary
+    from tensoropt.search.strategy_table import plan_title
+
+    build(width=1024)
+    plan = find("data_parallel", topology=cpu(4))
+    flops = 2 * BATCH * 1024 * (8 + 8 + 8 + 8 + 8)  # of five products: x needs no gradient
+    assert plan.notes["step_flops"] == pytest.approx(flops, rel=0.05)  # and what is not a product
+    peak = 4 * cpu(4).device.flops("float32")
+    assert plan.utilization == pytest.approx(plan.notes["step_flops"] / (peak * plan.time_s))
+    assert "of peak FLOPS" in plan_title(PlanSummary(plan))
+    assert dataclasses.replace(plan, notes={}).utilization is None

@@ -278,3 +278,10 @@ def test_file_that_is_no_topology_is_named(tmp_path: Path, text: str | None, mes
 
 def test_str_says_what_the_cluster_is_made_of() -> None:
     assert str(preset("v100")) == "2x8 V100, NVLink, RDMA: 2 hosts × 8 devices of V100-SXM2-16GB"
+
+
+def test_wide_products_are_written_only_where_there_are_some() -> None:
+    for cluster, wide in ((preset("h100"), True), (preset("cpu", devices=2), False)):
+        text = cluster.to_json()["device"]
+        assert ("wide_products" in text) == cluster.device.wide_products == wide
+        assert Device.from_json(text) == cluster.device

@@ -31,9 +31,13 @@ def _matmul(m: int, k: int, n: int, dtype: str = "float32") -> tuple[Operator, t
 
 
 def _seconds(
-    op: Operator, inputs: tuple[TensorSpec, ...], actions: tuple[str | None, ...], gradients: int = 0
+    op: Operator,
+    inputs: tuple[TensorSpec, ...],
+    actions: tuple[str | None, ...],
+    gradients: int = 0,
+    cost: AnalyticCost = COST,
 ) -> float:
-    return COST.op_seconds(OpCall(op, rule_of(op, inputs), inputs, Configuration(actions), gradients))
+    return cost.op_seconds(OpCall(op, rule_of(op, inputs), inputs, Configuration(actions), gradients))
 
 
 def test_the_mesh_is_that_of_the_topology() -> None:
@@ -50,14 +54,17 @@ def test_a_large_product_takes_its_arithmetic() -> None:
     )
 
 
-def test_parts_of_16_bit_sums_take_the_rate_of_float32() -> None:
+@pytest.mark.parametrize("wide_products", [False, True])
+def test_parts_of_16_bit_sums_take_the_rate_of_float32_unless_products_are_wide(wide_products: bool) -> None:
+    device = dataclasses.replace(DEVICE, wide_products=wide_products)
+    cost = AnalyticCost(dataclasses.replace(COST.topology, device=device))
     op, inputs = _matmul(4096, 4096, 4096, "float16")
     narrow, wide = (2 * 4096**3 / 8 / DEVICE.flops(dtype) for dtype in ("float16", "float32"))
-    start = DEVICE.op_overhead_s
-    assert _seconds(op, inputs, ("m",) * 3) == pytest.approx(narrow + start)
-    assert _seconds(op, inputs, ("k",) * 3) == pytest.approx(wide + start)
+    part, start = narrow if wide_products else wide, DEVICE.op_overhead_s
+    assert _seconds(op, inputs, ("m",) * 3, cost=cost) == pytest.approx(narrow + start)
+    assert _seconds(op, inputs, ("k",) * 3, cost=cost) == pytest.approx(part + start)
     # Where samples are split, the gradient of the second operand is a part of a sum, that of the first is whole.
-    assert _seconds(op, inputs, ("m",) * 3, gradients=2) == pytest.approx(2 * narrow + wide + 3 * start)
+    assert _seconds(op, inputs, ("m",) * 3, 2, cost) == pytest.approx(2 * narrow + part + 3 * start)
 
 
 def test_a_thin_product_takes_its_memory_traffic() -> None:

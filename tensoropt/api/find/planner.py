@@ -33,6 +33,7 @@ from tensoropt.problem.provenance import Provenance
 from tensoropt.search.finding import NO_LIMIT, Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, Options, get_finder
+from tensoropt.space.flops import peak_flops_per_s, step_flops
 from tensoropt.space.space import SearchSpace
 from tensoropt.stages import doing
 
@@ -326,6 +327,8 @@ class Planner:
             "memory_limit": str(limit),
             "topology": topology.fingerprint(),
             "costs": self._costs,
+            "step_flops": sum(space.kept(step_flops).values()),
+            "peak_flops_per_s": space.kept(peak_flops_per_s),
             **({"space": _WHAT_EXECUTES} if executes else {}),
         }
 

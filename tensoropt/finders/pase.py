@@ -28,7 +28,7 @@ def _fastest(space: SearchSpace) -> Found:
         best = dataclasses.replace(fastest_point(whole), searched=f"all {space.problem.nodes} operators")
         deciding = best if whole is space.problem else _deciding(space)
         if deciding.time_s[0] >= best.time_s[0]:
-            return Found(space, best, {"exact": True})
+            return Found(space, dataclasses.replace(best, bound_s=best.time_s.copy()), {"exact": True})
         return Found(space, deciding, {"exact": False})
     return Found(space, _deciding(space), {"exact": False})
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+
+import numpy as np
 
 from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
 from tensoropt.problem.contraction import Contraction
-from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of
+from tensoropt.problem.frontier import Candidates, Frontier, frontier_among
 from tensoropt.problem.problem import Problem
 from tensoropt.problem.resolution import Resolution
 from tensoropt.problem.single_cost import single_cost
+from tensoropt.search.columns import SpaceColumns
 from tensoropt.space.followers import contracted
 from tensoropt.space.repeated_cells import with_repeated_cells
 from tensoropt.space.space import SearchSpace
@@ -24,18 +27,11 @@ _SMALL = 400
 _SHORT = 50_000_000
 """Candidates of that search: a second or so."""
 
-_SMALLEST = 200
-"""Operators up to which the least memory is searched over all of them, in a second or two."""
-
 _GUESSES = ("heuristic", "narrow")
 """Eliminations after which strategies may be missing."""
 
-_CLOSE, _APART = 0.008, 0.0015
-"""How far from the frontier the strategies are that `SpaceTracker.close` finds, and from these those that it keeps:
-together less than a hundredth, in time and in memory."""
-
-_CLOSE_LONGEST = 200_000_000
-"""Candidates of each of its searches: a few seconds."""
+_COLUMNS = 8
+"""Columns of a frontier. Twice as many cost twice as much, and bring gaps down by a tenth."""
 
 _DEEP_EPSILON = 0.001
 
@@ -99,70 +95,23 @@ class SpaceTracker:
             max_joint_configurations=largest,
         )
 
-    def close(self, *, epsilon: float = 0.0, progress: Callable[[int, int], None] | None = None) -> Frontier:
-        """Strategies of `contraction` of which one is as good as any other, within a hundredth, by both costs.
-
-        For every strategy there is one of no more memory that takes at most a hundredth longer, and one as fast that is
-        at most a hundredth larger: those of two searches that thin, one by time and one by memory, without what is too
-        near to others. Costs are as they are. (In steps, as in `rounded`, what each table's costs are off by adds up
-        over hundreds of tables, and where a frontier is steep nothing is left of it.) If a search took too long, a step
-        of its ``eliminations`` is a guess, and what it had found by then is there.
-
-        Args:
-            epsilon: the same for `_CLOSE`, if it is larger.
-            progress: see `track_frontier`.
-        """
-        problem = self.contraction.problem
-        mirrored = problem.with_tables(lambda time_s, memory_bytes, _: (memory_bytes, time_s))
-        by_time, by_memory = (
-            track_frontier(
-                one, epsilon=max(epsilon, _CLOSE), threads=self.threads, progress=progress, longest=_CLOSE_LONGEST
-            )
-            for one in (problem, mirrored)
-        )
-        return frontier_among(
-            problem.names,
-            [
-                Candidates(by_time.time_s, by_time.memory_bytes, by_time.rows),
-                Candidates(by_memory.memory_bytes, by_memory.time_s, by_memory.rows),
-            ],
-            apart=_APART,
-            exact=False,
-            eliminations=(*by_time.eliminations, *by_memory.eliminations),
-            seconds=by_time.seconds + by_memory.seconds,
-        )
-
     @cached_property
     def smallest(self) -> Frontier:
-        """The strategy of least memory alone, which is found sooner.
-
-        Of a small graph it is exact; of a large one it is over the operators that decide, and not exact.
+        """The strategy of least memory alone, which is found sooner; over all operators if it is called exact.
 
         Raises:
             InfeasibleError: no strategy has a finite cost.
         """
-        if self._chosen <= _SMALLEST:
-            least = track_frontier(single_cost(with_repeated_cells(self.space), "memory"), threads=self.threads)
-            return frontier_of(
-                self.space.problem,
-                least.assignments,
-                least.alternatives,
-                exact=least.exact,
-                eliminations=least.eliminations,
-                seconds=least.seconds,
-            )
-        found = track_frontier(single_cost(self.contraction.problem, "memory"), threads=self.threads)
-        return self.contraction.expand(found, exact=False)
+        return self.space.kept(SpaceColumns).smallest
 
     def frontier(self, *, epsilon: float = 0.0, progress: Callable[[int, int], None] | None = None) -> Frontier:
         """The frontier of ``space.problem``.
 
-        That of a small space is exact, over all its operators. That of a larger one is over the operators that decide,
-        and not called exact: no strategy beats its points by a hundredth (`close`). Where that takes long, costs are
-        told apart in the steps of `Resolution.of`, too: beside what was found there are the strategies on the exact
-        frontier of costs so rounded. The fastest and the smallest one are those of the costs as they are. Each point
-        has its costs as they are. Of very deep models it is over strategies in which layers in a row decide as one
-        (`tensoropt.problem.repeated_layers`).
+        That of a small space is exact, over all its operators. That of a larger one has columns and their mixtures
+        (`tensoropt.search.columns`), each point with a bound of the time of all that take no more memory. Of very deep
+        models it is over strategies in which layers in a row decide as one (`tensoropt.problem.repeated_layers`), with
+        costs told apart in the steps of `Resolution.of`; the fastest and the smallest one are those of the costs as
+        they are. Each point has its costs as they are.
 
         Args:
             epsilon: see `track_frontier`.
@@ -182,23 +131,34 @@ class SpaceTracker:
                 longest=_SHORT,
             )
             if not _guessed(whole):
-                return dataclasses.replace(whole, searched=f"all {self.space.problem.nodes} operators")
+                searched = f"all {self.space.problem.nodes} operators"
+                return dataclasses.replace(whole, searched=searched, bound_s=whole.time_s.copy())
             beside.append(whole)
+        if not self.contraction.restricts:
+            return self._with(self.space.kept(SpaceColumns).hull(_COLUMNS), beside)
         fastest = track_frontier(single_cost(self.contraction.problem, "time"), threads=self.threads)
-        found = [] if self.contraction.restricts else [self.close(epsilon=epsilon, progress=progress)]
-        if found and not _guessed(found[0]):
-            within = max(epsilon, _CLOSE) + _APART
-            searched = f"{self.contraction.searched}, all their strategies within {within:.2g} of time and of memory"
-        else:
-            steps = self.resolution
-            found.append(self.between(epsilon=epsilon, progress=progress))
-            searched = (
-                f"{self.contraction.searched}, costs in steps of {steps.time_s:.3g} s and "
-                f"{steps.memory_bytes / 2**20:.3g} MiB"
-                + ("" if found[-1].exact and fastest.exact else ", not all their strategies")
-            )
-        expanded = self.contraction.expand(*found, fastest, beside=[self.smallest, *beside], exact=False)
+        found = self.between(epsilon=epsilon, progress=progress)
+        steps = self.resolution
+        searched = (
+            f"{self.contraction.searched}, costs in steps of {steps.time_s:.3g} s and "
+            f"{steps.memory_bytes / 2**20:.3g} MiB"
+            + ("" if found.exact and fastest.exact else ", not all their strategies")
+        )
+        expanded = self.contraction.expand(found, fastest, beside=[self.smallest, *beside], exact=False)
         return dataclasses.replace(expanded, searched=searched)
+
+    def _with(self, hull: Frontier, beside: Sequence[Frontier]) -> Frontier:
+        """A hull with strategies that were found before, if there are any."""
+        if not beside:
+            return hull
+        given = [Candidates(one.time_s, one.memory_bytes, one.rows) for one in (hull, *beside)]
+        found = frontier_among(hull.names, given, exact=False, eliminations=hull.eliminations, seconds=hull.seconds)
+        # The bound of a point is that of the hull's last point of no less memory.
+        bound_s = None
+        if hull.bound_s is not None:
+            place = np.minimum(np.searchsorted(hull.memory_bytes, found.memory_bytes), len(hull) - 1)
+            bound_s = np.minimum(hull.bound_s[place], found.time_s)
+        return dataclasses.replace(found, searched=hull.searched, bound_s=bound_s)
 
 
 def _guessed(frontier: Frontier) -> bool:

@@ -8,22 +8,29 @@ that few layers need to differ from both follows from the Shapley-Folkman lemma)
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
+from tensoropt.problem.contraction import Contraction
+from tensoropt.problem.determined import determined
 from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of
 from tensoropt.problem.lower_bounds import LowerBounds
+from tensoropt.problem.pareto import spread
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.problem.restriction import restricted
 from tensoropt.problem.single_cost import single_cost
 from tensoropt.search.registry import get_solver
+from tensoropt.space.followers import contracted
+from tensoropt.space.repeated_cells import repeated_cells
+from tensoropt.space.space import SearchSpace
 
-__all__ = ["Columns", "fast_within"]
+__all__ = ["Columns", "SpaceColumns", "fast_within"]
 
 _TURNS = 12
 """Weights of memory that are tried at most for one limit; most problems take half as many."""
@@ -36,6 +43,12 @@ _ENOUGH = 1e-3
 
 _SLACK = 1e-8
 """Relative: by which lines are lowered, as searches tell costs apart up to a trace of the other cost."""
+
+_ROUNDING = 1e-7
+"""Relative: more than `_SLACK`, and too little to be said."""
+
+_APART = 0.0015
+"""Relative: how near strategies of a hull are to others that stand for them."""
 
 _MIXED_NODES = 1500
 """Nodes with a choice up to which columns are mixed node by node, in a second or two."""
@@ -134,7 +147,7 @@ class Columns:
                     below += [(small, between), (between, fast)]
             level = below
         columns = sorted(self._found, key=lambda one: one.memory_bytes)
-        mixed = [self._mixed_by_nodes(columns)]
+        mixed: list[Frontier | None] = [self._mixed_by_nodes(columns)]
         if mixed == [None]:
             mixed = [self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns)]
         return self._together(columns, mixed)
@@ -271,7 +284,8 @@ class Columns:
     ) -> Frontier | None:
         """The frontier over what columns do in each node, and a strategy nearby; None where that is too much.
 
-        With a limit only its fastest strategy within that, as to write thousands of strategies down takes longest.
+        With a limit only its fastest strategy within that, else those that stand for all: to write thousands of
+        strategies down takes longest.
         """
         problem = self.problem
         strategies = [*(one.assignment for one in columns), *([] if near is None else [np.asarray(near, np.int64)])]
@@ -285,23 +299,113 @@ class Columns:
         if sum(len(several) > 1 for several in allowed.values()) > _MIXED_NODES:
             return None
         smaller, kept = restricted(problem, [sorted(allowed[group]) for group in groups.tolist()])
-        found = get_solver("ft")(smaller)
-        points = slice(None)
-        if limit_bytes is not None:
-            last = max(int(np.searchsorted(found.memory_bytes, limit_bytes, side="right")) - 1, 0)
-            points = slice(last, last + 1)
+        found = get_solver("ft")(smaller, epsilon=_APART if limit_bytes is None else _ENOUGH)
+        if limit_bytes is None:
+            points = spread(found.time_s, found.memory_bytes, _APART)
+        else:
+            points = np.array([max(int(np.searchsorted(found.memory_bytes, limit_bytes, side="right")) - 1, 0)])
         assignments, alternatives = found.rows(points)
         rows = np.stack([kept[node][assignments[:, node]] for node in range(problem.nodes)], axis=1)
         return frontier_of(problem, rows, alternatives, exact=False, eliminations=(), seconds=found.seconds)
+
+    def one(self, column: _Column) -> Frontier:
+        """A column as a frontier of one point."""
+        return self._frontier(column.assignment, column.alternatives)
 
     def _frontier(self, assignment: IntArray, alternatives: IntArray) -> Frontier:
         return frontier_of(self.problem, assignment, alternatives, exact=False, eliminations=(), seconds=0.0)
 
     def _together(self, columns: Sequence[_Column], mixed: Sequence[Frontier | None]) -> Frontier:
-        found = [*(self._frontier(one.assignment, one.alternatives) for one in columns), *filter(None, mixed)]
+        found = [*map(self.one, columns), *filter(None, mixed)]
         given = [Candidates(one.time_s, one.memory_bytes, one.rows) for one in found]
         seconds = sum(one.seconds for one in found)
         return frontier_among(self.problem.names, given, exact=False, eliminations=(), seconds=seconds)
+
+
+class SpaceColumns:
+    """Columns of a space: over all operators or, where tables would be too large, over those that decide."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        """Takes a space; nothing is worked out before it is asked for."""
+        self._space = space
+        self._is_whole = True
+
+    def hull(self, most: int) -> Frontier:
+        """`Columns.hull` as a frontier of the space, each point with its bound.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        return self._made(lambda columns: columns.hull(most), None, f"at {most} prices of memory")
+
+    @functools.cached_property
+    def smallest(self) -> Frontier:
+        """The strategy of least memory; over all operators it is called exact.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        found = self._made(lambda columns: columns.one(columns.smallest), None, "")
+        alone = self._is_whole and self._parts[0].problem.groups is None
+        return dataclasses.replace(found, exact=alone)
+
+    def within(self, limit_bytes: float) -> Frontier:
+        """`Columns.within` as a frontier of one point of the space, with the bound of all within the limit.
+
+        Raises:
+            InfeasibleError: no strategy keeps to the limit; the message says how much is missing.
+        """
+
+        def found(columns: Columns) -> Frontier:
+            fits = columns.within(limit_bytes)
+            if fits is None:
+                least = columns.smallest.memory_bytes
+                raise InfeasibleError(
+                    f"a strategy must fit in {limit_bytes:,.0f} bytes, but the least that any takes is {least:,.0f} "
+                    f"bytes: {least - limit_bytes:,.0f} bytes are missing. Use more devices, or a smaller batch."
+                )
+            return fits
+
+        return self._made(found, limit_bytes, "")
+
+    @property
+    def _parts(self) -> tuple[Contraction, Columns, str]:
+        return self._space.kept(_over_all if self._is_whole else _over_deciding)
+
+    def _made(self, make: Callable[[Columns], Frontier], limit_bytes: float | None, how: str) -> Frontier:
+        try:
+            contraction, columns, searched = self._parts
+            found = contraction.expand(make(columns))
+        except ProblemError:
+            if not self._is_whole:
+                raise
+            self._is_whole = False
+            contraction, columns, searched = self._parts
+            found = contraction.expand(make(columns))
+        searched = ", ".join(filter(None, (searched, how)))
+        bounds = columns.bounds
+        if bounds is None or not self._is_whole:
+            return dataclasses.replace(found, searched=searched)
+        limits = found.memory_bytes if limit_bytes is None else np.full(len(found), limit_bytes)
+        bound_s = np.minimum(bounds.least_time_s(limits), found.time_s)
+        if limit_bytes is not None:
+            gap = float(found.time_s[0] / bound_s[0]) - 1.0
+            searched += ", of which none is faster" if gap <= _ROUNDING else f", of which none is {gap:.2g} faster"
+        return dataclasses.replace(found, searched=searched, bound_s=bound_s)
+
+
+def _over_all(space: SearchSpace) -> tuple[Contraction, Columns, str]:
+    """Over all operators that have a choice beside others; cells that repeat are alike."""
+    leaders, index = determined(space.problem)
+    cells = repeated_cells(space)
+    contraction = Contraction(space.problem, cells[leaders], index)
+    alike = "" if len(np.unique(cells)) == len(cells) else ", cells that repeat alike"
+    return contraction, Columns(contraction.problem, exactly=True), f"all {space.problem.nodes:,} operators{alike}"
+
+
+def _over_deciding(space: SearchSpace) -> tuple[Contraction, Columns, str]:
+    contraction = space.kept(contracted)
+    return contraction, Columns(contraction.problem), contraction.searched
 
 
 def fast_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:

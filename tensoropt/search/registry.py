@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from tensoropt.errors import PlanError, ProblemError, did_you_mean
 from tensoropt.problem.frontier import Frontier
-from tensoropt.problem.problem import Problem
 from tensoropt.search.finding import NO_LIMIT, Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.space.followers import contracted
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 Offer = Literal["frontier", "trade_off", "fastest"]
-Solve = Callable[[Problem], Frontier]
+Solve = Callable[..., Frontier]
 Strategies = Callable[[SearchSpace], Frontier]
 
 _Solve = TypeVar("_Solve", bound=Solve)

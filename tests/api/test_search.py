@@ -104,18 +104,20 @@ def test_notes_are_of_the_frontier_that_a_plan_is_of_though_others_were_tracked_
 
     build()
     monkeypatch.setattr(spaces, "_SMALL", 0)
-    monkeypatch.setattr(spaces, "_CLOSE_LONGEST", 1.0)  # costs in steps, which differ between clusters
-    frontiers = [tensoropt.find_frontier(preset("cpu", devices=count)) for count in (2, 4)]
+    frontiers = []
+    for devices, columns in ((2, 3), (4, 5)):
+        monkeypatch.setattr(spaces, "_COLUMNS", columns)
+        frontiers.append(tensoropt.find_frontier(preset("cpu", devices=devices)))
     said = [frontier.searched for frontier in frontiers]
-    assert said[0] != said[1]
-    assert all("operators that decide, costs in steps of" in (text or "") for text in said)
+    assert [re.search(r"all \d+ operators, at (\d) prices of memory", text or "")[1] for text in said] == ["3", "5"]  # type: ignore[index]
     for frontier in (*frontiers, Frontier.from_json(frontiers[0].to_json())):
         plan = tensoropt.find_strategy(frontier.best())
         assert (plan.notes["searched"], plan.notes["exact"]) == (frontier.searched, False)
+        assert plan.notes["gap"] == frontier.best().gap
     monkeypatch.undo()
     tensoropt.reset_default_graph()
     build()  # what is a planner's own is gone
-    assert "operators that decide, costs" not in str(tensoropt.find_frontier(preset("cpu", devices=2)).searched)
+    assert "prices of memory" not in str(tensoropt.find_frontier(preset("cpu", devices=2)).searched)
     assert tensoropt.find_strategy(frontiers[1].best()).notes["searched"] == said[1]
     assert find(search="pase").notes["searched"].startswith("all ")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
-from typing import Any, cast
+from typing import Any
 
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.find.remedies import remedies
@@ -166,7 +165,7 @@ def fastest_that_fits(
         point = found.frontier.point(0)
         if found.fullest_bytes(point) > allowed.limit_bytes:
             continue
-        if search == COLUMNS and not cast(float, found.notes.get("gap", math.inf)) <= _CLOSE:
+        if search == COLUMNS and (point.gap is None or point.gap > _CLOSE):
             return None
         plan = planner.plan_found(topology, found, point, option, limit)
         if plan.peak_bytes <= held:

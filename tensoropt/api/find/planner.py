@@ -284,9 +284,7 @@ class Planner:
         """
         space = self.space(topology)
         self._check_point(space, point)
-        notes = self._notes(topology, limit, space) | {"exact": point.exact, "searched": point.searched}
-        if point.gap is not None:
-            notes |= {"bound_s": point.bound_s, "gap": point.gap}
+        notes = self._notes(topology, limit, space) | {"exact": point.exact, "searched": point.searched} | _gap(point)
         if self._frontier is not None and self.has_frontier(topology):
             frontier = self._frontier[1]
             heuristic = [str(step) for step in frontier.eliminations if step.kind == "heuristic"]
@@ -303,7 +301,12 @@ class Planner:
     ) -> Plan:
         """The plan of a point of what a search found."""
         space = found.space
-        notes = {**self._notes(topology, limit, space), "search_seconds": found.frontier.seconds, **found.notes}
+        notes = {
+            **self._notes(topology, limit, space),
+            "search_seconds": found.frontier.seconds,
+            **_gap(point),
+            **found.notes,
+        }
         if point.searched is not None:
             notes["searched"] = point.searched
         return space.plan(point.assignment, search, notes, alternatives=point.alternatives)
@@ -366,6 +369,10 @@ def _compiling(what: str) -> Iterator[None]:
     doing(what)
     with event.install_listener("numba:compile", Listener()):
         yield
+
+
+def _gap(point: FrontierPoint) -> dict[str, object]:
+    return {} if point.gap is None else {"bound_s": point.bound_s, "gap": point.gap}
 
 
 def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
 from tensoropt.problem.contraction import Contraction
-from tensoropt.problem.frontier import Candidates, Frontier, frontier_among
+from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of
 from tensoropt.problem.problem import Problem
 from tensoropt.problem.resolution import Resolution
 from tensoropt.problem.single_cost import single_cost
@@ -32,6 +32,15 @@ _GUESSES = ("heuristic", "narrow")
 
 _COLUMNS = 8
 """Columns of a frontier. Twice as many cost twice as much, and bring gaps down by a tenth."""
+
+_APART = 0.0015
+"""Relative: how near strategies are to others that stand for them."""
+
+_FEW, _CLOSE = 200, 0.008
+"""Operators that decide up to which their frontier is tracked, too, and how close: of few, columns do few things."""
+
+_LONGER = 200_000_000
+"""Candidates of each of these searches: a few seconds."""
 
 _DEEP_EPSILON = 0.001
 
@@ -135,7 +144,10 @@ class SpaceTracker:
                 return dataclasses.replace(whole, searched=searched, bound_s=whole.time_s.copy())
             beside.append(whole)
         if not self.contraction.restricts:
-            return self._with(self.space.kept(SpaceColumns).hull(_COLUMNS), beside)
+            hull = self.space.kept(SpaceColumns).hull(_COLUMNS)
+            if self.contraction.problem.nodes <= _FEW:
+                beside += self._thin(max(epsilon, _CLOSE), progress)
+            return self._with(hull, beside)
         fastest = track_frontier(single_cost(self.contraction.problem, "time"), threads=self.threads)
         found = self.between(epsilon=epsilon, progress=progress)
         steps = self.resolution
@@ -147,12 +159,30 @@ class SpaceTracker:
         expanded = self.contraction.expand(found, fastest, beside=[self.smallest, *beside], exact=False)
         return dataclasses.replace(expanded, searched=searched)
 
+    def _thin(self, epsilon: float, progress: Callable[[int, int], None] | None) -> list[Frontier]:
+        """Strategies of `contraction`: of two searches that thin, one by time and one by memory."""
+        problem = self.contraction.problem
+        mirrored = problem.with_tables(lambda time_s, memory_bytes, _: (memory_bytes, time_s))
+        by_time, by_memory = (
+            track_frontier(one, epsilon=epsilon, threads=self.threads, progress=progress, longest=_LONGER)
+            for one in (problem, mirrored)
+        )
+        turned = frontier_of(problem, *by_memory.rows(), exact=False, eliminations=(), seconds=by_memory.seconds)
+        return [self.contraction.expand(one, exact=False) for one in (by_time, turned)]
+
     def _with(self, hull: Frontier, beside: Sequence[Frontier]) -> Frontier:
         """A hull with strategies that were found before, if there are any."""
         if not beside:
             return hull
         given = [Candidates(one.time_s, one.memory_bytes, one.rows) for one in (hull, *beside)]
-        found = frontier_among(hull.names, given, exact=False, eliminations=hull.eliminations, seconds=hull.seconds)
+        found = frontier_among(
+            hull.names,
+            given,
+            apart=_APART,
+            exact=False,
+            eliminations=hull.eliminations,
+            seconds=sum(one.seconds for one in (hull, *beside)),
+        )
         # The bound of a point is that of the hull's last point of no less memory.
         bound_s = None
         if hull.bound_s is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.problem.contraction import Contraction
+from tensoropt.problem.determined import determined
 from tensoropt.problem.problem import IntArray, same_memory
 from tensoropt.problem.repeated_layers import repeated_layers
 from tensoropt.problem.resolution import Resolution
@@ -31,6 +32,7 @@ own."""
 def follow(space: SearchSpace, *, small_bytes: float = 0.0) -> Following:
     """Returns the operator that each operator of a space follows, if any.
 
+    What another operator's configuration leaves no choice of follows that one (`determined`).
     Products, convolutions and lookups decide for themselves, and so do variables, inputs, fan-outs that one of them
     reads, and whatever reads a possible partial sum, since it says how the sum is made whole. Any other operator
     follows the largest tensor that it reads (of equal ones the last made); a constant or a variable of less than
@@ -89,15 +91,23 @@ class _Follower:
         self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
     def result(self) -> Following:
-        beside = around_variables(self._space)
-        ahead = {self._place[name]: self._place[one.leader] for name, one in beside.items()}
+        # First what has no choice beside another operator: whoever follows somebody else would be impossible there.
+        roots, exact = determined(self._problem)
+        ahead = {i: root for i, root in enumerate(roots.tolist()) if root != i}
+        beside = {self._place[name]: self._place[one.leader] for name, one in around_variables(self._space).items()}
+        decides = {
+            ahead[i] for i in ahead if i not in beside and (self._heavy[i] or _is_fixed(self._space.operators[i]))
+        }
+        for i, leader in beside.items():
+            if i not in ahead and i not in decides and not _leads_to(leader, i, ahead):
+                ahead[i] = leader
         for i, op in enumerate(self._space.operators):
-            chosen = None if i in ahead else self._followed(i, op)
-            if chosen is not None:
+            chosen = None if i in ahead or i in beside or i in decides else self._followed(i, op)
+            if chosen is not None and not _leads_to(chosen, i, ahead):
                 ahead[i] = chosen
         for i, op in enumerate(self._space.operators):
             readers = [reader for reader in self._readers[i] if not _leads_to(reader, i, ahead)]
-            if i in ahead or self._heavy[i] or len(readers) != 1:
+            if i in ahead or i in decides or self._heavy[i] or len(readers) != 1:
                 continue
             small = traits(op).is_variable and self._problem.node_memory_bytes[i].max() < self._small_bytes
             only_fanned = not _is_fixed(op) and traits(self._space.operators[readers[0]]).is_fanout
@@ -111,7 +121,10 @@ class _Follower:
                 way.append(ahead[way[-1]])
             leaders[i] = way[-1]
             for follower, followed in reversed([*itertools.pairwise(way)]):
-                index[follower] = self._chain(self._beside(followed, follower), index[followed])
+                step = exact[follower]
+                index[follower] = self._chain(
+                    self._beside(followed, follower) if step is None else step, index[followed]
+                )
         return leaders, tuple(index)
 
     def _followed(self, i: int, op: Operator) -> int | None:

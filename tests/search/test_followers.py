@@ -7,6 +7,7 @@ import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.cost.cost_model import OpCall
 from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -187,3 +188,42 @@ def test_rows_are_no_variable_though_there_are_as_many() -> None:
     found = propagation.follow(space, lambda op, followed: [split] if op.name == "ids" else [followed])
     time_s, _ = space.problem.costs(space.assignment(found.configurations))
     assert np.isfinite(time_s).all() and found.configurations["added"] == found.configurations["m"]
+
+
+class _NoisyCost(AnalyticCost):
+    """What operators take, times a factor of each configuration, as where few of them were measured well."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(cpu(2 if seed % 2 else 4))
+        self._draws, self._factors = np.random.default_rng(seed), dict[object, float]()
+
+    def op_seconds(self, call: OpCall) -> float:
+        key = call.op.name, call.configuration
+        return super().op_seconds(call) * self._factors.setdefault(key, 10 ** self._draws.uniform(-2, 2))
+
+
+@pytest.mark.tf
+def test_who_follows_never_makes_a_strategy_impossible() -> None:
+    """An optimizer's slot that is read again after it was assigned, as Keras's RMSprop and Adam do."""
+    import tensoropt as to
+    from tensoropt.api.frontend.imported_model import import_model
+    from tensoropt.api.mirror.model import current_model
+
+    x = to.placeholder(to.float32, [16, 6, 16], name="x")
+    variables = [to.get_variable("p", [6, 16]), to.get_variable("w", [16, 16])]
+    y = to.tensordot(x + variables[0], variables[1], 1)
+    gradients = to.gradients(to.reduce_mean(to.square(y)), variables)
+    for variable, gradient in zip(variables, gradients, strict=True):
+        name = f"{variable.op.name}_velocity"
+        velocity = to.get_variable(name, variable.shape, trainable=False, initializer=to.zeros_initializer())
+        with to.control_dependencies([to.assign(velocity, 0.9 * velocity + 0.1 * gradient * gradient)]):
+            to.assign_sub(variable, 0.01 * gradient / (to.sqrt(to.identity(velocity)) + 1e-7))
+    graph = import_model(current_model()).graph
+    for seed in range(12):
+        space = SearchSpace(graph, _NoisyCost(seed), reuse=True)
+        problem = contracted(space).problem
+        assert problem.nodes < space.problem.nodes / 4
+        possible = [np.isfinite(sum(problem.node_tables(node))).any() for node in range(problem.nodes)]
+        assert all(possible), [
+            name for name, is_possible in zip(problem.names, possible, strict=True) if not is_possible
+        ]

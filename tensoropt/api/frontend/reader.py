@@ -234,7 +234,8 @@ class Reader:
             if self._is_plain_read(belongs.op):
                 raise GraphError(
                     f"gradients ({source}): '{output.source}' is one reading of the variable "
-                    f"'{belongs.op.inputs[0].op.name}'. Give the variable itself: its gradient is that of all readings."
+                    f"'{belongs.op.inputs[0].op.name}'. Give the variable itself, whose gradient is that of all "
+                    "readings, or a reading by tf.identity."
                 )
             read = self._tensor_id(belongs)
         else:

@@ -59,32 +59,42 @@ _CUTS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A strategy of least cost for one weight.
+    """A strategy of least ``time_weight * time + memory_weight * memory``.
 
     Attributes:
         assignment: the configuration of each node.
         alternatives: the alternative of each node, then of each edge.
         time_s: seconds.
         memory_bytes: bytes.
+        time_weight: per second.
+        memory_weight: per byte.
+        exact: whether no strategy costs less, so that there is none below its line.
     """
 
     assignment: IntArray
     alternatives: IntArray
     time_s: float
     memory_bytes: float
+    time_weight: float
+    memory_weight: float
+    exact: bool
 
     def value(self, weight: float) -> float:
         """The time and the weight times the memory."""
         return self.time_s + weight * self.memory_bytes
 
-    def between(self, faster: _Column) -> float | None:
+    def weight_to(self, faster: _Column) -> float | None:
         """The weight at which this column and a faster one cost equally; None where none is between them."""
         more = faster.memory_bytes - self.memory_bytes
         return (self.time_s - faster.time_s) / more if more > 0 and self.time_s > faster.time_s else None
 
 
+Bounded = tuple[Frontier, LowerBounds | None]
+"""Strategies, and the lines below which there are none; None if tables were too large for searches that are exact."""
+
+
 class Columns:
-    """Columns of a problem, found as they are asked for."""
+    """Columns of a problem. What is found does not depend on what was asked for before."""
 
     def __init__(self, problem: Problem, *, exactly: bool = False) -> None:
         """Takes a problem.
@@ -95,8 +105,7 @@ class Columns:
         """
         self.problem = problem
         self._exactly = exactly
-        self._lines: list[tuple[float, float, float]] = []  # weights of time and memory, and the least cost
-        self._found: list[_Column] = []
+        self._known: dict[float, _Column] = {}  # by weight of memory
 
     @functools.cached_property
     def fastest(self) -> _Column:
@@ -105,10 +114,7 @@ class Columns:
         Raises:
             InfeasibleError: no strategy is possible.
         """
-        column, exact = self._solved(single_cost(self.problem, "time"))
-        if exact:
-            self._lines.append((1.0, 0.0, column.time_s * (1.0 - _SLACK)))
-        return column
+        return self._solved(single_cost(self.problem, "time"), 1.0, 0.0)
 
     @functools.cached_property
     def smallest(self) -> _Column:
@@ -117,19 +123,9 @@ class Columns:
         Raises:
             InfeasibleError: no strategy is possible.
         """
-        column, exact = self._solved(single_cost(self.problem, "memory"))
-        if exact:
-            self._lines.append((0.0, 1.0, column.memory_bytes * (1.0 - _SLACK)))
-        return column
+        return self._solved(single_cost(self.problem, "memory"), 0.0, 1.0)
 
-    @property
-    def bounds(self) -> LowerBounds | None:
-        """The lines of all weights so far; None if tables were too large for searches that are exact."""
-        if not any(memory == 0.0 for _, memory, _ in self._lines):
-            return None
-        return LowerBounds(*(np.array(each) for each in zip(*self._lines, strict=True)))
-
-    def hull(self, most: int) -> Frontier:
+    def hull(self, most: int) -> Bounded:
         """Strategies on the convex hull and between its corners, by both costs.
 
         Args:
@@ -138,21 +134,23 @@ class Columns:
         Raises:
             InfeasibleError: no strategy is possible.
         """
-        level = [(self.smallest, self.fastest)]
-        while level and len(self._found) < most:
+        found, level = [self.smallest, self.fastest], [(self.smallest, self.fastest)]
+        while level and len(found) < most:
             below = []
-            for small, fast in level[: most - len(self._found)]:
-                between = self._between(small, fast)
+            for small, fast in level[: most - len(found)]:
+                between, is_better = self._between(small, fast)
                 if between is not None:
+                    found.append(between)
+                if between is not None and is_better:
                     below += [(small, between), (between, fast)]
             level = below
-        columns = sorted(self._found, key=lambda one: one.memory_bytes)
+        columns = sorted(found, key=lambda one: one.memory_bytes)
         mixed: list[Frontier | None] = [self._mixed_by_nodes(columns)]
         if mixed == [None]:
             mixed = [self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns)]
-        return self._together(columns, mixed)
+        return self._together(columns, mixed), _lines(found)
 
-    def within(self, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:
+    def within(self, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Bounded | None:
         """A fast strategy within a memory limit, as a frontier of one point; exact where the limit does not bind.
 
         Args:
@@ -164,48 +162,43 @@ class Columns:
         """
         try:
             if self.fastest.memory_bytes <= limit_bytes:
-                return self._together([self.fastest], [])
+                return self.one(self.fastest), _lines([self.fastest])
             if self.smallest.memory_bytes > limit_bytes:
                 return None
         except InfeasibleError:
             return None
-        small = max((one for one in self._found if one.memory_bytes <= limit_bytes), key=lambda one: one.memory_bytes)
-        fast = min((one for one in self._found if one.memory_bytes > limit_bytes), key=lambda one: one.memory_bytes)
+        small, fast = self.smallest, self.fastest
+        found = [small, fast]
         for _ in range(_TURNS):
-            between = self._between(small, fast)
-            if between is None:
+            between, is_better = self._between(small, fast)
+            if between is not None:
+                found.append(between)
+            if between is None or not is_better:
                 break
             if between.memory_bytes <= limit_bytes:
                 small = between
             else:
                 fast = between
-            if self._is_enough(small, limit_bytes):
-                return self._together([small], [])
+            if small.time_s <= _least_s(_lines(found), limit_bytes) * (1.0 + _ENOUGH):
+                return self.one(small), _lines(found)
         mixed = self._mixed_by_nodes([small, fast], near, limit_bytes)
         if mixed is None:
             mixed = self._mixed_by_layers(small, fast)
         best = self._together([small], [mixed]).best(limit_bytes)
-        return self._frontier(np.array(best.assignment), np.array(best.alternatives))
+        return self._frontier(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
 
-    def _is_enough(self, small: _Column, limit_bytes: float) -> bool:
-        """Tells whether no strategy within the limit can be noticeably faster than a column."""
-        bounds = self.bounds
-        least_s = 0.0 if bounds is None else float(bounds.least_time_s(np.array([limit_bytes]))[0])
-        return small.time_s <= least_s * (1.0 + _ENOUGH)
-
-    def _between(self, small: _Column, fast: _Column) -> _Column | None:
-        """The column for the weight at which two cost equally, if that is better than both."""
-        weight = small.between(fast)
+    def _between(self, small: _Column, fast: _Column) -> tuple[_Column | None, bool]:
+        """The column for the weight at which two cost equally, if there is one, and whether it is better than both."""
+        weight = small.weight_to(fast)
         if weight is None:
-            return None
-        column, exact = self._solved(_weighted(self.problem, weight))
-        value = column.value(weight)
-        if exact:
-            self._lines.append((1.0, weight, value * (1.0 - _SLACK)))
-        return column if value < small.value(weight) * (1.0 - _CLOSE) else None
+            return None, False
+        if weight not in self._known:
+            self._known[weight] = self._solved(_weighted(self.problem, weight), 1.0, weight)
+        column = self._known[weight]
+        return column, column.value(weight) < small.value(weight) * (1.0 - _CLOSE)
 
-    def _solved(self, merged: Problem) -> tuple[_Column, bool]:
-        """The strategy of least time of a problem of merged costs, and whether none can be better."""
+    def _solved(self, merged: Problem, time_weight: float, memory_weight: float) -> _Column:
+        """The strategy of least time of a problem of merged costs."""
         try:
             found, exact = get_solver("pase")(merged), True
         except ProblemError:  # a table would be too large
@@ -215,9 +208,9 @@ class Columns:
             exact = found.exact
         assignment, alternatives = found.assignments[-1], found.alternatives[-1]
         time_s, memory_bytes = self.problem.costs(assignment, alternatives)
-        column = _Column(assignment, alternatives, float(time_s[0]), float(memory_bytes[0]))
-        self._found.append(column)
-        return column, exact
+        return _Column(
+            assignment, alternatives, float(time_s[0]), float(memory_bytes[0]), time_weight, memory_weight, exact
+        )
 
     def _mixed_by_layers(self, one: _Column, other: _Column) -> Frontier | None:
         """The strategies that do as one column up to a layer, and as the other from there on."""
@@ -336,7 +329,7 @@ class SpaceColumns:
         Raises:
             InfeasibleError: no strategy is possible.
         """
-        return self._made(lambda columns: columns.hull(most), None, f"at {most} prices of memory")
+        return self._made(lambda columns: columns.hull(most), f"at {most} prices of memory")
 
     @functools.cached_property
     def smallest(self) -> Frontier:
@@ -345,7 +338,7 @@ class SpaceColumns:
         Raises:
             InfeasibleError: no strategy is possible.
         """
-        found = self._made(lambda columns: columns.one(columns.smallest), None, "")
+        found = self._made(lambda columns: (columns.one(columns.smallest), None))
         alone = self._is_whole and self._parts[0].problem.groups is None
         return dataclasses.replace(found, exact=alone)
 
@@ -356,7 +349,7 @@ class SpaceColumns:
             InfeasibleError: no strategy keeps to the limit; the message says how much is missing.
         """
 
-        def found(columns: Columns) -> Frontier:
+        def found(columns: Columns) -> Bounded:
             fits = columns.within(limit_bytes)
             if fits is None:
                 least = columns.smallest.memory_bytes
@@ -366,24 +359,27 @@ class SpaceColumns:
                 )
             return fits
 
-        return self._made(found, limit_bytes, "")
+        return self._made(found, limit_bytes=limit_bytes)
 
     @property
     def _parts(self) -> tuple[Contraction, Columns, str]:
         return self._space.kept(_over_all if self._is_whole else _over_deciding)
 
-    def _made(self, make: Callable[[Columns], Frontier], limit_bytes: float | None, how: str) -> Frontier:
+    def _made(
+        self, make: Callable[[Columns], Bounded], how: str | None = None, limit_bytes: float | None = None
+    ) -> Frontier:
+        """What columns give, as a frontier of the space; with a limit its bound is that of all within the limit."""
         try:
             contraction, columns, searched = self._parts
-            found = contraction.expand(make(columns))
+            made, bounds = make(columns)
         except ProblemError:
             if not self._is_whole:
                 raise
             self._is_whole = False
             contraction, columns, searched = self._parts
-            found = contraction.expand(make(columns))
-        searched = ", ".join(filter(None, (searched, how)))
-        bounds = columns.bounds
+            made, bounds = make(columns)
+        found = contraction.expand(made)
+        searched = searched if how is None else f"{searched}, {how}"
         if bounds is None or not self._is_whole:
             return dataclasses.replace(found, searched=searched)
         limits = found.memory_bytes if limit_bytes is None else np.full(len(found), limit_bytes)
@@ -409,8 +405,23 @@ def _over_deciding(space: SearchSpace) -> tuple[Contraction, Columns, str]:
 
 
 def fast_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:
-    """`Columns.within` of a problem."""
-    return Columns(problem).within(limit_bytes, near)
+    """`Columns.within` of a problem, without the bound."""
+    found = Columns(problem).within(limit_bytes, near)
+    return None if found is None else found[0]
+
+
+def _lines(columns: Sequence[_Column]) -> LowerBounds | None:
+    """The lines of columns; None without that of time alone, or where searches were not exact."""
+    exact = [one for one in columns if one.exact]
+    if not any(one.memory_weight == 0.0 for one in exact):
+        return None
+    weights = np.array([(one.time_weight, one.memory_weight) for one in exact])
+    costs = np.array([one.time_weight * one.time_s + one.memory_weight * one.memory_bytes for one in exact])
+    return LowerBounds(weights[:, 0], weights[:, 1], costs * (1.0 - _SLACK))
+
+
+def _least_s(bounds: LowerBounds | None, limit_bytes: float) -> float:
+    return 0.0 if bounds is None else float(bounds.least_time_s(np.array([limit_bytes]))[0])
 
 
 def _weighted(problem: Problem, weight: float) -> Problem:

@@ -83,15 +83,19 @@ def test_columns_and_their_bounds_beside_all_strategies(shape: str) -> None:
             columns = Columns(problem, exactly=exactly)
             assert columns.within(float(np.nextafter(whole.memory_bytes[0], -np.inf))) is None
             for point in map(whole.point, range(len(whole))):
-                found = columns.within(point.memory_bytes)
-                assert found is not None and found.memory_bytes[0] <= point.memory_bytes
+                bounded = columns.within(point.memory_bytes)
+                assert bounded is not None
+                found, bounds = bounded
+                assert found.memory_bytes[0] <= point.memory_bytes
                 assert found.time_s[0] >= point.time_s * (1 - 1e-9)
-                bounds = columns.bounds
+                alone = Columns(problem, exactly=exactly).within(point.memory_bytes)  # whatever was asked for before
+                assert alone is not None and alone[0].assignments.tolist() == found.assignments.tolist()
                 assert bounds is not None
                 assert (bounds.least_time_s(whole.memory_bytes) <= whole.time_s * (1 + 1e-9)).all()
                 limits += 1
-        assert columns.within(np.inf).time_s[0] == pytest.approx(whole.time_s[-1], rel=1e-8)  # type: ignore[union-attr]
-        hull = Columns(problem).hull(12)
+        fastest = columns.within(np.inf)
+        assert fastest is not None and fastest[0].time_s[0] == pytest.approx(whole.time_s[-1], rel=1e-8)
+        hull, _ = Columns(problem).hull(12)
         assert (hull.time_s[-1], hull.memory_bytes[0]) == pytest.approx((whole.time_s[-1], whole.memory_bytes[0]))
     assert limits >= 8
 
@@ -107,8 +111,10 @@ def test_columns_of_layers_in_a_row_come_within_a_layer_of_the_bound() -> None:
     columns = Columns(problem, exactly=True)
     columns._mixed_by_nodes = lambda *_: None  # type: ignore[method-assign]
     limit = 700.0
-    found, bounds = columns.within(limit), columns.bounds
-    assert found is not None and bounds is not None and found.memory_bytes[0] <= limit
+    bounded = columns.within(limit)
+    assert bounded is not None and bounded[1] is not None
+    found, bounds = bounded
+    assert found.memory_bytes[0] <= limit and bounds is not None
     assert len(set(found.assignments[0].tolist())) == 2 and np.abs(np.diff(found.assignments[0])).sum() == 1
     assert found.time_s[0] - bounds.least_time_s(np.array([limit]))[0] <= 1.0 + 0.02
 

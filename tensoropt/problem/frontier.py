@@ -77,8 +77,13 @@ class FrontierPoint:
 
     @property
     def gap(self) -> float | None:
-        """By how much the strategy is slower, at most, than any other of no more memory: 0.01 is a hundredth."""
-        return None if self.bound_s is None else self.time_s / self.bound_s - 1.0
+        """By how much the strategy is slower, at most, than any other of no more memory: 0.01 is a hundredth.
+
+        None where no bound is known, or none above nothing.
+        """
+        if self.bound_s is None or (self.bound_s <= 0.0 < self.time_s):
+            return None
+        return 0.0 if self.time_s <= self.bound_s else self.time_s / self.bound_s - 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -383,11 +383,11 @@ class SpaceColumns:
         if bounds is None or not self._is_whole:
             return dataclasses.replace(found, searched=searched)
         limits = found.memory_bytes if limit_bytes is None else np.full(len(found), limit_bytes)
-        bound_s = np.minimum(bounds.least_time_s(limits), found.time_s)
-        if limit_bytes is not None:
-            gap = float(found.time_s[0] / bound_s[0]) - 1.0
+        found = dataclasses.replace(found, bound_s=np.minimum(bounds.least_time_s(limits), found.time_s))
+        gap = None if limit_bytes is None else found.point(0).gap
+        if gap is not None:
             searched += ", of which none is faster" if gap <= _ROUNDING else f", of which none is {gap:.2g} faster"
-        return dataclasses.replace(found, searched=searched, bound_s=bound_s)
+        return dataclasses.replace(found, searched=searched)
 
 
 def _over_all(space: SearchSpace) -> tuple[Contraction, Columns, str]:

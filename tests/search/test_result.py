@@ -11,6 +11,7 @@ import pytest
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.problem import Elimination, Frontier, Problem, frontier_of
+from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search import choose, mini_memory, mini_time, turning_point
 
 pytestmark = pytest.mark.pure
@@ -135,3 +136,10 @@ def test_text_says_what_matters() -> None:
     assert str(example()) == "Frontier(4 points: 9 s in 100 bytes ... 2 s in 500 bytes)"
     assert "not exact" in str(example(exact=False))
     assert [str(step) for step in example().eliminations] == ["heuristic a = 1 -> (b)", "ldp b"]
+
+
+def test_a_gap_is_none_where_there_is_no_bound_above_nothing() -> None:
+    def gap(time_s: float, bound_s: float | None) -> float | None:
+        return FrontierPoint(0, time_s, 0.0, (), (), bound_s=bound_s).gap
+
+    assert (gap(0.0, 0.0), gap(1.0, 0.0), gap(1.0, None), gap(3.0, 2.0)) == (0.0, None, None, 0.5)

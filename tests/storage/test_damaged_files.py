@@ -98,6 +98,9 @@ def _normal(data: Any) -> Any:
         normal["levels"] = [{"shared": False, **level} for level in normal["levels"]]
         profile = normal.get("profile")
         normal["profile"] = profile and sorted(profile, key=lambda entry: (entry["kind"], entry["group"]))
+        device = normal.get("device")
+        if isinstance(device, dict) and device.get("wide_products") is False:
+            del device["wide_products"]
     if "edges" in normal:
         normal["edges"].sort(key=lambda edge: (edge["tensor"], edge["consumer"], edge["position"]))
     return normal

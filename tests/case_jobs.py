@@ -16,7 +16,7 @@ import pytest
 from tests.effort import EVERY_CASE, time_is_up
 from tests.mpi_support import result_of, run_mpi
 
-__all__ = ["Failures", "cases_of", "check_case", "core_cases_of", "failures_of", "jobs_of"]
+__all__ = ["Failures", "cases_of", "check_case", "failures_of", "jobs_of"]
 
 _SCRIPTS = Path(__file__).parent / "scripts"
 _TIMEOUT_S = 1500.0
@@ -29,11 +29,6 @@ _found: dict[tuple[int, tuple[str, ...]], Failures] = {}
 def cases_of(script: str) -> list[str]:
     """Returns the cases that a module registers, without running it."""
     return [name for name, _ in _registered(script)]
-
-
-def core_cases_of(script: str) -> list[str]:
-    """Returns the cases that are tried: all of them in ``make test-all``, else those that stand for a kind."""
-    return [name for name, is_core in _registered(script) if is_core or EVERY_CASE]
 
 
 def jobs_of(modules: Sequence[str]) -> list[tuple[str, ...]]:

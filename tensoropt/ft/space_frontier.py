@@ -10,11 +10,11 @@ import numpy as np
 
 from tensoropt.ft.track import MAX_JOINT_CONFIGURATIONS, track_frontier
 from tensoropt.problem.contraction import Contraction
-from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of
+from tensoropt.problem.frontier import Frontier, frontier_of, joined
 from tensoropt.problem.problem import Problem
 from tensoropt.problem.resolution import Resolution
 from tensoropt.problem.single_cost import single_cost
-from tensoropt.search.columns import SpaceColumns
+from tensoropt.search.columns import APART, SpaceColumns
 from tensoropt.space.followers import contracted
 from tensoropt.space.repeated_cells import with_repeated_cells
 from tensoropt.space.space import SearchSpace
@@ -32,9 +32,6 @@ _GUESSES = ("heuristic", "narrow")
 
 _COLUMNS = 8
 """Columns of a frontier. Twice as many cost twice as much, and bring gaps down by a tenth."""
-
-_APART = 0.0015
-"""Relative: how near strategies are to others that stand for them."""
 
 _FEW, _CLOSE = 200, 0.008
 """Operators that decide up to which their frontier is tracked, too, and how close: of few, columns do few things."""
@@ -174,15 +171,7 @@ class SpaceTracker:
         """A hull with strategies that were found before, if there are any."""
         if not beside:
             return hull
-        given = [Candidates(one.time_s, one.memory_bytes, one.rows) for one in (hull, *beside)]
-        found = frontier_among(
-            hull.names,
-            given,
-            apart=_APART,
-            exact=False,
-            eliminations=hull.eliminations,
-            seconds=sum(one.seconds for one in (hull, *beside)),
-        )
+        found = joined([hull, *beside], apart=APART)
         # The bound of a point is that of the hull's last point of no less memory.
         bound_s = None
         if hull.bound_s is not None:

@@ -25,7 +25,8 @@ def determined(problem: Problem) -> tuple[IntArray, tuple[IntArray | None, ...]]
     Returns:
         ``(N,)``; and per node ``(K,)`` by the configurations of the one that decides, or None for its own.
     """
-    possible = [np.isfinite(time_s + memory_bytes).any(axis=1) for time_s, memory_bytes in _tables(problem)]
+    tables = map(problem.node_tables, range(problem.nodes))
+    possible = [np.isfinite((time_s + memory_bytes).min(axis=1)) for time_s, memory_bytes in tables]
     around: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     for e, (u, v) in enumerate(problem.edges.tolist()):
         around[u].append((v, e, False))
@@ -69,7 +70,3 @@ def determined(problem: Problem) -> tuple[IntArray, tuple[IntArray | None, ...]]
                 leaders[j], index[j], free[j] = root, step, False
                 pending.append(j)
     return leaders, tuple(index)
-
-
-def _tables(problem: Problem) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [problem.node_tables(node) for node in range(problem.nodes)]

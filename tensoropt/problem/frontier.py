@@ -21,7 +21,7 @@ from tensoropt.problem.provenance import Provenance
 from tensoropt.storage.document import Fields, parse_json, refused, shortened
 from tensoropt.viz.frontier import draw_frontiers
 
-__all__ = ["Candidates", "Elimination", "Frontier", "FrontierPoint", "frontier_among", "frontier_of"]
+__all__ = ["Candidates", "Elimination", "Frontier", "FrontierPoint", "frontier_among", "frontier_of", "joined"]
 
 _SCHEMA = 1
 
@@ -439,6 +439,23 @@ def frontier_among(
         eliminations=tuple(eliminations),
         seconds=seconds,
         searched=searched,
+    )
+
+
+def joined(frontiers: Sequence[Frontier], *, apart: float = 0.0) -> Frontier:
+    """Frontiers of one problem as one, which is not called exact; its eliminations are those of the first.
+
+    Args:
+        frontiers: at least one.
+        apart: see `frontier_among`.
+    """
+    return frontier_among(
+        frontiers[0].names,
+        [Candidates(one.time_s, one.memory_bytes, one.rows) for one in frontiers],
+        apart=apart,
+        exact=False,
+        eliminations=frontiers[0].eliminations,
+        seconds=sum(one.seconds for one in frontiers),
     )
 
 

@@ -18,19 +18,18 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.problem.contraction import Contraction
-from tensoropt.problem.determined import determined
-from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of
+from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of, joined
 from tensoropt.problem.lower_bounds import LowerBounds
 from tensoropt.problem.pareto import spread
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.problem.restriction import restricted
 from tensoropt.problem.single_cost import single_cost
 from tensoropt.search.registry import get_solver
-from tensoropt.space.followers import contracted
+from tensoropt.space.followers import contracted, without_choice
 from tensoropt.space.repeated_cells import repeated_cells
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["Columns", "SpaceColumns", "fast_within"]
+__all__ = ["APART", "Columns", "SpaceColumns", "fast_within"]
 
 _TURNS = 12
 """Weights of memory that are tried at most for one limit; most problems take half as many."""
@@ -47,8 +46,8 @@ _SLACK = 1e-8
 _ROUNDING = 1e-7
 """Relative: more than `_SLACK`, and too little to be said."""
 
-_APART = 0.0015
-"""Relative: how near strategies of a hull are to others that stand for them."""
+APART = 0.0015
+"""Relative: how near strategies of a frontier are to others that stand for them."""
 
 _MIXED_NODES = 1500
 """Nodes with a choice up to which columns are mixed node by node, in a second or two."""
@@ -145,10 +144,7 @@ class Columns:
                     below += [(small, between), (between, fast)]
             level = below
         columns = sorted(found, key=lambda one: one.memory_bytes)
-        mixed: list[Frontier | None] = [self._mixed_by_nodes(columns)]
-        if mixed == [None]:
-            mixed = [self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns)]
-        return self._together(columns, mixed), _lines(found)
+        return joined([*map(self.one, columns), *self._mixed(columns)]), _lines(found)
 
     def within(self, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Bounded | None:
         """A fast strategy within a memory limit, as a frontier of one point; exact where the limit does not bind.
@@ -181,10 +177,7 @@ class Columns:
                 fast = between
             if small.time_s <= _least_s(_lines(found), limit_bytes) * (1.0 + _ENOUGH):
                 return self.one(small), _lines(found)
-        mixed = self._mixed_by_nodes([small, fast], near, limit_bytes)
-        if mixed is None:
-            mixed = self._mixed_by_layers(small, fast)
-        best = self._together([small], [mixed]).best(limit_bytes)
+        best = joined([self.one(small), *self._mixed([small, fast], near, limit_bytes)]).best(limit_bytes)
         return self._frontier(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
 
     def _between(self, small: _Column, fast: _Column) -> tuple[_Column | None, bool]:
@@ -212,34 +205,39 @@ class Columns:
             assignment, alternatives, float(time_s[0]), float(memory_bytes[0]), time_weight, memory_weight, exact
         )
 
+    def _mixed(
+        self,
+        columns: Sequence[_Column],
+        near: Sequence[int] | IntArray | None = None,
+        limit_bytes: float | None = None,
+    ) -> list[Frontier]:
+        """Strategies between columns, node by node; where that is too much, layer by layer of each two neighbours."""
+        by_nodes = self._mixed_by_nodes(columns, near, limit_bytes)
+        if by_nodes is not None:
+            return [by_nodes]
+        by_layers = (self._mixed_by_layers(*pair) for pair in itertools.pairwise(columns))
+        return [one for one in by_layers if one is not None]
+
     def _mixed_by_layers(self, one: _Column, other: _Column) -> Frontier | None:
         """The strategies that do as one column up to a layer, and as the other from there on."""
         places = self._places
         cuts = np.unique(places)[1:]
         if len(cuts) > _CUTS:
             cuts = cuts[np.linspace(0, len(cuts) - 1, _CUTS).astype(np.int64)]
-        if len(cuts) == 0:
+        differ = places[one.assignment != other.assignment]
+        cuts = cuts[(cuts > differ.min(initial=len(places))) & (cuts <= differ.max(initial=-1))]
+        ways = ((one, other), (other, one))
+        found = [self._cut(*way, places < cut) for cut in cuts.tolist() for way in ways]
+        if not found:
             return None
-        differ = one.assignment != other.assignment
-        first = places[differ].min(initial=len(places)), places[differ].max(initial=-1)
-        cuts = cuts[(cuts > first[0]) & (cuts <= first[1])]
-        rows, picks = [], []
-        for cut in cuts.tolist():
-            for before, after in ((one, other), (other, one)):
-                row, pick = self._joined(before, after, places < cut)
-                rows.append(row)
-                picks.append(pick)
-        if not rows:
+        rows, picks = (np.array(each) for each in zip(*found, strict=True))
+        time_s, memory_bytes = self.problem.costs(rows, picks)
+        if not np.isfinite(time_s).any():
             return None
-        time_s, _ = self.problem.costs(np.array(rows), np.array(picks))
-        kept = np.flatnonzero(np.isfinite(time_s))
-        if len(kept) == 0:
-            return None
-        return frontier_of(
-            self.problem, np.array(rows)[kept], np.array(picks)[kept], exact=False, eliminations=(), seconds=0.0
-        )
+        given = Candidates(time_s, memory_bytes, lambda points: (rows[points], picks[points]))
+        return frontier_among(self.problem.names, [given], exact=False, eliminations=(), seconds=0.0)
 
-    def _joined(self, before: _Column, after: _Column, is_before: np.ndarray) -> tuple[IntArray, IntArray]:
+    def _cut(self, before: _Column, after: _Column, is_before: np.ndarray) -> tuple[IntArray, IntArray]:
         """One column's nodes and another's, each with its own alternatives; of edges between, the fastest possible."""
         problem, ends = self.problem, self.problem.edges
         row = np.where(is_before, before.assignment, after.assignment)
@@ -292,9 +290,9 @@ class Columns:
         if sum(len(several) > 1 for several in allowed.values()) > _MIXED_NODES:
             return None
         smaller, kept = restricted(problem, [sorted(allowed[group]) for group in groups.tolist()])
-        found = get_solver("ft")(smaller, epsilon=_APART if limit_bytes is None else _ENOUGH)
+        found = get_solver("ft")(smaller, epsilon=APART if limit_bytes is None else _ENOUGH)
         if limit_bytes is None:
-            points = spread(found.time_s, found.memory_bytes, _APART)
+            points = spread(found.time_s, found.memory_bytes, APART)
         else:
             points = np.array([max(int(np.searchsorted(found.memory_bytes, limit_bytes, side="right")) - 1, 0)])
         assignments, alternatives = found.rows(points)
@@ -307,12 +305,6 @@ class Columns:
 
     def _frontier(self, assignment: IntArray, alternatives: IntArray) -> Frontier:
         return frontier_of(self.problem, assignment, alternatives, exact=False, eliminations=(), seconds=0.0)
-
-    def _together(self, columns: Sequence[_Column], mixed: Sequence[Frontier | None]) -> Frontier:
-        found = [*map(self.one, columns), *filter(None, mixed)]
-        given = [Candidates(one.time_s, one.memory_bytes, one.rows) for one in found]
-        seconds = sum(one.seconds for one in found)
-        return frontier_among(self.problem.names, given, exact=False, eliminations=(), seconds=seconds)
 
 
 class SpaceColumns:
@@ -369,15 +361,14 @@ class SpaceColumns:
         self, make: Callable[[Columns], Bounded], how: str | None = None, limit_bytes: float | None = None
     ) -> Frontier:
         """What columns give, as a frontier of the space; with a limit its bound is that of all within the limit."""
+        contraction, columns, searched = self._parts
         try:
-            contraction, columns, searched = self._parts
             made, bounds = make(columns)
-        except ProblemError:
+        except ProblemError:  # a table would be too large
             if not self._is_whole:
                 raise
             self._is_whole = False
-            contraction, columns, searched = self._parts
-            made, bounds = make(columns)
+            return self._made(make, how, limit_bytes)
         found = contraction.expand(made)
         searched = searched if how is None else f"{searched}, {how}"
         if bounds is None or not self._is_whole:
@@ -392,8 +383,8 @@ class SpaceColumns:
 
 def _over_all(space: SearchSpace) -> tuple[Contraction, Columns, str]:
     """Over all operators that have a choice beside others; cells that repeat are alike."""
-    leaders, index = determined(space.problem)
-    cells = repeated_cells(space)
+    leaders, index = space.kept(without_choice)
+    cells = space.kept(repeated_cells)
     contraction = Contraction(space.problem, cells[leaders], index)
     alike = "" if len(np.unique(cells)) == len(cells) else ", cells that repeat alike"
     return contraction, Columns(contraction.problem, exactly=True), f"all {space.problem.nodes:,} operators{alike}"

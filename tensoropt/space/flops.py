@@ -23,6 +23,6 @@ def step_flops(space: SearchSpace) -> dict[str, float]:
 
 def peak_flops_per_s(space: SearchSpace) -> float:
     """What all devices compute in a second at most, in the dtype in which a step does most of its arithmetic."""
-    flops = step_flops(space)
+    flops = space.kept(step_flops)
     dtype = max(sorted(flops), key=flops.__getitem__, default="float32")
     return space.mesh.size * space.cost.topology.device.flops(dtype)

@@ -18,7 +18,7 @@ from tensoropt.space.around_variables import around_variables, is_heavy
 from tensoropt.space.repeated_cells import repeated_cells
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["Following", "contracted", "follow"]
+__all__ = ["Following", "contracted", "follow", "without_choice"]
 
 _DEEP = 1000
 """Operators that decide for themselves, from which layers in a row decide as one: some thirty-five layers of a
@@ -49,10 +49,15 @@ def follow(space: SearchSpace, *, small_bytes: float = 0.0) -> Following:
     return _Follower(space, small_bytes).result()
 
 
+def without_choice(space: SearchSpace) -> Following:
+    """What another operator's configuration leaves no choice of, and how it follows that one (`determined`)."""
+    return determined(space.problem)
+
+
 def contracted(space: SearchSpace) -> Contraction:
     """The problem of a space over the operators that decide, repeated cells as one, and layers of very deep models."""
     leaders, index = follow(space, small_bytes=Resolution.of(space.problem).memory_bytes / 2)
-    contraction = Contraction(space.problem, repeated_cells(space)[leaders], index)
+    contraction = Contraction(space.problem, space.kept(repeated_cells)[leaders], index)
     problem = contraction.problem
     if problem.nodes <= _DEEP:
         return contraction
@@ -92,7 +97,7 @@ class _Follower:
 
     def result(self) -> Following:
         # First what has no choice beside another operator: whoever follows somebody else would be impossible there.
-        roots, exact = determined(self._problem)
+        roots, exact = self._space.kept(without_choice)
         ahead = {i: root for i, root in enumerate(roots.tolist()) if root != i}
         beside = {self._place[name]: self._place[one.leader] for name, one in around_variables(self._space).items()}
         decides = {

@@ -205,9 +205,7 @@ class DeviceState:
             spec = self._root.graph[name].outputs[0]
             if whole.shape != spec.shape:
                 raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
-            piece = whole[
-                self._root.layout_of(TensorId(name)).slices(spec.shape, self._root.plan.mesh, self.engine.rank)
-            ]
+            piece = whole[self._part(name)]
             # A copy: TensorFlow may take the array's own memory, and with a view of it the whole value would stay.
             self._set(name, piece.copy() if piece.size < whole.size else piece)
 
@@ -249,10 +247,8 @@ class DeviceState:
 
         The pieces that several ranks store of one part are copies of one another.
         """
-        result = {}
-        for name, value in self.session.run(dict(sorted(self.variables.items()))).items():
-            result[name] = (np.asarray(value), self._part(name))
-        return result
+        values = self.session.run(dict(sorted(self.variables.items())))
+        return {name: (np.asarray(value), self._part(name)) for name, value in values.items()}
 
     def _make_variable(self, op: Operator) -> Any:
         layout = self._root.plan.configuration(op.name).output_layouts(self._root.rules[op.name], 0).value

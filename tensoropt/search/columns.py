@@ -325,14 +325,13 @@ class SpaceColumns:
 
     @functools.cached_property
     def smallest(self) -> Frontier:
-        """The strategy of least memory; over all operators it is called exact.
+        """The strategy of least memory; exact over all operators, unless cells that repeat were held alike.
 
         Raises:
             InfeasibleError: no strategy is possible.
         """
         found = self._made(lambda columns: (columns.one(columns.smallest), None))
-        alone = self._is_whole and self._parts[0].problem.groups is None
-        return dataclasses.replace(found, exact=alone)
+        return dataclasses.replace(found, exact=self._is_whole and not _has_cells(self._space))
 
     def within(self, limit_bytes: float) -> Frontier:
         """`Columns.within` as a frontier of one point of the space, with the bound of all within the limit.
@@ -384,10 +383,13 @@ class SpaceColumns:
 def _over_all(space: SearchSpace) -> tuple[Contraction, Columns, str]:
     """Over all operators that have a choice beside others; cells that repeat are alike."""
     leaders, index = space.kept(without_choice)
-    cells = space.kept(repeated_cells)
-    contraction = Contraction(space.problem, cells[leaders], index)
-    alike = "" if len(np.unique(cells)) == len(cells) else ", cells that repeat alike"
+    contraction = Contraction(space.problem, space.kept(repeated_cells)[leaders], index)
+    alike = ", cells that repeat alike" if _has_cells(space) else ""
     return contraction, Columns(contraction.problem, exactly=True), f"all {space.problem.nodes:,} operators{alike}"
+
+
+def _has_cells(space: SearchSpace) -> bool:
+    return len(np.unique(space.kept(repeated_cells))) < space.problem.nodes
 
 
 def _over_deciding(space: SearchSpace) -> tuple[Contraction, Columns, str]:

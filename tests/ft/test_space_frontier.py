@@ -45,6 +45,7 @@ def test_a_large_spaces_frontier_has_columns_with_bounds_that_hold(
     assert not found.exact and whole.exact
     assert found.searched == f"all {space.problem.nodes} operators, at 8 prices of memory"
     # The ends are searched exactly, over all operators.
+    assert SpaceTracker(space, threads=1).smallest.exact
     assert found.memory_bytes[0] == whole.memory_bytes[0]
     assert found.time_s[-1] == pytest.approx(whole.time_s[-1], rel=1e-8)
     points = [found.point(i) for i in range(len(found))]

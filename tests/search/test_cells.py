@@ -10,6 +10,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
+from tensoropt.search.columns import SpaceColumns
 from tensoropt.space.repeated_cells import repeated_cells, with_repeated_cells
 from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import mlp, operator, two_lookups
@@ -110,3 +111,11 @@ def test_a_frontier_with_groups_takes_one_configuration_per_cell() -> None:
     assert time_s.tolist() == grouped.time_s.tolist()
     for time, memory in zip(time_s, memory_bytes, strict=True):
         assert free.best(float(memory)).time_s <= time
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_smallest_strategy_is_called_exact_only_where_no_cells_are_held_alike(shared: bool) -> None:
+    space = _space(_recurrent(9, shared=shared))
+    smallest = space.kept(SpaceColumns).smallest
+    said = f"all {space.problem.nodes} operators{', cells that repeat alike' if shared else ''}"
+    assert (smallest.exact, smallest.searched) == (not shared, said)

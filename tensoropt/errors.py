@@ -20,6 +20,7 @@ __all__ = [
     "GraphError",
     "InfeasibleError",
     "LayoutError",
+    "MicroBatchError",
     "OpError",
     "PlanError",
     "PlotError",
@@ -95,6 +96,10 @@ class CostError(TensorOptError):
 
 class PlanError(TensorOptError):
     """A plan is malformed, or was made for another graph or device count."""
+
+
+class MicroBatchError(PlanError):
+    """A step cannot be split into micro-batches; the message names the operator that needs the whole batch."""
 
 
 class PlotError(TensorOptError):

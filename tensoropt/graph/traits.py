@@ -69,6 +69,7 @@ class Traits:
         passes_gradient: whether the gradient of an input that has the output's shape is the output's gradient.
         blocks_gradient: whether no gradient flows back through it.
         multilinear: whether it is linear in each input, so that the gradient of one reads the others only.
+        linear: the inputs in which it is linear, all of them together, where gradients do not just pass through it.
         to_batch: whether it moves blocks of an image into the batch.
         from_batch: whether it moves them back.
         gives_shape: whether it gives nothing but its inputs' shapes, or sizes: a few numbers.
@@ -104,6 +105,7 @@ class Traits:
     passes_gradient: bool = False
     blocks_gradient: bool = False
     multilinear: bool = False
+    linear: tuple[int, ...] = ()
     to_batch: bool = False
     from_batch: bool = False
     gives_shape: bool = False

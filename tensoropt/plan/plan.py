@@ -18,6 +18,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import About, Move, Setting, read_about, read_move, read_setting
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
+from tensoropt.plan.in_time import in_time
 from tensoropt.plan.tensor_reuse import why_not_kept
 from tensoropt.storage import read_regular, write_whole
 from tensoropt.storage.document import ERROR_LENGTH, Fields, cause_of, parse_json, quoted, refused, shortened
@@ -99,6 +100,7 @@ class Plan:
         notes: what else is worth keeping, such as whether the search was exact.
         setting: the cluster that it is for; None of a plan that was adapted or saved long ago.
         graph: that it is for, in the process that made it; None of one that was read from a file or sent.
+        micro_batches: how many a step has, one after the other.
     """
 
     mesh: Mesh
@@ -111,6 +113,7 @@ class Plan:
     notes: Mapping[str, Any]
     setting: Setting | None = None
     graph: Graph | None = field(default=None, compare=False)
+    micro_batches: int = 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to pickle, without the graph: the receiver has its own."""
@@ -193,7 +196,10 @@ class Plan:
                 f"Plan: was made for the graph {self.fingerprint}, this one is {graph.fingerprint()}. "
                 "The model, its shapes or its names changed; call find_strategy again."
             )
-        rules = rules_of(graph, halos=True)
+        rules: Mapping[str, OpRule] = rules_of(graph, halos=True)
+        steps = in_time(graph, rules, self.micro_batches)
+        if steps is not None:
+            graph, rules = steps.graph, steps.rules
         rows = row_edges(graph, rules)
         known = set(graph.edges())
         for name in self.operators:
@@ -213,6 +219,12 @@ class Plan:
                     "placements and halos."
                 )
         for edge in graph.edges():
+            reason = why_not_kept(graph, rules, edge, self.edge(edge).keep, steps)
+            if reason is not None:
+                raise PlanError(
+                    f"Plan: edge {edge} keeps the copy {self.edge(edge).keep!r} its forward steps only, but {reason}. "
+                    "Keep 'both', or make the plan again with find_strategy."
+                )
             self._check_edge(graph, rules, edge, whole_gradient=edge in graph.differentiable and edge not in rows)
 
     def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge, *, whole_gradient: bool) -> None:
@@ -226,12 +238,6 @@ class Plan:
                 f"{wanted.value}. Make the plan again with find_strategy."
             )
         steps = self.edge(edge)
-        reason = why_not_kept(graph, rules, edge, steps.keep)
-        if reason is not None:
-            raise PlanError(
-                f"Plan: edge {edge} keeps the copy {steps.keep!r} its forward steps only, but {reason}. "
-                "Keep 'both', or make the plan again with find_strategy."
-            )
         pairs = [("forward", steps.forward, given.value, wanted.value)]
         if whole_gradient:
             pairs.append(("backward", steps.backward, wanted.gradient, given.gradient))
@@ -254,6 +260,7 @@ class Plan:
             "schema_version": SCHEMA_VERSION,
             "graph": self.fingerprint,
             "mesh": list(self.mesh.shape),
+            **({} if self.micro_batches == 1 else {"micro_batches": self.micro_batches}),
             "option": self.option,
             "time_s": self.time_s,
             "memory_bytes": self.memory_bytes,
@@ -344,7 +351,9 @@ def _read_plan(data: object) -> Plan:
         )
     names = ("schema_version", "graph", "mesh", "option", "operators", "edges", "time_s", "memory_bytes", "notes")
     is_first = version == _READ[0]
-    fields = Fields.of(data, "the document", PlanError, names if is_first else (*names, "setting"))
+    fields = Fields.of(
+        data, "the document", PlanError, names if is_first else (*names, "setting"), {"micro_batches": 1}
+    )
     mesh = Mesh(fields.integers("mesh"))
     if mesh.size > _MOST_DEVICES:
         raise PlanError(f"a mesh has at most {_MOST_DEVICES} devices, got {shortened(mesh.size, 40)}.")
@@ -365,6 +374,7 @@ def _read_plan(data: object) -> Plan:
         fields.number("memory_bytes", least=0),
         _read_notes(fields.mapping("notes")),
         None if is_first or fields.values["setting"] is None else read_setting(fields.values["setting"]),
+        micro_batches=fields.integer("micro_batches", least=1),
     )
 
 

@@ -15,11 +15,12 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Step, StepKind, canonical_path
 from tensoropt.layout.reshard_step import UNDONE_BY
+from tensoropt.plan.in_time import InTime
 
 __all__ = ["has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
 
 
-def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple[str, ...]:
+def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, steps: InTime | None = None) -> tuple[str, ...]:
     """The values of :attr:`EdgePlan.keep` with which an edge can run if it has forward steps; ``"both"`` is first.
 
     Whatever is chosen gives the same numbers, and choices of one edge do not depend on those of another.
@@ -30,18 +31,26 @@ def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple
     - ``"after"``: the producer's gradient follows from its output alone, which is made again from the copy that the
       consumer keeps for its own backward pass.
 
+    What goes into micro-batches from before is moved once and held for all of them; with ``"before"`` each moves it for
+    itself, and once more in its backward pass.
+
     Args:
         graph: the logical graph.
         rules: of its operators.
         edge: one of its edges.
+        steps: how a step is split in time, if it is.
     """
-    return tuple(keep for keep in ("both", "before", "after") if why_not_kept(graph, rules, edge, keep) is None)
+    return tuple(keep for keep in ("both", "before", "after") if why_not_kept(graph, rules, edge, keep, steps) is None)
 
 
-def why_not_kept(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: str) -> str | None:
+def why_not_kept(
+    graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: str, steps: InTime | None = None
+) -> str | None:
     """Returns the reason why an edge cannot have a value of ``keep``, as the middle of a sentence; None if it can."""
     if keep == "both":
         return None
+    if steps is not None and steps.is_border(edge) and (keep == "after" or steps.takes_piece(edge)):
+        return "all micro-batches take what they need from the copy that is held for them"
     if graph.is_differentiated_twice:
         return "its gradient is differentiated, and that of what is made again cannot be"
     if not _kept_by_consumer(graph, rules, edge):
@@ -57,7 +66,9 @@ def why_not_kept(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: st
     return f"'{others[0]}' reads it too" if others else None
 
 
-def reads_again(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: Mapping[Edge, str]) -> bool:
+def reads_again(
+    graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: Mapping[Edge, str], steps: InTime | None = None
+) -> bool:
     """Tells whether the consumer of an edge reads a copy that the backward pass makes again.
 
     Args:
@@ -65,14 +76,17 @@ def reads_again(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: Map
         rules: of its operators.
         edge: one of its edges.
         keep: of all edges with forward steps.
+        steps: how a step is split in time, if it is.
     """
     if not _kept_by_consumer(graph, rules, edge):
         return False
     if edge in keep:
         return keep[edge] == "before"
     producer = graph[edge.tensor.op]
+    if not traits(producer).is_fanout or (steps is not None and steps.is_border(edge)):
+        return False
     # Without steps it is the very tensor that the fan-out passes on.
-    return traits(producer).is_fanout and reads_again(graph, rules, Edge(producer.inputs[0], producer.name, 0), keep)
+    return reads_again(graph, rules, Edge(producer.inputs[0], producer.name, 0), keep, steps)
 
 
 def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:

@@ -14,7 +14,9 @@ from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Resharder, ReshardTable
+from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import KEEPS, row_edges
+from tensoropt.plan.tensor_reuse import keep_choices
 from tensoropt.space.choices import Choices, TensorStates
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.sparse_gradient_seconds import rows_seconds
@@ -41,6 +43,7 @@ class EdgeCosts:
         forward_seconds: Callable[[Operator], FloatArray],
         *,
         reuse: bool,
+        steps: InTime | None = None,
     ) -> None:
         """Takes what a search space is made of.
 
@@ -52,6 +55,7 @@ class EdgeCosts:
             choices_of: the configurations of an operator.
             forward_seconds: an operator's time in each of them, forward.
             reuse: whether edges have alternatives.
+            steps: how a step is split in time, whose graph and rules these are; None if it is not.
         """
         self._graph = graph
         self._rules = rules
@@ -60,6 +64,7 @@ class EdgeCosts:
         self._choices_of = choices_of
         self._forward_seconds = forward_seconds
         self._reuse = reuse
+        self._steps = steps
         self._keeping = Keeping(graph, rules)
         self._row_edges = row_edges(graph, rules)
         self._tables: dict[Edge, ReshardTable] = {}
@@ -104,11 +109,11 @@ class EdgeCosts:
         spec = self._graph.spec(edge.tensor)
         given, wanted = self.given(edge), self.wanted(edge)
         held = self._keeping.copies(edge)
-        keeps = self._keeping.choices(edge) if self._reuse else KEEPS[:1]
+        keeps, repeated, border = self._keeps(edge), *self._in_time(edge)
         backward, rows, pinned = self._manner(edge)
         # What the consumer computes again, if it does, is priced as its own.
         again = self._repeated(edge) if "before" in keeps else None
-        key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again)
+        key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again, repeated, border)
         if key not in self._alike:
             self._alike[key] = self._edge_tables(edge, given, wanted)
         return self._alike[key]
@@ -135,7 +140,7 @@ class EdgeCosts:
         """
         spec, table = self._graph.spec(edge.tensor), self.reshard_table(edge)
         held = self._keeping.copies(edge)
-        keeps = self._keeping.choices(edge) if self._reuse else KEEPS[:1]
+        keeps, repeated, border = self._keeps(edge), *self._in_time(edge)
         backward, rows, pinned = self._manner(edge)
         moves = table.between(given.value, wanted.value)
         time = moves.copy()
@@ -149,6 +154,19 @@ class EdgeCosts:
         before = np.broadcast_to(piece_bytes(spec, given.value, self._cost.mesh)[:, None], time.shape)
         after = np.broadcast_to(piece_bytes(spec, wanted.value, self._cost.mesh)[None, :], time.shape)
         memory = np.where(same, held.unmoved * before, held.before * before + held.after * after)
+        summing = np.zeros(1)
+        if border:  # what is moved stays for all micro-batches
+            memory = memory + np.where(same, 0.0, (1 - held.after) * after)
+        if border and backward:
+            # So does the sum of the gradients that its readers give, which each micro-batch reads and writes. Where no
+            # move follows, it is the gradient, which is counted elsewhere.
+            widened = spec.sum_itemsize / max(1, spec.itemsize)
+            size = piece_bytes(spec, wanted.gradient, self._cost.mesh) * widened
+            time = time + self._times * np.array([self._cost.traffic_seconds(3.0 * float(each)) for each in size])
+            moved = (given.gradient[:, None, :] != wanted.gradient[None, :, :]).any(axis=-1)
+            summing = np.where(moved, size, 0.0)
+            memory = memory + summing
+        time = repeated * time if repeated > 1 else time
         if len(keeps) > 1:
             extra = np.full((*time.shape, len(KEEPS)), np.inf)
             bytes_kept = np.full((*time.shape, len(KEEPS)), np.inf)
@@ -158,10 +176,11 @@ class EdgeCosts:
                 if self._repeated(edge) is not None:
                     every = self._forward_seconds(self._graph[edge.consumer])
                     repeat = every if consumer is None else every[consumer]
-                extra[..., BEFORE] = np.where(same, np.inf, moves + repeat)
-                bytes_kept[..., BEFORE] = held.alone * before
+                again = self._times * (2 * moves + repeat) - moves if border else repeated * (moves + repeat)
+                extra[..., BEFORE] = np.where(same, np.inf, again)
+                bytes_kept[..., BEFORE] = held.alone * before + summing
             if "after" in keeps:
-                extra[..., AFTER] = np.where(same, np.inf, table.back(given.value, wanted.value))
+                extra[..., AFTER] = np.where(same, np.inf, repeated * table.back(given.value, wanted.value))
                 bytes_kept[..., AFTER] = after
             extra = _worthwhile(extra, bytes_kept)
             if np.isfinite(extra[..., 1:]).any():
@@ -177,6 +196,20 @@ class EdgeCosts:
         """
         pinned = edge.position in self._rules[edge.consumer].pinned
         return edge in self._graph.differentiable, self.row_elements(edge), pinned
+
+    @property
+    def _times(self) -> int:
+        return 1 if self._steps is None else self._steps.times
+
+    def _keeps(self, edge: Edge) -> tuple[str, ...]:
+        """The copies that an edge may keep."""
+        return keep_choices(self._graph, self._rules, edge, self._steps) if self._reuse else KEEPS[:1]
+
+    def _in_time(self, edge: Edge) -> tuple[int, bool]:
+        """Returns how often a step moves an edge's tensor, and whether it goes into micro-batches from before."""
+        if self._steps is None:
+            return 1, False
+        return (self._times if self._steps.is_each(edge.tensor.op) else 1), self._steps.is_border(edge)
 
     def repeats(self, edge: Edge) -> bool:
         """Tells whether the consumer of an edge recomputes its output where only the copy before the move is kept."""
@@ -198,13 +231,15 @@ class EdgeCosts:
             back = table.communication(source.value[given], target.value[wanted], back=True)
             seconds += np.where(picks == AFTER, back, 0.0)
         if edge not in self._graph.differentiable:
-            return seconds
+            return self._in_time(edge)[0] * seconds
         elements = self.row_elements(edge)
         if elements is not None:
             spec = self._graph.spec(edge.tensor)
             made, need = target.gradient[wanted], source.gradient[given]
-            return seconds + np.diagonal(rows_seconds(self._cost, spec, elements, made, need))
-        return seconds + table.communication(target.gradient[wanted], source.gradient[given])
+            seconds = seconds + np.diagonal(rows_seconds(self._cost, spec, elements, made, need))
+        else:
+            seconds = seconds + table.communication(target.gradient[wanted], source.gradient[given])
+        return self._in_time(edge)[0] * seconds
 
     def _row_elements(self, edge: Edge) -> int:
         """Returns the number of elements of the rows of all lookups behind an edge."""

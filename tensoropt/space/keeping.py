@@ -10,7 +10,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
-from tensoropt.plan.tensor_reuse import has_gradient, keep_choices
+from tensoropt.plan.tensor_reuse import has_gradient
 
 __all__ = ["Copies", "Keeping"]
 
@@ -44,10 +44,6 @@ class Keeping:
         self._graph = graph
         self._rules = rules
         self._reads = functools.cache(self._reads_uncached)
-
-    def choices(self, edge: Edge) -> tuple[str, ...]:
-        """The copies that an edge may keep."""
-        return keep_choices(self._graph, self._rules, edge)
 
     def copies(self, edge: Edge) -> Copies:
         """Returns the numbers of copies that are counted on the edge."""

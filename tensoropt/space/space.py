@@ -16,9 +16,11 @@ from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
+from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
 from tensoropt.plan.configuration import Configuration, not_executed
+from tensoropt.plan.in_time import in_time
 from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
 from tensoropt.problem.problem import IntArray, Problem
 from tensoropt.space.account import about_operators, setting_of
@@ -56,8 +58,10 @@ class SearchSpace:
     (:func:`tensoropt.space.peak.peak_memory`).
 
     Attributes:
-        graph: the logical graph.
-        rules: by operator.
+        whole: the logical graph.
+        graph: the same, or where a step is split in time that of one micro-batch.
+        steps: how a step is split in time; None if it is not.
+        rules: by operator of ``graph``.
         cost: the cost model. Its time of an operator may depend on how many pieces a configuration cuts each
             iteration axis into, and on the mesh axes only of those over which the op communicates itself.
         mesh: its factor mesh.
@@ -78,6 +82,7 @@ class SearchSpace:
         coarsening: Coarsening | None = None,
         placements: bool = False,
         halos: bool = False,
+        micro_batches: int = 1,
     ) -> None:
         """Takes the graph; configurations and tables are made when they are asked for.
 
@@ -93,8 +98,15 @@ class SearchSpace:
             placements: whether operators may run on a part of the devices; which parts, ``coarsening`` says. Sinks stay
                 everywhere: every device wants to know the loss.
             halos: whether height and width of images may be split where neighbours must exchange rims.
+            micro_batches: how many a step has, one after the other.
+
+        Raises:
+            MicroBatchError: the step cannot be split into so many.
         """
-        self.graph = graph
+        rules = rules_of(graph, halos=halos)
+        self.whole = graph
+        self.steps = in_time(graph, rules, micro_batches)
+        self.graph = graph if self.steps is None else self.steps.graph
         self.cost = cost
         self.mesh: Mesh = cost.mesh
         coarsening = Coarsening(borders=cost.topology.level_borders()) if coarsening is None else coarsening
@@ -103,10 +115,10 @@ class SearchSpace:
         self.coarsening = coarsening
         self.reuse = reuse
         self.halos = halos
-        self.rules = rules_of(graph, halos=halos)
-        self.operators = tuple(op for op in graph.operators if op.name in graph.training)
+        self.rules: Mapping[str, OpRule] = rules if self.steps is None else self.steps.rules
+        self.operators = tuple(op for op in self.graph.operators if op.name in graph.training)
         self.edges = tuple(edge for edge in graph.edges() if edge.consumer in graph.training)
-        self._keeping = Keeping(graph, self.rules)
+        self._keeping = Keeping(self.graph, self.rules)
         self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
         self._kept: dict[object, Any] = {}
         self._choices: dict[tuple[object, ...], Choices] = {}
@@ -115,13 +127,14 @@ class SearchSpace:
         self._alike: dict[tuple[object, ...], Tables] = {}
         resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening, packing_of(cost))
         self._edge_costs = EdgeCosts(
-            graph,
+            self.graph,
             self.rules,
             cost,
             resharder,
             self.choices_of,
             lambda op: self._op_seconds(op, 0),
             reuse=reuse,
+            steps=self.steps,
         )
 
     def kept(self, make: Callable[Concatenate[SearchSpace, _P], _Made], *given: _P.args, **named: _P.kwargs) -> _Made:
@@ -189,7 +202,8 @@ class SearchSpace:
         """Returns the time to recompute the output of an edge's consumer; 0 if that is not needed."""
         if not self._edge_costs.repeats(edge):
             return 0.0
-        return float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
+        seconds = float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
+        return self.repeats(edge.consumer) * seconds
 
     def node_costs(self, name: str, index: int) -> tuple[float, float]:
         """Seconds and bytes of an operator in one of its :meth:`choices`."""
@@ -271,7 +285,7 @@ class SearchSpace:
             )
         plan = Plan(
             self.mesh,
-            self.graph.fingerprint(),
+            self.whole.fingerprint(),
             option,
             operators,
             edges,
@@ -284,7 +298,8 @@ class SearchSpace:
                 **self._not_executed(chosen),
             },
             setting_of(self),
-            self.graph,
+            self.whole,
+            1 if self.steps is None else self.steps.times,
         )
         if "not_executed" in plan.notes or not peak:
             return plan
@@ -447,7 +462,8 @@ class SearchSpace:
         trained = self.is_trained(op.name)
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if own.is_fanout else 0
-        key = (op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name))
+        repeated = self.repeats(op.name)
+        key = (op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name), repeated)
         if key not in self._alike:
             choices = self.choices_of(op.name)
             sizes = [
@@ -469,8 +485,12 @@ class SearchSpace:
             elif not own.is_sink and not own.is_group:
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
                 time = self._op_seconds(op, gradients)
-            self._alike[key] = time, memory
+            self._alike[key] = (time if repeated == 1 else repeated * time), memory
         return self._alike[key]
+
+    def repeats(self, name: str) -> int:
+        """How often a step runs an operator: once, or once for each micro-batch."""
+        return self.steps.times if self.steps is not None and self.steps.is_each(name) else 1
 
     def gradients(self, op: Operator) -> int:
         """How many of an operator's inputs gradients flow to."""
@@ -494,7 +514,8 @@ class SearchSpace:
             return np.zeros(len(indices))
         different, place = np.unique(indices, return_inverse=True)
         calls = self.calls(op, different, self.gradients(op))
-        return np.array([self.cost.internal_seconds(call) for call in calls])[place.reshape(-1)]
+        seconds = np.array([self.cost.internal_seconds(call) for call in calls])[place.reshape(-1)]
+        return self.repeats(op.name) * seconds
 
     def _updated_bytes(self, op: Operator) -> list[float]:
         """By configuration, the bytes that an update reads or writes: of a variable, its gradient and its slots.

@@ -19,6 +19,7 @@ from tensoropt.api.session.reference import InitialValues, Reference, whole_grad
 from tensoropt.api.session.seeds import resolve_seeds, with_seeds
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.errors import MicroBatchError
 from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
@@ -29,7 +30,8 @@ from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 from tensoropt.plan.configuration import Configuration
-from tensoropt.plan.plan import Plan
+from tensoropt.plan.in_time import in_time
+from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.plan.tensor_reuse import keep_choices
 from tensoropt.space.space import SearchSpace
 from tests.cost.odd_cost import OddCost
@@ -103,7 +105,7 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
     random = np.random.default_rng(seed)
     topology = cpu(devices)
     cost = OddCost(topology, seed) if random.random() < 0.5 else AnalyticCost(topology)
-    space = SearchSpace(imported.graph, cost)
+    space = SearchSpace(imported.graph, cost, micro_batches=random_times(imported.graph, seed))
     problem = space.problem
     alike = _alike(imported.graph)
     chosen: list[int] = []
@@ -126,6 +128,21 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
     plan = random_keep(space.plan(chosen, "random", {"seed": seed}), space, np.random.default_rng((seed, 1)))
     plan.check(imported.graph)
     return plan
+
+
+def random_times(graph: Graph, seed: int) -> int:
+    """A number of micro-batches that a graph's step can be split into, for two of three seeds more than one if any."""
+    if seed % 3 == 0:
+        return 1
+    batch, rules = graph.batch_size() or 1, rules_of(graph)
+    divisors = [times for times in range(2, batch + 1) if batch % times == 0]
+    for times in np.random.default_rng((seed, 2)).permutation(divisors).tolist():
+        try:
+            in_time(graph, rules, times)
+        except MicroBatchError:
+            continue
+        return int(times)
+    return 1
 
 
 def _alike(graph: Graph) -> dict[str, set[str]]:
@@ -160,7 +177,7 @@ def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> 
     """The plan with a random one of the choices that each of its edges has."""
     edges = dict(plan.edges)
     for edge, entry in sorted(edges.items()):
-        choices = keep_choices(space.graph, space.rules, edge) if entry.forward else ("both",)
+        choices = keep_choices(space.graph, space.rules, edge, space.steps) if entry.forward else ("both",)
         edges[edge] = dataclasses.replace(entry, keep=choices[int(random.integers(len(choices)))])
     return dataclasses.replace(plan, edges=edges)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -33,11 +33,11 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.graph.traits import Role
 from tensoropt.layout import Layout, canonical_path
 
-__all__ = ["Builder"]
+__all__ = ["Builder", "Differentiated"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Differentiated:
+class Differentiated:
     """The result of one differentiation."""
 
     operators: Sequence[Operator]
@@ -55,6 +55,7 @@ class Builder:
         needed: Sequence[Operator],
         fed: Iterable[TensorId] = (),
         waits: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        values: MutableMapping[TensorId, Any] | None = None,
     ) -> None:
         """Begins a program.
 
@@ -64,17 +65,18 @@ class Builder:
             needed: all operators that will be added.
             fed: tensors, no placeholders, that are fed whole.
             waits: by operator, others that touch a variable of its before it does.
+            values: the local tensors, to which those that are made here are added.
         """
         self._local = local
         self._waits = waits
         self._modes = modes
         self._needed = needed
-        self._values: dict[TensorId, Any] = {}
-        self._reuse = Reuse(local.graph, local.rules, local.plan, local.engine, self._values)
+        self._values: MutableMapping[TensorId, Any] = {} if values is None else values
+        self._reuse = Reuse(local.graph, local.rules, local.plan, local.engine, self._values, local.in_time)
         self._draws = Draws(local.generators)
         self._operations: dict[str, Any] = {}
         self._added: set[str] = set()
-        self._differentiated: dict[int, _Differentiated] = {}
+        self._differentiated: dict[int, Differentiated] = {}
         self._updates: dict[str, list[Any]] = {}  # by variable
         self._live: set[Any] = set()  # the local operations that losses and gradients need
         self.feeds: dict[str, Any] = {}
@@ -89,8 +91,13 @@ class Builder:
     @property
     def made(self) -> dict[str, str]:
         """The operator that gives a local tensor, by the tensor's name; the first one of those that pass it on."""
-        values = reversed(self._values.items())
+        values = reversed([*self._values.items()])
         return {tensor.name: key.op for key, tensor in values if tensor is not None}
+
+    def build(self, operators: Sequence[Operator]) -> None:
+        """Builds all operators of a program, in an order in which each comes after what it reads."""
+        for op in operators:
+            self.add(op)
 
     def add(self, op: Operator) -> None:
         """Builds one operator, unless it is there; those that it needs are."""
@@ -159,33 +166,59 @@ class Builder:
         values, indices = whole_rows(gradient, offset, op.outputs[1].shape[0], split=bool(layout.dims[0]))
         return [tf.cast(values, op.outputs[0].dtype), tf.cast(indices, op.outputs[1].dtype)]
 
-    def _differentiate(self, call: int) -> _Differentiated:
+    def _differentiate(self, call: int) -> Differentiated:
         """One differentiation, by all that this program needs the gradients of."""
-        local = self._local
-        operators = [op for op in self._needed if traits(op).is_gradient and op.attrs["call"] == call]
-        first = operators[0]
-        losses = [self._values[TensorId(name)] for name in first.attrs["losses"]]
-        sources = [self._values[op.inputs[0]] for op in operators]
+        operators = self._gradients_of(call)
+        losses = [self._values[TensorId(name)] for name in operators[0].attrs["losses"]]
+        return self._found(
+            operators, *self._derived(operators[0], losses, [self._values[op.inputs[0]] for op in operators])
+        )
+
+    def _gradients_of(self, call: int) -> list[Operator]:
+        """The gradients of one differentiation that this program needs."""
+        return [op for op in self._needed if traits(op).is_gradient and op.attrs["call"] == call]
+
+    def _derived(
+        self, first: Operator, losses: Sequence[Any], sources: Sequence[Any], incoming: Sequence[Any] | None = None
+    ) -> tuple[list[Any], Backward | None]:
+        """The backward pass of a differentiation: gradients of ``losses`` by ``sources``, None where there is none.
+
+        Args:
+            first: one of the differentiation's gradients.
+            losses: what is differentiated.
+            sources: by what.
+            incoming: gradients of ``losses``; ones by default.
+        """
+        built = len(self._local.tf_graph.get_operations())
         stopped = {str(tensor): value for tensor, value in self._values.items()}
         constants = [stopped[name] for name in first.attrs["stopped"] if stopped.get(name) is not None]
         self._reuse.start_backward()
-        built = len(local.tf_graph.get_operations())
         self.backward = min(self.backward, built)
         # Gradients of a weight that is read many times are added up one after the other, as they come
         # (`exec/program/summation_order.py`).
         found = tf.gradients(
             losses,
             sources,
+            grad_ys=incoming,
             stop_gradients=constants or None,
             aggregation_method=tf.AggregationMethod.EXPERIMENTAL_TREE,
         )
+        there = [gradient for gradient in found if gradient is not None]
+        self._live |= ancestors([*losses, *there])
+        if not there:
+            return found, None
+        backward = Backward(there, built)
+        backward.wait_for_gradients()
+        return found, backward
+
+    @staticmethod
+    def _found(operators: Sequence[Operator], found: Sequence[Any], backward: Backward | None) -> Differentiated:
+        """Checks that there is a gradient for each operator."""
         for op, gradient in zip(operators, found, strict=True):
             if gradient is None:
                 raise SessionError(f"{op}: on this device the loss does not depend on '{op.inputs[0]}'.")
-        backward = Backward(found, built)
-        backward.wait_for_gradients()
-        self._live |= ancestors([*losses, *found])
-        return _Differentiated(operators, {op.name: g for op, g in zip(operators, found, strict=True)}, backward)
+        assert backward is not None  # noqa: S101  # as there are gradients
+        return Differentiated(operators, {op.name: g for op, g in zip(operators, found, strict=True)}, backward)
 
     def _outputs(self, op: Operator) -> list[Any]:
         local, own = self._local, traits(op)
@@ -212,15 +245,7 @@ class Builder:
                 x if self._is_variable(tensor) else _of_whole_gradient(x)
                 for tensor, x in zip(op.inputs, inputs, strict=True)
             ]
-        context = OpLowering(
-            op,
-            local.rules[op.name],
-            local.graph.input_specs(op),
-            local.plan.configuration(op.name),
-            local.plan.mesh,
-            local.engine,
-            self._draws,
-        )
+        context = self._lowering(op)
         if op.handles:
             outputs = self._in_place(context, inputs)
         else:
@@ -230,6 +255,13 @@ class Builder:
         if shared:
             local.share(op, outputs)
         return outputs
+
+    def _lowering(self, op: Operator) -> OpLowering:
+        """An operator on this device."""
+        local = self._local
+        configuration = local.plan.configuration(op.name)
+        inputs = local.graph.input_specs(op)
+        return OpLowering(op, local.rules[op.name], inputs, configuration, local.plan.mesh, local.engine, self._draws)
 
     def _is_variable(self, tensor: TensorId) -> bool:
         """Tells whether a tensor is the value of a variable."""
@@ -303,6 +335,7 @@ class Builder:
             return self._move(edge)
 
     def _move(self, edge: Edge) -> Any:
+        """What arrives on an edge."""
         local = self._local
         producer = local.graph[edge.tensor.op]
         fed = edge.tensor in self._fed
@@ -311,9 +344,13 @@ class Builder:
             layout = local.wanted(edge).value
             part = layout.slices(producer.outputs[0].shape, local.plan.mesh, local.engine.rank)
             return tf.constant(np.asarray(producer.attrs["value"])[part], dtype=producer.outputs[0].dtype)
+        return self._moved(edge, self._reuse.source(edge))
+
+    def _moved(self, edge: Edge, tensor: Any) -> Any:
+        """What arrives on an edge where its producer gave ``tensor``."""
+        local = self._local
         given, wanted = local.given(edge.tensor), local.wanted(edge)
-        steps = local.plan.edge(edge)
-        tensor, dtype = self._reuse.source(edge), local.graph.spec(edge.tensor).dtype
+        steps, dtype = local.plan.edge(edge), local.graph.spec(edge.tensor).dtype
         if edge not in local.graph.differentiable:
             return reshard(tensor, given.value, steps.forward, local.plan.mesh, local.engine, dtype)
         return reshard_edge(

@@ -25,6 +25,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.spec import TensorId
+from tensoropt.plan.in_time import in_time
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.stages import working
 
@@ -71,7 +72,9 @@ class DeviceState:
         uncache_products(graph, engine.size)
         self._agree = agree
         tf_graph = tf.Graph()
-        self._root = LocalGraph(graph, plan, engine, rules_of(graph), tf_graph, one_thread=has_one_thread(config))
+        rules = rules_of(graph)
+        steps = in_time(graph, rules, plan.micro_batches)
+        self._root = LocalGraph(graph, plan, engine, rules, tf_graph, has_one_thread(config), steps)
         self._outside, self._is_outside = outside, set[str]()
         self._assigns: dict[str, tuple[Any, Any]] = {}
         self._states: dict[str, np.ndarray] = {}  # of generators that are not there yet

@@ -22,6 +22,7 @@ from tensoropt.exec.program.fed_tensors import check_not_differentiated, copies,
 from tensoropt.exec.program.feeding import Feeding, checksum, is_compared
 from tensoropt.exec.program.fetch import Fetch, names_of
 from tensoropt.exec.program.local_graph import LocalGraph
+from tensoropt.exec.program.micro_batches import MicroBatches
 from tensoropt.exec.program.op_errors import failed_operator, operator_error
 from tensoropt.exec.program.recording import Owner, current_recording, owners_of
 from tensoropt.exec.program.summation_order import keep_order
@@ -317,9 +318,9 @@ class Executor:
             before = len(self.state.engine.emitted(self.state.tf_graph))
             built = len(self.state.tf_graph.get_operations())
             ordered, waits = in_order(needed, self.graph.after_gradients())  # the forward pass first
-            builder = Builder(self._local, dict(modes), needed, fed, waits)
-            for op in ordered:
-                builder.add(op)
+            make = Builder if self._local.in_time is None else MicroBatches
+            builder = make(self._local, dict(modes), needed, fed, waits)
+            builder.build(ordered)
             builder.finish()
             values = tuple(builder.fetched(fetch) for fetch in fetches)
             targets = [getattr(value, "op", value) for value in values]

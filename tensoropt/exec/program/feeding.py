@@ -29,7 +29,7 @@ class _Feed:
 
     dtype: Any  # NumPy's
     share: tuple[int, ...] | None  # shape of a share of the batch, where the batch can be shared
-    slices: tuple[slice, ...]  # this device's piece of the whole
+    slices: list[tuple[slice, ...]]  # this device's piece of the whole, or of each micro-batch
 
 
 class Feeding:
@@ -47,10 +47,14 @@ class Feeding:
         if known is None:
             spec, mesh = op.outputs[0], self._local.plan.mesh
             share = share_layout(spec, self._local.plan.mesh)
+            layout, steps = self._local.layout_of(TensorId(op.name)), self._local.in_time
+            times = steps.times if steps is not None and steps.is_each(op.name) else 1
+            shape = (spec.shape[0] // times, *spec.shape[1:]) if times > 1 else spec.shape
+            piece = layout.slices(shape, mesh, self._local.engine.rank)
             known = self._known[op.name] = _Feed(
                 tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype,
                 None if share is None else share.local_shape(spec.shape, mesh),
-                self._local.layout_of(TensorId(op.name)).slices(spec.shape, mesh, self._local.engine.rank),
+                [_later(piece, at * shape[0]) if times > 1 else piece for at in range(times)],
             )
         return known
 
@@ -86,7 +90,10 @@ class Feeding:
         """Returns this device's piece of a fed value: the value itself if it is a share, else a slice of it."""
         feeding = self._of(op)
         array = np.asarray(value, dtype=feeding.dtype)
-        return array if share else array[feeding.slices]
+        if share:
+            return array
+        pieces = [array[slices] for slices in feeding.slices]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def checksum(self, op: Operator, value: Any) -> int:
         """The :func:`checksum` of what is fed to a placeholder."""
@@ -153,6 +160,11 @@ def share_layout(spec: TensorSpec, mesh: Mesh) -> Layout | None:
     if not spec.shape or mesh.size == 1 or spec.shape[0] % mesh.size:
         return None
     return Layout((mesh.axes, *((),) * (spec.rank - 1)))
+
+
+def _later(slices: tuple[slice, ...], rows: int) -> tuple[slice, ...]:
+    """A piece so many rows further on."""
+    return slice(slices[0].start + rows, slices[0].stop + rows), *slices[1:]
 
 
 def _can_feed(array: np.ndarray, wanted: Any) -> bool:

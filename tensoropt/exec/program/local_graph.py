@@ -19,6 +19,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 from tensoropt.plan.configuration import TensorLayouts
+from tensoropt.plan.in_time import InTime, in_time
 from tensoropt.plan.plan import Plan
 
 __all__ = ["LocalGraph"]
@@ -34,6 +35,7 @@ class LocalGraph:
         engine: does the collectives.
         rules: of operators.
         tf_graph: the local graph.
+        in_time: how the step is split into micro-batches; None if it is not.
         one_thread: whether nothing else runs during a collective, so that there is no harm in waiting for it.
         variables: this device's pieces, by name.
         shared: outputs of random operators, which have one state for all programs.
@@ -48,6 +50,7 @@ class LocalGraph:
     rules: Mapping[str, OpRule]
     tf_graph: Any
     one_thread: bool
+    in_time: InTime | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, list[Any]] = field(default_factory=dict)
     alike: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
@@ -68,7 +71,8 @@ class LocalGraph:
 
     def beside(self, graph: Graph, plan: Plan, rules: Mapping[str, OpRule]) -> LocalGraph:
         """Another logical graph on the same variables and generators, in the same local graph of TensorFlow's."""
-        return replace(self, graph=graph, plan=plan, rules=rules, shared={})
+        steps = in_time(graph, rules, plan.micro_batches)
+        return replace(self, graph=graph, plan=plan, rules=rules, in_time=steps, shared={})
 
     @staticmethod
     def is_shared(op: Operator) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from tensoropt.errors import OpError
-from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.exec.program.bodies import body_outputs
 from tensoropt.exec.program.generators import Draws
 from tensoropt.exec.program.gradient import late, with_gradient
@@ -21,7 +20,20 @@ from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import Layout, Mesh
 from tensoropt.plan.configuration import Configuration
 
-__all__ = ["OpLowering", "lower_operator"]
+__all__ = ["Device", "OpLowering", "lower_operator"]
+
+
+class Device(Protocol):
+    """One device, to the operators on it."""
+
+    @property
+    def rank(self) -> int:
+        """Its number in the mesh."""
+        ...
+
+    def all_reduce(self, x: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
+        """See :meth:`tensoropt.exec.engines.base.CollectiveEngine.all_reduce`."""
+        ...
 
 
 class OpLowering:
@@ -34,7 +46,7 @@ class OpLowering:
         input_specs: Sequence[TensorSpec],
         configuration: Configuration,
         mesh: Mesh,
-        engine: CollectiveEngine,
+        engine: Device,
         draws: Draws | None = None,
     ) -> None:
         self.tf = tf

@@ -21,6 +21,7 @@ from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
+from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.tensor_reuse import reads_again, reverse_steps
 
@@ -46,6 +47,7 @@ class Reuse:
         plan: Plan,
         engine: CollectiveEngine,
         values: Mapping[TensorId, Any],
+        steps: InTime | None = None,
     ) -> None:
         """Looks up what is to be made again.
 
@@ -55,11 +57,13 @@ class Reuse:
             plan: checked against it.
             engine: does the collectives.
             values: the local tensors that are built, which the program adds to.
+            steps: how a step is split in time, if it is.
         """
         self._graph = graph
         self._rules = rules
         self._plan = plan
         self._engine = engine
+        self._steps = steps
         self._values = values
         self._keep = {edge: entry.keep for edge, entry in plan.edges.items() if entry.forward}
         self._from_after = {edge.tensor: edge for edge, keep in self._keep.items() if keep == "after"}
@@ -121,7 +125,7 @@ class Reuse:
         return tensor
 
     def _reads_again(self, edge: Edge) -> bool:
-        return reads_again(self._graph, self._rules, edge, self._keep)
+        return reads_again(self._graph, self._rules, edge, self._keep, self._steps)
 
     def _again(self, edge: Edge, after: Sequence[Any]) -> Any:
         """Returns the tensor that arrived on an edge, made again once the tensors ``after`` are there."""

@@ -104,7 +104,8 @@ _UNARY = (
     _Kind("Snapshot", 1.0, traits=Traits(alias=True)),
     _Kind("StopGradient PreventGradient", 1.0, traits=_BARRIER),
     _Kind("CheckNumerics", 1.0, traits=replace(_ALIAS, has_effect=True)),
-    _Kind("Neg DeepCopy OnesLike ZerosLike", 1.0),
+    _Kind("Neg", 1.0, traits=Traits(linear=(0,))),
+    _Kind("DeepCopy OnesLike ZerosLike", 1.0),
     _Kind("Sign Floor Ceil Round Rint IsNan IsInf IsFinite", 1.0),
     _Kind("Abs Square", 1.0, (0,)),
     _Kind("Relu Relu6", 1.0, (), (0,), -4.0, 8.0, traits=_ACTIVATION),
@@ -145,7 +146,7 @@ _BINARY = (
     _Kind("Add AddV2 Sub", traits=_SUM),
     _Kind("Mul MulNoNan", 2.0, (0, 1), traits=Traits(multilinear=True)),
     _Kind("SquaredDifference", 2.0, (0, 1)),
-    _Kind("RealDiv Div DivNoNan", 4.0, (0, 1), (), 0.5, 3.0),
+    _Kind("RealDiv Div DivNoNan", 4.0, (0, 1), (), 0.5, 3.0, traits=Traits(linear=(0,))),
     _Kind("FloorDiv", 4.0, (), (), 0.5, 3.0),
     _Kind("FloorMod", 4.0, (0, 1), (), 0.5, 3.0),
     _Kind("Mod TruncateMod", 4.0, (0, 1), (), 0.5, 3.0),
@@ -211,7 +212,7 @@ _Kind("SelectV2", 1.0, (0,)).declare(
         Sample("SelectV2", (booleans(3, 1, 1), floats(4, 2), floats(1, 2))),
     ]
 )
-_Kind("Cast", traits=Traits(converts=True)).declare(
+_Kind("Cast", traits=Traits(converts=True, linear=(0,))).declare(
     [
         Sample("Cast", (floats(4, 6),), {"DstT": "float64"}),
         Sample("Cast", (floats(4, 6, low=-9, high=9),), {"DstT": "int32"}),

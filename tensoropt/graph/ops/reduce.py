@@ -15,6 +15,7 @@ from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import Dims, OpRule
 from tensoropt.graph.sample import Operand, Sample, booleans, floats, integers
 from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.traits import Traits
 
 _AXES = {1: "axes"}
 
@@ -80,7 +81,16 @@ def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
     return ctx.emit(inputs)
 
 
-@register_op("Sum", lower=_same, static=_AXES, samples=[*_samples("Sum", floats), *_samples("Sum", integers)])
+_LINEAR = Traits(linear=(0,))
+
+
+@register_op(
+    "Sum",
+    lower=_same,
+    static=_AXES,
+    samples=[*_samples("Sum", floats), *_samples("Sum", integers)],
+    traits=_LINEAR,
+)
 def total(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Over a split axis every device has a partial sum."""
     return _rule(op, inputs, reduced=True)
@@ -94,7 +104,13 @@ def _mean(ctx: Lowering, x: Any) -> list[Any]:
     return [mean if pieces == 1 else mean / ctx.tf.constant(pieces, mean.dtype)]
 
 
-@register_op("Mean", lower=_mean, static=_AXES, samples=[*_samples("Mean", floats), *_samples("Mean", integers)])
+@register_op(
+    "Mean",
+    lower=_mean,
+    static=_AXES,
+    samples=[*_samples("Mean", floats), *_samples("Mean", integers)],
+    traits=_LINEAR,
+)
 def mean(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     """Over a split axis every device has its share of the mean; the mean of integers is rounded, so is not split."""
     return _rule(op, inputs, reduced=inputs[0].is_differentiable)

@@ -1,0 +1,363 @@
+"""Builds programs whose step is split in time: what the batch goes through once for each micro-batch, the rest once.
+
+All micro-batches are in one graph, one behind the other: the forward pass of one, its backward pass, and then, behind
+what these have added to the sums of gradients, the next. Only so does TensorFlow give back what one holds before the
+next begins; and collectives are in one order on all ranks, that of building.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.program.building import Builder, Differentiated
+from tensoropt.exec.program.fed_tensors import copies
+from tensoropt.exec.program.feeding import share_layout
+from tensoropt.exec.program.fetch import Fetch
+from tensoropt.exec.program.lowering import OpLowering
+from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
+from tensoropt.exec.program.summands import held_dtype, in_sum_dtype
+from tensoropt.graph.graph import Edge
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout, Mesh, canonical_path
+from tensoropt.plan.configuration import Configuration, TensorLayouts
+from tensoropt.plan.in_time import InTime
+
+__all__ = ["MicroBatches"]
+
+
+class MicroBatches(Builder):
+    """Builds the operators that run once, and has each micro-batch built.
+
+    Gradients are summed over the micro-batches where a tensor that is made once goes into them, in the layout that its
+    reader gives; they go on from there, over devices and through what made the tensor, once.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """Begins a program; see :class:`Builder`."""
+        self.fed_whole: dict[TensorId, Any] = {}  # tensors of micro-batches that are fed, by their placeholders
+        self._parts: list[_MicroBatch] = []
+        self._held: dict[Edge, Any] = {}
+        self._placeholders: dict[str, Any] = {}
+        self._sums: dict[int, dict[Edge, Any]] = {}  # by differentiation
+        super().__init__(*given, **named)
+
+    @property
+    def steps(self) -> InTime:
+        """How the step is split."""
+        assert self._local.in_time is not None  # noqa: S101
+        return self._local.in_time
+
+    def build(self, operators: Sequence[Operator]) -> None:
+        """Builds all operators: those before micro-batches, each micro-batch, those after."""
+        steps = self.steps
+        each = [op for op in operators if steps.is_each(op.name)]
+        once = [op for op in operators if not steps.is_each(op.name)]
+        for op in once:
+            if op.name not in steps.after:
+                self.add(op)
+        for op in each:
+            for position, tensor in enumerate(op.inputs):
+                edge = Edge(tensor, op.name, position)
+                if steps.is_border(edge):
+                    self._held[edge] = self._hold(edge)
+        calls = dict.fromkeys(op.attrs["call"] for op in self._needed if traits(op).is_gradient)
+        behind: list[Any] = []
+        for at in range(steps.times):
+            with tf.control_dependencies(behind):
+                part = _MicroBatch(self, at)
+                part.build(each)
+                for call in calls:
+                    self._add_gradients(call, part.gradients(self._gradients_of(call)[0]))
+            self._parts.append(part)
+            sums = [_values(total).op for found in self._sums.values() for total in found.values()]
+            # One op to wait for: as many control inputs as weights at each op would be read again and again.
+            behind = [tf.group(*sums, *(tensor.op for tensor in part.last(each)), name="micro_batch_is_done")]
+            self.backward = min(self.backward, part.backward)
+            self._live |= part.live
+        for op in once:
+            if op.name in steps.after:
+                self.add(op)
+
+    def add(self, op: Operator) -> None:
+        """Builds one operator that runs once; what it reads of micro-batches is joined."""
+        for tensor in op.inputs:
+            self._join(tensor)
+        super().add(op)
+
+    def operation(self, name: str) -> Any:
+        """The local operation for an operator: of one that runs for each micro-batch all of them."""
+        if self.steps.is_each(name) and name not in self._operations:
+            self._operations[name] = tf.group(*(part.operation(name) for part in self._parts))
+        return super().operation(name)
+
+    def fetched(self, fetch: Fetch) -> Any:
+        """Returns the tensor or operation that ``Session.run`` gets for a fetch."""
+        if isinstance(fetch, TensorId):
+            self._join(fetch)
+        return super().fetched(fetch)
+
+    @property
+    def made(self) -> dict[str, str]:
+        """The operator that gives a local tensor, by the tensor's name."""
+        parts = [part.made for part in self._parts]
+        return {name: op for made in (*parts, super().made) for name, op in made.items()}
+
+    def held(self, edge: Edge) -> Any:
+        """What all micro-batches take from an edge that leads into them: moved once, where it is not cut in time.
+
+        None if each moves it for itself.
+        """
+        return self._held[edge]
+
+    def whole_layouts(self, edge: Edge, dim: int) -> TensorLayouts:
+        """The layouts of a tensor that is cut in time: those that its producer gives, with that dimension in one."""
+        given = self._local.given(edge.tensor)
+        return TensorLayouts(given.value.with_dim(dim, ()), given.gradient.with_dim(dim, ()))
+
+    def placeholder(self, op: Operator) -> Any:
+        """The fed batch of an input: the pieces that this device computes on, one after the other, or the whole."""
+        local = self._local
+        spec, layout = op.outputs[0], local.layout_of(TensorId(op.name))
+        if op.name not in self._placeholders:
+            share = share_layout(spec, local.plan.mesh) if self._modes[op.name] else None
+            shape = (share or layout).local_shape(spec.shape, local.plan.mesh)
+            fed = self.feeds[op.name] = tf.compat.v1.placeholder(spec.dtype, shape, op.name)
+            if share is not None:
+                # Each micro-batch has rows of every rank's share, in the order in which one process has them.
+                whole = Layout.replicated(spec.rank)
+                fed = reshard(fed, share, canonical_path(share, whole), local.plan.mesh, local.engine)
+            self._placeholders[op.name] = fed
+        return self._placeholders[op.name]
+
+    def _feed(self, tensor: TensorId) -> None:
+        if not self.steps.is_each(tensor.op):
+            super()._feed(tensor)
+            return
+        spec = self._local.graph.spec(tensor)
+        self.fed_whole[tensor] = self.feeds[str(tensor)] = tf.compat.v1.placeholder(spec.dtype, spec.shape, tensor.op)
+
+    def _hold(self, edge: Edge) -> Any:
+        dim, local = self.steps.split_dim(edge), self._local
+        if dim is None:
+            return None if local.plan.edge(edge).keep == "before" else self._arrive(edge)
+        given, whole = local.given(edge.tensor), self.whole_layouts(edge, dim)
+        return reshard_edge(
+            self._values[edge.tensor],
+            given.value,
+            canonical_path(given.value, whole.value),
+            whole.gradient,
+            canonical_path(whole.gradient, given.gradient),
+            given.gradient,
+            local.plan.mesh,
+            local.engine,
+            local.graph.spec(edge.tensor).dtype,
+        )
+
+    def _add_gradients(self, call: int, found: Mapping[Edge, Any]) -> None:
+        """Adds the gradients of one micro-batch to those of the ones before."""
+        sums = self._sums.setdefault(call, {})
+        for edge, gradient in found.items():
+            sums[edge] = gradient if edge not in sums else _added(sums[edge], gradient)
+
+    def _differentiate(self, call: int) -> Differentiated:
+        """The rest of a differentiation: from the sums over micro-batches, and from losses that see no batch, on."""
+        local, operators = self._local, self._gradients_of(call)
+        losses, incoming = [], []
+        for edge, total in self._sums[call].items():
+            dtype, dim = local.graph.spec(edge.tensor).dtype, self.steps.split_dim(edge)
+            layout = local.wanted(edge).gradient if dim is None else self.whole_layouts(edge, dim).gradient
+            total = _cast(total, held_dtype(dtype, layout))
+            losses.append(self._values[edge.tensor] if self._held[edge] is None else self._held[edge])
+            incoming.append(self._moved_back(edge, total) if self._held[edge] is None else total)
+        for name in operators[0].attrs["losses"]:
+            if not self.steps.is_each(name):
+                losses.append(self._values[TensorId(name)])
+                incoming.append(tf.ones_like(losses[-1]))
+        sources = [self._values[op.inputs[0]] for op in operators]
+        return self._found(operators, *self._derived(operators[0], losses, sources, incoming))
+
+    def _moved_back(self, edge: Edge, total: Any) -> Any:
+        """The gradient of a tensor that each micro-batch has moved for itself, at its producer."""
+        local, spec = self._local, self._local.graph.spec(edge.tensor)
+        made, wanted = local.wanted(edge).gradient, local.given(edge.tensor).gradient
+        if isinstance(total, tf.IndexedSlices):
+            return reshard_rows(total, made, wanted, spec.shape, local.plan.mesh, local.engine, spec.dtype)
+        backward = local.plan.edge(edge).backward
+        return reshard(total, made, backward, local.plan.mesh, local.engine, spec.dtype)
+
+    def _join(self, tensor: TensorId) -> None:
+        """Makes the whole batch's tensor of those of micro-batches, in the layout in which devices have it."""
+        if tensor in self._values or not self.steps.is_each(tensor.op):
+            return
+        local, layout = self._local, self._local.layout_of(tensor)
+        pieces, time = [part.value(tensor) for part in self._parts], self.steps.layouts[tensor]
+        dtype = local.graph.spec(tensor).dtype
+        dims = [dim for dim, axes in enumerate(time.dims) if axes]
+        if pieces[0] is None or not (dims or time.partial):
+            self._values[tensor] = pieces[0]
+        elif time.partial:
+            add = tf.logical_or if pieces[0].dtype == tf.bool else operator.add
+            total = functools.reduce(add, map(in_sum_dtype, pieces))
+            self._values[tensor] = tf.cast(total, held_dtype(dtype, layout))
+        else:
+            whole = layout.with_dim(dims[0], ())
+            mesh, engine = local.plan.mesh, local.engine
+            to_whole, back = canonical_path(layout, whole), canonical_path(whole, layout)
+            joined = tf.concat([reshard(piece, layout, to_whole, mesh, engine, dtype) for piece in pieces], dims[0])
+            self._values[tensor] = reshard(joined, whole, back, mesh, engine, dtype)
+
+
+class _MicroBatch(Builder):
+    """Builds the operators of one micro-batch."""
+
+    def __init__(self, once: MicroBatches, at: int) -> None:
+        """Begins a micro-batch.
+
+        Args:
+            once: builds what runs once.
+            at: which micro-batch it is, from 0.
+        """
+        super().__init__(once._local, once._modes, once._needed, (), once._waits, ChainMap({}, once._values))
+        self._once = once
+        self._at = at
+        self._points: dict[Edge, Any] = {}
+        self._draws, self.ranges = once._draws, once.ranges
+        mesh, engine = self._local.plan.mesh, self._local.engine
+        for tensor, fed in once.fed_whole.items():
+            dim = next(dim for dim, axes in enumerate(once.steps.layouts[tensor].dims) if axes)
+            whole = Layout.replicated(self._local.graph.spec(tensor).rank)
+            for each in copies(self._local.graph, tensor):
+                path = canonical_path(whole, self._local.layout_of(each))
+                self._values[each] = reshard(self._cut(fed, dim), whole, path, mesh, engine)
+                self._fed.add(each)
+
+    @property
+    def live(self) -> set[Any]:
+        """The local operations that losses and gradients need."""
+        return self._live
+
+    def value(self, tensor: TensorId) -> Any:
+        """This micro-batch's piece of a tensor."""
+        return self._values[tensor]
+
+    def last(self, operators: Sequence[Operator]) -> list[Any]:
+        """The tensors of some operators that no other of these reads."""
+        read = {tensor for op in operators for tensor in op.inputs}
+        made = (TensorId(op.name, index) for op in operators for index in range(len(op.outputs)))
+        return [self._values[each] for each in made if each not in read and self._values[each] is not None]
+
+    def gradients(self, first: Operator) -> dict[Edge, Any]:
+        """The gradients of one differentiation by what goes into the micro-batch, by edge.
+
+        Args:
+            first: one of the differentiation's gradients.
+        """
+        names = [name for name in first.attrs["losses"] if self._once.steps.is_each(name)]
+        if not names or not self._points:
+            return {}
+        losses = [self._values[TensorId(name)] for name in names]
+        found, _ = self._derived(first, losses, list(self._points.values()))
+        return {edge: gradient for edge, gradient in zip(self._points, found, strict=True) if gradient is not None}
+
+    def operation(self, name: str) -> Any:
+        """The local operation for an operator."""
+        return super().operation(name) if self._once.steps.is_each(name) else self._once.operation(name)
+
+    def _lowering(self, op: Operator) -> OpLowering:
+        """An operator on this device at this time, along a mesh whose first axis is time."""
+        local, steps = self._local, self._once.steps
+        actions = (steps.actions[op.name], *local.plan.configuration(op.name).actions)
+        mesh = Mesh((steps.times, *local.plan.mesh.shape))
+        here = _Here(local.engine, self._at)
+        inputs = local.graph.input_specs(op)
+        return OpLowering(op, local.rules[op.name], inputs, Configuration(actions), mesh, here, self._draws)
+
+    def _input(self, op: Operator) -> Any:
+        local, layout = self._local, self._local.layout_of(TensorId(op.name))
+        whole = Layout.replicated(op.outputs[0].rank)
+        if op.name not in self._modes:
+            fed = self._arrive(Edge(op.inputs[0], op.name, 0))
+        else:
+            fed = self._once.placeholder(op)
+            if not self._modes[op.name]:
+                return self._cut(fed, 0)
+        path = canonical_path(whole, layout)
+        return reshard(self._cut(fed, 0), whole, path, local.plan.mesh, local.engine, op.outputs[0].dtype)
+
+    def _move(self, edge: Edge) -> Any:
+        steps, local = self._once.steps, self._local
+        if not steps.is_border(edge):
+            return super()._move(edge)
+        held = self._once.held(edge)
+        if held is None:
+            made, spec = local.given(edge.tensor).value, local.graph.spec(edge.tensor)
+            source, forward = self._reuse.source(edge), local.plan.edge(edge).forward
+            held = reshard(source, made, forward, local.plan.mesh, local.engine, spec.dtype)
+        if steps.is_part(edge) and self._at > 0:
+            return tf.zeros_like(held)
+        if edge in local.graph.differentiable:
+            held = self._points[edge] = tf.identity(held)
+        dim = steps.split_dim(edge)
+        if dim is None:
+            return held
+        # The plan's steps are those of the whole tensor, whose layouts a piece may be too small for.
+        wanted, whole = local.wanted(edge), self._once.whole_layouts(edge, dim)
+        return reshard_edge(
+            self._cut(held, dim),
+            whole.value,
+            canonical_path(whole.value, wanted.value),
+            wanted.gradient,
+            canonical_path(wanted.gradient, whole.gradient),
+            whole.gradient,
+            local.plan.mesh,
+            local.engine,
+            local.graph.spec(edge.tensor).dtype,
+        )
+
+    def _cut(self, tensor: Any, dim: int) -> Any:
+        """The piece of this micro-batch, of a tensor that has the pieces of all along a dimension."""
+        shape = tensor.shape.as_list()
+        size = [-1 if extent is None else extent for extent in shape]
+        size[dim] = shape[dim] // self._once.steps.times
+        begin = [0] * len(size)
+        begin[dim] = self._at * size[dim]
+        return tf.slice(tensor, begin, size)
+
+
+class _Here:
+    """A device at one time, as one of a mesh whose first axis is time."""
+
+    def __init__(self, engine: CollectiveEngine, at: int) -> None:
+        self._engine = engine
+        self.rank = at * engine.size + engine.rank
+
+    def all_reduce(self, x: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
+        """Reduces over devices; nothing is reduced over time inside an operator."""
+        return self._engine.all_reduce(x, tuple(axis - 1 for axis in axes), op=op)
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _added(one: Any, other: Any) -> Any:
+    """The sum of two gradients; of rows all of them."""
+    if isinstance(one, tf.IndexedSlices) and isinstance(other, tf.IndexedSlices):
+        values, indices = ([getattr(rows, part) for rows in (one, other)] for part in ("values", "indices"))
+        return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), one.dense_shape)
+    return operator.add(*(in_sum_dtype(tf.convert_to_tensor(gradient)) for gradient in (one, other)))
+
+
+def _cast(gradient: Any, dtype: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.cast(gradient.values, dtype), gradient.indices, gradient.dense_shape)
+    return tf.cast(gradient, dtype)

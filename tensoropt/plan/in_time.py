@@ -1,0 +1,284 @@
+"""Micro-batches: the operators of a step that run once for each, on which piece of the batch, and the others.
+
+The batch is split in time as it is over devices: along one more mesh axis, whose "devices" are one device at several
+times. An operator that the batch goes through splits an iteration axis along it, or computes on a part of a sum; all
+else runs once, before the first micro-batch or after the last. So the rules that make a split over devices exact make
+one in time exact: a mean makes parts that divide by the whole count, a regularizer enters the sum of gradients once,
+random numbers are pieces of those of the whole batch. What no rule allows is refused, by the operator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tensoropt.errors import MicroBatchError
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.graph.rule import OpRule
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Layout
+from tensoropt.plan.configuration import Configuration
+
+__all__ = ["InTime", "in_time"]
+
+_AXIS = 0  # of the layouts along time, which have one mesh axis
+
+
+@dataclass(frozen=True)
+class InTime:
+    """A graph's step as micro-batches.
+
+    Attributes:
+        times: how many micro-batches there are.
+        whole: the graph of the whole batch.
+        graph: of one micro-batch: tensors that the batch goes through are smaller.
+        rules: of its operators.
+        actions: of each operator that runs once for every micro-batch the iteration axis that is split; None of one
+            that computes on a part of a sum, or passes on what every micro-batch reads.
+        layouts: of its outputs along time: split, parts of a sum, or the same each time.
+        after: the operators that run once, after the last micro-batch.
+    """
+
+    times: int
+    whole: Graph
+    graph: Graph
+    rules: Mapping[str, OpRule]
+    actions: Mapping[str, str | None]
+    layouts: Mapping[TensorId, Layout]
+    after: frozenset[str]
+
+    def is_each(self, name: str) -> bool:
+        """Tells whether an operator runs once for each micro-batch."""
+        return name in self.actions
+
+    def is_border(self, edge: Edge) -> bool:
+        """Tells whether an edge leads from an operator that runs once to one that runs for each micro-batch."""
+        return edge.consumer in self.actions and edge.tensor.op not in self.actions
+
+    def is_part(self, edge: Edge) -> bool:
+        """Tells whether an edge brings one addend to a sum whose others are parts of a sum along time.
+
+        The addend counts once, in the first micro-batch; in others it is zeros.
+        """
+        if not self.is_border(edge) or self.actions[edge.consumer] is not None:
+            return False
+        op = self.whole[edge.consumer]
+        return edge.position in _together(op) and _is_partial(self.layouts.get(TensorId(op.name)))
+
+    def takes_piece(self, edge: Edge) -> bool:
+        """Tells whether micro-batches take different tensors from an edge that leads into them."""
+        return self.split_dim(edge) is not None or self.is_part(edge)
+
+    def split_dim(self, edge: Edge) -> int | None:
+        """The dimension of an edge's tensor that is split in time where its consumer takes it; None if none is."""
+        action = self.actions.get(edge.consumer)
+        if action is None:
+            return None
+        found = [
+            place for place, dim in enumerate(self.rules[edge.consumer].inputs[edge.position]) if dim[:1] == (action,)
+        ]
+        return found[0] if found else None
+
+
+def in_time(graph: Graph, rules: Mapping[str, OpRule], times: int) -> InTime | None:
+    """The step of a graph in so many micro-batches; None for one.
+
+    Args:
+        graph: of the whole batch.
+        rules: of its operators.
+        times: the number of micro-batches.
+
+    Raises:
+        MicroBatchError: the step cannot be split in time; it names the operator.
+    """
+    return None if times == 1 else _Walk(graph, rules, times).result()
+
+
+class _Walk:
+    """Follows the batch through a graph, from what is fed on."""
+
+    def __init__(self, graph: Graph, rules: Mapping[str, OpRule], times: int) -> None:
+        self._graph = graph
+        self._rules = rules
+        self._times = times
+        batch = graph.batch_size()
+        if batch is None or batch % times:
+            raise MicroBatchError(
+                f"Micro-batches: {times} of them must divide the batch, which has "
+                f"{'no samples' if batch is None else f'{batch} samples'}. Ask for another number of micro-batches."
+            )
+        if graph.is_differentiated_twice:
+            raise MicroBatchError(
+                "Micro-batches: the graph has a gradient of a gradient, which is one of the whole batch. Leave out "
+                "micro_batches."
+            )
+        self._batch = batch
+        self._late = graph.after_gradients()
+        losses = {name for op in graph.operators if traits(op).is_gradient for name in op.attrs["losses"]}
+        self._forward = {op.name for op in graph.needed_for(losses)} if losses else set[str]()
+        # Operators without parameters that are computed for the whole batch, as more than a piece of them is read.
+        self._at_once: set[str] = set()
+        self._actions: dict[str, str | None] = {}
+        self._layouts: dict[TensorId, Layout] = {}
+        self._after: set[str] = set()
+
+    def result(self) -> InTime:
+        """The step; raises MicroBatchError."""
+        while not self._walked():
+            pass
+        self._pass_on()
+        for op in self._graph.operators:
+            if traits(op).is_gradient and op.inputs[0].op in self._actions:
+                raise self._refused(
+                    op, f"it is the gradient by '{op.inputs[0]}', of which each micro-batch has a piece"
+                )
+        operators, rules = [], dict(self._rules)
+        for op in self._graph.operators:
+            if op.name in self._actions:
+                layouts = [self._layouts[TensorId(op.name, index)] for index in range(len(op.outputs))]
+                shapes = [
+                    [
+                        extent // self._times if axes else extent
+                        for extent, axes in zip(spec.shape, layout.dims, strict=True)
+                    ]
+                    for spec, layout in zip(op.outputs, layouts, strict=True)
+                ]
+                specs = tuple(
+                    dataclasses.replace(spec, shape=tuple(shape))
+                    for spec, shape in zip(op.outputs, shapes, strict=True)
+                )
+                op = dataclasses.replace(op, outputs=specs)
+                rules[op.name] = _smaller(rules[op.name], self._actions[op.name], self._times)
+            operators.append(op)
+        small = Graph(tuple(operators), self._graph.training, self._graph.differentiable)
+        layouts_of = {tensor: layout for tensor, layout in self._layouts.items()}
+        return InTime(self._times, self._graph, small, rules, self._actions, layouts_of, frozenset(self._after))
+
+    def _walked(self) -> bool:
+        """Goes once through all operators; False if it is to go again, as more is to be computed at once."""
+        self._actions, self._layouts, self._after = {}, {}, set()
+        for op in self._graph.operators:
+            before = {*(tensor.op for tensor in op.inputs), *op.control_inputs}
+            if op.name in self._late:
+                self._after.add(op.name)
+                continue
+            is_fed = (
+                traits(op).is_input and op.outputs[0].shape[:1] == (self._batch,) and "d0" in self._rules[op.name].split
+            )
+            if op.name in self._at_once or not (is_fed or before & self._actions.keys() or before & self._after):
+                continue
+            reason = self._take(op, is_fed)
+            if reason is None:
+                continue
+            if op.name not in self._forward:
+                self._after.add(op.name)
+            elif self._compute_at_once(op):
+                return False
+            else:
+                raise self._refused(op, reason)
+        return True
+
+    def _take(self, op: Operator, is_fed: bool) -> str | None:
+        """Notes how an operator runs for each micro-batch; returns the reason where it cannot."""
+        own, rule = traits(op), self._rules[op.name]
+        waits = [name for name in (*(tensor.op for tensor in op.inputs), *op.control_inputs) if name in self._after]
+        if waits:
+            return f"it waits for '{waits[0]}', which is computed from the whole batch"
+        if own.has_effect and not own.alias:
+            return "it has an effect, which would come once for each micro-batch"
+        given = {place: self._layouts[tensor] for place, tensor in enumerate(op.inputs) if tensor.op in self._actions}
+        partial = [place for place, layout in given.items() if layout.partial]
+        split = {place: layout for place, layout in given.items() if any(layout.dims)}
+        if partial:
+            is_sum = set(partial) <= set(_together(op)) or (own.multilinear and len(partial) == 1)
+            is_sum &= own.passes_gradient or all(spec.is_differentiable for spec in op.outputs)  # integers are rounded
+            if not is_sum or split:
+                return f"it reads '{op.inputs[partial[0]]}', a sum over the batch, before all of it is there"
+            self._note(op, None, [Layout(((),) * spec.rank, (_AXIS,)) for spec in op.outputs])
+            return None
+        if own.is_sink and split:
+            self._note(op, None, [*split.values()])
+            return None
+        names = {
+            rule.inputs[place][dim][:1]
+            for place, layout in split.items()
+            for dim, axes in enumerate(layout.dims)
+            if axes
+        }
+        names |= {("d0",)} if is_fed else set()
+        axis = next(iter(names))[0] if len(names) == 1 and () not in names else None
+        if axis is None or axis not in rule.split or axis in rule.internal or not rule.fits(axis, self._times):
+            if axis is not None and axis in rule.internal:
+                return f"it computes over all samples of the batch together (axis '{axis}' of {rule.size(axis)})"
+            return "it cannot be computed from a part of the batch's samples"
+        chosen = Configuration((axis,))
+        if any(chosen.input_layouts(rule, place).value != layout for place, layout in given.items()):
+            return "it reads the batch's samples in two ways at once"
+        self._note(op, axis, [chosen.output_layouts(rule, index).value for index in range(len(op.outputs))])
+        return None
+
+    def _note(self, op: Operator, action: str | None, layouts: Iterable[Layout]) -> None:
+        self._actions[op.name] = action
+        self._layouts.update((TensorId(op.name, index), layout) for index, layout in enumerate(layouts))
+
+    def _compute_at_once(self, op: Operator) -> bool:
+        """Has inputs to which no gradient flows computed for the whole batch; False if that is no help."""
+        edges = [Edge(tensor, op.name, place) for place, tensor in enumerate(op.inputs)]
+        names = [edge.tensor.op for edge in edges if edge not in self._graph.differentiable]
+        needed = {other.name for other in self._graph.needed_for([*names, *op.control_inputs])}
+        added = needed & self._actions.keys()
+        learned = {edge.consumer for edge in self._graph.differentiable}
+        if not added or added & learned:
+            return False
+        self._at_once |= added
+        return True
+
+    def _pass_on(self) -> None:
+        """Fan-outs that only micro-batches read pass on in each what came before: gradients are summed there first."""
+        for op in reversed(self._graph.operators):
+            edges = self._graph.consumers(TensorId(op.name))
+            if not traits(op).is_fanout or op.name in self._actions or op.name in self._after or not edges:
+                continue
+            if all(edge.consumer in self._actions and self._reads_whole(edge) for edge in edges):
+                self._note(op, None, [Layout.replicated(op.outputs[0].rank)])
+
+    def _reads_whole(self, edge: Edge) -> bool:
+        """Tells whether each micro-batch reads the whole of an edge's tensor, not as one addend of a sum."""
+        action = self._actions[edge.consumer]
+        if action is None:
+            return (
+                edge.position not in _together(self._graph[edge.consumer])
+                or traits(self._graph[edge.consumer]).is_fanout
+            )
+        return all(dim[:1] != (action,) for dim in self._rules[edge.consumer].inputs[edge.position])
+
+    def _refused(self, op: Operator, reason: str) -> MicroBatchError:
+        return MicroBatchError(
+            f"{op}: the step cannot be split into {self._times} micro-batches, as {reason}. Leave out micro_batches, "
+            "or compute it for each sample alone."
+        )
+
+
+def _together(op: Operator) -> tuple[int, ...]:
+    """The inputs in which an operator is linear together: parts of sums on them give a part of a sum."""
+    own = traits(op)
+    return tuple(range(len(op.inputs))) if own.passes_gradient else own.linear
+
+
+def _is_partial(layout: Layout | None) -> bool:
+    return layout is not None and bool(layout.partial)
+
+
+def _smaller(rule: OpRule, axis: str | None, times: int) -> OpRule:
+    """The rule of an operator on one micro-batch."""
+    if axis is None:
+        return rule
+    return dataclasses.replace(
+        rule,
+        sizes=tuple((name, size // times if name == axis else size) for name, size in rule.sizes),
+        flops=rule.flops / times,
+        backward_flops=rule.backward_flops / times,
+    )

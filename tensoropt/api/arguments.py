@@ -18,6 +18,7 @@ __all__ = [
     "SearchArguments",
     "StepArguments",
     "as_topology",
+    "check_micro_batches",
     "check_names",
     "check_sizes",
     "listed",
@@ -34,6 +35,7 @@ class SearchArguments(TypedDict, total=False):
     memory_bytes: float | None
     costs: str | None
     search: str | Options
+    micro_batches: int | str
 
 
 class JobArguments(SearchArguments, total=False):
@@ -131,3 +133,16 @@ def listed(caller: str, name: str, values: Any, example: str) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise PlanError(f"{caller}: {name} must be a list, got {values!r}. Give for example {name}={example}.")
     return list(values)
+
+
+def check_micro_batches(caller: str, given: Any) -> None:
+    """Checks a number of micro-batches.
+
+    Raises:
+        PlanError: it is neither a whole number of at least 1 nor ``auto``.
+    """
+    if given != "auto" and (isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1):
+        raise PlanError(
+            f"{caller}: micro_batches must be a whole number of at least 1, or 'auto', got {given!r}. Give for example "
+            "4, or leave it out for whole batches."
+        )

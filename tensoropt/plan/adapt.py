@@ -5,15 +5,17 @@ Variables stay as they are stored, so that a program of the new plan can share t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
-from tensoropt.errors import LayoutError, PlanError
+from tensoropt.errors import LayoutError, MicroBatchError, PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path
 from tensoropt.plan.configuration import Configuration, is_legal, place_of
+from tensoropt.plan.in_time import InTime, in_time
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.plan.tensor_reuse import why_not_kept
 
@@ -37,7 +39,11 @@ def adapted(plan: Plan, graph: Graph, stored_as: Mapping[str, str] | None = None
         PlanError: an operator that takes a variable itself cannot do so where the plan stores it, or a variable has
             another shape.
     """
-    rules = rules_of(graph)
+    whole = graph
+    rules: Mapping[str, OpRule] = rules_of(graph)
+    steps = _most_steps(graph, rules, plan.micro_batches)
+    if steps is not None:
+        graph, rules = steps.graph, steps.rules
     chosen: dict[str, Configuration] = {}
     for op in graph.operators:
         like = plan.operators.get((stored_as or {}).get(op.name, ""))
@@ -53,12 +59,30 @@ def adapted(plan: Plan, graph: Graph, stored_as: Mapping[str, str] | None = None
     rows = row_edges(graph, rules)
     edges: dict[Edge, EdgePlan] = {}
     for edge in graph.edges():
-        steps = _edge(plan, graph, rules, chosen, edge, returns=edge in graph.differentiable and edge not in rows)
-        if steps != EdgePlan():
-            edges[edge] = steps
+        returns = edge in graph.differentiable and edge not in rows
+        entry = _edge(plan, graph, rules, chosen, edge, steps, returns=returns)
+        if entry != EdgePlan():
+            edges[edge] = entry
     return Plan(
-        plan.mesh, graph.fingerprint(), plan.option, operators, edges, plan.time_s, plan.memory_bytes, plan.notes
+        plan.mesh,
+        whole.fingerprint(),
+        plan.option,
+        operators,
+        edges,
+        plan.time_s,
+        plan.memory_bytes,
+        plan.notes,
+        micro_batches=1 if steps is None else steps.times,
     )
+
+
+def _most_steps(graph: Graph, rules: Mapping[str, OpRule], most: int) -> InTime | None:
+    """The graph's step in as many micro-batches as it can be split into, of those that divide ``most``."""
+    for times in range(most, 1, -1):
+        if most % times == 0:
+            with contextlib.suppress(MicroBatchError):
+                return in_time(graph, rules, times)
+    return None
 
 
 def nearest(configuration: Configuration, rule: OpRule, mesh: Mesh) -> Configuration:
@@ -166,20 +190,21 @@ def _edge(
     rules: Mapping[str, OpRule],
     chosen: Mapping[str, Configuration],
     edge: Edge,
+    steps: InTime | None,
     *,
     returns: bool,
 ) -> EdgePlan:
     given = chosen[edge.tensor.op].output_layouts(rules[edge.tensor.op], edge.tensor.index)
     wanted = chosen[edge.consumer].input_layouts(rules[edge.consumer], edge.position)
     known = plan.edge(edge)
-    shape, mesh = graph.spec(edge.tensor).shape, plan.mesh
+    shape, mesh = (graph.spec(edge.tensor) if steps is None else steps.spec(edge)).shape, plan.mesh
     forward, backward = known.forward, known.backward if returns else ()
     keeps = _leads(forward, given.value, wanted.value, shape, mesh)
     if not keeps:
         forward = canonical_path(given.value, wanted.value)
     if returns and not _leads(backward, wanted.gradient, given.gradient, shape, mesh):
         backward = canonical_path(wanted.gradient, given.gradient)
-    keep = known.keep if keeps and forward and why_not_kept(graph, rules, edge, known.keep) is None else "both"
+    keep = known.keep if keeps and forward and why_not_kept(graph, rules, edge, known.keep, steps) is None else "both"
     return EdgePlan(forward, backward, known.time_s, known.memory_bytes, keep)
 
 

@@ -18,7 +18,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorId
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.configuration import Configuration
 
@@ -67,6 +67,11 @@ class InTime:
             return False
         op = self.whole[edge.consumer]
         return edge.position in _together(op) and _is_partial(self.layouts.get(TensorId(op.name)))
+
+    def spec(self, edge: Edge) -> TensorSpec:
+        """What an edge moves: a piece between operators that run for each micro-batch, else the whole tensor."""
+        inside = edge.consumer in self.actions and edge.tensor.op in self.actions
+        return (self.graph if inside else self.whole).spec(edge.tensor)
 
     def takes_piece(self, edge: Edge) -> bool:
         """Tells whether micro-batches take different tensors from an edge that leads into them."""

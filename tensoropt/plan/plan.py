@@ -225,9 +225,13 @@ class Plan:
                     f"Plan: edge {edge} keeps the copy {self.edge(edge).keep!r} its forward steps only, but {reason}. "
                     "Keep 'both', or make the plan again with find_strategy."
                 )
-            self._check_edge(graph, rules, edge, whole_gradient=edge in graph.differentiable and edge not in rows)
+            shape = (graph.spec(edge.tensor) if steps is None else steps.spec(edge)).shape
+            returns = edge in graph.differentiable and edge not in rows
+            self._check_edge(graph, rules, edge, shape, whole_gradient=returns)
 
-    def _check_edge(self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge, *, whole_gradient: bool) -> None:
+    def _check_edge(
+        self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge, shape: tuple[int, ...], *, whole_gradient: bool
+    ) -> None:
         given = self.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index)
         wanted = self.configuration(edge.consumer).input_layouts(rules[edge.consumer], edge.position)
         if traits(graph[edge.consumer]).is_gradient:
@@ -247,7 +251,7 @@ class Plan:
                 if step.kind is StepKind.PERMUTE:
                     step.permutation(reached, self.mesh)  # raises unless every piece that is wanted is there
                 reached = step.apply(reached)
-                reached.check(graph.spec(edge.tensor).shape, self.mesh, str(edge))
+                reached.check(shape, self.mesh, str(edge))
             if reached != target:
                 raise PlanError(
                     f"Plan: the {direction} steps of edge {edge} lead from {layout} to {reached}, its ends need "

@@ -12,7 +12,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorId
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Resharder, ReshardTable
 from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import KEEPS, row_edges
@@ -85,7 +85,7 @@ class EdgeCosts:
     def reshard_table(self, edge: Edge) -> ReshardTable:
         """Times and paths between the layouts that an edge may have."""
         if edge not in self._tables:
-            spec = self._graph.spec(edge.tensor)
+            spec = self._spec(edge)
             given, wanted = self.given(edge), self.wanted(edge)
             states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
             # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
@@ -106,7 +106,7 @@ class EdgeCosts:
         return self._edges[edge]
 
     def _shared_tables(self, edge: Edge) -> Tables:
-        spec = self._graph.spec(edge.tensor)
+        spec = self._spec(edge)
         given, wanted = self.given(edge), self.wanted(edge)
         held = self._keeping.copies(edge)
         keeps, repeated, border = self._keeps(edge), *self._in_time(edge)
@@ -138,7 +138,7 @@ class EdgeCosts:
             wanted: what the consumer wants in some of its own.
             consumer: which ones these are; all of them by default.
         """
-        spec, table = self._graph.spec(edge.tensor), self.reshard_table(edge)
+        spec, table = self._spec(edge), self.reshard_table(edge)
         held = self._keeping.copies(edge)
         keeps, repeated, border = self._keeps(edge), *self._in_time(edge)
         backward, rows, pinned = self._manner(edge)
@@ -162,7 +162,7 @@ class EdgeCosts:
             # move follows, it is the gradient, which is counted elsewhere.
             widened = spec.sum_itemsize / max(1, spec.itemsize)
             size = piece_bytes(spec, wanted.gradient, self._cost.mesh) * widened
-            time = time + self._times * np.array([self._cost.traffic_seconds(3.0 * float(each)) for each in size])
+            time = time + np.array([self._adding_seconds(float(each)) for each in size])
             moved = (given.gradient[:, None, :] != wanted.gradient[None, :, :]).any(axis=-1)
             summing = np.where(moved, size, 0.0)
             memory = memory + summing
@@ -197,6 +197,10 @@ class EdgeCosts:
         pinned = edge.position in self._rules[edge.consumer].pinned
         return edge in self._graph.differentiable, self.row_elements(edge), pinned
 
+    def _spec(self, edge: Edge) -> TensorSpec:
+        """What an edge moves."""
+        return self._graph.spec(edge.tensor) if self._steps is None else self._steps.spec(edge)
+
     @property
     def _times(self) -> int:
         return 1 if self._steps is None else self._steps.times
@@ -209,7 +213,25 @@ class EdgeCosts:
         """Returns how often a step moves an edge's tensor, and whether it goes into micro-batches from before."""
         if self._steps is None:
             return 1, False
-        return (self._times if self._steps.is_each(edge.tensor.op) else 1), self._steps.is_border(edge)
+        inside = self._steps.is_each(edge.tensor.op) and self._steps.is_each(edge.consumer)
+        return (self._times if inside else 1), self._steps.is_border(edge)
+
+    def _adding_seconds(self, size_bytes: float) -> float:
+        """The time in which all micro-batches add so many bytes of gradients up: each reads two sums and writes one."""
+        return self._times * self._cost.traffic_seconds(3.0 * size_bytes)
+
+    def moves_per_step(self, edge: Edge, keep: str) -> tuple[int, int]:
+        """Returns how often a step moves an edge's tensor, forward and once more, and its gradient."""
+        repeated, border = self._in_time(edge)
+        return (self._times if border and keep == "before" else repeated), repeated
+
+    def adding_seconds(self, edge: Edge, wanted: int) -> float:
+        """The time in which gradients of an edge that leads into micro-batches are added up."""
+        if not self._in_time(edge)[1] or edge not in self._graph.differentiable:
+            return 0.0
+        spec = self._spec(edge)
+        size = piece_bytes(spec, self.wanted(edge).of(wanted).gradient, self._cost.mesh)[0]
+        return self._adding_seconds(float(size) * spec.sum_itemsize / max(1, spec.itemsize))
 
     def repeats(self, edge: Edge) -> bool:
         """Tells whether the consumer of an edge recomputes its output where only the copy before the move is kept."""
@@ -230,16 +252,19 @@ class EdgeCosts:
         if np.any(picks == AFTER):
             back = table.communication(source.value[given], target.value[wanted], back=True)
             seconds += np.where(picks == AFTER, back, 0.0)
+        repeated, border = self._in_time(edge)
+        if border:
+            seconds = np.where(picks == BEFORE, self._times, 1) * seconds
         if edge not in self._graph.differentiable:
-            return self._in_time(edge)[0] * seconds
+            return repeated * seconds
         elements = self.row_elements(edge)
         if elements is not None:
-            spec = self._graph.spec(edge.tensor)
+            spec = self._spec(edge)
             made, need = target.gradient[wanted], source.gradient[given]
             seconds = seconds + np.diagonal(rows_seconds(self._cost, spec, elements, made, need))
         else:
             seconds = seconds + table.communication(target.gradient[wanted], source.gradient[given])
-        return self._in_time(edge)[0] * seconds
+        return repeated * seconds
 
     def _row_elements(self, edge: Edge) -> int:
         """Returns the number of elements of the rows of all lookups behind an edge."""

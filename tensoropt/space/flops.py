@@ -17,7 +17,7 @@ def step_flops(space: SearchSpace) -> dict[str, float]:
         dtype = next((spec.dtype for spec in (*inputs, *op.outputs) if spec.is_differentiable), None)
         if dtype is not None:
             share = space.gradients(op) / max(1, len(rule.inputs))
-            found[dtype] += rule.flops + share * rule.backward_flops
+            found[dtype] += space.repeats(op.name) * (rule.flops + share * rule.backward_flops)
     return dict(found)
 
 

@@ -199,11 +199,10 @@ class SearchSpace:
         return float(self._internal_seconds(self.graph[name], np.array([index]))[0])
 
     def seconds_again(self, edge: Edge, wanted: int) -> float:
-        """Returns the time to recompute the output of an edge's consumer; 0 if that is not needed."""
+        """Returns the time to recompute the output of an edge's consumer once; 0 if that is not needed."""
         if not self._edge_costs.repeats(edge):
             return 0.0
-        seconds = float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
-        return self.repeats(edge.consumer) * seconds
+        return float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
 
     def node_costs(self, name: str, index: int) -> tuple[float, float]:
         """Seconds and bytes of an operator in one of its :meth:`choices`."""
@@ -487,6 +486,18 @@ class SearchSpace:
                 time = self._op_seconds(op, gradients)
             self._alike[key] = (time if repeated == 1 else repeated * time), memory
         return self._alike[key]
+
+    def spec(self, edge: Edge) -> TensorSpec:
+        """What an edge moves: the whole tensor, or a micro-batch's piece between operators that run for each."""
+        return self.graph.spec(edge.tensor) if self.steps is None else self.steps.spec(edge)
+
+    def moves_per_step(self, edge: Edge, keep: str) -> tuple[int, int]:
+        """Returns how often a step moves an edge's tensor, forward and once more, and its gradient."""
+        return self._edge_costs.moves_per_step(edge, keep)
+
+    def adding_seconds(self, edge: Edge, wanted: int) -> float:
+        """The time in which micro-batches add up the gradients of an edge that leads into them; 0 for other edges."""
+        return self._edge_costs.adding_seconds(edge, wanted)
 
     def repeats(self, name: str) -> int:
         """How often a step runs an operator: once, or once for each micro-batch."""

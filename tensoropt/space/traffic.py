@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensoropt.graph.graph import Edge
@@ -61,6 +62,16 @@ def moves_of(space: SearchSpace, edge: Edge, entry: EdgePlan, given: int, wanted
     elements = space.row_elements(edge)
     if elements is not None:
         found += _rows(space, edge, elements, (given, wanted), (target.gradient, source.gradient))
+    forward, backward = space.moves_per_step(edge, entry.keep)
+    if forward > 1:
+        counts = [backward if move.when == "backward" else forward for move in found]
+        found = [
+            replace(move, seconds=count * move.seconds, sent_bytes=count * move.sent_bytes)
+            for move, count in zip(found, counts, strict=True)
+        ]
+    adding = space.adding_seconds(edge, wanted)
+    if adding:
+        found.append(Move("compute", "backward", (), adding, 0.0, 0.0))
     return tuple(found)
 
 
@@ -68,7 +79,7 @@ def _steps(
     space: SearchSpace, edge: Edge, layout: Layout, steps: Sequence[Step], seconds: Iterable[float], when: str
 ) -> Iterator[Move]:
     """The moves of steps that begin at a layout; parts of sums have elements of their own size."""
-    spec, mesh = space.graph.spec(edge.tensor), space.mesh
+    spec, mesh = space.spec(edge), space.mesh
     for step, taken in zip(steps, seconds, strict=True):
         itemsize = max(1, spec.sum_itemsize if layout.partial else spec.itemsize)
         size_bytes = step.bytes_in(layout, spec.shape, itemsize, mesh)

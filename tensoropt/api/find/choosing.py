@@ -11,13 +11,14 @@ from tensoropt.api.find.remedies import remedies
 from tensoropt.api.frontend.imported_model import MINI_PARALLELISM
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import device_counts, scaled
-from tensoropt.errors import InfeasibleError, PlanError, ProblemError, did_you_mean
+from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError, ProblemError, did_you_mean
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
 from tensoropt.search.registry import Finder, alike, finder_of, known_names
 
 __all__ = [
+    "AUTO",
     "DATA_PARALLEL",
     "FT",
     "MINI_TIME",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("tensoropt")
+AUTO = "auto"
 COLUMNS = "columns"
 DATA_PARALLEL = "data_parallel"
 FASTEST = "pase"
@@ -100,7 +102,12 @@ def check_search(search: Any, option: object, *, runs: bool) -> Finder:
 
 
 def find_plan(
-    planner: Planner, topology: Topology, option: str, memory_bytes: float | None, finder: Finder | None = None
+    planner: Planner,
+    topology: Topology,
+    option: str,
+    memory_bytes: float | None,
+    finder: Finder | None = None,
+    micro_batches: int | str = 1,
 ) -> Plan:
     """Searches a plan.
 
@@ -111,11 +118,35 @@ def find_plan(
         memory_bytes: limit per device; by default the device's less the reserve.
         finder: what finds strategies, see :func:`check_search`; frontier tracking by default.
 
+        micro_batches: how many a step has; ``auto`` for one where a plan fits, and else for the number that gives the
+            best plan.
+
     Raises:
+        MicroBatchError: the step cannot be split into so many.
         PlanError: devices that do not divide the batch, or a baseline that does not apply to the model.
         InfeasibleError: nothing fits in the memory; the message says what would.
     """
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
+    if micro_batches != AUTO:
+        return _find_plan(planner.split(int(micro_batches)), topology, option, limit, finder)
+    best: Plan | None = None
+    if planner.undivided(topology.device_count) is None and planner.least_bytes(topology) > limit.limit_bytes:
+        for times in planner.numbers_of_micro_batches():
+            try:
+                if planner.split(times).least_bytes(topology) > limit.limit_bytes:
+                    continue
+                plan = _find_plan(planner.split(times), topology, option, limit, finder)
+            except (MicroBatchError, InfeasibleError) as error:
+                _log.debug("%d micro-batches: %s", times, error)
+                continue
+            if best is not None and best.time_s <= plan.time_s:
+                break
+            best = plan
+    return best or _find_plan(planner, topology, option, limit, finder)
+
+
+def _find_plan(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, finder: Finder | None) -> Plan:
+    """Searches a plan of steps in as many micro-batches as the planner's."""
     if option == MINI_PARALLELISM:
         return _mini_parallelism(planner, topology, limit)
     search = FT if finder is None else finder.name

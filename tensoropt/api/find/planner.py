@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +42,8 @@ __all__ = ["FEEDS", "Planner"]
 _log = logging.getLogger("tensoropt")
 FEEDS = ("data_parallel", "global")
 _WHAT_EXECUTES = "without placement and halo splits, which do not execute yet"
+# Each micro-batch is in the program once more; beyond so many a program takes long to build and to start.
+_MOST_MICRO_BATCHES = 8
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
 _COST_TOLERANCE = 1e-9
 
@@ -57,9 +59,10 @@ class Planner:
         feed: how inputs come: ``data_parallel``, each rank its share of the batch (TensorOpt section 4.2), or
             ``global``, every rank the whole.
         model: what was imported.
+        micro_batches: how many a step has.
     """
 
-    def __init__(self, imported: ImportedModel, feed: str, model: Model) -> None:
+    def __init__(self, imported: ImportedModel, feed: str, model: Model, micro_batches: int = 1) -> None:
         """Takes a model.
 
         Raises:
@@ -80,11 +83,27 @@ class Planner:
         self._asked = feed
         self.feed = "global" if imported.graph.batch_size() == 1 else feed  # nobody can share one sample
         self.model = model
+        self.micro_batches = micro_batches
+        self._split: dict[int, Planner] = {}  # by the number of micro-batches
         self._space: tuple[str, SearchSpace] | None = None
         self._frontier: tuple[str, Frontier] | None = None
         self._least: dict[int, float] = {}  # by device count, where it is exact
         self._warned = False
         self._profile: OpProfile | None = None
+
+    def split(self, micro_batches: int) -> Planner:
+        """The planner of the same model with so many micro-batches in a step; it keeps what it finds alike."""
+        if micro_batches == self.micro_batches:
+            return self
+        if micro_batches not in self._split:
+            other = self._split[micro_batches] = Planner(self.imported, self._asked, self.model, micro_batches)
+            other._profile, other._warned = self._profile, True
+        return self._split[micro_batches]
+
+    def numbers_of_micro_batches(self) -> tuple[int, ...]:
+        """The numbers of micro-batches above one that are tried where none is asked for, ascending."""
+        batch = self.imported.graph.batch_size() or 1
+        return tuple(times for times in range(2, _MOST_MICRO_BATCHES + 1) if batch % times == 0)
 
     def suits(self, imported: ImportedModel, feed: str) -> bool:
         """Tells whether this planner's results hold for another import of the model."""
@@ -95,6 +114,7 @@ class Planner:
         """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
         if profile != self._profile:
             self._profile, self._space, self._frontier = profile, None, None
+            self._split.clear()
 
     @property
     def profile(self) -> OpProfile | None:
@@ -199,14 +219,22 @@ class Planner:
             if not self._warned:
                 _warn_of_missing_rules(self.imported.graph, cost)
                 self._warned = True
-            allowed = _fed(self.inputs(), cost.mesh) if self.feed == "data_parallel" else {}
+            inputs = [self._piece(op) for op in self.inputs()]
+            allowed = _fed(inputs, cost.mesh) if self.feed == "data_parallel" else {}
             pins = self._pins()
             if pins is not None:
                 allowed |= pins.configurations(self.imported.graph, cost.mesh)
             doing(f"pricing strategies on {topology.device_count} devices")
-            space = SearchSpace(self.imported.graph, cost, allowed=allowed, reuse=True)
+            space = SearchSpace(
+                self.imported.graph, cost, allowed=allowed, reuse=True, micro_batches=self.micro_batches
+            )
             self._space = key, space
         return self._space[1]
+
+    def _piece(self, op: Operator) -> tuple[str, int]:
+        """An input, and how many samples of it a micro-batch has."""
+        samples = op.outputs[0].shape[0]
+        return op.name, samples // self.micro_batches if samples == self.imported.graph.batch_size() else samples
 
     def has_frontier(self, topology: Topology) -> bool:
         """Tells whether the frontier of a cluster is known already, so that asking for it takes no time."""
@@ -375,12 +403,12 @@ def _gap(point: FrontierPoint) -> dict[str, object]:
     return {} if point.gap is None else {"bound_s": point.bound_s, "gap": point.gap}
 
 
-def _fed(inputs: tuple[Operator, ...], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:
+def _fed(inputs: Sequence[tuple[str, int]], mesh: Mesh) -> dict[str, tuple[Configuration, ...]]:
     """Inputs with the one configuration in which each rank loads its share of the batch.
 
     What ranks cannot share is no batch; they load it whole, so it is free.
     """
-    shared = [op.name for op in inputs if op.outputs[0].shape[0] % mesh.size == 0]
+    shared = [name for name, samples in inputs if samples % mesh.size == 0]
     return dict.fromkeys(shared, (Configuration(("d0",) * len(mesh.axes)),)) if mesh.size > 1 else {}
 
 

@@ -56,11 +56,31 @@ def remedies(planner: Planner, topology: Topology, limit: MemoryLimit, *, data_p
         least_text = ""
     batch = _smaller_batch(planner, topology, limit, deadline_s)  # first, as fewer devices are searched faster
     devices = _more_devices(planner, topology, limit, deadline_s)
+    split = _micro_batches(planner, topology, limit, deadline_s)
     allow = None if least is None else f"allow {math.ceil(least)} bytes"
-    ways = [way for way in (allow, devices.found, batch.found) if way]
+    ways = [way for way in (allow, split, devices.found, batch.found) if way]
     advice = ", or ".join(ways)
     first = f"{advice[:1].upper()}{advice[1:]}." if ways else ""
     return " ".join(filter(None, [least_text.strip(), first, devices.otherwise, batch.otherwise]))
+
+
+def _micro_batches(planner: Planner, topology: Topology, limit: MemoryLimit, deadline_s: float) -> str | None:
+    """The smallest number of micro-batches with which a strategy fits; None if none is found."""
+    if planner.micro_batches > 1 or planner.undivided(topology.device_count) or planner.misfit(topology.device_count):
+        return None
+    for times in planner.numbers_of_micro_batches():
+        if time.monotonic() > deadline_s:
+            return None
+        try:
+            least = planner.split(times).least_bytes(topology)
+        except TensorOptError as error:
+            _log.debug("%d micro-batches cannot be planned: %s", times, error)
+            continue
+        if least <= limit.limit_bytes:
+            return (
+                f"split each step into {times} micro-batches (micro_batches={times}, the least is {least:,.0f} bytes)"
+            )
+    return None
 
 
 def _more_devices(planner: Planner, topology: Topology, limit: MemoryLimit, deadline_s: float) -> _Outcome:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.arguments import check_sizes
+from tensoropt.api.arguments import check_micro_batches, check_sizes
 from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
 from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
 from tensoropt.api.functions.values import Values
@@ -49,6 +49,7 @@ def check_asked(caller: str, option: Any, arguments: Mapping[str, Any]) -> None:
             "all ranks, such as 'mini_time'."
         )
     check_sizes(caller, arguments.get("batch_size"), arguments.get("memory_bytes"))
+    check_micro_batches(caller, arguments.get("micro_batches", 1))
     check_request(as_plan(option), arguments.get("search", "ft"), runs=True)
     check_costs(arguments.get("costs"))
     check_collectives(arguments.get("collectives", "auto"))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, overload
 
-from tensoropt.api.arguments import NUMBERS, check_sizes, listed, where_to_plan
+from tensoropt.api.arguments import NUMBERS, check_micro_batches, check_sizes, listed, where_to_plan
 from tensoropt.api.find.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
 from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
 from tensoropt.api.find.device_counts import check_counts, profile
@@ -45,6 +45,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
+    micro_batches: int | str = 1,
 ) -> ParallelismProfile: ...
 
 
@@ -59,6 +60,7 @@ def find_strategy(
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
+    micro_batches: int | str = 1,
 ) -> Plan: ...
 
 
@@ -72,6 +74,7 @@ def find_strategy(
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
+    micro_batches: int | str = 1,
 ) -> Plan | ParallelismProfile:
     """Searches a parallelization strategy for the model built so far.
 
@@ -117,6 +120,9 @@ def find_strategy(
               or, as FlexFlow has it, ``Mcmc(overlap=True)``: links move data while devices compute;
             - a baseline of `tensoropt.baselines`, such as ``megatron`` (options ``mini_time``,
               ``mini_memory`` and ``turning_point``, of what it offers).
+        micro_batches: into how many parts a step splits the batch in time, one after the other, to take less memory;
+            the numbers are those of the whole batch. ``auto`` splits only where no strategy fits without, and then into
+            as many as give the fastest plan, eight at most.
 
     Returns:
         The plan; for ``profiling`` the profile.
@@ -126,6 +132,7 @@ def find_strategy(
             batch that devices do not divide; a baseline that does not apply to the model.
         GraphError: nothing was built that can be planned.
         ClusterError: no preset is called so.
+        MicroBatchError: a step cannot be split in time; the message names the operator that needs the whole batch.
         InfeasibleError: nothing fits in the memory; the message says what would.
         SessionError: before ``init``, if no topology is given.
     """
@@ -139,9 +146,14 @@ def find_strategy(
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
     what += f"search={getattr(search, 'name', None) or repr(search)})"
-    request = _Request(option, given, named, memory_bytes, topology is None, where, feed, costs, search, what)
+    if micro_batches != 1:
+        what = f"{what[:-1]}, micro_batches={micro_batches!r})"
+    request = _Request(
+        option, given, named, memory_bytes, topology is None, where, feed, costs, search, what, micro_batches
+    )
     with job.world.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
+        check_micro_batches("find_strategy", micro_batches)
         finder = check_request(option, search, runs=topology is None)
         shapes = example_shapes("find_strategy", model_to_plan(), example)
         opened = training_placeholders(model_to_plan()) if batch_size is None and shapes is None else {}
@@ -167,6 +179,7 @@ class _Request:
     costs: str | None
     search: str | Options
     what: str
+    micro_batches: int | str
 
     @property
     def may_wait(self) -> bool:
@@ -215,7 +228,7 @@ def _find(
 
     def find() -> Plan:
         nonlocal outcome
-        plan = find_plan(planner, where, str(option), memory_bytes, finder)
+        plan = find_plan(planner, where, str(option), memory_bytes, finder, request.micro_batches)
         outcome = describe_outcome(planner, where, plan)
         return plan
 

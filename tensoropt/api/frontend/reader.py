@@ -29,7 +29,7 @@ from tensoropt.api.frontend.functions import TOKEN
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.static_values import static_operands, static_value
 from tensoropt.api.frontend.subgraphs import Differentiated, Group, groups_of, is_done_once, is_opaque
-from tensoropt.api.frontend.walks import post_order
+from tensoropt.api.frontend.walks import post_order, reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import COUNT, GRAPH, traced_attrs
@@ -461,16 +461,9 @@ def _controls_of(tensor: Any) -> list[Any]:
     TensorFlow makes only the first ops under a control dependency wait, such as the constant shape of a reshape, and
     not the ops that read these.
     """
-    found: list[Any] = []
-    pending, seen = [tensor.op], {tensor.op}
-    while pending:
-        op = pending.pop()
-        found += op.control_inputs
-        # A tensor that is no integer has given its shape.
-        before = {operand.op: None for operand in op.inputs if operand.dtype.is_integer and operand.op not in seen}
-        pending += before
-        seen |= before.keys()
-    return found
+    # A tensor that is no integer has given its shape.
+    operations = reached([tensor.op], lambda op: [operand.op for operand in op.inputs if operand.dtype.is_integer])
+    return [dep for op in operations for dep in op.control_inputs]
 
 
 def _variable(tf_op: Any, source: str | None) -> Operator:

@@ -66,11 +66,8 @@ def given_in(graph: Any, sized: Any, calls: Sequence[GradientCall], inside: Coll
 
 def merged_from(rows: Sequence[MergedRows]) -> dict[str, str]:
     """For the operations that give merged rows, the names of the tensors before."""
-    return {after: before for one in rows for after, before in _merges(one)}
-
-
-def _merges(rows: MergedRows) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (rows.merged_values, rows.values), (rows.merged_indices, rows.indices)
+    values = {one.merged_values: one.values for one in rows}
+    return values | {one.merged_indices: one.indices for one in rows}
 
 
 def indices_of(output: GradientOutput) -> str:

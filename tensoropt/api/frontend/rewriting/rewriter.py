@@ -21,7 +21,7 @@ from tensoropt.api.frontend.rewriting.known_values import KnownValues
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
-from tensoropt.api.frontend.walks import post_order
+from tensoropt.api.frontend.walks import needs, post_order
 from tensoropt.errors import GraphError
 
 __all__ = [
@@ -449,7 +449,7 @@ class Rewriter:
         pending = [x.op for x in tensors]
         while pending:
             op = pending[-1]
-            before = [*(x.op for x in op.inputs), *op.control_inputs]
+            before = needs(op)
             unknown = [x for x in before if x.name not in self._late]
             if op.name in self._late or not unknown:
                 self._late.setdefault(op.name, has_effect(op) or any(self._late[x.name] for x in before))

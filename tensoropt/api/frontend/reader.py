@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.attributes import decoded
+from tensoropt.api.frontend.attributes import decoded, types_of
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
 from tensoropt.api.frontend.effects import (
     called_functions,
@@ -310,8 +310,6 @@ class Reader:
         passed = []
         for op in dict.fromkeys(tensor.op for tensor in group.outputs):
             given = [tensor for tensor in op.outputs if tensor.name in places]
-            dtypes = tf.compat.v1.AttrValue()
-            dtypes.list.type.extend(tensor.dtype.as_datatype_enum for tensor in given)
             passed.append(
                 Operator(
                     op.name,
@@ -320,7 +318,7 @@ class Reader:
                     tuple(_spec_of_group(tensor, source) for tensor in given),
                     MappingProxyType({"T": tuple(tensor.dtype.name for tensor in given)}),
                     source=source,
-                    node={"T": dtypes},
+                    node={"T": types_of(given)},
                 )
             )
         return [*reads, whole, *passed]

@@ -66,33 +66,25 @@ class LearnModeKeys:
 
 
 def disable_eager_execution() -> None:
-    """Does nothing: mirrored calls build a graph."""
+    """Does nothing, as other switches to what is so anyway.
+
+    Mirrored calls build a graph, variables are resource variables, tensors compare by identity in it, and which ops a
+    loop or a branch is made of changes no number.
+    """
 
 
-def enable_resource_variables() -> None:
-    """Does nothing: variables of the mirror are resource variables."""
-
-
-def disable_control_flow_v2() -> None:
-    """Does nothing: which ops a loop or a branch is made of changes no number."""
-
-
-def enable_control_flow_v2() -> None:
-    """Does nothing: which ops a loop or a branch is made of changes no number."""
-
-
-def disable_tensor_equality() -> None:
-    """Does nothing: in a graph, ``==`` of two tensors says whether they are one tensor, as in TensorFlow 1."""
-
-
-def disable_v2_behavior() -> None:
-    """As :func:`disable_v2_tensorshape`; all else that it asks for is so anyway."""
-    disable_v2_tensorshape()
+enable_resource_variables = disable_eager_execution
+disable_control_flow_v2 = disable_eager_execution
+enable_control_flow_v2 = disable_eager_execution
+disable_tensor_equality = disable_eager_execution
 
 
 def disable_v2_tensorshape() -> None:
     """Makes unknown sizes of shapes ``Dimension(None)``. Known ones are integers with a ``value`` in any case."""
     unknown_sizes_are_dimensions(True)
+
+
+disable_v2_behavior = disable_v2_tensorshape  # all else that it asks for is so anyway
 
 
 def enable_v2_tensorshape() -> None:
@@ -139,6 +131,4 @@ def set_random_seed(seed: int) -> None:
     current_model().seed = seed
 
 
-def set_seed(seed: int) -> None:
-    """Set the graph-level seed, under the name it has in TensorFlow 2; see :func:`set_random_seed`."""
-    set_random_seed(seed)
+set_seed = set_random_seed  # its name in TensorFlow 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.api.frontend.cut_pipelines import without_pipelines
+from tensoropt.api.frontend.input_pipelines import without_pipelines
 from tensoropt.api.frontend.parts import Part, part_of
 from tensoropt.api.frontend.placeholders import open_placeholders, training_placeholders
 from tensoropt.api.mirror.model import Model

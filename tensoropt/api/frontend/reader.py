@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import itertools
 import os
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -133,9 +133,9 @@ class Reader:
         """The names of the operators of gradients."""
         return tuple(self._outputs)
 
-    def gradients(self, names: Sequence[str], *, known: Collection[str] = ()) -> list[Operator]:
-        """Operators of gradients, and what they need."""
-        return self._needed(names, known)
+    def gradients(self) -> list[Operator]:
+        """Operators of all gradients, and what they need."""
+        return self._needed(self.gradient_names, frozenset())
 
     def operators(self, roots: Sequence[Any], *, known: Iterable[str] = ()) -> list[Operator]:
         """The operators that ``roots`` (``tf.Operation``) need, in the order in which they were built."""

@@ -78,13 +78,7 @@ def indices_of(output: GradientOutput) -> str:
 def sized_gradients(
     model: Model, shapes: Mapping[str, Sequence[int]], calls: Sequence[GradientCall], merged: Sequence[MergedRows]
 ) -> Any:
-    """A graph in which TensorFlow's gradients have the shapes that follow from those of placeholders.
-
-    Args:
-        model: the model.
-        shapes: of placeholders that it leaves open, by name.
-        calls: the differentiations.
-        merged: the merged rows.
+    """A graph in which TensorFlow's gradients have the shapes that follow from those of open placeholders.
 
     Raises:
         ValueError: TensorFlow finds that the shapes do not go together.

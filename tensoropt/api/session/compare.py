@@ -73,7 +73,7 @@ def compare(
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
-        costs: see :func:`find_strategy`; a ``Graph`` has analytic ones, as a plan of a model that is gone.
+        costs: see there; a ``Graph`` has analytic ones, as a plan of a model that is gone.
         overlap: whether simulated times have communication beside computation, and methods by Markov chains that are
             given by name search so; ``tensoropt.Mcmc(…)`` has its own.
 

@@ -33,8 +33,6 @@ class FedShapes:
         """Takes a model and the ranks that run it.
 
         Args:
-            world: the ranks.
-            model: the model.
             shares: whether ranks feed their shares, or all of them the whole; None where contents tell.
         """
         self._world = world

@@ -337,10 +337,8 @@ class Job:
 
         Args:
             plan: what it runs by.
-            imported: the model's graph.
-            model: the model.
-            collectives: see :func:`tensoropt.build_execution_graph`.
-            config: see there.
+            imported: the graph of ``model``.
+            collectives: see :func:`tensoropt.build_execution_graph`, as for ``config``.
             seeds: of random operators; by default drawn.
             apart: whether none of its variables is one that eager code has.
         """

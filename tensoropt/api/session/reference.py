@@ -180,13 +180,7 @@ class Reference:
     """The model trained by TensorFlow alone, with the same seeds: the numbers that every plan must give."""
 
     def __init__(self, model: Model, seeds: Seeds, values: Mapping[str, np.ndarray] | None = None) -> None:
-        """Copies the model.
-
-        Args:
-            model: the model.
-            seeds: of its random operators.
-            values: that variables from outside of its graph begin with.
-        """
+        """Copies the model; ``values`` are those that variables from outside of its graph begin with."""
         self._graph = _copy(model.graph, seeds, model.gradient_calls)
         self._elements = {place: tensor.name for place, tensor in pipelines_of(model.graph).elements.items()}
         self._assigned: dict[str, dict[str, Any]] = {}

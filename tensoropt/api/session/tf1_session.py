@@ -126,14 +126,11 @@ class Session:
         """Runs operations and evaluates tensors, on all ranks together; see :func:`tensoropt.run`.
 
         Args:
-            fetches: see :func:`tensoropt.run`.
-            feed_dict: see :func:`tensoropt.run`.
             options: a ``tf.compat.v1.RunOptions`` for this rank's local step, such as a full trace.
             run_metadata: a ``tf.compat.v1.RunMetadata`` that is filled with what TensorFlow says of that step.
 
         Raises:
             SessionError: once the session is closed, and as :func:`tensoropt.run`.
-            FeedError: as :func:`tensoropt.run`.
         """
         if self._closed:
             raise SessionError("Session: is closed. Run it inside its with block, or open another one.")
@@ -152,7 +149,6 @@ class Session:
         """A function that takes a value for each of ``feed_list`` and gives what :meth:`run` gives.
 
         Args:
-            fetches: see :meth:`run`.
             feed_list: what is fed, in order.
             accept_options: whether the function takes ``options`` and ``run_metadata`` by keyword.
         """

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from tensoropt.api.functions.function import function as function
     from tensoropt.api.functions.rank_zero import on_rank_0 as on_rank_0
     from tensoropt.api.mirror.gradients import gradients as gradients
-    from tensoropt.api.mirror.graphs import Graph as Graph
-    from tensoropt.api.mirror.initialization import report_uninitialized_variables as report_uninitialized_variables
-    from tensoropt.api.mirror.losses import softmax_cross_entropy as softmax_cross_entropy
     from tensoropt.api.mirror.model import reset_default_graph as reset_default_graph
-    from tensoropt.api.mirror.modes import disable_control_flow_v2 as disable_control_flow_v2
-    from tensoropt.api.mirror.modes import disable_eager_execution as disable_eager_execution
-    from tensoropt.api.mirror.modes import disable_tensor_equality as disable_tensor_equality
-    from tensoropt.api.mirror.modes import disable_v2_behavior as disable_v2_behavior
-    from tensoropt.api.mirror.modes import disable_v2_tensorshape as disable_v2_tensorshape
-    from tensoropt.api.mirror.modes import enable_control_flow_v2 as enable_control_flow_v2
-    from tensoropt.api.mirror.modes import enable_resource_variables as enable_resource_variables
-    from tensoropt.api.mirror.modes import enable_v2_tensorshape as enable_v2_tensorshape
-    from tensoropt.api.mirror.random_seed import set_random_seed as set_random_seed
+    from tensoropt.api.mirror.own_functions import softmax_cross_entropy as softmax_cross_entropy
     from tensoropt.api.mirror.readers import FixedLengthRecordReader as FixedLengthRecordReader
     from tensoropt.api.mirror.readers import IdentityReader as IdentityReader
     from tensoropt.api.mirror.readers import ReaderBase as ReaderBase
     from tensoropt.api.mirror.readers import TextLineReader as TextLineReader
     from tensoropt.api.mirror.readers import TFRecordReader as TFRecordReader
     from tensoropt.api.mirror.readers import WholeFileReader as WholeFileReader
+    from tensoropt.api.mirror.script_calls import Graph as Graph
+    from tensoropt.api.mirror.script_calls import disable_control_flow_v2 as disable_control_flow_v2
+    from tensoropt.api.mirror.script_calls import disable_eager_execution as disable_eager_execution
+    from tensoropt.api.mirror.script_calls import disable_tensor_equality as disable_tensor_equality
+    from tensoropt.api.mirror.script_calls import disable_v2_behavior as disable_v2_behavior
+    from tensoropt.api.mirror.script_calls import disable_v2_tensorshape as disable_v2_tensorshape
+    from tensoropt.api.mirror.script_calls import enable_control_flow_v2 as enable_control_flow_v2
+    from tensoropt.api.mirror.script_calls import enable_resource_variables as enable_resource_variables
+    from tensoropt.api.mirror.script_calls import enable_v2_tensorshape as enable_v2_tensorshape
+    from tensoropt.api.mirror.script_calls import report_uninitialized_variables as report_uninitialized_variables
+    from tensoropt.api.mirror.script_calls import set_random_seed as set_random_seed
     from tensoropt.api.session.compare import compare as compare
     from tensoropt.api.session.explain import diff as diff
     from tensoropt.api.session.explain import explain as explain

@@ -23,7 +23,7 @@ _MAY_NAME = {
     "api/frontend/subgraphs.py": "operations of TensorFlow's graphs that are in no operator of their own",
     "api/frontend/rewriting/inlining.py": "branches, calls and reads of TensorFlow's, of which others are made",
     "api/frontend/rewriting/custom_gradients.py": "TensorFlow's op that carries a gradient of its own",
-    "api/frontend/rewriting/known_values.py": "what it knows of conditions",
+    "api/frontend/rewriting/values.py": "what it knows of conditions",
     "api/frontend/rewriting/lists.py": "TensorFlow's lists of tensors, which become none",
     "api/frontend/rewriting/loops.py": "TensorFlow's loops, which are unrolled",
     "api/frontend/rewriting/rewriter.py": "what stands in for an op",

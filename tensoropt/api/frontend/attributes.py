@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["HINTS", "decoded"]
+__all__ = ["HINTS", "decoded", "keep_shapes", "types_of"]
 
 HINTS = ("_class", "_output_shapes")
 """TensorFlow's notes on an operation in its graph, which a copy in another graph must not have."""
@@ -29,3 +30,17 @@ def decoded(value: Any) -> Any:
         types = tuple(tf.dtypes.as_dtype(item).name for item in fields.type)
         return tuple(fields.i) or tuple(fields.f) or tuple(fields.b) or texts or types
     return None
+
+
+def types_of(tensors: Iterable[Any]) -> Any:
+    """An AttrValue that lists the dtypes of tensors."""
+    value = tf.compat.v1.AttrValue()
+    value.list.type.extend(tensor.dtype.as_datatype_enum for tensor in tensors)
+    return value
+
+
+def keep_shapes(copies: Sequence[Any], originals: Sequence[Any]) -> None:
+    """Gives the tensors of a copied operation what the script has said of shapes, which TensorFlow cannot infer."""
+    for new, old in zip(copies, originals, strict=True):
+        if not new.shape.is_fully_defined() and new.shape.is_compatible_with(old.shape):
+            new.set_shape(old.shape)

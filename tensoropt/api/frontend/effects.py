@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
+from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.graph.registry import traits
 
 __all__ = [
@@ -107,15 +108,11 @@ def late_reads(graph: Any, initializers: Container[str]) -> frozenset[str]:
                 writes.setdefault(handle, []).append(op)
     found = set()
     for handle, (first, *others) in writes.items():
-        pending = [tensor.op for op in others if not traits(op).adds for tensor in op.inputs]
-        seen = set(pending)
-        for op in pending:
+        given = [tensor.op for op in others if not traits(op).adds for tensor in op.inputs]
+        for op in reached(given, lambda op: [tensor.op for tensor in op.inputs]):
             reads = any(tensor.op is handle for tensor in op.inputs) and not has_effect(op)
             if reads and place[op] > place[first] and not any(is_significant(x, memo) for x in op.control_inputs):
                 found.add(op.name)
-            before = {tensor.op: None for tensor in op.inputs if tensor.op not in seen}
-            pending += before
-            seen |= before.keys()
     return frozenset(found)
 
 
@@ -132,7 +129,7 @@ def is_significant(op: Any, memo: dict[str, bool]) -> bool:
     pending = [] if op.name in memo else [op]
     while pending:
         current = pending[-1]
-        before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
+        before = needs(current)
         unknown = [] if current.name in memo else [other for other in before if other.name not in memo]
         if traits(current).is_group or has_effect(current):
             memo[current.name] = True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from tensoropt.api.frontend.cut_pipelines import without_pipelines
 from tensoropt.api.frontend.effects import makes_handle, saves, takes_handle
 from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.frontend.input_pipelines import without_pipelines
 from tensoropt.api.frontend.rewriting.rewrite import is_rewritten
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.mirror.model import Model

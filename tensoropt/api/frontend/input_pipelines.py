@@ -1,4 +1,4 @@
-"""The input pipelines of a model (``tf.data``): what of its graph they are, and what of them the model reads.
+"""The input pipelines of a model (``tf.data``), and the pass that cuts them out of its graph.
 
 A pipeline is no part of the logical graph: each rank runs it in a session of TensorFlow's own, and feeds what it gives.
 """
@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from tensoropt.api.frontend.effects import is_pipeline, makes_handle
-from tensoropt.api.mirror.model import GradientCall
+import tensorflow as tf
+from tensorflow.python.framework import meta_graph
 
-__all__ = ["Pipelines", "pipelines_of"]
+from tensoropt.api.frontend.effects import PLACEHOLDER, is_pipeline, makes_handle
+from tensoropt.api.frontend.functions import add_functions
+from tensoropt.api.frontend.initializers import initializers
+from tensoropt.api.frontend.meta_graphs import exported, keep_said_shapes, without_hints
+from tensoropt.api.frontend.source import Source
+from tensoropt.api.mirror.model import GradientCall, Model
+
+__all__ = ["Pipelines", "cut_pipelines", "pipelines_of", "without_pipelines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +71,94 @@ def pipelines_of(graph: Any) -> Pipelines:
         if any(reader.name not in inside for reader in tensor.consumers())
     ]
     return Pipelines(frozenset(inside), {f"{x.op.name}/element{x.value_index}": x for x in read})
+
+
+# By model: its graph's version and the numbers of its differentiations and merged rows, and what it was made to then.
+_without: WeakKeyDictionary[Model, tuple[tuple[int, ...], Model]] = WeakKeyDictionary()
+
+
+def cut_pipelines(source: Source) -> Source:
+    """Puts placeholders into the places of what is read of input pipelines, which each rank reads by itself."""
+    model = source.model
+    read = {place: tensor.op for place, tensor in pipelines_of(model.graph).elements.items()}
+    own = {op.name: op for op in model.graph.get_operations()}
+    made = without_pipelines(model)
+    initial = frozenset(initializer.name for initializer in initializers(made.graph).values())
+    origins = {**own, **model.origins, **read}
+    return replace(source, model=made, own=own.keys(), origins=origins, initial=initial)
+
+
+def without_pipelines(model: Model) -> Model:
+    """A copy of a model with placeholders for what it reads of input pipelines; itself where it has none.
+
+    Worked out once for what the model is now. Names stay as they are.
+    """
+    graph = model.graph
+    state = (graph.version, len(model.gradient_calls), len(model.merged_rows))
+    known = _without.get(model)
+    if known is not None and known[0] == state:
+        return known[1]
+    pipelines = pipelines_of(graph)
+    if not pipelines.inside:
+        return model
+    meta = exported(graph)
+    _put_in_place(meta, pipelines.elements, pipelines.inside)
+    copy = tf.Graph()
+    copy.seed = graph.seed
+    kept = {node.name for node in meta.graph_def.node}
+    for op in graph.get_operations():
+        if op.name in kept:
+            add_functions(op, copy)
+    meta.graph_def.library.Clear()
+    with copy.as_default():
+        meta_graph.import_scoped_meta_graph(meta)
+    keep_said_shapes(graph, copy)
+    made = Model(copy)
+    made.terms = model.terms
+    for call in pipelines.redirected(model.gradient_calls):
+        made.add_gradient_call(call)
+    for rows in model.merged_rows:
+        made.add_merged_rows(rows)
+    _without[model] = state, made
+    return made
+
+
+def _put_in_place(meta: Any, elements: Mapping[str, Any], inside: frozenset[str]) -> None:
+    """Puts placeholders into the places of what a pipeline gives, and takes out the operations that made that.
+
+    Nodes stay in the order in which the script has made them, which the importer reads.
+
+    Args:
+        meta: a graph.
+        elements: the tensors, by the names of the placeholders.
+        inside: names of the operations.
+    """
+    given: dict[str, str] = {}
+    added: dict[str, list[Any]] = {}
+    for place, tensor in elements.items():
+        given[tensor.name] = f"{place}:0"
+        made = tf.compat.v1.NodeDef(name=place, op=PLACEHOLDER)
+        made.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        made.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+        added.setdefault(tensor.op.name, []).append(made)
+    places = {name.split(":")[0]: place.split(":")[0] for name, place in given.items()}
+    kept = []
+    for node in without_hints(meta.graph_def.node):
+        kept += [*([] if node.name in inside else [node]), *added.get(node.name, ())]
+    for node in kept:
+        inputs = []
+        for name in node.input:
+            if name.startswith("^"):
+                reached = places.get(name[1:], name[1:])
+                inputs += [f"^{reached}"] if reached not in inside else []
+            else:
+                inputs.append(given.get(name if ":" in name else f"{name}:0", name))
+        del node.input[:]
+        node.input.extend(inputs)
+    del meta.graph_def.node[:]
+    meta.graph_def.node.extend(kept)
+    for collection in meta.collection_def.values():
+        if collection.HasField("node_list"):
+            named = [given.get(name, name) for name in collection.node_list.value]
+            del collection.node_list.value[:]
+            collection.node_list.value.extend(name for name in named if name.split(":")[0] not in inside)

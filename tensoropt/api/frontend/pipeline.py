@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tensoropt.api.frontend.cut_pipelines import cut_pipelines
 from tensoropt.api.frontend.fanouts import fan_out, mark_differentiable, store_whole
+from tensoropt.api.frontend.input_pipelines import cut_pipelines
 from tensoropt.api.frontend.parts import part_of
 from tensoropt.api.frontend.placeholders import filled_shapes
 from tensoropt.api.frontend.pointwise_gradients import mark_pointwise

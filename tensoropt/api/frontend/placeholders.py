@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.cut_pipelines import without_pipelines
+from tensoropt.api.frontend.input_pipelines import without_pipelines
 from tensoropt.api.frontend.parts import needed_by_training
 from tensoropt.api.mirror.model import Model
 from tensoropt.errors import GraphError, PlanError

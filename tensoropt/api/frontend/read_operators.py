@@ -34,7 +34,7 @@ def read_operators(source: Source) -> Source:
     roots = [op for op in roots if only is None or source.part is None or op.name in source.part.operations]
     operators = reader.operators(roots)
     if not roots:
-        operators = reader.gradients(reader.gradient_names)
+        operators = reader.gradients()
     training = {op.name for op in operators}
     known = set(training)
     if only is None:

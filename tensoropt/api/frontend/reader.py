@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import itertools
 import os
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.attributes import decoded
+from tensoropt.api.frontend.attributes import decoded, types_of
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
 from tensoropt.api.frontend.effects import (
     called_functions,
@@ -29,7 +29,7 @@ from tensoropt.api.frontend.functions import TOKEN
 from tensoropt.api.frontend.stand_ins import indices_of
 from tensoropt.api.frontend.static_values import static_operands, static_value
 from tensoropt.api.frontend.subgraphs import Differentiated, Group, groups_of, is_done_once, is_opaque
-from tensoropt.api.frontend.walks import post_order
+from tensoropt.api.frontend.walks import post_order, reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import COUNT, GRAPH, traced_attrs
@@ -133,9 +133,9 @@ class Reader:
         """The names of the operators of gradients."""
         return tuple(self._outputs)
 
-    def gradients(self, names: Sequence[str], *, known: Collection[str] = ()) -> list[Operator]:
-        """Operators of gradients, and what they need."""
-        return self._needed(names, known)
+    def gradients(self) -> list[Operator]:
+        """Operators of all gradients, and what they need."""
+        return self._needed(self.gradient_names, frozenset())
 
     def operators(self, roots: Sequence[Any], *, known: Iterable[str] = ()) -> list[Operator]:
         """The operators that ``roots`` (``tf.Operation``) need, in the order in which they were built."""
@@ -310,8 +310,6 @@ class Reader:
         passed = []
         for op in dict.fromkeys(tensor.op for tensor in group.outputs):
             given = [tensor for tensor in op.outputs if tensor.name in places]
-            dtypes = tf.compat.v1.AttrValue()
-            dtypes.list.type.extend(tensor.dtype.as_datatype_enum for tensor in given)
             passed.append(
                 Operator(
                     op.name,
@@ -320,7 +318,7 @@ class Reader:
                     tuple(_spec_of_group(tensor, source) for tensor in given),
                     MappingProxyType({"T": tuple(tensor.dtype.name for tensor in given)}),
                     source=source,
-                    node={"T": dtypes},
+                    node={"T": types_of(given)},
                 )
             )
         return [*reads, whole, *passed]
@@ -461,16 +459,9 @@ def _controls_of(tensor: Any) -> list[Any]:
     TensorFlow makes only the first ops under a control dependency wait, such as the constant shape of a reshape, and
     not the ops that read these.
     """
-    found: list[Any] = []
-    pending, seen = [tensor.op], {tensor.op}
-    while pending:
-        op = pending.pop()
-        found += op.control_inputs
-        # A tensor that is no integer has given its shape.
-        before = {operand.op: None for operand in op.inputs if operand.dtype.is_integer and operand.op not in seen}
-        pending += before
-        seen |= before.keys()
-    return found
+    # A tensor that is no integer has given its shape.
+    operations = reached([tensor.op], lambda op: [operand.op for operand in op.inputs if operand.dtype.is_integer])
+    return [dep for op in operations for dep in op.control_inputs]
 
 
 def _variable(tf_op: Any, source: str | None) -> Operator:

@@ -66,11 +66,8 @@ def given_in(graph: Any, sized: Any, calls: Sequence[GradientCall], inside: Coll
 
 def merged_from(rows: Sequence[MergedRows]) -> dict[str, str]:
     """For the operations that give merged rows, the names of the tensors before."""
-    return {after: before for one in rows for after, before in _merges(one)}
-
-
-def _merges(rows: MergedRows) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (rows.merged_values, rows.values), (rows.merged_indices, rows.indices)
+    values = {one.merged_values: one.values for one in rows}
+    return values | {one.merged_indices: one.indices for one in rows}
 
 
 def indices_of(output: GradientOutput) -> str:
@@ -81,13 +78,7 @@ def indices_of(output: GradientOutput) -> str:
 def sized_gradients(
     model: Model, shapes: Mapping[str, Sequence[int]], calls: Sequence[GradientCall], merged: Sequence[MergedRows]
 ) -> Any:
-    """A graph in which TensorFlow's gradients have the shapes that follow from those of placeholders.
-
-    Args:
-        model: the model.
-        shapes: of placeholders that it leaves open, by name.
-        calls: the differentiations.
-        merged: the merged rows.
+    """A graph in which TensorFlow's gradients have the shapes that follow from those of open placeholders.
 
     Raises:
         ValueError: TensorFlow finds that the shapes do not go together.

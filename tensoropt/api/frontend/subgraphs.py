@@ -14,8 +14,9 @@ from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
 from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content, with_numbered_tokens
 from tensoropt.api.frontend.static_values import is_static, static_operands
-from tensoropt.api.frontend.walks import post_order
+from tensoropt.api.frontend.walks import needs, post_order
 from tensoropt.errors import GraphError
+from tensoropt.graph.called_functions import called_by
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import traits
@@ -189,7 +190,7 @@ def _needed(roots: Iterable[Any], known: Container[str], position: Mapping[str, 
     def last_first(operations: Iterable[Any]) -> list[Any]:
         return sorted((op for op in operations if op.name not in known), key=lambda op: -position[op.name])
 
-    return post_order(last_first(roots), lambda op: last_first((*(t.op for t in op.inputs), *op.control_inputs)))
+    return post_order(last_first(roots), lambda op: last_first(needs(op)))
 
 
 def _readers_of_effects(needed: Iterable[Any]) -> list[Any]:
@@ -369,9 +370,9 @@ def _functions(graph: Any, nodes: Iterable[Any]) -> list[Any]:
     found: dict[str, Any] = {}
     pending = list(nodes)
     while pending:
-        for value in pending.pop().attr.values():
-            named = [value.func] if value.HasField("func") else value.list.func
-            for name in (each.name for each in named if each.name and each.name not in found):
+        _, *named = called_by(pending.pop())
+        for name in filter(None, named):
+            if name not in found:
                 found[name] = graph._get_function(name).cached_definition
                 pending += found[name].node_def
     return [found[name] for name in sorted(found)]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["post_order", "reached"]
+__all__ = ["needs", "post_order", "reached"]
 
 _Node = TypeVar("_Node", bound=Hashable)
+
+
+def needs(op: Any) -> list[Any]:
+    """The operations that an operation reads and waits for."""
+    return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
 def reached(roots: Iterable[_Node], following: Callable[[_Node], Iterable[_Node]]) -> dict[_Node, None]:

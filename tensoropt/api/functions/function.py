@@ -132,15 +132,11 @@ class Function:
         name: str | None = None,
         shard: bool | None = None,
     ) -> None:
-        """See :func:`function`.
+        """Takes arguments of :func:`function`; by default it has a program and a name of its own.
 
         Args:
-            step: see there.
-            input_signature: see there.
-            autograph: see there.
-            program: what runs it, with other functions; by default one of its own.
-            name: what names of its operations begin with, by default its own.
-            shard: see :func:`function`.
+            program: what runs it, with other functions.
+            name: what names of its operations begin with.
         """
         self._step = getattr(step, "python_function", step)
         functools.update_wrapper(self, self._step, updated=())

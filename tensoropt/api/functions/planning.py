@@ -1,4 +1,4 @@
-"""Functions that are traced and planned only: no ranks, no devices, nothing runs."""
+"""Functions that are traced and planned: no ranks, no devices, nothing runs."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from tensoropt.api.session.job import Job, job_beside
 from tensoropt.api.session.strategy_search import find_frontier, find_strategy
 from tensoropt.problem.frontier import Frontier
 from tensoropt.search.comparison import Comparison
+from tensoropt.terms import ARGUMENTS, Terms
 
 __all__ = ["Planning"]
 
 
 class Planning:
-    """The counterpart of :class:`~tensoropt.api.functions.program.Program` for planning alone: nothing runs."""
+    """Traces that are planned together: one model. :class:`~tensoropt.api.functions.program.Program` also runs them."""
 
-    def __init__(self) -> None:
-        """Begins with no trace."""
-        self._traced = TracedModel()
+    def __init__(self, named: Callable[[Any], str | None] = lambda variable: None, terms: Terms = ARGUMENTS) -> None:
+        """Begins with no trace; see :class:`TracedModel`."""
+        self._traced = TracedModel(named, terms)
         with job_beside() as job:
             self._job: Job = job
 
     def trace(self, traceable: Traceable) -> Trace:
-        """Traces a function of tensors. See :meth:`TracedModel.trace`."""
+        """Traces a function of tensors; collective. See :meth:`TracedModel.trace`."""
         with job_beside(self._job) as job, job.world.step(f"tracing {traceable.name}"):
             return self._traced.trace(traceable)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
-        """As :meth:`~tensoropt.api.functions.program.Program.pin`."""
+        """As :meth:`TracedModel.pin`."""
         self._traced.pin(pins)
 
     def strategy(self, option: Any, arguments: Mapping[str, Any]) -> Any:
@@ -50,6 +51,6 @@ class Planning:
             return compare(**arguments)
 
     @contextlib.contextmanager
-    def _entered(self) -> Iterator[None]:
-        with job_beside(self._job), self._traced.model.graph.as_default():
-            yield
+    def _entered(self) -> Iterator[Job]:
+        with job_beside(self._job) as job, self._traced.model.graph.as_default():
+            yield job

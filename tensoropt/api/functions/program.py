@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ import tensorflow as tf
 
 from tensoropt.api.arguments import check_micro_batches, check_sizes
 from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
-from tensoropt.api.functions.traced_model import Trace, Traceable, TracedModel
+from tensoropt.api.functions.planning import Planning
+from tensoropt.api.functions.traced_model import Trace, Traceable
 from tensoropt.api.functions.values import Values
 from tensoropt.api.session import runs
 from tensoropt.api.session.costs import check_costs
-from tensoropt.api.session.job import Job, current_job, job_beside
+from tensoropt.api.session.job import current_job
 from tensoropt.api.session.runtime import build_execution_graph
 from tensoropt.api.session.strategy_search import check_request, find_strategy
 from tensoropt.errors import CollectiveError, PlanError
@@ -55,7 +55,7 @@ def check_asked(caller: str, option: Any, arguments: Mapping[str, Any]) -> None:
     check_collectives(arguments.get("collectives", "auto"))
 
 
-class Program:
+class Program(Planning):
     """Runs traces by a plan that is searched for the first of them.
 
     Traces that are added later take their splits from the plan, as operators do that a script makes later. Variables
@@ -80,12 +80,10 @@ class Program:
             shares: whether each rank gives its share of a batch, or all of them the whole; None where contents tell.
         """
         current_job().start_once()
-        self._traced = TracedModel(named, terms)
+        super().__init__(named, terms)
         self.values = Values(self._traced.variables, self._entered)
         self._traced.model.outside = self.values
-        with job_beside() as job:
-            self._job: Job = job
-        job.shares = self._shares = shares
+        self._job.shares = self._shares = shares
         self._told = False  # that what ranks give are shares
         self._plan: Any = None
         self._runs: dict[Any, int] = {}  # with whole batches, by shapes
@@ -118,26 +116,17 @@ class Program:
 
     def trace(self, traceable: Traceable) -> Trace:
         """Traces a function of tensors; collective. See :meth:`TracedModel.trace`."""
-        with job_beside(self._job) as job, job.world.step(f"tracing {traceable.name}"):
-            trace = self._traced.trace(traceable)
+        trace = super().trace(traceable)
         self.values.take(trace.variables)
         self.values.share(trace.variables)
         return trace
-
-    def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Makes the search store some variables in one way only. See :meth:`TracedModel.pin`."""
-        self._traced.pin(pins)
 
     def search(
         self, option: Any = "mini_time", *, collectives: str = "auto", config: Any = None, **arguments: Any
     ) -> None:
         """Searches a plan for what was traced, and builds it; collective.
 
-        Args:
-            option: see :func:`tensoropt.find_strategy`.
-            collectives: see :func:`tensoropt.build_execution_graph`.
-            config: see there.
-            arguments: others of ``find_strategy``.
+        Arguments are those of :func:`tensoropt.find_strategy` and :func:`tensoropt.build_execution_graph`.
 
         Raises:
             PlanError: an option that gives no plan for all ranks.
@@ -205,8 +194,3 @@ class Program:
     def sync(self, *, large: bool = True) -> None:
         """Gives the script's variables the values that they have here; collective. See :meth:`Values.sync`."""
         self.values.sync(large=large)
-
-    @contextlib.contextmanager
-    def _entered(self) -> Iterator[Job]:
-        with job_beside(self._job) as job, self._traced.model.graph.as_default():
-            yield job

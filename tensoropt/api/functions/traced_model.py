@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.frontend.attributes import HINTS
+from tensoropt.api.frontend.attributes import HINTS, keep_shapes
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
 from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.rewriting.rewriter import free_name, order
@@ -298,9 +298,8 @@ class _Copy:
         )
         if controls:
             made._add_control_inputs([self._operations[each.name] for each in controls])
+        keep_shapes(made.outputs, op.outputs)
         for new, old in zip(made.outputs, op.outputs, strict=True):
-            if not new.shape.is_fully_defined() and new.shape.is_compatible_with(old.shape):
-                new.set_shape(old.shape)
             self._tensors[old.name] = new
             self._model.copies[tensor_key(old)] = new.name
         self._operations[op.name] = made

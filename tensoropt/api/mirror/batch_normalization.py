@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tensoropt.api.mirror.layer import Layer, chosen, static_bool
+from tensoropt.api.mirror.layer import Layer, chosen, layer_function, static_bool
 from tensoropt.errors import GraphError
 
 __all__ = ["BatchNormalization", "batch_normalization"]
@@ -145,6 +146,7 @@ class BatchNormalization(Layer):
         return outputs
 
 
+@functools.partial(layer_function, BatchNormalization)
 def batch_normalization(
     inputs: Any,
     axis: Any = -1,
@@ -204,32 +206,6 @@ def batch_normalization(
     Raises:
         GraphError: If an argument is not supported or does not fit the inputs.
     """
-    layer = BatchNormalization(
-        axis=axis,
-        momentum=momentum,
-        epsilon=epsilon,
-        center=center,
-        scale=scale,
-        beta_initializer=beta_initializer,
-        gamma_initializer=gamma_initializer,
-        moving_mean_initializer=moving_mean_initializer,
-        moving_variance_initializer=moving_variance_initializer,
-        beta_regularizer=beta_regularizer,
-        gamma_regularizer=gamma_regularizer,
-        beta_constraint=beta_constraint,
-        gamma_constraint=gamma_constraint,
-        renorm=renorm,
-        renorm_clipping=renorm_clipping,
-        renorm_momentum=renorm_momentum,
-        fused=fused,
-        trainable=trainable,
-        virtual_batch_size=virtual_batch_size,
-        adjustment=adjustment,
-        name=name,
-        _reuse=reuse,
-        _scope=name,
-    )
-    return layer(inputs, training=training)
 
 
 def _fused_normalization(

@@ -68,7 +68,7 @@ def layer_function(layer: Callable[..., Any], twin: Callable[..., Any]) -> Calla
 
     Args:
         layer: the class.
-        twin: TensorFlow's function, which gives the signature.
+        twin: TensorFlow's function, or one without a body, which gives the signature.
     """
     signature = inspect.signature(twin)
     has_variables = "reuse" in signature.parameters

@@ -71,196 +71,161 @@ CONTEXT_CLASSES = frozenset(
     }
 )  # fmt: skip
 
-_GRAPHS = "tensoropt.api.mirror.graphs"
-_MODES = "tensoropt.api.mirror.modes"
-_SUMMARY = "tensoropt.api.session.summary_writer"
-_SESSIONS = "tensoropt.api.session.tf1_session"
-_MONITORED = "tensoropt.api.session.monitored_session"
-_HOOKS = "tensoropt.api.session.hooks"
-_TRAIN = "tensoropt.api.mirror.train"
-_RANDOM = "tensoropt.api.mirror.random_seed"
-_LAYERS = "tensoropt.api.mirror.layers"
-_RUNTIME = "tensoropt.api.session.runtime"
-_STRATEGIES = "tensoropt.api.session.strategy_search"
-_SEQUENCES = "tensoropt.contrib.sequences"
 _OPTIMIZERS = (
     "AdadeltaOptimizer", "AdagradDAOptimizer", "AdagradOptimizer", "AdamOptimizer", "FtrlOptimizer",
     "GradientDescentOptimizer", "MomentumOptimizer", "ProximalAdagradOptimizer",
     "ProximalGradientDescentOptimizer", "RMSPropOptimizer",
 )  # fmt: skip
 
+
+def _own(module: str, names: str, *paths: str) -> dict[str, tuple[str, str]]:
+    """The places of names of a module, which are public in some namespaces; in the package itself by default."""
+    return {f"{path}.{name}" if path else name: (module, name) for path in paths or ("",) for name in names.split()}
+
+
 #: Names that are ours: dotted public name to (module, attribute). They win over TensorFlow's.
 OWN: dict[str, tuple[str, str]] = {
-    **{name: (_TRAIN, name) for name in _OPTIMIZERS},
-    **{f"train.{name}": (_TRAIN, name) for name in (*_OPTIMIZERS, "Optimizer")},
-    **{
-        f"layers.{name}": (_LAYERS, name)
-        for name in (
-            "AveragePooling1D", "AveragePooling2D", "AveragePooling3D", "BatchNormalization", "Conv1D", "Conv2D",
-            "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "Dense", "Dropout", "Flatten", "InputSpec", "Layer",
-            "MaxPooling1D", "MaxPooling2D", "MaxPooling3D", "SeparableConv1D", "SeparableConv2D", "average_pooling1d",
-            "average_pooling2d", "average_pooling3d", "batch_normalization", "conv1d", "conv2d", "conv2d_transpose",
-            "conv3d", "conv3d_transpose", "dense", "dropout", "embedding", "flatten", "max_pooling1d",
-            "max_pooling2d", "max_pooling3d", "separable_conv1d", "separable_conv2d",
-        )
-    },
-    **{
-        f"{path}.{name}": ("tensoropt.api.mirror.cells", name)
-        for path in ("nn.rnn_cell", "contrib.rnn")
-        for name in (
-            "BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "GRUCell", "LSTMCell",
-            "LSTMStateTuple", "MultiRNNCell", "RNNCell", "ResidualWrapper",
-        )
-    },
-    **{
-        f"contrib.rnn.{name}": ("tensoropt.api.mirror.recurrent", name)
-        for name in ("static_bidirectional_rnn", "static_rnn")
-    },
-    **{
-        f"contrib.rnn.{name}": ("tensoropt.contrib.rnn_cells", name)
-        for name in (
-            "AttentionCellWrapper", "EmbeddingWrapper", "GRUBlockCell", "GRUBlockCellV2", "InputProjectionWrapper",
-            "LSTMBlockCell", "LayerNormBasicLSTMCell", "NASCell", "OutputProjectionWrapper",
-        )
-    },
-    **{
-        f"contrib.rnn.{name}": ("tensoropt.contrib.fused_rnn", name)
-        for name in (
-            "FusedRNNCell", "FusedRNNCellAdaptor", "LSTMBlockFusedCell", "TimeReversedFusedRNN",
-            "stack_bidirectional_dynamic_rnn", "stack_bidirectional_rnn",
-        )
-    },
-    **{
-        f"contrib.crf.{name}": ("tensoropt.contrib.conditional_random_fields", name)
-        for name in (
-            "crf_binary_score", "crf_decode", "crf_log_likelihood", "crf_log_norm", "crf_multitag_sequence_score",
-            "crf_sequence_score", "crf_unary_score", "viterbi_decode", "viterbi_score",
-        )
-    },
-    **{
-        f"contrib.seq2seq.{name}": (f"tensoropt.contrib.seq2seq_{part}", name)
-        for part, names in {
-            "attention": "AttentionMechanism AttentionWrapper AttentionWrapperState BahdanauAttention LuongAttention "
-            "hardmax",
-            "beam": "BeamSearchDecoder BeamSearchDecoderOutput BeamSearchDecoderState FinalBeamSearchDecoderOutput "
-            "gather_tree tile_batch",
-            "decoder": "BasicDecoder BasicDecoderOutput Decoder dynamic_decode",
-            "helpers": "CustomHelper GreedyEmbeddingHelper Helper InferenceHelper SampleEmbeddingHelper "
-            "ScheduledEmbeddingTrainingHelper ScheduledOutputTrainingHelper TrainingHelper",
-        }.items()
-        for name in names.split()
-    },
-    **{
-        f"{path}.{name}": ("tensoropt.api.mirror.lookup_tables", name)
-        for path, names in {
-            "contrib.lookup": "FastHashSpec HashTable KeyValueTensorInitializer StrongHashSpec "
-            "TextFileIdTableInitializer TextFileIndex TextFileInitializer TextFileStringTableInitializer "
-            "index_table_from_file index_table_from_tensor index_to_string_table_from_file "
-            "index_to_string_table_from_tensor",
-            "lookup": "KeyValueTensorInitializer StaticHashTable StaticVocabularyTable TextFileIndex "
-            "TextFileInitializer",
-        }.items()
-        for name in names.split()
-    },
-    "contrib.learn.ModeKeys": ("tensoropt.api.mirror.mode_keys", "LearnModeKeys"),
-    "contrib.training.HParams": ("tensoropt.contrib.hparams", "HParams"),
-    "contrib.training.parse_values": ("tensoropt.contrib.hparams", "parse_values"),
-    "estimator.ModeKeys": ("tensoropt.api.mirror.mode_keys", "ModeKeys"),
-    "contrib.layers.embed_sequence": (_SEQUENCES, "embed_sequence"),
-    **{
-        f"contrib.legacy_seq2seq.{name}": (_SEQUENCES, name) for name in ("rnn_decoder", "sequence_loss_by_example")
-    },
-    "contrib.legacy_seq2seq.sequence_loss": (_SEQUENCES, "sequence_loss_of_steps"),
-    "contrib.seq2seq.sequence_loss": (_SEQUENCES, "sequence_loss"),
-    **{
-        f"nn.{name}": ("tensoropt.api.mirror.recurrent", name)
-        for name in (
-            "bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn", "static_bidirectional_rnn", "static_rnn",
-        )
-    },
-    **{f"nn.{name}": ("tensoropt.api.mirror.activations", name) for name in ("silu", "swish")},
-    **{f"nn.{name}": ("tensoropt.api.mirror.sampling", name) for name in ("nce_loss", "sampled_softmax_loss")},
-    "nn.embedding_lookup_sparse": ("tensoropt.api.mirror.embeddings", "embedding_lookup_sparse"),
-    **{
-        f"train.{name}": ("tensoropt.api.mirror.schedules", name)
-        for name in ("piecewise_constant", "piecewise_constant_decay")
-    },
-    **{
-        f"train.{name}": ("tensoropt.api.mirror.global_step", name)
-        for name in ("create_global_step", "get_global_step", "get_or_create_global_step")
-    },
-    "gradients": ("tensoropt.api.mirror.gradients", "gradients"),
-    "report_uninitialized_variables": ("tensoropt.api.mirror.initialization", "report_uninitialized_variables"),
-    **{f"summary.{name}": (_SUMMARY, name) for name in ("FileWriter", "FileWriterCache")},
-    "softmax_cross_entropy": ("tensoropt.api.mirror.losses", "softmax_cross_entropy"),
-    "set_random_seed": (_RANDOM, "set_random_seed"),
-    "random.set_random_seed": (_RANDOM, "set_random_seed"),
-    "random.set_seed": (_RANDOM, "set_seed"),
-    "Graph": (_GRAPHS, "Graph"),
-    **{name: (_SESSIONS, name) for name in ("InteractiveSession", "Session")},
-    **{
-        name: (_MODES, name)
-        for name in (
-            "disable_control_flow_v2", "disable_eager_execution", "disable_tensor_equality", "disable_v2_behavior",
-            "disable_v2_tensorshape", "enable_control_flow_v2", "enable_resource_variables", "enable_v2_tensorshape",
-        )
-    },
-    "reset_default_graph": ("tensoropt.api.mirror.model", "reset_default_graph"),
-    **{name: ("tensoropt.api.session.verify", name) for name in ("reference_losses", "verify")},
-    **{name: ("tensoropt.api.session.report", name) for name in ("show_strategy", "strategy_rows")},
-    "train.Saver": ("tensoropt.api.session.saver", "Saver"),
-    "train.Supervisor": ("tensoropt.api.session.supervisor", "Supervisor"),
-    "train.Scaffold": ("tensoropt.api.session.scaffold", "Scaffold"),
-    **{
-        f"train.{name}": (_MONITORED, name)
-        for name in (
-            "ChiefSessionCreator", "MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession",
-        )
-    },
-    **{
-        f"train.{name}": (_HOOKS, name)
-        for name in (
-            "CheckpointSaverHook", "LoggingTensorHook", "NanTensorHook", "ProfilerHook", "SecondOrStepTimer",
-            "StepCounterHook", "SummarySaverHook",
-        )
-    },
-    **{
-        name: ("tensoropt.api.mirror.readers", name)
-        for name in (
-            "FixedLengthRecordReader", "IdentityReader", "ReaderBase", "TFRecordReader", "TextLineReader",
-            "WholeFileReader",
-        )
-    },
-    **{
-        f"train.{name}": ("tensoropt.api.mirror.producers", name)
-        for name in (
-            "batch", "input_producer", "range_input_producer", "shuffle_batch", "slice_input_producer",
-            "string_input_producer",
-        )
-    },
-    **{
-        f"contrib.training.{name}": ("tensoropt.api.mirror.producers", name)
-        for name in ("bucket", "bucket_by_sequence_length")
-    },
-    "train.start_queue_runners": ("tensoropt.api.mirror.queues", "start_queue_runners"),
-    "function": ("tensoropt.api.functions.function", "function"),
-    "on_rank_0": ("tensoropt.api.functions.rank_zero", "on_rank_0"),
-    "compare": ("tensoropt.api.session.compare", "compare"),
-    "measuring": ("tensoropt.api.session.measuring", "measuring"),
-    **{name: ("tensoropt.api.session.explain", name) for name in ("diff", "explain", "report")},
-    "Frontier": ("tensoropt.problem.frontier", "Frontier"),
-    "Mcmc": ("tensoropt.mcmc.options", "Mcmc"),
-    "Plan": ("tensoropt.plan.plan", "Plan"),
-    "Topology": ("tensoropt.cluster.topology", "Topology"),
-    **{name: (_STRATEGIES, name) for name in ("find_frontier", "find_strategy", "profile_strategies")},
-    **{
-        name: (_RUNTIME, name)
-        for name in (
-            # tf.rank and tf.size are ops, so the process's own place in the job has names of its own.
-            "build_execution_graph", "init", "run", "world_rank", "world_size",
-        )
-    },
-}  # fmt: skip
+    # tf.rank and tf.size are ops, so the process's own place in the job is world_rank and world_size.
+    **_own("tensoropt.api.mirror.train", " ".join(_OPTIMIZERS), "", "train"),
+    **_own("tensoropt.api.mirror.train", "Optimizer", "train"),
+    **_own(
+        "tensoropt.api.mirror.layers",
+        "AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Conv1D Conv2D Conv2DTranspose Conv3D "
+        "Conv3DTranspose Dense Dropout Flatten InputSpec Layer MaxPooling1D MaxPooling2D MaxPooling3D SeparableConv1D "
+        "SeparableConv2D average_pooling1d average_pooling2d average_pooling3d batch_normalization conv1d conv2d "
+        "conv2d_transpose conv3d conv3d_transpose dense dropout embedding flatten max_pooling1d max_pooling2d "
+        "max_pooling3d separable_conv1d separable_conv2d",
+        "layers",
+    ),
+    **_own(
+        "tensoropt.api.mirror.cells",
+        "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple MultiRNNCell RNNCell "
+        "ResidualWrapper",
+        "nn.rnn_cell",
+        "contrib.rnn",
+    ),
+    **_own("tensoropt.api.mirror.recurrent", "static_bidirectional_rnn static_rnn", "contrib.rnn", "nn"),
+    **_own("tensoropt.api.mirror.recurrent", "bidirectional_dynamic_rnn dynamic_rnn raw_rnn", "nn"),
+    **_own(
+        "tensoropt.contrib.rnn_cells",
+        "AttentionCellWrapper EmbeddingWrapper GRUBlockCell GRUBlockCellV2 InputProjectionWrapper LSTMBlockCell "
+        "LayerNormBasicLSTMCell NASCell OutputProjectionWrapper",
+        "contrib.rnn",
+    ),
+    **_own(
+        "tensoropt.contrib.fused_rnn",
+        "FusedRNNCell FusedRNNCellAdaptor LSTMBlockFusedCell TimeReversedFusedRNN stack_bidirectional_dynamic_rnn "
+        "stack_bidirectional_rnn",
+        "contrib.rnn",
+    ),
+    **_own(
+        "tensoropt.contrib.conditional_random_fields",
+        "crf_binary_score crf_decode crf_log_likelihood crf_log_norm crf_multitag_sequence_score crf_sequence_score "
+        "crf_unary_score viterbi_decode viterbi_score",
+        "contrib.crf",
+    ),
+    **_own(
+        "tensoropt.contrib.seq2seq_attention",
+        "AttentionMechanism AttentionWrapper AttentionWrapperState BahdanauAttention LuongAttention hardmax",
+        "contrib.seq2seq",
+    ),
+    **_own(
+        "tensoropt.contrib.seq2seq_beam",
+        "BeamSearchDecoder BeamSearchDecoderOutput BeamSearchDecoderState FinalBeamSearchDecoderOutput gather_tree "
+        "tile_batch",
+        "contrib.seq2seq",
+    ),
+    **_own(
+        "tensoropt.contrib.seq2seq_decoder",
+        "BasicDecoder BasicDecoderOutput Decoder dynamic_decode",
+        "contrib.seq2seq",
+    ),
+    **_own(
+        "tensoropt.contrib.seq2seq_helpers",
+        "CustomHelper GreedyEmbeddingHelper Helper InferenceHelper SampleEmbeddingHelper "
+        "ScheduledEmbeddingTrainingHelper ScheduledOutputTrainingHelper TrainingHelper",
+        "contrib.seq2seq",
+    ),
+    **_own(
+        "tensoropt.api.mirror.lookup_tables",
+        "FastHashSpec HashTable StrongHashSpec TextFileIdTableInitializer TextFileStringTableInitializer "
+        "index_table_from_file index_table_from_tensor index_to_string_table_from_file "
+        "index_to_string_table_from_tensor",
+        "contrib.lookup",
+    ),
+    **_own(
+        "tensoropt.api.mirror.lookup_tables",
+        "KeyValueTensorInitializer TextFileIndex TextFileInitializer",
+        "contrib.lookup",
+        "lookup",
+    ),
+    **_own("tensoropt.api.mirror.lookup_tables", "StaticHashTable StaticVocabularyTable", "lookup"),
+    **_own("tensoropt.contrib.hparams", "HParams parse_values", "contrib.training"),
+    **_own("tensoropt.api.mirror.script_calls", "ModeKeys", "estimator"),
+    **_own(
+        "tensoropt.api.mirror.script_calls",
+        "Graph disable_control_flow_v2 disable_eager_execution disable_tensor_equality disable_v2_behavior "
+        "disable_v2_tensorshape enable_control_flow_v2 enable_resource_variables enable_v2_tensorshape "
+        "report_uninitialized_variables",
+    ),
+    **_own("tensoropt.api.mirror.script_calls", "set_random_seed", "", "random"),
+    **_own("tensoropt.api.mirror.script_calls", "set_seed", "random"),
+    **_own("tensoropt.api.mirror.script_calls", "start_queue_runners", "train"),
+    **_own("tensoropt.contrib.sequences", "embed_sequence", "contrib.layers"),
+    **_own("tensoropt.contrib.sequences", "rnn_decoder sequence_loss_by_example", "contrib.legacy_seq2seq"),
+    **_own("tensoropt.contrib.sequences", "sequence_loss", "contrib.seq2seq"),
+    **_own(
+        "tensoropt.api.mirror.own_functions",
+        "embedding_lookup_sparse nce_loss sampled_softmax_loss silu swish",
+        "nn",
+    ),
+    **_own("tensoropt.api.mirror.own_functions", "piecewise_constant piecewise_constant_decay", "train"),
+    **_own("tensoropt.api.mirror.own_functions", "softmax_cross_entropy"),
+    **_own("tensoropt.api.mirror.global_step", "create_global_step get_global_step get_or_create_global_step", "train"),
+    **_own("tensoropt.api.mirror.gradients", "gradients"),
+    **_own("tensoropt.api.session.summary_writer", "FileWriter FileWriterCache", "summary"),
+    **_own("tensoropt.api.session.tf1_session", "InteractiveSession Session"),
+    **_own("tensoropt.api.mirror.model", "reset_default_graph"),
+    **_own("tensoropt.api.session.verify", "reference_losses verify"),
+    **_own("tensoropt.api.session.report", "show_strategy strategy_rows"),
+    **_own("tensoropt.api.session.saver", "Saver", "train"),
+    **_own("tensoropt.api.session.supervisor", "Supervisor", "train"),
+    **_own("tensoropt.api.session.scaffold", "Scaffold", "train"),
+    **_own(
+        "tensoropt.api.session.monitored_session",
+        "ChiefSessionCreator MonitoredSession MonitoredTrainingSession SingularMonitoredSession",
+        "train",
+    ),
+    **_own(
+        "tensoropt.api.session.hooks",
+        "CheckpointSaverHook LoggingTensorHook NanTensorHook ProfilerHook SecondOrStepTimer StepCounterHook "
+        "SummarySaverHook",
+        "train",
+    ),
+    **_own(
+        "tensoropt.api.mirror.readers",
+        "FixedLengthRecordReader IdentityReader ReaderBase TFRecordReader TextLineReader WholeFileReader",
+    ),
+    **_own(
+        "tensoropt.api.mirror.producers",
+        "batch input_producer range_input_producer shuffle_batch slice_input_producer string_input_producer",
+        "train",
+    ),
+    **_own("tensoropt.api.mirror.producers", "bucket bucket_by_sequence_length", "contrib.training"),
+    **_own("tensoropt.api.functions.function", "function"),
+    **_own("tensoropt.api.functions.rank_zero", "on_rank_0"),
+    **_own("tensoropt.api.session.compare", "compare"),
+    **_own("tensoropt.api.session.measuring", "measuring"),
+    **_own("tensoropt.api.session.explain", "diff explain report"),
+    **_own("tensoropt.problem.frontier", "Frontier"),
+    **_own("tensoropt.mcmc.options", "Mcmc"),
+    **_own("tensoropt.plan.plan", "Plan"),
+    **_own("tensoropt.cluster.topology", "Topology"),
+    **_own("tensoropt.api.session.strategy_search", "find_frontier find_strategy profile_strategies"),
+    **_own("tensoropt.api.session.runtime", "build_execution_graph init run world_rank world_size"),
+    "contrib.learn.ModeKeys": ("tensoropt.api.mirror.script_calls", "LearnModeKeys"),
+    "contrib.legacy_seq2seq.sequence_loss": ("tensoropt.contrib.sequences", "sequence_loss_of_steps"),
+}
 
 #: Names of TensorFlow's removed ``tf.contrib`` for what has another one now.
 ALIASES = {

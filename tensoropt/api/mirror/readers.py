@@ -23,6 +23,9 @@ __all__ = [
 class ReaderBase:
     """Reads records one after another."""
 
+    def __init__(self, name: str | None = None) -> None:
+        """Takes a name, without effect."""
+
     def _records(self, file: Any) -> Any:
         """The records of one file."""
         raise NotImplementedError
@@ -54,18 +57,12 @@ class ReaderBase:
 class IdentityReader(ReaderBase):
     """``tf.IdentityReader``: what is in the queue."""
 
-    def __init__(self, name: str | None = None) -> None:
-        """Takes a name, without effect."""
-
     def _keyed(self, file: Any) -> Any:
         return tf.data.Dataset.from_tensors((file, file))
 
 
 class WholeFileReader(ReaderBase):
     """``tf.WholeFileReader``: a file is one record."""
-
-    def __init__(self, name: str | None = None) -> None:
-        """Takes a name, without effect."""
 
     def _keyed(self, file: Any) -> Any:
         return tf.data.Dataset.from_tensors((file, tf.io.read_file(file)))

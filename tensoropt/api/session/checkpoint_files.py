@@ -167,8 +167,7 @@ def discard(folder: str) -> None:
     """Removes a folder that :func:`begin` made, if it is there.
 
     Raises:
-        tf.errors.OpError: it cannot be removed.
-        OSError: the same.
+        tf.errors.OpError | OSError: it cannot be removed.
     """
     local = _local(folder)
     if local is not None:
@@ -181,8 +180,7 @@ def write_file(path: str, content: str | bytes) -> None:
     """Writes a file of a name that was not chosen by the user, whole or not at all; a link there is replaced.
 
     Raises:
-        tf.errors.OpError: it cannot be written.
-        OSError: the same.
+        tf.errors.OpError | OSError: it cannot be written.
     """
     local = _local(path)
     if local is not None:

@@ -73,7 +73,7 @@ def compare(
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
         batch_size: size of the first dimension of placeholders that leave it open.
         feed: see :func:`find_strategy`.
-        costs: see :func:`find_strategy`; a ``Graph`` has analytic ones, as a plan of a model that is gone.
+        costs: see there; a ``Graph`` has analytic ones, as a plan of a model that is gone.
         overlap: whether simulated times have communication beside computation, and methods by Markov chains that are
             given by name search so; ``tensoropt.Mcmc(…)`` has its own.
 
@@ -101,52 +101,28 @@ def compare(
     with job_of("compare", model) if is_here else contextlib.nullcontext(current_job()) as job:
         where = where_to_plan("compare", topology, job.topology)
         with job.world.step(what):
-            chosen = _checked(asked, memory_bytes, batch_size, overlap)
+            chosen = methods_of(asked, memory_bytes, overlap, batch_size)
             planner = _planner(job, model, is_here, batch_size, feed)
         imported = planner.imported
         job.world.agree_on_model(imported)
         if imported.tf_graph is not None:
             settle_costs(job, planner, where, costs)
         with stage("compare"):
-            found = job.world.on_rank_0(what, lambda: _compare(planner, where, chosen, memory_bytes, overlap))
+            found = job.world.on_rank_0(what, lambda: compared(planner, where, chosen, memory_bytes, overlap))
     rows = [
         row if row.plan is None else dataclasses.replace(row, plan=row.plan.of(imported.graph)) for row in found.rows
     ]
     return dataclasses.replace(found, rows=tuple(rows))
 
 
-def compared(
-    planner: Planner,
-    topology: Topology,
-    methods: Sequence[Finder],
-    memory_bytes: float | None,
-    overlap: bool,
-) -> Comparison:
-    """As :func:`compare`, of a model that is imported, on this rank alone.
-
-    Args:
-        planner: for the model.
-        topology: the cluster.
-        methods: from :func:`methods_of`.
-        memory_bytes: see :func:`compare`.
-        overlap: see there.
-    """
-    return _compare(planner, topology, methods, memory_bytes, overlap)
-
-
-def methods_of(names: Sequence[str] | None, memory_bytes: float | None, overlap: bool) -> tuple[Finder, ...]:
-    """The methods of some names, or all.
-
-    Raises:
-        PlanError: one is unknown, there is none, or the memory is no number above 0.
-    """
-    return _checked(names, memory_bytes, None, overlap)
-
-
 def _planner(job: Job, model: Any, is_here: bool, batch_size: int | None, feed: str) -> Planner:
     """The planner of a loss's model, of a graph, or of what a plan is for."""
     if isinstance(model, Plan | Graph):
-        _check_sized(type(model).__name__, batch_size)
+        if batch_size is not None:
+            raise PlanError(
+                f"compare: batch_size is of a model's open placeholders; a {type(model).__name__} has all sizes, got "
+                f"{batch_size}. Leave it out."
+            )
         if is_here:
             return job.planner(feed)
         graph = graph_of("compare", model) if isinstance(model, Plan) else model
@@ -156,9 +132,10 @@ def _planner(job: Job, model: Any, is_here: bool, batch_size: int | None, feed: 
     return job.planner(feed)
 
 
-def _compare(
+def compared(
     planner: Planner, topology: Topology, methods: Sequence[Finder], memory_bytes: float | None, overlap: bool
 ) -> Comparison:
+    """As :func:`compare` with methods of :func:`methods_of`, of a model that is imported, on this rank alone."""
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     began = time.perf_counter()
     space = planner.space(topology)
@@ -240,9 +217,14 @@ def _row(
     return row, found.interrupted
 
 
-def _checked(
-    methods: Sequence[Any] | None, memory_bytes: float | None, batch_size: int | None, overlap: Any
+def methods_of(
+    methods: Sequence[Any] | None, memory_bytes: float | None, overlap: Any, batch_size: int | None = None
 ) -> tuple[Finder, ...]:
+    """The methods of some names, or all.
+
+    Raises:
+        PlanError: one is unknown, there is none, or the memory or the batch is no number above 0.
+    """
     chosen = [_finder(method, overlap) for method in ([one.name for one in finders()] if methods is None else methods)]
     if not chosen:
         raise PlanError("compare: methods must have at least one, got none. Leave it out for all.")
@@ -264,15 +246,6 @@ def _finder(method: Any, overlap: Any) -> Finder:
     if isinstance(method, str) and hasattr(options, "overlap"):
         return dataclasses.replace(finder, options=dataclasses.replace(options, overlap=bool(overlap)))
     return finder
-
-
-def _check_sized(kind: str, batch_size: int | None) -> None:
-    """Checks the arguments beside a logical graph, or a plan for one: batch_size must not be given."""
-    if batch_size is not None:
-        raise PlanError(
-            f"compare: batch_size is of a model's open placeholders; a {kind} has all sizes, got {batch_size}. Leave "
-            "it out."
-        )
 
 
 def _check_loss(loss: Any) -> None:

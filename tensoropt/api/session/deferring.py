@@ -36,15 +36,7 @@ class Deferral:
     """
 
     def __init__(self, world: World, model: Model, plan: DeferredPlan, collectives: str, shares: bool | None) -> None:
-        """Takes what ``build_execution_graph`` was given.
-
-        Args:
-            world: the ranks that run.
-            model: the model.
-            plan: waits for sizes.
-            collectives: of the execution graph.
-            shares: whether ranks feed their shares, or all of them the whole; None where contents tell.
-        """
+        """Takes what ``build_execution_graph`` was given; ``shares`` as :class:`FedShapes`."""
         self.collectives = collectives
         self._world = world
         self._model = model

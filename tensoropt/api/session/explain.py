@@ -13,7 +13,7 @@ from tensoropt.api.find.plans import loaded
 from tensoropt.api.frontend.imported_model import ImportedModel
 from tensoropt.api.mirror.model import Model
 from tensoropt.api.session.costs import settle_costs
-from tensoropt.api.session.job import Job, job_of, planned_as
+from tensoropt.api.session.job import job_of, planned_as
 from tensoropt.api.session.measuring import Measuring
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
@@ -134,47 +134,34 @@ def _told(
         alone: makes the account of a plan by itself, given the reason why there is no more.
     """
     given: Plan = loaded(plan)
-    if planned_as(name, given) is not None:
-        with job_of(name, given) as job:
-            return _of_model(name, job, given, topology, whole, alone)
-    if given.graph is None:
-        return alone(given)
-    if topology is None:  # of a model that is gone
-        return alone(given, _NO_CLUSTER)
-    where = where_to_plan(name, topology, None)
-    _check_cluster(name, given, where)
-    planner = Planner(ImportedModel(given.graph, None, ()), str(given.notes.get("feed", "data_parallel")), Model())
-    return whole(given, planner, where)
+    is_here = planned_as(name, given) is not None
+    noted, feed = given.notes.get("topology"), str(given.notes.get("feed", "data_parallel"))
+    if not is_here:  # the model is gone
+        if given.graph is None:
+            return alone(given)
+        if topology is None:
+            return alone(given, _NO_CLUSTER)
+        where = where_to_plan(name, topology, None)
+        _check_cluster(name, given, where)
+        return whole(given, Planner(ImportedModel(given.graph, None, ()), feed, Model()), where)
+    what = f"{name}({given.option})"
+    with job_of(name, given) as job:
+        cluster = None if topology is None else where_to_plan(name, topology, None)
+        with job.world.step(what):
+            if cluster is not None:
+                _check_cluster(name, given, cluster)
+            elif job.topology is not None and job.topology.fingerprint() == noted:
+                cluster = job.topology
+            planner = job.planner(feed)
+        if cluster is not None:
+            settle_costs(job, planner, cluster, given.notes.get("costs"))
 
+        def make() -> _Told:
+            known = cluster or planner.searched_on(str(noted))
+            return alone(given, _NO_CLUSTER) if known is None else whole(given, planner, known)
 
-def _of_model(
-    name: str,
-    job: Job,
-    plan: Plan,
-    topology: Topology | str | None,
-    whole: Callable[[Plan, Planner, Topology], _Told],
-    alone: Callable[..., _Told],
-) -> _Told:
-    noted, feed = plan.notes.get("topology"), str(plan.notes.get("feed", "data_parallel"))
-    where = None if topology is None else where_to_plan(name, topology, None)
-    what = f"{name}({plan.option})"
-    with job.world.step(what):
-        if where is not None:
-            _check_cluster(name, plan, where)
-        elif job.topology is not None and job.topology.fingerprint() == noted:
-            where = job.topology
-        planner = job.planner(feed)
-    if where is not None:
-        settle_costs(job, planner, where, plan.notes.get("costs"))
-
-    def make() -> _Told:
-        cluster = where or planner.searched_on(str(noted))
-        if cluster is None:
-            return alone(plan, _NO_CLUSTER)
-        return whole(plan, planner, cluster)
-
-    with stage(name):
-        return job.world.on_rank_0(what, make)
+        with stage(name):
+            return job.world.on_rank_0(what, make)
 
 
 def _page(plan: Plan, planner: Planner, topology: Topology, measured: Measurement | None) -> Page:

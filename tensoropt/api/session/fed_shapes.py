@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.api.frontend.cut_pipelines import without_pipelines
+from tensoropt.api.frontend.input_pipelines import without_pipelines
 from tensoropt.api.frontend.parts import Part, part_of
 from tensoropt.api.frontend.placeholders import open_placeholders, training_placeholders
 from tensoropt.api.mirror.model import Model
@@ -33,8 +33,6 @@ class FedShapes:
         """Takes a model and the ranks that run it.
 
         Args:
-            world: the ranks.
-            model: the model.
             shares: whether ranks feed their shares, or all of them the whole; None where contents tell.
         """
         self._world = world

@@ -130,24 +130,24 @@ class ProfilerHook(_OnAllRanks, tf.compat.v1.train.ProfilerHook):
         current_job().world.on_rank_0(f"writing '{save_path}'", lambda: save(step, save_path, step_stats))
 
 
-class StepCounterHook(_OnAllRanks, tf.compat.v1.train.StepCounterHook):
+class _Writing(_OnAllRanks):
+    """The base of hooks that write summaries to a folder."""
+
+    _output_dir: str | None
+
+    def begin(self) -> None:
+        """As in TensorFlow."""
+        if self._summary_writer is None and self._output_dir:
+            self._summary_writer = FileWriterCache.get(self._output_dir)
+        super().begin()
+
+
+class StepCounterHook(_Writing, tf.compat.v1.train.StepCounterHook):
     """``tf.compat.v1.train.StepCounterHook``, which writes and logs on rank 0."""
 
-    def begin(self) -> None:
-        """As in TensorFlow."""
-        if self._summary_writer is None and self._output_dir:
-            self._summary_writer = FileWriterCache.get(self._output_dir)
-        super().begin()
 
-
-class SummarySaverHook(_OnAllRanks, tf.compat.v1.train.SummarySaverHook):
+class SummarySaverHook(_Writing, tf.compat.v1.train.SummarySaverHook):
     """``tf.compat.v1.train.SummarySaverHook``, which writes on rank 0."""
-
-    def begin(self) -> None:
-        """As in TensorFlow."""
-        if self._summary_writer is None and self._output_dir:
-            self._summary_writer = FileWriterCache.get(self._output_dir)
-        super().begin()
 
     def _get_summary_op(self) -> list[Any] | None:
         # What merges them is mostly made with the session, when the model is planned already; they themselves are not.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,7 +25,6 @@ from tensoropt.api.frontend.placeholders import training_placeholders
 from tensoropt.api.mirror.model import Model, model_to_plan
 from tensoropt.api.session.agreement import ValueDigests
 from tensoropt.api.session.deferring import Deferral
-from tensoropt.api.session.given_values import GivenValues
 from tensoropt.api.session.pipeline_session import PipelineSession
 from tensoropt.api.session.reference import InitialValues
 from tensoropt.api.session.rehearsal import DescribedRanks, Rehearsal
@@ -77,9 +76,7 @@ class Job:
     pipelines: PipelineSession | None = None  # of the model that runs
     fetched: dict[Any, tuple[Any, Any]] = field(default_factory=dict)  # of it: fetches, by their identity or name
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the thread whose turn it is
-    _initial: list[InitialValues | GivenValues] = field(
-        default_factory=list
-    )  # of what the script has initialized since the build
+    _initial: list[InitialValues] = field(default_factory=list)  # of what the script has initialized since the build
 
     def __post_init__(self) -> None:
         """Takes note of the job."""
@@ -340,10 +337,8 @@ class Job:
 
         Args:
             plan: what it runs by.
-            imported: the model's graph.
-            model: the model.
-            collectives: see :func:`tensoropt.build_execution_graph`.
-            config: see there.
+            imported: the graph of ``model``.
+            collectives: see :func:`tensoropt.build_execution_graph`, as for ``config``.
             seeds: of random operators; by default drawn.
             apart: whether none of its variables is one that eager code has.
         """
@@ -384,15 +379,23 @@ class Job:
             self.variants.add_variables(made_since)
         digests: ValueDigests | None = None
         with self.world.step("giving variables their initial values"):
-            sources = self._initial_sources(model, executor.state.variables if names is None else names)
-            if names is None:
-                names = [name for name in executor.state.variables if not sources[name].waits_for_feeds(name)]
-            chosen = [name for name in executor.state.variables if name in names]
-            for source in self._initial:
-                source.begin([name for name in chosen if sources[name] is source], feeds)
+            every = executor.state.variables
+            given: Callable[[str], Any]
+            if model.outside is not None:  # eager code has the values, and the graph no initializers
+                given, chosen = model.outside.value, [name for name in every if names is None or name in names]
+            else:
+                sources = self._initial_sources(model, every if names is None else names)
+                if names is None:
+                    names = [name for name in every if not sources[name].waits_for_feeds(name)]
+                chosen = [name for name in every if name in names]
+                for source in self._initial:
+                    source.begin([name for name in chosen if sources[name] is source], feeds)
+
+                def given(name: str) -> Any:
+                    return sources[name](name)
 
             def initial(name: str) -> np.ndarray:
-                return sources[name](name)
+                return np.asarray(given(name))
 
             digests = ValueDigests(initial) if self.world.size > 1 else None
             executor.state.set_variables(digests or initial, chosen)
@@ -400,11 +403,10 @@ class Job:
             with working("comparing initial values"):
                 digests.agree(self.world.comm, executor.graph)
 
-    def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues | GivenValues]:
+    def _initial_sources(self, model: Model, names: Collection[str]) -> dict[str, InitialValues]:
         """Returns the source of each variable's initial value: the first copy of the model that had the variable."""
         if not self._initial or not all(any(source.has(name) for source in self._initial) for name in names):
-            given = model.outside
-            self._initial.append(InitialValues(model.graph, self.seeds) if given is None else GivenValues(given.value))
+            self._initial.append(InitialValues(model.graph, self.seeds))
         last = self._initial[-1]
         return {name: next((source for source in self._initial if source.has(name)), last) for name in names}
 

@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 
 from tensoropt.api.frontend.effects import makes_handle
 from tensoropt.api.frontend.input_pipelines import Pipelines, pipelines_of
-from tensoropt.api.frontend.walks import reached
+from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.errors import SessionError
 
 __all__ = ["Piped", "PipelineSession"]
@@ -54,10 +54,6 @@ class PipelineSession:
             self._known = self.graph.version, pipelines_of(self.graph)
         return self._known[1]
 
-    def is_inside(self, operation: str) -> bool:
-        """Tells whether an operation, by its name, belongs to a pipeline."""
-        return operation in self.pipelines.inside
-
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
         """Runs pipelines; returns the values of tensors, all of one element of their iterator, and None for operations.
 
@@ -94,9 +90,7 @@ class PipelineSession:
 
     def _add(self, roots: Iterable[Any]) -> frozenset[str]:
         """Copies operations and what they need, as far as it is not there yet; the names of all of these."""
-        found = {
-            op.name for op in reached(roots, lambda op: (*(tensor.op for tensor in op.inputs), *op.control_inputs))
-        }
+        found = {op.name for op in reached(roots, needs)}
         there = {op.name for op in self._copy.get_operations()}
         for op in (op for op in self.graph.get_operations() if op.name in found - there):
             if makes_handle(op):

@@ -15,7 +15,7 @@ from tensoropt.api.frontend.effects import WITH_DEFAULT, only_reads, varies
 from tensoropt.api.frontend.initializers import initializers, variables_of
 from tensoropt.api.frontend.input_pipelines import pipelines_of
 from tensoropt.api.frontend.meta_graphs import exported
-from tensoropt.api.frontend.walks import reached
+from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, Model
 from tensoropt.api.session.difference import Expected, largest, tolerance_of
 from tensoropt.api.session.seeds import Seeds, with_seeds_in_meta_graph
@@ -154,15 +154,9 @@ class InitialValues:
         self._session.close()
 
 
-def _operations(tensor: Any) -> list[Any]:
+def _operations(tensor: Any) -> Iterable[Any]:
     """The operations that a tensor is computed by."""
-    found, seen = [tensor.op], {tensor.op.name}
-    for op in found:
-        for other in (*(value.op for value in op.inputs), *op.control_inputs):
-            if other.name not in seen:
-                seen.add(other.name)
-                found.append(other)
-    return found
+    return reached([tensor.op], needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +180,7 @@ class Reference:
     """The model trained by TensorFlow alone, with the same seeds: the numbers that every plan must give."""
 
     def __init__(self, model: Model, seeds: Seeds, values: Mapping[str, np.ndarray] | None = None) -> None:
-        """Copies the model.
-
-        Args:
-            model: the model.
-            seeds: of its random operators.
-            values: that variables from outside of its graph begin with.
-        """
+        """Copies the model; ``values`` are those that variables from outside of its graph begin with."""
         self._graph = _copy(model.graph, seeds, model.gradient_calls)
         self._elements = {place: tensor.name for place, tensor in pipelines_of(model.graph).elements.items()}
         self._assigned: dict[str, dict[str, Any]] = {}

@@ -139,11 +139,8 @@ def _caption(plan: Plan) -> str | None:
         return (
             f"Planned and compared only: {' and '.join(lacking)} {'do' if len(lacking) > 1 else 'does'} not execute yet"
         )
-    said = [
-        f"{label}: {plan.notes[key]}"
-        for key, label in (("space", "Space"), ("searched", "Search"))
-        if key in plan.notes
-    ]
+    labels = {"space": "Space", "searched": "Search"}
+    said = [f"{label}: {plan.notes[key]}" for key, label in labels.items() if key in plan.notes]
     return ". ".join(said) or None
 
 

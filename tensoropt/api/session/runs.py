@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -104,7 +104,8 @@ def _run(
     try:
         values, elements = _read(job, steps, piped, feeds, given)
         if steps:
-            made = _values(job, steps, {**feeds, **elements}, options, run_metadata)
+            fed_steps: dict[Any, Any] = {**feeds, **elements}
+            made = job.prepared(steps, fed_steps).run(steps, fed_steps, options, run_metadata)
             values |= dict(zip(steps, made, strict=True))
     except EndedError as error:
         raise tf.errors.OutOfRangeError(None, None, str(error)) from error
@@ -142,10 +143,6 @@ def _read(
     if not steps:
         job.world.meet(f"run [{', '.join(names)}] of an input pipeline")
     return dict(zip(piped, found, strict=False)), dict(zip(places, found[len(piped) :], strict=True))
-
-
-def _values(job: Job, fetches: Sequence[Fetch], feeds: Mapping[Any, Any], options: Any, run_metadata: Any) -> list[Any]:
-    return job.prepared(fetches, feeds).run(fetches, feeds, options, run_metadata)
 
 
 def _resolved(job: Job, item: Any) -> Any:

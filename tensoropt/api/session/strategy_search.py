@@ -254,10 +254,7 @@ def find_frontier(
 
     Args:
         topology: search for this cluster, or the preset of this name; by default for the one that ``init`` collected.
-        batch_size: size of the first dimension of placeholders that leave it open.
-        example: see :func:`find_strategy`.
-        feed: see :func:`find_strategy`.
-        costs: see :func:`find_strategy`.
+        batch_size: as of :func:`find_strategy`; so are ``example``, ``feed`` and ``costs``.
 
     Raises:
         PlanError: a batch that devices do not divide, or an unknown way to feed.
@@ -299,10 +296,7 @@ def profile_strategies(
             two that are regular parts of the cluster, and all of it.
         topology: a cluster of the kind, or a preset's name; by default the one that ``init`` collected.
         price_per_device_hour: in any unit, for the columns of cost.
-        memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan.
-        batch_size: size of the first dimension of placeholders that leave it open.
-        example: see :func:`find_strategy`.
-        feed: see :func:`find_strategy`.
+        memory_bytes: as of :func:`find_strategy`; so are ``batch_size``, ``example`` and ``feed``.
 
     Raises:
         PlanError: no count or one below 1, a negative price, an unknown way to feed.

@@ -9,13 +9,43 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from tensoropt.api.mirror.model import current_model
+from tensoropt.api.mirror.model import Model, current_model
 from tensoropt.api.session import runs
 from tensoropt.api.session.job import current_job
-from tensoropt.api.session.side_graphs import Apart, is_apart
+from tensoropt.api.session.seeds import resolve_seeds
 from tensoropt.errors import SessionError
+from tensoropt.stages import announce
 
 __all__ = ["InteractiveSession", "Session"]
+
+
+class Apart:
+    """TensorFlow's own session of a graph beside the job's model, on this rank.
+
+    What draws without a seed draws alike on all ranks.
+    """
+
+    def __init__(self, graph: Any, config: Any) -> None:
+        """Opens the session.
+
+        Args:
+            graph: made by ``tensoropt.Graph()``.
+            config: a ``tf.compat.v1.ConfigProto``, or None.
+        """
+        self._graph = graph
+        self._version = -1
+        self.session = tf.compat.v1.Session(graph=graph, config=config)
+        announce("Session: of a graph beside the job's model, which trains nothing; each rank runs it by itself")
+
+    def run(self, fetches: Any, feed_dict: Any, options: Any, run_metadata: Any) -> Any:
+        """Runs the fetches in TensorFlow, with the job's seeds, and returns their values."""
+        if self._version != self._graph.version:
+            for name, seeds in resolve_seeds(self._graph, current_job().world.base_seed).items():
+                op = self._graph.get_operation_by_name(name)
+                for key, seed in zip(("seed", "seed2"), seeds, strict=True):
+                    op._set_attr(key, tf.compat.v1.AttrValue(i=seed))
+            self._version = self._graph.version
+        return self.session.run(fetches, feed_dict, options, run_metadata)
 
 
 class Session:
@@ -65,8 +95,12 @@ class Session:
 
     @property
     def apart(self) -> Apart | None:
-        """The runner of this session's graph if that graph stands apart from the job's model; else None."""
-        if not is_apart(self._graph):
+        """The runner of this session's graph if that graph needs no execution graph; else None.
+
+        This is so if the script made the graph itself, none is built of it, and it trains nothing.
+        """
+        model, built = getattr(self._graph, "tensoropt_model", None), current_job().model
+        if not isinstance(model, Model) or model is built or model.gradient_calls:
             return None
         if self._own is None:
             self._own = Apart(self._graph, self._config)
@@ -92,14 +126,11 @@ class Session:
         """Runs operations and evaluates tensors, on all ranks together; see :func:`tensoropt.run`.
 
         Args:
-            fetches: see :func:`tensoropt.run`.
-            feed_dict: see :func:`tensoropt.run`.
             options: a ``tf.compat.v1.RunOptions`` for this rank's local step, such as a full trace.
             run_metadata: a ``tf.compat.v1.RunMetadata`` that is filled with what TensorFlow says of that step.
 
         Raises:
             SessionError: once the session is closed, and as :func:`tensoropt.run`.
-            FeedError: as :func:`tensoropt.run`.
         """
         if self._closed:
             raise SessionError("Session: is closed. Run it inside its with block, or open another one.")
@@ -118,7 +149,6 @@ class Session:
         """A function that takes a value for each of ``feed_list`` and gives what :meth:`run` gives.
 
         Args:
-            fetches: see :meth:`run`.
             feed_list: what is fed, in order.
             accept_options: whether the function takes ``options`` and ``run_metadata`` by keyword.
         """
@@ -141,11 +171,14 @@ class Session:
 
     def partial_run(self, handle: Any, fetches: Any, feed_dict: Any = None) -> NoReturn:
         """Raises an error: partial runs are not supported, as a step runs as a whole on all ranks."""
-        _refuse_partial_runs()
+        raise SessionError(
+            "Session.partial_run: a step is run as a whole, since all ranks take part in it. Fetch all that is wanted "
+            "in one run, or run twice."
+        )
 
     def partial_run_setup(self, fetches: Any, feeds: Any = None) -> NoReturn:
         """Raises an error: partial runs are not supported, as a step runs as a whole on all ranks."""
-        _refuse_partial_runs()
+        self.partial_run(None, fetches, feeds)
 
     def as_default(self) -> Any:
         """A context in which ``tensor.eval()`` and ``operation.run()`` use this session."""
@@ -190,10 +223,3 @@ class InteractiveSession(Session):
         """Ends the session, which is no longer the default one."""
         self._installed.close()
         super().close()
-
-
-def _refuse_partial_runs() -> NoReturn:
-    raise SessionError(
-        "Session.partial_run: a step is run as a whole, since all ranks take part in it. Fetch all that is wanted in "
-        "one run, or run twice."
-    )

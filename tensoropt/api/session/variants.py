@@ -52,10 +52,9 @@ class Variants:
 
         Args:
             world: the ranks that run.
-            model: the model.
-            imported: that model's graph.
+            model: the model, of which ``imported`` is the graph.
             executor: of the plan.
-            shares: whether ranks feed their shares, or all of them the whole; None where contents tell.
+            shares: as of :class:`FedShapes`.
             seeds: gives the seeds of random operators, those that the script has made since included; collective.
         """
         self._world = world

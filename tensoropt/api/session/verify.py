@@ -95,38 +95,26 @@ def verify(
     """
     plan = as_plan(plan)
     with job_of("verify", plan) as job:
-        return _verify(job, plan, steps, feeds, train_op, tolerance, collectives)
-
-
-def _verify(
-    job: Job,
-    plan: Plan,
-    steps: int,
-    feeds: Callable[[int], Mapping[Any, Any]] | None,
-    train_op: Any,
-    tolerance: float | None,
-    collectives: str,
-) -> Verification:
-    model = model_to_plan()
-    with job.world.step("verify"):
-        imported = job.imported_model()
-        step = _step(imported, train_op)
-        batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
-    run = _Run(job, model, imported, plan, step, collectives, tolerance)
-    try:
-        differences = run.train(batches)
-    finally:
-        run.close()
-    if isinstance(differences, int):
-        failed = differences
-        again = _Run(job, model, imported, plan, step, collectives, tolerance, run.seeds)
+        model = model_to_plan()
+        with job.world.step("verify"):
+            imported = job.imported_model()
+            step = _step(imported, train_op)
+            batches = [_named(feeds(i)) if feeds is not None else random_feeds(imported.graph, i) for i in range(steps)]
+        run = _Run(job, model, imported, plan, step, collectives, tolerance)
         try:
-            raise VerificationError(again.locate(batches[: failed + 1]))
+            differences = run.train(batches)
         finally:
-            again.close()
-    split = sum(any(entry.configuration.actions) for entry in plan.operators.values())
-    told = f"{plan.option} on {plan.mesh.size} devices, where {split} of {len(plan.operators)} operators are split,"
-    return Verification(steps, *differences, told)
+            run.close()
+        if isinstance(differences, int):
+            failed = differences
+            again = _Run(job, model, imported, plan, step, collectives, tolerance, run.seeds)
+            try:
+                raise VerificationError(again.locate(batches[: failed + 1]))
+            finally:
+                again.close()
+        split = sum(any(entry.configuration.actions) for entry in plan.operators.values())
+        told = f"{plan.option} on {plan.mesh.size} devices, where {split} of {len(plan.operators)} operators are split,"
+        return Verification(steps, *differences, told)
 
 
 def reference_losses(loss: Any, train_op: Any, feeds: Iterable[Mapping[Any, Any]]) -> list[float]:

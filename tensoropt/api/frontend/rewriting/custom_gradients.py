@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops as tf_ops
 
+from tensoropt.api.frontend.attributes import types_of
 from tensoropt.api.frontend.rewriting.rewriter import Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
@@ -58,7 +59,7 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
             gradients: list[Any] = [None if each is None else tf.convert_to_tensor(each) for each in listed]
     captured = [(rewriter.user.here(outside), inside) for outside, inside in graph.captures]
     values = [_value(rewriter, outside, op, scope) for outside, _ in captured]
-    cut = [_cut(rewriter, _as_tensor(rewriter, value, op, scope), op, scope) for value in values]
+    cut = [_cut(rewriter, rewriter.content(value, op, scope, "read"), op, scope) for value in values]
     wrt = [
         place
         for place, (x, each) in enumerate(zip(read, gradients, strict=True))
@@ -140,11 +141,10 @@ def _traced(
         "_gradient_op_type": attr(s=GRADIENT.encode()),
         GRAPH: attr(s=body.as_graph_def().SerializeToString(deterministic=True)),
         COUNT: attr(i=count),
-        "T": attr(),
+        "T": types_of(inputs),
         WRT: attr(),
         RESULTS: attr(),
     }
-    attrs["T"].list.type.extend(x.dtype.as_datatype_enum for x in inputs)
     attrs[WRT].list.i.extend(wrt)
     attrs[RESULTS].list.s.extend(x.name.encode() for x in results)
     made = rewriter.make("IdentityN", inputs, [x.dtype for x in inputs], attrs, name, op)
@@ -155,17 +155,6 @@ def _traced(
 
 def _is_variable(value: Value) -> bool:
     return isinstance(value, VariableValue) or (isinstance(value, tf.Tensor) and value.dtype == tf.resource)
-
-
-def _as_tensor(rewriter: Rewriter, value: Value, op: Any, scope: Scope) -> Any:
-    """Returns the tensor of a value; for a variable, its content."""
-    if isinstance(value, VariableValue):
-        return value.tensor
-    if isinstance(value, tf.Tensor) and value.dtype == tf.resource:
-        dtype = tf.as_dtype(value.op.get_attr("dtype"))
-        read = functools.partial(tf.raw_ops.ReadVariableOp, dtype=dtype)
-        return rewriter.build(lambda handle: read(resource=handle), value, of=op, scope=scope, name="read")
-    return rewriter.tensor(value, op)
 
 
 def _cut(rewriter: Rewriter, x: Any, op: Any, scope: Scope) -> Any:

@@ -28,8 +28,12 @@ _DIVISIONS = ("FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod", "Div"
 def _call(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     """A function that is called: its ops."""
     function = function_of(op, "f" if "f" in op.node_def.attr else None)
+    return _called(rewriter, op, scope, function, op.inputs)
+
+
+def _called(rewriter: Rewriter, op: Any, scope: Scope, function: Any, operands: Sequence[Any]) -> list[Value]:
     begun = len(rewriter.effects)
-    arguments = {place: scope.value(x) for place, x in enumerate(op.inputs)}
+    arguments = {place: scope.value(x) for place, x in enumerate(operands)}
     found = rewriter.call(function, arguments, scope, op, f"{scope.prefix}{op.name}")
     values = [found[place] for place in range(len(op.outputs))]
     return rewriter.waiting(values, rewriter.effects[begun:], op, scope)
@@ -42,7 +46,8 @@ def _if(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     if known is None and rewriter.known.truth(holds) is False:
         known = np.asarray(False)
     if known is not None:
-        return _taken(rewriter, op, scope, functions[0] if known.size and np.any(known) else functions[1])
+        taken = functions[0] if known.size and np.any(known) else functions[1]
+        return _called(rewriter, op, scope, taken, op.inputs[1:])
     acts = [any(has_effect(inner) for inner in function.get_operations()) for function in functions]
     if called_functions(op) is not None and (any(acts) or not op.outputs):
         # They check or print, and whatever else they do no gradient flows through: every device does alike.
@@ -64,7 +69,7 @@ def _case(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     last = len(functions) - 1
     known = rewriter.known.value(index)
     if known is not None:
-        return _taken(rewriter, op, scope, functions[int(known) if 0 <= known <= last else last])
+        return _called(rewriter, op, scope, functions[int(known) if 0 <= known <= last else last], op.inputs[1:])
 
     def conditions() -> list[Any]:
         """The last branch is taken for every index that no other has."""
@@ -78,14 +83,6 @@ def _case(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
         return [*found, rewriter.build(tf.logical_not, rest, of=op, scope=scope, name="otherwise")]
 
     return _branches(rewriter, op, scope, functions, conditions)
-
-
-def _taken(rewriter: Rewriter, op: Any, scope: Scope, function: Any) -> list[Value]:
-    begun = len(rewriter.effects)
-    arguments = {place: scope.value(x) for place, x in enumerate(op.inputs[1:])}
-    found = rewriter.call(function, arguments, scope, op, f"{scope.prefix}{op.name}")
-    values = [found[place] for place in range(len(op.outputs))]
-    return rewriter.waiting(values, rewriter.effects[begun:], op, scope)
 
 
 def _branches(rewriter: Rewriter, op: Any, scope: Scope, functions: Sequence[Any], conditions: Any) -> Sequence[Value]:

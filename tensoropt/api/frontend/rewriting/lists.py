@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,10 +114,9 @@ def _from_tensor(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
     return [TensorList(_dtype(op), shape[1:], (), tensor)]
 
 
-def _get(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value, index, shape = _operands(op, scope)
-    if not isinstance(value, TensorList):
-        return None
+def _get(
+    rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, index: Value, shape: Value
+) -> Sequence[Value] | None:
     place = _number(rewriter, index)
     items = items_of(rewriter, value, op, scope)
     if place is None:
@@ -138,10 +137,11 @@ def _nothing(rewriter: Rewriter, value: TensorList, shape: Any, op: Any) -> Any:
     return rewriter.constant(np.zeros(extents.as_list(), value.dtype.as_numpy_dtype), op)
 
 
-def _set(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value, index, item = _operands(op, scope)
+def _set(
+    rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, index: Value, item: Value
+) -> Sequence[Value] | None:
     place = _number(rewriter, index)
-    if not isinstance(value, TensorList) or place is None or place < 0:
+    if place is None or place < 0:
         return None
     items = list(items_of(rewriter, value, op, scope))
     if place >= len(items):
@@ -154,38 +154,29 @@ def _set(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
     return [value.with_items(items)]
 
 
-def _push(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value, item = _operands(op, scope)
-    if not isinstance(value, TensorList):
-        return None
+def _push(rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, item: Value) -> Sequence[Value] | None:
     return [value.with_items((*items_of(rewriter, value, op, scope), item))]
 
 
-def _pop(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value, shape = _operands(op, scope)
-    if not isinstance(value, TensorList) or not len(value):
+def _pop(rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, shape: Value) -> Sequence[Value] | None:
+    if not len(value):
         return None
     *items, last = items_of(rewriter, value, op, scope)
     return [value.with_items(items), _nothing(rewriter, value, shape, op) if last is None else last]
 
 
-def _length(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    (value,) = _operands(op, scope)
-    return [rewriter.constant(np.int32(len(value)), op)] if isinstance(value, TensorList) else None
+def _length(rewriter: Rewriter, op: Any, scope: Scope, value: TensorList) -> Sequence[Value] | None:
+    return [rewriter.constant(np.int32(len(value)), op)]
 
 
-def _element_shape(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    (value,) = _operands(op, scope)
-    if not isinstance(value, TensorList):
-        return None
+def _element_shape(rewriter: Rewriter, op: Any, scope: Scope, value: TensorList) -> Sequence[Value] | None:
     extents = -1 if value.shape.rank is None else [-1 if size is None else size for size in value.shape.as_list()]
     return [rewriter.constant(np.asarray(extents, tf.as_dtype(op.get_attr("shape_type")).as_numpy_dtype), op)]
 
 
-def _resize(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value, size = _operands(op, scope)
+def _resize(rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, size: Value) -> Sequence[Value] | None:
     number = _number(rewriter, size)
-    if not isinstance(value, TensorList) or number is None:
+    if number is None:
         return None
     items = items_of(rewriter, value, op, scope)[:number]
     return [value.with_items((*items, *(None,) * (number - len(items))))]
@@ -208,16 +199,14 @@ def _stacked(rewriter: Rewriter, value: TensorList, op: Any, scope: Scope, shape
     return rewriter.build(lambda *x: tf.stack(list(x)), *items, of=op, scope=scope, name="stack")
 
 
-def _stack(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value, shape = _operands(op, scope)
-    made = _stacked(rewriter, value, op, scope, shape) if isinstance(value, TensorList) else None
+def _stack(rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, shape: Value) -> Sequence[Value] | None:
+    made = _stacked(rewriter, value, op, scope, shape)
     return None if made is None else [made]
 
 
-def _gather(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value, indices, shape = _operands(op, scope)
-    if not isinstance(value, TensorList):
-        return None
+def _gather(
+    rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, indices: Value, shape: Value
+) -> Sequence[Value] | None:
     places = rewriter.known.value(indices)
     if places is not None:
         items = items_of(rewriter, value, op, scope)
@@ -251,10 +240,7 @@ def _scatter(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | Non
     return [whole.with_items(items)]
 
 
-def _concat(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
-    value = _operands(op, scope)[0]
-    if not isinstance(value, TensorList):
-        return None
+def _concat(rewriter: Rewriter, op: Any, scope: Scope, value: TensorList, *_: Value) -> Sequence[Value] | None:
     items = items_of(rewriter, value, op, scope)
     if not items or any(item is None or item.shape.rank in (None, 0) or item.shape[0] is None for item in items):
         return None
@@ -277,21 +263,31 @@ def _identity(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | No
     return None if isinstance(value, tf.Tensor) else [value]
 
 
+def _of_list(handler: Callable[..., Sequence[Value] | None]) -> Handler:
+    """The handler of an op whose first operand is a list: TensorFlow's own are left to TensorFlow."""
+
+    def handle(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
+        value, *rest = _operands(op, scope)
+        return handler(rewriter, op, scope, value, *rest) if isinstance(value, TensorList) else None
+
+    return handle
+
+
 LIST_HANDLERS: dict[str, Handler] = {
     "EmptyTensorList": _empty,
     "Identity": _identity,
-    "TensorListConcatV2": _concat,
-    "TensorListElementShape": _element_shape,
+    "TensorListConcatV2": _of_list(_concat),
+    "TensorListElementShape": _of_list(_element_shape),
     "TensorListFromTensor": _from_tensor,
-    "TensorListGather": _gather,
-    "TensorListGetItem": _get,
-    "TensorListLength": _length,
-    "TensorListPopBack": _pop,
-    "TensorListPushBack": _push,
+    "TensorListGather": _of_list(_gather),
+    "TensorListGetItem": _of_list(_get),
+    "TensorListLength": _of_list(_length),
+    "TensorListPopBack": _of_list(_pop),
+    "TensorListPushBack": _of_list(_push),
     "TensorListReserve": _reserve,
-    "TensorListResize": _resize,
+    "TensorListResize": _of_list(_resize),
     "TensorListScatterV2": _scatter,
-    "TensorListSetItem": _set,
+    "TensorListSetItem": _of_list(_set),
     "TensorListSplit": _split,
-    "TensorListStack": _stack,
+    "TensorListStack": _of_list(_stack),
 }

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_util_v2
 
-from tensoropt.api.frontend.attributes import HINTS
+from tensoropt.api.frontend.attributes import HINTS, types_of
 from tensoropt.api.frontend.functions import function_of, name_functions_by_content
 from tensoropt.api.frontend.rewriting.rewriter import CannotRewrite, Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
@@ -65,12 +65,9 @@ def kept(rewriter: Rewriter, op: Any, scope: Scope, reason: str) -> Sequence[Val
             for name in names:
                 attrs[attr].list.func.add(name=name)
     waits = rewriter.before_read(op, scope, arguments)
-    operands = [_operand(rewriter, op, scope, value, waits) for value in arguments]
+    operands = [rewriter.content(value, op, scope, "value", waits) for value in arguments]
     dtypes = [x.dtype for x in operands] if loop else [x.dtype for x in op.outputs]
-    typed = {"T": operands} if loop else {"Tin": operands[1:]}
-    for attr, tensors in typed.items():
-        attrs[attr] = tf.compat.v1.AttrValue()
-        attrs[attr].list.type.extend(x.dtype.as_datatype_enum for x in tensors)
+    attrs["T" if loop else "Tin"] = types_of(operands[lead:])
     if loop:
         attrs["output_shapes"] = tf.compat.v1.AttrValue()
         attrs["output_shapes"].list.shape.extend(
@@ -147,20 +144,6 @@ def _held(value: Value) -> tuple[Any, Any]:
             return value.dtype, value.shape
         return tf.as_dtype(value.op.get_attr("dtype")), tf.TensorShape(value.op.get_attr("shape"))
     return value.dtype, value.shape
-
-
-def _operand(rewriter: Rewriter, op: Any, scope: Scope, value: Value, waits: Sequence[Any]) -> Any:
-    if isinstance(value, VariableValue):
-        return value.tensor
-    if isinstance(value, tf.Tensor) and value.dtype == tf.resource:
-        dtype, _ = _held(value)
-
-        def read(handle: Any) -> Any:
-            with tf.control_dependencies(waits):
-                return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-
-        return rewriter.build(read, value, of=op, scope=scope, name="value")
-    return rewriter.tensor(value, op)
 
 
 def _given_back(rewriter: Rewriter, op: Any, value: Value) -> Any:

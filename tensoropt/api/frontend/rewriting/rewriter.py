@@ -14,14 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.api.frontend.attributes import HINTS
+from tensoropt.api.frontend.attributes import HINTS, keep_shapes, types_of
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
 from tensoropt.api.frontend.functions import add_functions, functions_in, is_call
-from tensoropt.api.frontend.rewriting.known_values import KnownValues
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
-from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
+from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
-from tensoropt.api.frontend.walks import post_order
+from tensoropt.api.frontend.walks import needs, post_order
 from tensoropt.errors import GraphError
 
 __all__ = [
@@ -339,10 +338,7 @@ class Rewriter:
         if is_call(op) or functions_in(node):
             add_functions(op, self.graph)
         made = self.make(op.type, operands, [x.dtype for x in op.outputs], {**own, **attrs}, name, op)
-        for new, old in zip(made.outputs, op.outputs, strict=True):
-            # What the script has said of a shape, TensorFlow cannot infer again.
-            if not new.shape.is_fully_defined() and new.shape.is_compatible_with(old.shape):
-                new.set_shape(old.shape)
+        keep_shapes(made.outputs, op.outputs)
         if op.device and not self.probing:
             made._set_device(op.device)
         return made
@@ -405,6 +401,21 @@ class Rewriter:
             self._constants[key] = made
         return self._constants[key]
 
+    def content(self, value: Value, of: Any, scope: Scope, name: str, waits: Sequence[Any] = ()) -> Any:
+        """The tensor of a value; for a variable what it holds, read after some ops by an op of a name."""
+        if isinstance(value, VariableValue):
+            return value.tensor
+        if not isinstance(value, tf.Tensor) or value.dtype != tf.resource:
+            return self.tensor(value, of)
+        attr = value.op.node_def.attr
+        dtype = tf.as_dtype(attr["dtype"].type) if "dtype" in attr else value.dtype
+
+        def read(handle: Any) -> Any:
+            with tf.control_dependencies(list(waits)):
+                return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+        return self.build(read, value, of=of, scope=scope, name=name)
+
     def folded(self, value: Value, of: Any) -> Value:
         """A constant in place of a small tensor of whole numbers or truths that is known."""
         if not isinstance(value, tf.Tensor) or not (value.dtype.is_integer or value.dtype.is_bool):
@@ -449,7 +460,7 @@ class Rewriter:
         pending = [x.op for x in tensors]
         while pending:
             op = pending[-1]
-            before = [*(x.op for x in op.inputs), *op.control_inputs]
+            before = needs(op)
             unknown = [x for x in before if x.name not in self._late]
             if op.name in self._late or not unknown:
                 self._late.setdefault(op.name, has_effect(op) or any(self._late[x.name] for x in before))
@@ -477,9 +488,7 @@ class Rewriter:
             made = self.make(_GROUP, [], [], {}, op.name, op)
         else:
             given = [self.constant(np.int32(0), op) if x is None else x for x in plain]
-            types = tf.compat.v1.AttrValue()
-            types.list.type.extend(x.dtype.as_datatype_enum for x in given)
-            made = self.make("IdentityN", given, [x.dtype for x in given], {"T": types}, op.name, op)
+            made = self.make("IdentityN", given, [x.dtype for x in given], {"T": types_of(given)}, op.name, op)
         if effects:
             made._add_control_inputs(list(effects))
         return [made]

@@ -20,7 +20,7 @@ from tensoropt.plan.recomputation import made_by
 __all__ = ["backward_readers", "has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
 
 
-def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple[str, ...]:
+def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, again: Collection[str] = ()) -> tuple[str, ...]:
     """The values of :attr:`EdgePlan.keep` with which an edge can run if it has forward steps; ``"both"`` is first.
 
     Whatever is chosen gives the same numbers, and choices of one edge do not depend on those of another.
@@ -35,8 +35,9 @@ def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> tuple
         graph: the logical graph.
         rules: of its operators.
         edge: one of its edges.
+        again: the operators whose outputs are made again.
     """
-    return tuple(keep for keep in ("both", "before", "after") if why_not_kept(graph, rules, edge, keep) is None)
+    return tuple(keep for keep in ("both", "before", "after") if why_not_kept(graph, rules, edge, keep, again) is None)
 
 
 def why_not_kept(

@@ -1,7 +1,7 @@
 """Makes again in the backward pass what a plan does not keep: copies of moved tensors, and outputs of operators.
 
-The former is TensorOpt section 4.2, "Tensor reuse", the latter recomputation. Control dependencies on the incoming gradient see to it that nothing is made
-again before the backward pass has come to the operator.
+The former is TensorOpt section 4.2, "Tensor reuse", the latter recomputation. Control dependencies on the incoming
+gradient see to it that nothing is made again before the backward pass has come to the operator.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class _Follower:
             self._edges.setdefault((u, v), e)
             self._readers[u].append(v)
         self._heavy = [is_heavy(space, op) for op in space.operators]
-        self._found: dict[tuple[int, ...], IntArray] = {}
+        self._found: dict[tuple[object, ...], IntArray] = {}
         self._least: dict[tuple[object, ...], IntArray] = {}
         self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 

@@ -34,6 +34,7 @@ class SearchArguments(TypedDict, total=False):
     memory_bytes: float | None
     costs: str | None
     search: str | Options
+    recompute: bool
 
 
 class JobArguments(SearchArguments, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_a_transformer_takes_as_much_less_as_predicted_and_trains_alike(traced: 
     found = []
     for plan in (plain, again):
         traced.clear()
-        losses, tf_graph = run_threads(1, (), lambda engine, plan=plan: _train(graph, plan, engine, feeds))[0]
+        losses, tf_graph = run_threads(1, (), functools.partial(_train, graph, plan, feeds))[0]
         measured = max(memory_parts(trace, tf_graph)["step"] for trace in traced[-2:])
         parts = plan.notes["peak_memory"]["parts"]
         predicted = sum(size for name, size in parts.items() if name not in ("variables", "inputs"))
@@ -73,12 +74,7 @@ def test_a_transformer_takes_as_much_less_as_predicted_and_trains_alike(traced: 
 def test_two_ranks_train_to_the_bit_as_without() -> None:
     graph, plain, again, feeds = _planned(2)
     one, other = (
-        [
-            losses
-            for losses, _ in run_threads(
-                2, plan.mesh.shape, lambda engine, plan=plan: _train(graph, plan, engine, feeds)
-            )
-        ]
+        [losses for losses, _ in run_threads(2, plan.mesh.shape, functools.partial(_train, graph, plan, feeds))]
         for plan in (plain, again)
     )
     np.testing.assert_array_equal(one, other)
@@ -100,7 +96,7 @@ def _planned(ranks: int) -> tuple[Any, Plan, Plan, Mapping[str, np.ndarray]]:
     return graph, plain, again, made.batch(np.random.default_rng(0), made.batch_size)
 
 
-def _train(graph: Any, plan: Plan, engine: Any, feeds: Mapping[str, np.ndarray]) -> tuple[list[float], Any]:
+def _train(graph: Any, plan: Plan, feeds: Mapping[str, np.ndarray], engine: Any) -> tuple[list[float], Any]:
     random = np.random.default_rng(1)
     executor = Executor(DeviceState(graph, plan, engine, config=session_config()))
     values = {op.name: random.normal(0.0, 0.1, op.outputs[0].shape) for op in graph.of_type("Variable")}

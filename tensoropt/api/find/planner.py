@@ -57,6 +57,7 @@ class Planner:
         feed: how inputs come: ``data_parallel``, each rank its share of the batch (TensorOpt section 4.2), or
             ``global``, every rank the whole.
         model: what was imported.
+        recompute: whether operators may be made again in the backward pass.
     """
 
     def __init__(self, imported: ImportedModel, feed: str, model: Model) -> None:
@@ -85,6 +86,13 @@ class Planner:
         self._least: dict[int, float] = {}  # by device count, where it is exact
         self._warned = False
         self._profile: OpProfile | None = None
+        self.recompute = False
+
+    def allow_recomputation(self, allowed: bool) -> None:
+        """Whether operators may be made again in the backward pass; by default none is."""
+        if allowed != self.recompute:
+            self.recompute, self._space, self._frontier = allowed, None, None
+            self._least.clear()
 
     def suits(self, imported: ImportedModel, feed: str) -> bool:
         """Tells whether this planner's results hold for another import of the model."""
@@ -204,7 +212,7 @@ class Planner:
             if pins is not None:
                 allowed |= pins.configurations(self.imported.graph, cost.mesh)
             doing(f"pricing strategies on {topology.device_count} devices")
-            space = SearchSpace(self.imported.graph, cost, allowed=allowed, reuse=True)
+            space = SearchSpace(self.imported.graph, cost, allowed=allowed, reuse=True, recompute=self.recompute)
             self._space = key, space
         return self._space[1]
 

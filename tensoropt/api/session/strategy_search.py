@@ -45,6 +45,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
+    recompute: bool = False,
 ) -> ParallelismProfile: ...
 
 
@@ -59,6 +60,7 @@ def find_strategy(
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
+    recompute: bool = False,
 ) -> Plan: ...
 
 
@@ -72,6 +74,7 @@ def find_strategy(
     feed: str = "data_parallel",
     costs: str | None = None,
     search: str | Options = "ft",
+    recompute: bool = False,
 ) -> Plan | ParallelismProfile:
     """Searches a parallelization strategy for the model built so far.
 
@@ -117,6 +120,8 @@ def find_strategy(
               or, as FlexFlow has it, ``Mcmc(overlap=True)``: links move data while devices compute;
             - a baseline of `tensoropt.baselines`, such as ``megatron`` (options ``mini_time``,
               ``mini_memory`` and ``turning_point``, of what it offers).
+        recompute: whether outputs of operators may be made again in the backward pass instead of being kept for it,
+            each where it pays: less memory, more computing, and the same numbers. What memory allows without is kept.
 
     Returns:
         The plan; for ``profiling`` the profile.
@@ -138,8 +143,10 @@ def find_strategy(
     given = _is_given(option)
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
-    what += f"search={getattr(search, 'name', None) or repr(search)})"
-    request = _Request(option, given, named, memory_bytes, topology is None, where, feed, costs, search, what)
+    what += f"search={getattr(search, 'name', None) or repr(search)}, recompute={recompute})"
+    request = _Request(
+        option, given, named, memory_bytes, topology is None, where, feed, costs, search, recompute, what
+    )
     with job.world.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
         finder = check_request(option, search, runs=topology is None)
@@ -166,6 +173,7 @@ class _Request:
     feed: str
     costs: str | None
     search: str | Options
+    recompute: bool
     what: str
 
     @property
@@ -197,7 +205,7 @@ def _find(
             return load_plan(option, imported.graph, where.device_count, runs=request.runs)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
             feed, costs = _check_point(option, where, feed, costs)
-        planner = job.planner(feed)
+        planner = job.planner(feed, recompute=request.recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     if job.rehearsal is not None:
@@ -233,6 +241,7 @@ def find_frontier(
     example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
+    recompute: bool = False,
 ) -> Frontier:
     """All strategies for the model built so far that are worth having: the trade-off between time and memory.
 
@@ -245,6 +254,7 @@ def find_frontier(
         example: see :func:`find_strategy`.
         feed: see :func:`find_strategy`.
         costs: see :func:`find_strategy`.
+        recompute: see :func:`find_strategy`, which needs it again to take a point.
 
     Raises:
         PlanError: a batch that devices do not divide, or an unknown way to feed.
@@ -253,11 +263,11 @@ def find_frontier(
     """
     job = current_job()
     where = where_to_plan("find_frontier", topology, job.topology)
-    what = f"find_frontier(feed={feed!r})"
+    what = f"find_frontier(feed={feed!r}, recompute={recompute})"
     with job.world.step(what):
         check_sizes("find_frontier", batch_size, None)
         imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
-        planner = job.planner(feed)
+        planner = job.planner(feed, recompute=recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     with stage("search"):

@@ -57,18 +57,14 @@ def test_a_gradient_from_the_output_is_tensorflows(op_type: str, monkeypatch: py
     _check(op_type)
 
 
-# Of each way of lowering: one op, several ops, collectives or gradients of its own, rows, outputs that it reads.
-_BUILT_TWICE = (
-    "BatchMatMulV2 BiasAdd Conv2D Einsum FusedBatchNormV3 GatherV2 L2Loss MatMul Max MaxPool Mul Pow Prod RealDiv "
-    "Select SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
-).split()
+_BUILT_TWICE = [each for each in op_harness.lowered_types() if not declaration(each).shared]
 
 
 @pytest.mark.parametrize("op_type", _BUILT_TWICE)
 def test_the_gradient_of_a_second_copy_is_tensorflows(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def lower(ctx: OpLowering, inputs: Sequence[Any]) -> list[Any]:
         made = lower_operator(ctx, inputs)
-        wants = [tensor.dtype.is_floating for tensor in inputs]
+        wants = [tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in inputs]
 
         def second_copy(after: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
             again = [late(tensor, after) for tensor in inputs]
@@ -83,10 +79,10 @@ def test_the_gradient_of_a_second_copy_is_tensorflows(op_type: str, monkeypatch:
 def _check(op_type: str) -> None:
     samples = [sample for sample in declaration(op_type).samples if sample.type == op_type]
     assert samples
-    for sample in samples[:2]:
+    for sample in samples[:1]:
         report = op_harness.check_sample(sample, (Mesh((2, 2)),))
         assert not report.failures, f"{sample}: {report.failures[:3]}"
-        assert report.splits
+        assert report.splits or not report.splittable
 
 
 # ------------------------------------------------------------------------------------------------- what is let go

@@ -8,8 +8,11 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+import tensoropt as to
+from benchmarks.models import transformer
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.errors import InfeasibleError
 from tensoropt.ft import track_frontier
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.registry import traits
@@ -174,3 +177,16 @@ def test_a_plan_of_each_point_is_checked_and_adds_up(graph: Graph) -> None:
                 )
         assignment, alternatives = space.strategy_of(plan)
         assert (assignment == np.array(point.assignment)).all() and (alternatives == point.alternatives).all()
+
+
+def test_a_strategy_that_does_not_fit_fits_when_operators_are_made_again() -> None:
+    model = transformer(layers=2, width=64, heads=4, length=64, vocabulary=128, batch_size=16)
+    loss = model.build(to, model.batch_size).loss
+    model.train(to, "sgd", loss)
+    least = to.find_frontier("v100").memory_bytes[0]
+    with pytest.raises(InfeasibleError):
+        to.find_strategy(topology="v100", memory_bytes=0.7 * least)
+    plan = to.find_strategy(topology="v100", memory_bytes=0.7 * least, recompute=True)
+    assert plan.memory_bytes <= 0.7 * least
+    assert plan.again
+    assert not to.find_strategy(topology="v100").again

@@ -121,7 +121,7 @@ def find_strategy(
             - a baseline of `tensoropt.baselines`, such as ``megatron`` (options ``mini_time``,
               ``mini_memory`` and ``turning_point``, of what it offers).
         recompute: whether outputs of operators may be made again in the backward pass instead of being kept for it,
-            each where it pays: less memory, more computing, and the same numbers. What memory allows without is kept.
+            each where it pays: less memory, more computing, the same numbers but for roundings.
 
     Returns:
         The plan; for ``profiling`` the profile.

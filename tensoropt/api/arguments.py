@@ -36,6 +36,7 @@ class SearchArguments(TypedDict, total=False):
     costs: str | None
     search: str | Options
     micro_batches: int | str
+    recompute: bool
 
 
 class JobArguments(SearchArguments, total=False):

@@ -110,7 +110,9 @@ class Layouts:
         for name in names:
             code = code * (len(self._blocks) + 1) + self._splits[:, self._place[name]] + 1
         _, first, kind = np.unique(code, return_index=True, return_inverse=True)
-        index = {configuration: place for place, configuration in enumerate(self._space.choices(op.name))}
+        # Of a fan-out's equal configurations, in several states, the first.
+        choices = self._space.choices(op.name)
+        index = {configuration: len(choices) - 1 - back for back, configuration in enumerate(reversed(choices))}
         chosen = []
         for row in self._splits[first]:
             block_of = {name: int(row[self._place[name]]) for name in names}

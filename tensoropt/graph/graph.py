@@ -143,6 +143,10 @@ class Graph:
 
     def after_gradients(self) -> frozenset[str]:
         """The names of gradients, and of operators that read them or wait for them: all that no forward pass has."""
+        return self._after_gradients
+
+    @functools.cached_property
+    def _after_gradients(self) -> frozenset[str]:
         late: set[str] = set()
         for op in self.operators:
             before = (*op.control_inputs, *(tensor.op for tensor in op.inputs))

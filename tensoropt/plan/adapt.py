@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tensoropt.errors import LayoutError, MicroBatchError, PlanError
 from tensoropt.graph.graph import Edge, Graph
@@ -17,6 +18,7 @@ from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path
 from tensoropt.plan.configuration import Configuration, is_legal, place_of
 from tensoropt.plan.in_time import InTime, in_time
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
+from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import why_not_kept
 
 __all__ = ["adapted", "nearest", "stored_in_pieces"]
@@ -51,6 +53,9 @@ def adapted(plan: Plan, graph: Graph, stored_as: Mapping[str, str] | None = None
             chosen[op.name] = nearest(like.configuration, rules[op.name], plan.mesh)
         else:
             chosen[op.name] = _configuration(plan, graph, rules, chosen, op)
+    for name in plan.again & chosen.keys():
+        if why_not_again(graph, graph[name], steps) is None:
+            chosen[name] = replace(chosen[name], again=True)
     operators = {}
     for op in graph.operators:
         known = plan.operators.get(op.name)
@@ -204,7 +209,9 @@ def _edge(
         forward = canonical_path(given.value, wanted.value)
     if returns and not _leads(backward, wanted.gradient, given.gradient, shape, mesh):
         backward = canonical_path(wanted.gradient, given.gradient)
-    keep = known.keep if keeps and forward and why_not_kept(graph, rules, edge, known.keep, steps) is None else "both"
+    again = {name for name, one in chosen.items() if one.again} if known.keep != "both" else ()
+    reason = why_not_kept(graph, rules, edge, known.keep, again, steps)
+    keep = known.keep if keeps and forward and reason is None else "both"
     return EdgePlan(forward, backward, known.time_s, known.memory_bytes, keep)
 
 

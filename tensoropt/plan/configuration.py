@@ -70,9 +70,14 @@ class Configuration:
     Neighbouring axes that do the same are one axis of the operator's own, coarser device mesh (TensorOpt section
     2.1). With :func:`at` along some axes the op runs on a part of the mesh only, and so do its tensors live there
     (FlexFlow section 4); such configurations are planned and compared, not executed yet.
+
+    Attributes:
+        actions: by mesh axis.
+        again: whether the op's outputs are not kept for the backward pass, which makes them again from its inputs.
     """
 
     actions: tuple[str | None, ...]
+    again: bool = False
 
     def mesh_axes(self, axis: str) -> tuple[int, ...]:
         """The mesh axes that split an iteration axis, ascending."""
@@ -114,7 +119,8 @@ class Configuration:
         return _output_layouts(self.actions, rule.outputs[index], rule.reduced)
 
     def __str__(self) -> str:
-        return ",".join("*" if action is None else action for action in self.actions) or "-"
+        splits = ",".join("*" if action is None else action for action in self.actions) or "-"
+        return f"{splits} again" if self.again else splits
 
     def to_json(self) -> list[str | None]:
         """A JSON list with one entry per mesh axis."""
@@ -277,6 +283,6 @@ def check_configuration(subject: str, configuration: Configuration, rule: OpRule
             )
 
 
-def actions_from_json(data: Sequence[str | None]) -> Configuration:
-    """The configuration that ``to_json`` wrote."""
-    return Configuration(tuple(data))
+def actions_from_json(data: Sequence[str | None], *, again: bool = False) -> Configuration:
+    """The configuration of the actions that ``to_json`` wrote."""
+    return Configuration(tuple(data), again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -19,6 +20,7 @@ from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import About, Move, Setting, read_about, read_move, read_setting
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
 from tensoropt.plan.in_time import in_time
+from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import why_not_kept
 from tensoropt.storage import read_regular, write_whole
 from tensoropt.storage.document import ERROR_LENGTH, Fields, cause_of, parse_json, quoted, refused, shortened
@@ -164,6 +166,11 @@ class Plan:
         except KeyError:
             raise PlanError(f"Plan: has no operator {quoted(name)}. Make the plan again for this graph.") from None
 
+    @functools.cached_property
+    def again(self) -> frozenset[str]:
+        """The names of the operators whose outputs the backward pass makes again."""
+        return frozenset(name for name, entry in self.operators.items() if entry.configuration.again)
+
     def edge(self, edge: Edge) -> EdgePlan:
         """The reshard of an edge; without steps if it needs none."""
         return self.edges.get(edge, EdgePlan())
@@ -211,6 +218,12 @@ class Plan:
         for op in graph.operators:
             configuration, rule = self.configuration(op.name), rules[op.name]
             check_configuration(str(op), configuration, rule, self.mesh)
+            reason = why_not_again(graph, op, steps) if configuration.again else None
+            if reason is not None:
+                raise PlanError(
+                    f"Plan: {op} is made again in the backward pass, but {reason}. "
+                    "Keep its output, or make the plan again with find_strategy."
+                )
             if runs and not_executed(configuration, rule):
                 raise PlanError(
                     f"Plan: {op} has the configuration {configuration} on {self.mesh}, which needs "
@@ -219,7 +232,7 @@ class Plan:
                     "placements and halos."
                 )
         for edge in graph.edges():
-            reason = why_not_kept(graph, rules, edge, self.edge(edge).keep, steps)
+            reason = why_not_kept(graph, rules, edge, self.edge(edge).keep, self.again, steps)
             if reason is not None:
                 raise PlanError(
                     f"Plan: edge {edge} keeps the copy {self.edge(edge).keep!r} its forward steps only, but {reason}. "
@@ -273,6 +286,7 @@ class Plan:
             "operators": {
                 name: {
                     "actions": entry.configuration.to_json(),
+                    **({"again": True} if entry.configuration.again else {}),
                     "time_s": entry.time_s,
                     "memory_bytes": entry.memory_bytes,
                     "about": None if entry.about is None else entry.about.to_json(),
@@ -384,13 +398,13 @@ def _read_plan(data: object) -> Plan:
 
 def _read_operator(data: object, where: str, mesh: Mesh, is_first: bool) -> OperatorPlan:
     names = ("actions", "time_s", "memory_bytes")
-    fields = Fields.of(data, where, PlanError, names if is_first else (*names, "about"))
+    fields = Fields.of(data, where, PlanError, names if is_first else (*names, "about"), {"again": False})
     actions = fields.array("actions")
     if len(actions) != len(mesh.axes) or not all(action is None or isinstance(action, str) for action in actions):
         raise PlanError(f"{where}: needs an action or null for each of the {len(mesh.axes)} axes of {mesh}.")
     about = fields.values.get("about")
     return OperatorPlan(
-        actions_from_json(actions),
+        actions_from_json(actions, again=fields.boolean("again")),
         fields.number("time_s", least=0),
         fields.number("memory_bytes", least=0),
         None if about is None else read_about(about, f"{where}: about"),

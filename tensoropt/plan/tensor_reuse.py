@@ -6,7 +6,7 @@ the move. If one of them is not kept, it is made from the other by a move of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -16,11 +16,14 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Step, StepKind, canonical_path
 from tensoropt.layout.reshard_step import UNDONE_BY
 from tensoropt.plan.in_time import InTime
+from tensoropt.plan.recomputation import made_by
 
-__all__ = ["has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
+__all__ = ["backward_readers", "has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
 
 
-def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, steps: InTime | None = None) -> tuple[str, ...]:
+def keep_choices(
+    graph: Graph, rules: Mapping[str, OpRule], edge: Edge, again: Collection[str] = (), steps: InTime | None = None
+) -> tuple[str, ...]:
     """The values of :attr:`EdgePlan.keep` with which an edge can run if it has forward steps; ``"both"`` is first.
 
     Whatever is chosen gives the same numbers, and choices of one edge do not depend on those of another.
@@ -38,25 +41,43 @@ def keep_choices(graph: Graph, rules: Mapping[str, OpRule], edge: Edge, steps: I
         graph: the logical graph.
         rules: of its operators.
         edge: one of its edges.
+        again: the operators whose outputs are made again.
         steps: how a step is split in time, if it is.
     """
-    return tuple(keep for keep in ("both", "before", "after") if why_not_kept(graph, rules, edge, keep, steps) is None)
+    keeps = ("both", "before", "after")
+    return tuple(keep for keep in keeps if why_not_kept(graph, rules, edge, keep, again, steps) is None)
 
 
 def why_not_kept(
-    graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: str, steps: InTime | None = None
+    graph: Graph,
+    rules: Mapping[str, OpRule],
+    edge: Edge,
+    keep: str,
+    again: Collection[str] = (),
+    steps: InTime | None = None,
 ) -> str | None:
-    """Returns the reason why an edge cannot have a value of ``keep``, as the middle of a sentence; None if it can."""
+    """Returns the reason why an edge cannot have a value of ``keep``, as the middle of a sentence; None if it can.
+
+    Args:
+        graph: the logical graph.
+        rules: of its operators.
+        edge: one of its edges.
+        keep: the value.
+        again: the operators whose outputs are made again, which read their inputs once more.
+        steps: how a step is split in time, if it is.
+    """
     if keep == "both":
         return None
     if steps is not None and steps.is_border(edge) and (keep == "after" or steps.takes_piece(edge)):
         return "all micro-batches take what they need from the copy that is held for them"
+    if made_by(graph, edge.tensor).name in again:
+        return f"'{edge.tensor.op}' is made again, so no copy of it is kept"
     if graph.is_differentiated_twice:
         return "its gradient is differentiated, and that of what is made again cannot be"
-    if not _kept_by_consumer(graph, rules, edge):
+    if not backward_readers(graph, rules, edge, again):
         return f"'{edge.consumer}' does not read it in the backward pass"
     if keep == "before":
-        bad = [op for op in _readers(graph, rules, edge) if not _can_repeat(op)]
+        bad = [op for op in backward_readers(graph, rules, edge, again) if not _can_repeat(op)]
         return f"{bad[0]} has no rule or has a state, so it cannot be built twice" if bad else None
     producer = graph[edge.tensor.op]
     if traits(producer).gradient_from_output is None or not has_gradient(graph, producer.name):
@@ -67,7 +88,12 @@ def why_not_kept(
 
 
 def reads_again(
-    graph: Graph, rules: Mapping[str, OpRule], edge: Edge, keep: Mapping[Edge, str], steps: InTime | None = None
+    graph: Graph,
+    rules: Mapping[str, OpRule],
+    edge: Edge,
+    keep: Mapping[Edge, str],
+    again: Collection[str] = (),
+    steps: InTime | None = None,
 ) -> bool:
     """Tells whether the consumer of an edge reads a copy that the backward pass makes again.
 
@@ -77,16 +103,25 @@ def reads_again(
         edge: one of its edges.
         keep: of all edges with forward steps.
         steps: how a step is split in time, if it is.
+        again: the operators whose outputs are made again.
     """
-    if not _kept_by_consumer(graph, rules, edge):
-        return False
+    return bool(backward_readers(graph, rules, edge, again)) and _is_let_go(graph, edge, keep, again, steps)
+
+
+def _is_let_go(
+    graph: Graph, edge: Edge, keep: Mapping[Edge, str], again: Collection[str], steps: InTime | None
+) -> bool:
+    """Tells whether what arrives on an edge is not kept, so that who reads it in the backward pass makes it again."""
+    if made_by(graph, edge.tensor).name in again:
+        return True
     if edge in keep:
         return keep[edge] == "before"
     producer = graph[edge.tensor.op]
     if not traits(producer).is_fanout or (steps is not None and steps.is_border(edge)):
         return False
     # Without steps it is the very tensor that the fan-out passes on.
-    return reads_again(graph, rules, Edge(producer.inputs[0], producer.name, 0), keep, steps)
+    before = Edge(producer.inputs[0], producer.name, 0)
+    return _is_let_go(graph, before, keep, again, steps)
 
 
 def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -116,17 +151,19 @@ def has_gradient(graph: Graph, name: str) -> bool:
     return any(Edge(tensor, name, i) in graph.differentiable for i, tensor in enumerate(graph[name].inputs))
 
 
-def _kept_by_consumer(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> bool:
-    return bool(_readers(graph, rules, edge))
+def backward_readers(
+    graph: Graph, rules: Mapping[str, OpRule], edge: Edge, again: Collection[str] = ()
+) -> list[Operator]:
+    """The operators that read what arrives on an edge in the backward pass, those behind a fan-out included.
 
-
-def _readers(graph: Graph, rules: Mapping[str, OpRule], edge: Edge) -> list[Operator]:
-    """The operators that read what arrives on an edge in the backward pass, those behind a fan-out included."""
+    That is: those whose gradient reads it, and those that are made again.
+    """
     op = graph[edge.consumer]
     if traits(op).is_fanout:
-        return [reader for further in graph.consumers(TensorId(op.name)) for reader in _readers(graph, rules, further)]
+        readers = graph.consumers(TensorId(op.name))
+        return [reader for further in readers for reader in backward_readers(graph, rules, further, again)]
     reads = edge.position in rules[op.name].saved_inputs and has_gradient(graph, op.name)
-    return [op] if reads else []
+    return [op] if reads or op.name in again else []
 
 
 def _can_repeat(op: Operator) -> bool:

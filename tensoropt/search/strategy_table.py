@@ -135,7 +135,8 @@ def _noted(plan: Plan) -> str:
     if lacking:
         verb = "do" if len(lacking) > 1 else "does"
         return shortened(f"\nPlanned and compared only: {' and '.join(lacking)} {verb} not execute yet")
-    said = [
+    said = [f"Made again in the backward pass: {len(plan.again)} operators"] if plan.again else []
+    said += [
         shortened(f"{label}: {plan.notes[key]}")
         for key, label in (("space", "Space"), ("searched", "Search"))
         if key in plan.notes

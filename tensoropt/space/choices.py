@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from tensoropt.plan.configuration import (
     to_patterns,
 )
 
-__all__ = ["Choices", "States", "TensorStates"]
+__all__ = ["Choices", "State", "States", "TensorStates"]
 
 # (K, axes): per configuration what each mesh axis does to a tensor, see tensoropt.layout.ReshardTable.numbers.
 States = NDArray[np.int8]
@@ -39,20 +40,50 @@ class TensorStates:
 
     def of(self, index: int) -> TensorStates:
         """Returns the states of one configuration."""
-        return TensorStates(self.value[index : index + 1], self.gradient[index : index + 1])
+        return self.at(np.array([index]))
+
+    def at(self, some: NDArray[np.intp]) -> TensorStates:
+        """Returns the states of some configurations."""
+        return TensorStates(self.value[some], self.gradient[some])
+
+
+class State(IntEnum):
+    """What becomes of an operator's outputs until the backward pass.
+
+    KEPT: the backward pass has all that it reads of them.
+    AGAIN: they are made again from the operator's inputs.
+    UNREAD: of a fan-out: the backward pass reads nothing of it.
+    PASSED: of a fan-out: what is made again is passed on once more.
+    """
+
+    KEPT = 0
+    AGAIN = 1
+    UNREAD = 2
+    PASSED = 3
+
+    @property
+    def let_go(self) -> bool:
+        """True if what the backward pass reads of the outputs is not kept for it."""
+        return self in (State.AGAIN, State.PASSED)
 
 
 class Choices:
-    """All configurations of operators with one rule.
+    """All configurations of operators with one rule, once in each state.
 
     Attributes:
         rule: of the operators.
         mesh: the factor mesh.
         patterns: ``(K, axes)``, the actions as :func:`tensoropt.plan.configuration.legal_patterns` numbers them.
+        states: ``(K,)``, the :class:`State` of each.
     """
 
     def __init__(
-        self, rule: OpRule, mesh: Mesh, coarsening: Coarsening, allowed: Sequence[Configuration] | None = None
+        self,
+        rule: OpRule,
+        mesh: Mesh,
+        coarsening: Coarsening,
+        allowed: Sequence[Configuration] | None = None,
+        states: Sequence[State] = (State.KEPT,),
     ) -> None:
         """Lists the configurations.
 
@@ -61,6 +92,7 @@ class Choices:
             mesh: the factor mesh.
             coarsening: the meshes that they may have.
             allowed: the only configurations, if these are fewer.
+            states: in which each of them is there.
         """
         self.rule = rule
         self.mesh = mesh
@@ -69,6 +101,8 @@ class Choices:
             self.patterns: States = legal_patterns(rule, mesh, coarsening)
         else:
             self.patterns = to_patterns(rule, mesh, allowed)
+        self.states = np.repeat(np.array(states, np.int8), len(self.patterns))
+        self.patterns = np.tile(self.patterns, (len(states), 1))
 
     def __len__(self) -> int:
         return len(self.patterns)
@@ -76,7 +110,9 @@ class Choices:
     @functools.cached_property
     def configurations(self) -> tuple[Configuration, ...]:
         """The configurations, in the order of tables."""
-        return from_patterns(self.rule, self.patterns)
+        every = from_patterns(self.rule, self.patterns)
+        again = (self.states == State.AGAIN).tolist()
+        return tuple(replace(one, again=True) if is_again else one for one, is_again in zip(every, again, strict=True))
 
     @functools.cached_property
     def inputs(self) -> tuple[TensorStates, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,8 +17,7 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Resharder, ReshardTable
 from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import KEEPS, row_edges
-from tensoropt.plan.tensor_reuse import keep_choices
-from tensoropt.space.choices import Choices, TensorStates
+from tensoropt.space.choices import Choices, State, TensorStates
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.sparse_gradient_seconds import rows_seconds
 
@@ -110,25 +110,67 @@ class EdgeCosts:
         given, wanted = self.given(edge), self.wanted(edge)
         held = self._keeping.copies(edge)
         keeps, repeated, border = self._keeps(edge), *self._in_time(edge)
+        states = self._choices_of(edge.tensor.op).states, self._choices_of(edge.consumer).states
+        if any(each.any() for each in states):
+            more = self._keeping.reads(edge), self._keeping.copies(edge, more=True), self._reuse
+            place = (*(each.tobytes() for each in states), *more, self._keeps(edge, more=True))
+            held_by_states: tuple[object, ...] = (*place, traits(self._graph[edge.consumer]).is_fanout)
+        else:
+            held_by_states = ()
         backward, rows, pinned = self._manner(edge)
         # What the consumer computes again, if it does, is priced as its own.
-        again = self._repeated(edge) if "before" in keeps else None
-        key = (spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned, again, repeated, border)
+        again = self._repeated(edge) if "before" in keeps or held_by_states else None
+        moved = spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned
+        key = (*moved, again, held_by_states, repeated, border)
         if key not in self._alike:
-            self._alike[key] = self._edge_tables(edge, given, wanted)
+            self._alike[key] = self._by_states(edge, np.arange(len(states[0])), np.arange(len(states[1])))
         return self._alike[key]
+
+    def _by_states(self, edge: Edge, given: NDArray[np.intp], wanted: NDArray[np.intp]) -> Tables:
+        """Seconds and bytes of an edge between some configurations of its ends, whatever states these are in.
+
+        Args:
+            edge: one of the graph's.
+            given: configurations of the producer, by number.
+            wanted: configurations of the consumer.
+        """
+        sources, targets = (
+            self._choices_of(edge.tensor.op).states[given],
+            self._choices_of(edge.consumer).states[wanted],
+        )
+        layouts = self.given(edge), self.wanted(edge)
+        if not sources.any() and not targets.any():
+            return self._edge_tables(edge, layouts[0].at(given), layouts[1].at(wanted), wanted)
+        parts: list[tuple[NDArray[np.bool_], NDArray[np.bool_], Tables]] = []
+        for source, target in itertools.product(np.unique(sources).tolist(), np.unique(targets).tolist()):
+            rows, columns = sources == source, targets == target
+            some = layouts[0].at(given[rows]), layouts[1].at(wanted[columns])
+            tables = self._edge_tables(edge, *some, wanted[columns], (State(source), State(target)))
+            parts.append((rows, columns, tables))
+        kinds = max(tables[0][0, 0].size for _, _, tables in parts)
+        shape = (len(given), len(wanted), kinds)
+        time, memory = np.full(shape, np.inf), np.full(shape, np.inf)
+        for rows, columns, found in parts:
+            for whole, part in zip((time, memory), found, strict=True):
+                part = part.reshape(*part.shape[:2], -1)
+                whole[np.ix_(rows, columns, np.arange(part.shape[2]))] = part
+        return (time, memory) if kinds > 1 else (time[..., 0], memory[..., 0])
 
     def pair(self, edge: Edge, given: int, wanted: int) -> Tables:
         """The entries of an edge's tables for one pair of configurations; of one alternative, or of all."""
         key = (edge, given, wanted)
         if key not in self._pairs:
-            source, target = self.given(edge).of(given), self.wanted(edge).of(wanted)
-            time, memory = self._edge_tables(edge, source, target, np.array([wanted]))
+            time, memory = self._by_states(edge, np.array([given]), np.array([wanted]))
             self._pairs[key] = time[0, 0], memory[0, 0]
         return self._pairs[key]
 
     def _edge_tables(
-        self, edge: Edge, given: TensorStates, wanted: TensorStates, consumer: NDArray[np.int64] | None = None
+        self,
+        edge: Edge,
+        given: TensorStates,
+        wanted: TensorStates,
+        consumer: NDArray[np.intp],
+        states: tuple[State, State] = (State.KEPT, State.KEPT),
     ) -> Tables:
         """Seconds and bytes of an edge between some configurations of its ends.
 
@@ -136,11 +178,18 @@ class EdgeCosts:
             edge: one of the graph's.
             given: what the producer gives in some of its configurations.
             wanted: what the consumer wants in some of its own.
-            consumer: which ones these are; all of them by default.
+            consumer: which ones these are.
+            states: of both ends.
         """
         spec, table = self._spec(edge), self.reshard_table(edge)
-        held = self._keeping.copies(edge)
-        keeps, repeated, border = self._keeps(edge), *self._in_time(edge)
+        producer, reader = states
+        is_fanout = traits(self._graph[edge.consumer]).is_fanout
+        more = reader is State.AGAIN or (is_fanout and reader is not State.UNREAD)
+        # Where nothing has another state, a fan-out is kept as the backward pass reads it.
+        more = more and (self._has_states(edge.consumer))
+        held = self._keeping.copies(edge, more=more)
+        keeps = KEEPS[:1] if producer.let_go else self._keeps(edge, more=more)
+        repeated, border = self._in_time(edge)
         backward, rows, pinned = self._manner(edge)
         moves = table.between(given.value, wanted.value)
         time = moves.copy()
@@ -166,16 +215,23 @@ class EdgeCosts:
             moved = (given.gradient[:, None, :] != wanted.gradient[None, :, :]).any(axis=-1)
             summing = np.where(moved, size, 0.0)
             memory = memory + summing
+        if producer.let_go:
+            if self.reads_in(edge, reader):
+                time += moves
+                if reader is State.KEPT and self._repeated(edge) is not None:
+                    time += self._forward_seconds(self._graph[edge.consumer])[consumer]
+            memory = np.zeros_like(memory)
         time = repeated * time if repeated > 1 else time
+        if not self._go_together(edge, producer, reader):
+            time, memory = np.full_like(time, np.inf), np.full_like(memory, np.inf)
         if len(keeps) > 1:
             extra = np.full((*time.shape, len(KEEPS)), np.inf)
             bytes_kept = np.full((*time.shape, len(KEEPS)), np.inf)
             extra[..., BOTH], bytes_kept[..., BOTH] = 0.0, memory
             if "before" in keeps:
                 repeat: float | FloatArray = 0.0
-                if self._repeated(edge) is not None:
-                    every = self._forward_seconds(self._graph[edge.consumer])
-                    repeat = every if consumer is None else every[consumer]
+                if reader is not State.AGAIN and self._repeated(edge) is not None:
+                    repeat = self._forward_seconds(self._graph[edge.consumer])[consumer]
                 again = self._times * (2 * moves + repeat) - moves if border else repeated * (moves + repeat)
                 extra[..., BEFORE] = np.where(same, np.inf, again)
                 bytes_kept[..., BEFORE] = held.alone * before + summing
@@ -187,6 +243,21 @@ class EdgeCosts:
                 time = time[..., None] + extra
                 memory = np.where(np.isfinite(time), bytes_kept, np.inf)
         return time, memory
+
+    def reads_in(self, edge: Edge, reader: State) -> bool:
+        """Tells whether the backward pass reads what arrives on an edge, if its consumer is in a state."""
+        if traits(self._graph[edge.consumer]).is_fanout:
+            return reader is State.PASSED or (reader is State.KEPT and self._keeping.reads(edge))
+        return reader is State.AGAIN or self._keeping.reads(edge)
+
+    def _go_together(self, edge: Edge, producer: State, reader: State) -> bool:
+        """Tells whether an edge may lead from a state to another: a fan-out passes on what there is."""
+        if traits(self._graph[edge.consumer]).is_fanout and reader is not State.UNREAD:
+            return producer is not State.UNREAD and producer.let_go == (reader is State.PASSED)
+        return producer is not State.UNREAD or not self.reads_in(edge, reader)
+
+    def _has_states(self, name: str) -> bool:
+        return bool(self._choices_of(name).states.any())
 
     def _manner(self, edge: Edge) -> tuple[bool, int | None, bool]:
         """Returns whether a gradient comes back, the number of elements of its rows, and whether the tensor is pinned.
@@ -205,9 +276,9 @@ class EdgeCosts:
     def _times(self) -> int:
         return 1 if self._steps is None else self._steps.times
 
-    def _keeps(self, edge: Edge) -> tuple[str, ...]:
-        """The copies that an edge may keep."""
-        return keep_choices(self._graph, self._rules, edge, self._steps) if self._reuse else KEEPS[:1]
+    def _keeps(self, edge: Edge, *, more: bool = False) -> tuple[str, ...]:
+        """The copies that an edge may keep; ``more`` tells whether a reader that is made again reads it."""
+        return self._keeping.choices(edge, more=more, steps=self._steps) if self._reuse else KEEPS[:1]
 
     def _in_time(self, edge: Edge) -> tuple[int, bool]:
         """Returns how often a step moves an edge's tensor, and whether it goes into micro-batches from before."""
@@ -248,7 +319,7 @@ class EdgeCosts:
         """Seconds of an edge's collectives for some pairs of configurations."""
         source, target, table = self.given(edge), self.wanted(edge), self.reshard_table(edge)
         forward = table.communication(source.value[given], target.value[wanted])
-        seconds = np.where(picks == BEFORE, 2, 1) * forward
+        seconds = np.where((picks == BEFORE) | self.moved_again(edge, given, wanted), 2, 1) * forward
         if np.any(picks == AFTER):
             back = table.communication(source.value[given], target.value[wanted], back=True)
             seconds += np.where(picks == AFTER, back, 0.0)
@@ -265,6 +336,12 @@ class EdgeCosts:
         else:
             seconds = seconds + table.communication(target.gradient[wanted], source.gradient[given])
         return repeated * seconds
+
+    def moved_again(self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tells whether a tensor that is made again is moved again, for some pairs of configurations."""
+        ends = self._choices_of(edge.tensor.op).states[given], self._choices_of(edge.consumer).states[wanted]
+        pairs = zip(*(each.tolist() for each in ends), strict=True)
+        return np.array([State(source).let_go and self.reads_in(edge, State(target)) for source, target in pairs], bool)
 
     def _row_elements(self, edge: Edge) -> int:
         """Returns the number of elements of the rows of all lookups behind an edge."""

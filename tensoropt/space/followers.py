@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -15,6 +16,7 @@ from tensoropt.problem.problem import IntArray, same_memory
 from tensoropt.problem.repeated_layers import repeated_layers
 from tensoropt.problem.resolution import Resolution
 from tensoropt.space.around_variables import around_variables, is_heavy
+from tensoropt.space.choices import State
 from tensoropt.space.repeated_cells import repeated_cells
 from tensoropt.space.space import SearchSpace
 
@@ -91,7 +93,7 @@ class _Follower:
             self._edges.setdefault((u, v), e)
             self._readers[u].append(v)
         self._heavy = [is_heavy(space, op) for op in space.operators]
-        self._found: dict[tuple[int, ...], IntArray] = {}
+        self._found: dict[tuple[object, ...], IntArray] = {}
         self._least: dict[tuple[object, ...], IntArray] = {}
         self._chained: dict[tuple[int, int], tuple[IntArray, IntArray, IntArray]] = {}
 
@@ -158,20 +160,34 @@ class _Follower:
         edge = problem.edge_time_s[e], problem.edge_memory_bytes[e]
         node = problem.node_time_s[follower], problem.node_memory_bytes[follower]
         # By the objects first, as to look for their memory takes longer than all else here.
-        place = (backward, *map(id, (*edge, *node)))
+        let_go = tuple(self._let_go(each) for each in (followed, follower))
+        place = (backward, *map(id, (*edge, *node)), *(each.tobytes() for each in let_go))
         if place not in self._found:
-            self._found[place] = self._least_beside(e, follower, backward)
+            self._found[place] = self._least_beside(e, follower, backward, *let_go)
         return self._found[place]
 
-    def _least_beside(self, e: int, follower: int, backward: bool) -> IntArray:
+    def _let_go(self, i: int) -> NDArray[np.bool_]:
+        """Per configuration, whether what the backward pass reads of an operator's outputs is not kept for it."""
+        states = self._space.choices_of(self._space.operators[i].name).states
+        return np.isin(states, [state for state in State if state.let_go])
+
+    def _least_beside(
+        self, e: int, follower: int, backward: bool, leads: NDArray[np.bool_], follows: NDArray[np.bool_]
+    ) -> IntArray:
         tables = (*self._problem.edge_tables(e), *self._problem.node_tables(follower))
-        key = (backward, *(part for table in tables for part in same_memory(table)))
+        states = leads.tobytes(), follows.tobytes()
+        key = (backward, *states, *(part for table in tables for part in same_memory(table)))
         if key not in self._least:
             # Alternative 0 keeps both copies.
             edge_time, edge_memory, time, memory = (table[..., 0] for table in tables)
             if backward:
                 edge_time, edge_memory = edge_time.T, edge_memory.T
             time, memory = edge_time + time, edge_memory + memory
+            # What can be made again is, where what it follows is.
+            unlike = (leads[:, None] != follows) & np.isfinite(np.where(leads[:, None] == follows, time, np.inf)).any(
+                axis=1, keepdims=True
+            )
+            time = np.where(unlike, np.inf, time)
             # Both costs may be rounded by half a unit, of the least as well.
             longest = time.min(axis=1, keepdims=True) * (1.0 + 1e-12) + 2.0 * self._problem.time_unit_s
             memory = np.where(time <= longest, memory, np.inf)

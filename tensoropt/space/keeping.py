@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
-from tensoropt.plan.tensor_reuse import has_gradient
+from tensoropt.plan.in_time import InTime
+from tensoropt.plan.tensor_reuse import has_gradient, keep_choices
 
 __all__ = ["Copies", "Keeping"]
 
@@ -45,9 +47,14 @@ class Keeping:
         self._rules = rules
         self._reads = functools.cache(self._reads_uncached)
 
-    def copies(self, edge: Edge) -> Copies:
-        """Returns the numbers of copies that are counted on the edge."""
-        reads = int(self.reads(edge))
+    def choices(self, edge: Edge, *, more: bool = False, steps: InTime | None = None) -> tuple[str, ...]:
+        """The copies that an edge may keep; ``more`` tells whether a reader that is made again reads it."""
+        again = [reader.name for reader in self._behind(edge)] if more else ()
+        return keep_choices(self._graph, self._rules, edge, again, steps)
+
+    def copies(self, edge: Edge, *, more: bool = False) -> Copies:
+        """Returns the numbers of copies that are counted on the edge, see :meth:`choices`."""
+        reads = int(more or self.reads(edge))
         if not self.alone(edge):
             return Copies(0, 0, reads, 0)
         makes = int(self.makes(edge))
@@ -75,6 +82,13 @@ class Keeping:
         if traits(self._graph[tensor.op]).is_fanout or len(readers) == 1:
             return False
         return self._reads_output(tensor) or any(map(self.reads, readers))
+
+    def _behind(self, edge: Edge) -> list[Operator]:
+        """The consumer of an edge, or those behind it if it is a fan-out."""
+        op = self._graph[edge.consumer]
+        if not traits(op).is_fanout:
+            return [op]
+        return [reader for further in self._graph.consumers(TensorId(op.name)) for reader in self._behind(further)]
 
     def _readers(self, tensor: TensorId) -> list[Edge]:
         return [edge for edge in self._graph.consumers(tensor) if edge.consumer in self._graph.training]

@@ -7,7 +7,8 @@ in order: forward in the order of the graph, backward in reverse, every variable
 it is known when each buffer is made and last read. The largest sum at any time is the peak.
 
 What the executor and TensorFlow's kernels do with buffers is taken into account: outputs that are their inputs, updates
-in place, gradients that pass through, copies that are made again (TensorOpt section 4.2), pieces that are packed.
+in place, gradients that pass through, copies that are made again (TensorOpt section 4.2), outputs that are made again
+from an operator's inputs, pieces that are packed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Step, StepKind
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, row_edges
+from tensoropt.plan.recomputation import made_by
 from tensoropt.plan.tensor_reuse import has_gradient, reads_again, reverse_steps
 
 __all__ = ["MemoryCourse", "PeakMemory", "Scratch", "memory_course", "peak_memory", "scratch_of"]
@@ -206,6 +208,8 @@ class _Step:
         self._arrived: dict[Edge, _Buffer] = {}
         self._incoming: dict[TensorId, list[_Buffer]] = {}
         self._kept: dict[str, _Buffer] = {}
+        self._second: dict[str, list[_Buffer]] = {}  # the outputs of operators that are made again
+        self._passed_on: dict[str, _Buffer] = {}  # by fan-out, what arrives there once more
 
     # ---------------------------------------------------------------------------------------------------- forward
 
@@ -224,20 +228,25 @@ class _Step:
         if traits(op).alias and inputs:
             self._values.update((TensorId(op.name, index), buffer) for index, buffer in enumerate(inputs))
             return
+        outputs = self._run(op, inputs, late, "variable_gradients" if late else "activations")
+        self._values.update((TensorId(op.name, index), buffer) for index, buffer in enumerate(outputs))
+
+    def _run(self, op: Operator, inputs: Sequence[_Buffer], backward: bool, made_as: str) -> list[_Buffer]:
+        """The outputs of an operator's kernel, with what it keeps of its scratch memory beside them."""
         forward, kept, _ = self._scratch(op, self._plan.configuration(op.name))
         kept = kept if has_gradient(self._graph, op.name) else 0.0
-        moment = self._moment(op.name, late, inputs, max(0.0, forward - kept))
-        made_as = "variable_gradients" if late else "activations"
+        moment = self._moment(op.name, backward, inputs, max(0.0, forward - kept))
+        outputs = []
         for index, spec in enumerate(op.outputs):
             tensor = TensorId(op.name, index)
             is_missing = kept > 0 and self._is_replaced(op, tensor)
-            buffer = _Buffer(0.0 if is_missing else self._bytes(spec, self._made(tensor)), made_as)
-            moment.made.append(buffer)
-            self._values[tensor] = buffer
+            outputs.append(_Buffer(0.0 if is_missing else self._bytes(spec, self._made(tensor)), made_as))
+        moment.made += outputs
         if kept:
             self._kept[op.name] = _Buffer(kept, "activations")
             moment.made.append(self._kept[op.name])
         self._replace(op, moment, inputs, 0)
+        return outputs
 
     def _is_replaced(self, op: Operator, tensor: TensorId) -> bool:
         """Tells whether an output is never made: only TensorFlow's gradient reads it, and the lowering has its own."""
@@ -361,13 +370,17 @@ class _Step:
         for edge in edges:
             if edge.position not in rule.saved_inputs or (traits(op).multilinear and list(wanted) == [edge]):
                 continue
-            if reads_again(self._graph, self._rules, edge, self._keep):
-                steps, source = self._plan.edge(edge).forward, self._values[edge.tensor]
-                read.append(self._move(edge.tensor, source, self._given(edge), steps, op.name, True, "moved"))
-            else:
-                read.append(self._arrived[edge])
+            read.append(self._arrived_again(edge))
+        remade = bool(rule.saved_outputs) and any(
+            made_by(self._graph, edge.tensor).name in self._plan.again
+            for edge in edges
+            if edge.position in rule.saved_inputs
+        )
         for index in rule.saved_outputs:
-            read.append(self._output_again(op, TensorId(op.name, index)))
+            if remade or op.name in self._plan.again:
+                read.append(self._second_copy(op)[index])
+            else:
+                read.append(self._output_again(op, TensorId(op.name, index)))
         if op.name in self._kept:
             read.append(self._kept[op.name])
         moment = self._moment(op.name, True, read, self._scratch(op, self._plan.configuration(op.name))[2])
@@ -384,6 +397,32 @@ class _Step:
             alike = rule.inputs[wanted[0].position] == rule.outputs[0]
             moment.replaced += [part for part in arrived if alike and part.size_bytes == moment.made[0].size_bytes]
         return result
+
+    def _reads_again(self, edge: Edge) -> bool:
+        return reads_again(self._graph, self._rules, edge, self._keep, self._plan.again)
+
+    def _arrived_again(self, edge: Edge) -> _Buffer:
+        """What arrived on an edge, as the backward pass has it: made again if it was not kept."""
+        if not self._reads_again(edge):
+            return self._arrived[edge]
+        producer, source = self._graph[edge.tensor.op], self._values[edge.tensor]
+        if producer.name in self._plan.again:
+            source = self._second_copy(producer)[edge.tensor.index]
+        elif made_by(self._graph, edge.tensor).name in self._plan.again:
+            if producer.name not in self._passed_on:
+                self._passed_on[producer.name] = self._arrived_again(Edge(producer.inputs[0], producer.name, 0))
+            source = self._passed_on[producer.name]
+        steps = self._plan.edge(edge).forward
+        return self._move(edge.tensor, source, self._given(edge), steps, edge.consumer, True, "moved")
+
+    def _second_copy(self, op: Operator) -> list[_Buffer]:
+        """The outputs of an operator that is built a second time, in the backward pass."""
+        if op.name not in self._second:
+            edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
+            inputs = [self._arrived_again(edge) for edge in edges]
+            outputs = inputs if traits(op).alias else self._run(op, inputs, True, "activations")
+            self._second[op.name] = outputs
+        return self._second[op.name]
 
     def _output_again(self, op: Operator, tensor: TensorId) -> _Buffer:
         """An output that the backward pass reads, made again where only its reader's copy is kept."""

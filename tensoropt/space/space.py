@@ -24,10 +24,11 @@ from tensoropt.plan.in_time import in_time
 from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
 from tensoropt.problem.problem import IntArray, Problem
 from tensoropt.space.account import about_operators, setting_of
-from tensoropt.space.choices import Choices
+from tensoropt.space.choices import Choices, State
 from tensoropt.space.edge_costs import AFTER, BEFORE, BOTH, EdgeCosts, FloatArray, Tables
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.peak import peak_memory, scratch_of
+from tensoropt.space.recomputation import fanned_out, states_of
 from tensoropt.space.traffic import moves_of
 
 __all__ = ["SearchSpace", "feed_layout"]
@@ -67,6 +68,7 @@ class SearchSpace:
         mesh: its factor mesh.
         coarsening: the meshes that operators may have.
         reuse: whether edges have alternatives.
+        recompute: whether operators may be made again.
         halos: whether images are split.
         operators: those of the training step, which are the nodes of the problem.
         edges: those between them, in the order of the problem's.
@@ -79,6 +81,7 @@ class SearchSpace:
         *,
         allowed: Mapping[str, Sequence[Configuration]] | None = None,
         reuse: bool = False,
+        recompute: bool = False,
         coarsening: Coarsening | None = None,
         placements: bool = False,
         halos: bool = False,
@@ -93,6 +96,8 @@ class SearchSpace:
             reuse: whether an edge whose copy is needed in the backward pass may choose what is kept (TensorOpt section
                 4.2, "Tensor reuse"). Such edges have three alternatives: both copies, the one before the move, the
                 one after it; +inf where one cannot be had or never pays.
+            recompute: whether operators may be made again in the backward pass
+                (:func:`tensoropt.space.recomputation.states_of`), each in any of its configurations.
             coarsening: the meshes that operators may have; by default those of :class:`Coarsening` on the levels of the
                 cost model's topology.
             placements: whether operators may run on a part of the devices; which parts, ``coarsening`` says. Sinks stay
@@ -114,11 +119,13 @@ class SearchSpace:
             coarsening = dataclasses.replace(coarsening, placed_blocks=_PLACED_BLOCKS)
         self.coarsening = coarsening
         self.reuse = reuse
+        self.recompute = recompute
         self.halos = halos
         self.rules: Mapping[str, OpRule] = rules if self.steps is None else self.steps.rules
         self.operators = tuple(op for op in self.graph.operators if op.name in graph.training)
         self.edges = tuple(edge for edge in graph.edges() if edge.consumer in graph.training)
         self._keeping = Keeping(self.graph, self.rules)
+        self._states = states_of(self.graph, self.rules, self._keeping, self.steps) if recompute else {}
         self._allowed = {name: tuple(chosen) for name, chosen in (allowed or {}).items()}
         self._kept: dict[object, Any] = {}
         self._choices: dict[tuple[object, ...], Choices] = {}
@@ -153,10 +160,11 @@ class SearchSpace:
         """The configurations of an operator, with the layouts that follow."""
         if name not in self._named:
             everywhere = traits(self.graph[name]).is_sink
-            key = (self.rules[name], self._allowed.get(name), everywhere)
+            states = self._states.get(name, (State.KEPT,))
+            key = (self.rules[name], self._allowed.get(name), everywhere, states)
             if key not in self._choices:
                 coarsening = dataclasses.replace(self.coarsening, placed_blocks=0) if everywhere else self.coarsening
-                self._choices[key] = Choices(self.rules[name], self.mesh, coarsening, self._allowed.get(name))
+                self._choices[key] = Choices(self.rules[name], self.mesh, coarsening, self._allowed.get(name), states)
             self._named[name] = self._choices[key]
         return self._named[name]
 
@@ -198,9 +206,15 @@ class SearchSpace:
         """The part of an operator's time in which it communicates itself, in one of its :meth:`choices`."""
         return float(self._internal_seconds(self.graph[name], np.array([index]))[0])
 
-    def seconds_again(self, edge: Edge, wanted: int) -> float:
-        """Returns the time to recompute the output of an edge's consumer once; 0 if that is not needed."""
-        if not self._edge_costs.repeats(edge):
+    def moved_again(self, edge: Edge, given: int, wanted: int) -> bool:
+        """Tells whether an edge moves a tensor once more since its producer is made again."""
+        return bool(self._edge_costs.moved_again(edge, np.array([given]), np.array([wanted]))[0])
+
+    def seconds_again(self, edge: Edge, given: int, wanted: int, keep: str) -> float:
+        """Returns the time that an edge has for recomputing its consumer's output; 0 if that is not needed."""
+        is_again = self.choices_of(edge.consumer).states[wanted] == State.AGAIN
+        remade = keep == "before" or self.moved_again(edge, given, wanted)
+        if is_again or not remade or not self._edge_costs.repeats(edge):
             return 0.0
         return float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
 
@@ -358,7 +372,12 @@ class SearchSpace:
                     f"has more blocks than {self.coarsening} allows."
                 )
             result.append(choices.index(wanted))
-        return tuple(result)
+        chosen = dict(zip((op.name for op in self.operators), result, strict=True))
+        again = {name for name, index in chosen.items() if self.choices(name)[index].again}
+        return tuple(
+            fanned_out(self.graph, self.rules, self._states, op, again, chosen[op.name], self.choices_of(op.name))
+            for op in self.operators
+        )
 
     def strategy_of(self, plan: Plan) -> tuple[IntArray, IntArray]:
         """A plan as a strategy of this space: configurations by index, and alternatives.
@@ -461,8 +480,9 @@ class SearchSpace:
         trained = self.is_trained(op.name)
         kept = tuple(self._keeping.with_producer(TensorId(op.name, index)) for index in range(len(op.outputs)))
         readers = len(self.graph.consumers(TensorId(op.name))) if own.is_fanout else 0
-        repeated = self.repeats(op.name)
-        key = (op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name), repeated)
+        repeated, states = self.repeats(op.name), self.choices_of(op.name).states.tobytes()
+        kind = op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name)
+        key = (*kind, repeated, states)
         if key not in self._alike:
             choices = self.choices_of(op.name)
             sizes = [
@@ -484,6 +504,10 @@ class SearchSpace:
             elif not own.is_sink and not own.is_group:
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
                 time = self._op_seconds(op, gradients)
+                again = choices.states == State.AGAIN
+                if again.any():
+                    time = time + np.where(again, self._op_seconds(op, 0), 0.0)
+                    memory = np.where(again, 0.0, memory)
             self._alike[key] = (time if repeated == 1 else repeated * time), memory
         return self._alike[key]
 

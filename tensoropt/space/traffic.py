@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tensoropt.graph.graph import Edge
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import Move
-from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import EdgePlan, Plan
 from tensoropt.plan.tensor_reuse import reverse_steps
 from tensoropt.space.sparse_gradient_seconds import rows_seconds
@@ -49,13 +48,15 @@ def moves_of(space: SearchSpace, edge: Edge, entry: EdgePlan, given: int, wanted
         table = space.reshard_table(edge)
         seconds = table.step_seconds(source.value, target.value)
         found += _steps(space, edge, source.value, entry.forward, seconds, "forward")
-        if entry.keep == "before":
+        if entry.keep == "before" or space.moved_again(edge, given, wanted):
             found += _steps(space, edge, source.value, entry.forward, seconds, "again")
-            found += _computed_again(space, edge, there, wanted)
         elif entry.keep == "after":
             back = reverse_steps(source.value, entry.forward)
             seconds = table.step_seconds(source.value, target.value, back=True)[::-1]
             found += _steps(space, edge, target.value, back, seconds, "again")
+    seconds_again = space.seconds_again(edge, given, wanted, entry.keep)
+    if seconds_again:  # the consumer's gradient reads the consumer's output
+        found.append(Move("compute", "again", (), seconds_again, 0.0, 0.0))
     if entry.backward:
         seconds = space.reshard_table(edge).step_seconds(target.gradient, source.gradient)
         found += _steps(space, edge, target.gradient, entry.backward, seconds, "backward")
@@ -103,13 +104,6 @@ def _changed(mesh: Mesh, one: Layout, other: Layout) -> tuple[int, ...]:
         for layout in (one, other)
     )
     return tuple(axis for axis in mesh.axes if here.get(axis) != there.get(axis))
-
-
-def _computed_again(space: SearchSpace, edge: Edge, configuration: Configuration, index: int) -> Iterator[Move]:
-    """Yields the recomputation of a consumer whose gradient reads its output, if it takes any time."""
-    seconds = space.seconds_again(edge, index)
-    if seconds:
-        yield Move("compute", "again", (), seconds, 0.0, 0.0)
 
 
 def _rows(

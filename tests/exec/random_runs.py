@@ -32,6 +32,7 @@ from tensoropt.layout import Layout
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.in_time import in_time
 from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import keep_choices
 from tensoropt.space.space import SearchSpace
 from tests.cost.odd_cost import OddCost
@@ -125,7 +126,8 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
         chosen.append(int(legal[-1] if random.random() < whole else random.choice(legal)))
         if name in alike:
             stored |= dict.fromkeys(alike[name], layouts[chosen[-1]])
-    plan = random_keep(space.plan(chosen, "random", {"seed": seed}), space, np.random.default_rng((seed, 1)))
+    plan = random_again(space.plan(chosen, "random", {"seed": seed}), space, np.random.default_rng((seed, 3)))
+    plan = random_keep(plan, space, np.random.default_rng((seed, 1)))
     plan.check(imported.graph)
     return plan
 
@@ -173,11 +175,23 @@ def as_stored(space: SearchSpace, op: Operator, chosen: Mapping[str, Configurati
     return next(each for each in space.choices(op.name) if each.input_layouts(rule, place).value == stored)
 
 
+def random_again(plan: Plan, space: SearchSpace, random: np.random.Generator) -> Plan:
+    """The plan with some of the operators that can be made again, in half of the plans none."""
+    share = max(0.0, random.random() - 0.5) * 2
+    operators = dict(plan.operators)
+    for op in space.graph.operators:
+        if why_not_again(space.graph, op, space.steps) is None and random.random() < share:
+            entry = operators[op.name]
+            configuration = dataclasses.replace(entry.configuration, again=True)
+            operators[op.name] = dataclasses.replace(entry, configuration=configuration)
+    return dataclasses.replace(plan, operators=operators)
+
+
 def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> Plan:
     """The plan with a random one of the choices that each of its edges has."""
-    edges = dict(plan.edges)
+    edges, again = dict(plan.edges), plan.again
     for edge, entry in sorted(edges.items()):
-        choices = keep_choices(space.graph, space.rules, edge, space.steps) if entry.forward else ("both",)
+        choices = keep_choices(space.graph, space.rules, edge, again, space.steps) if entry.forward else ("both",)
         edges[edge] = dataclasses.replace(entry, keep=choices[int(random.integers(len(choices)))])
     return dataclasses.replace(plan, edges=edges)
 

@@ -15,16 +15,19 @@ from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.errors import PlanError
 from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
+from tensoropt.exec.program.gradient import late
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
-from tensoropt.exec.program.rematerialization import with_inputs_again, with_output_again
+from tensoropt.exec.program.rematerialization import with_output_again, with_second_copy
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.registry import declaration, registered_types
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Mesh
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import keep_choices
 from tensoropt.space.space import SearchSpace
 from tests import op_harness
@@ -54,19 +57,20 @@ def test_a_gradient_from_the_output_is_tensorflows(op_type: str, monkeypatch: py
     _check(op_type)
 
 
-# Of each way of lowering: one op, several ops, collectives or gradients of its own, rows, outputs that it reads.
-_BUILT_TWICE = (
-    "BatchMatMulV2 BiasAdd Conv2D Einsum FusedBatchNormV3 GatherV2 L2Loss MatMul Max MaxPool Mul Pow Prod RealDiv "
-    "Select SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
-).split()
+_BUILT_TWICE = [each for each in op_harness.lowered_types() if not declaration(each).shared]
 
 
 @pytest.mark.parametrize("op_type", _BUILT_TWICE)
 def test_the_gradient_of_a_second_copy_is_tensorflows(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def lower(ctx: OpLowering, inputs: Sequence[Any]) -> list[Any]:
         made = lower_operator(ctx, inputs)
-        wants = [tensor.dtype.is_floating for tensor in inputs]
-        return with_inputs_again(ctx, inputs, made, lambda _: [tf.identity(tensor) for tensor in inputs], wants)
+        wants = [tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in inputs]
+
+        def second_copy(after: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+            again = [late(tensor, after) for tensor in inputs]
+            return again, lower_operator(ctx, again)
+
+        return with_second_copy(inputs, made, second_copy, wants)
 
     monkeypatch.setattr(op_harness, "lower_operator", lower)
     _check(op_type)
@@ -75,10 +79,10 @@ def test_the_gradient_of_a_second_copy_is_tensorflows(op_type: str, monkeypatch:
 def _check(op_type: str) -> None:
     samples = [sample for sample in declaration(op_type).samples if sample.type == op_type]
     assert samples
-    for sample in samples[:2]:
+    for sample in samples[:1]:
         report = op_harness.check_sample(sample, (Mesh((2, 2)),))
         assert not report.failures, f"{sample}: {report.failures[:3]}"
-        assert report.splits
+        assert report.splits or not report.splittable
 
 
 # ------------------------------------------------------------------------------------------------- what is let go
@@ -294,3 +298,90 @@ def test_a_convolution_whose_input_is_made_again_after_the_gradient_of_its_bias_
     assert any(entry.keep == "before" and edge.tensor.op == "filter" for edge, entry in kept.edges.items())
     for found, wanted in zip(_train(kept, check)[0], _train(plan, check)[0], strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------- operators that are made again
+
+
+def _again(plan: Plan, graph: Graph, *names: str) -> Plan:
+    """The plan by which some operators are made again, by default all that can be; no copies are let go beside."""
+    operators = {
+        name: dataclasses.replace(
+            entry, configuration=dataclasses.replace(entry.configuration, again=not names or name in names)
+        )
+        if why_not_again(graph, graph[name]) is None
+        else entry
+        for name, entry in plan.operators.items()
+    }
+    return dataclasses.replace(plan, operators=operators)
+
+
+def _attention() -> tuple[Graph, Plan]:
+    """A block with a residual stream, whose scores are split over heads and whose rows are split elsewhere."""
+    x = to.placeholder(to.float32, [8, 16], name="x")
+    h = to.tanh(to.matmul(x, to.get_variable("w0", [16, 16])), name="h")
+    parts = [
+        to.transpose(to.reshape(to.matmul(h, to.get_variable(name, [16, 16])), [8, 2, 8]), [1, 0, 2])
+        for name in ("q", "k", "v")
+    ]
+    scores = to.matmul(parts[0], parts[1], transpose_b=True, name="scores")
+    mixed = to.matmul(to.nn.softmax(scores, name="softmax"), parts[2], name="mixed")
+    y = h + to.matmul(to.reshape(to.transpose(mixed, [1, 0, 2]), [8, 16]), to.get_variable("w1", [16, 16]))
+    loss = to.reduce_mean(to.square(y) * to.reduce_max(y, axis=1, keepdims=True), name="loss")
+    to.train.GradientDescentOptimizer(0.5).minimize(loss, name="train")
+    return _planned(_SPLITS | {"BatchMatMulV2": "b0", "Softmax": "d0", "Transpose": "d0", "Reshape": "d0"})
+
+
+@pytest.mark.parametrize("model", [_three_layers, _attention])
+def test_what_is_made_again_does_not_change_the_numbers(model: Callable[[], tuple[Graph, Plan]]) -> None:
+    graph, plan = model()
+    variables = [TensorId(op.name) for op in graph.of_type("Variable")]
+
+    def check(executor: Executor, feeds: dict[str, np.ndarray]) -> list[Any]:
+        losses = [executor.run([TensorId("loss"), "train"], feeds)[0] for _ in range(4)]
+        return [*losses, *executor.run(variables)]
+
+    again = _again(plan, graph)
+    assert len(again.again) >= 7
+    again.check(graph)
+    assert Plan.from_json(again.to_json()) == again
+    for one, other in zip(_train(plan, check), _train(again, check), strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_backward_pass_reads_nothing_of_what_is_made_again() -> None:
+    graph, plan = _attention()
+    again = _again(plan, graph)
+    plain, remade = (_train(each, Recorded)[0] for each in (plan, again))
+    names = {f"program_0/{name}" for name in ("h", "scores", "softmax", "mixed")}
+    for nodes in ("built", "optimized"):
+        assert names & plain.read_backwards(getattr(plain, nodes))
+        assert not names & remade.read_backwards(getattr(remade, nodes)), nodes
+
+
+@pytest.mark.parametrize("name", ["softmax", "scores", "mixed", "h"])
+def test_one_operator_is_made_again_once(name: str) -> None:
+    graph, plan = _attention()
+    again = _again(plan, graph, name)
+    assert again.again == {name}
+    remade = _train(again, Recorded)[0]
+    assert f"program_0/{name}" not in remade.read_backwards(remade.built)
+    copies = [op for op in remade.built if op.rsplit("/", 1)[-1].rstrip("_0123456789") == name]
+    assert len([op for op in copies if "/gradients/" in op]) == 1, copies
+
+
+def test_what_cannot_be_made_again_is_refused() -> None:
+    x = to.placeholder(to.float32, [8, 16], name="x")
+    h = to.matmul(x, to.get_variable("w", [16, 16])) + to.random.normal([8, 16], name="noise")
+    to.train.GradientDescentOptimizer(0.5).minimize(to.reduce_mean(to.square(h), name="loss"), name="train")
+    graph, plan = _planned(_SPLITS)
+    for op in graph.operators:
+        entry = plan.operators[op.name]
+        wanted = dataclasses.replace(entry, configuration=dataclasses.replace(entry.configuration, again=True))
+        changed = dataclasses.replace(plan, operators={**plan.operators, op.name: wanted})
+        if op.type in ("MatMul", "AddV2", "Square", "Mean"):
+            changed.check(graph)
+        elif op.type in ("Variable", "Placeholder", "Sink", "Gradient", "RandomStandardNormal"):
+            with pytest.raises(PlanError, match="made again"):
+                changed.check(graph)

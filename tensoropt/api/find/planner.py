@@ -60,6 +60,7 @@ class Planner:
             ``global``, every rank the whole.
         model: what was imported.
         micro_batches: how many a step has.
+        recompute: whether operators may be made again in the backward pass.
     """
 
     def __init__(self, imported: ImportedModel, feed: str, model: Model, micro_batches: int = 1) -> None:
@@ -90,6 +91,13 @@ class Planner:
         self._least: dict[int, float] = {}  # by device count, where it is exact
         self._warned = False
         self._profile: OpProfile | None = None
+        self.recompute = False
+
+    def allow_recomputation(self, allowed: bool) -> None:
+        """Whether operators may be made again in the backward pass; by default none is."""
+        if allowed != self.recompute:
+            self.recompute, self._space, self._frontier = allowed, None, None
+            self._least.clear()
 
     def split(self, micro_batches: int) -> Planner:
         """The planner of the same model with so many micro-batches in a step; it keeps what it finds alike."""
@@ -98,6 +106,7 @@ class Planner:
         if micro_batches not in self._split:
             other = self._split[micro_batches] = Planner(self.imported, self._asked, self.model, micro_batches)
             other._profile, other._warned = self._profile, True
+        self._split[micro_batches].allow_recomputation(self.recompute)
         return self._split[micro_batches]
 
     def numbers_of_micro_batches(self) -> tuple[int, ...]:
@@ -226,7 +235,12 @@ class Planner:
                 allowed |= pins.configurations(self.imported.graph, cost.mesh)
             doing(f"pricing strategies on {topology.device_count} devices")
             space = SearchSpace(
-                self.imported.graph, cost, allowed=allowed, reuse=True, micro_batches=self.micro_batches
+                self.imported.graph,
+                cost,
+                allowed=allowed,
+                reuse=True,
+                recompute=self.recompute,
+                micro_batches=self.micro_batches,
             )
             self._space = key, space
         return self._space[1]

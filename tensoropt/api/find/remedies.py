@@ -151,4 +151,6 @@ def _with_batch(planner: Planner, batch: int) -> Planner:
         if traits(op).must_be_fed:
             shape = op.outputs[0].shape.as_list()
             shapes[op.name] = [batch, *shape[1:]] if shape and shape[0] == old else shape
-    return Planner(import_model(planner.model, shapes=shapes), planner.feed, planner.model)
+    other = Planner(import_model(planner.model, shapes=shapes), planner.feed, planner.model)
+    other.allow_recomputation(planner.recompute)
+    return other

@@ -68,6 +68,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
                     for i in range(len(op.outputs))
                 ],
                 "communication": {"forward": steps, "backward": back},
+                **({"again": True} if configuration.again else {}),
                 "keep": {edge.position: plan.edge(edge).keep for edge in edges if plan.edge(edge).keep != "both"},
                 "time_s": entry.time_s + sum(plan.edge(edge).time_s for edge in edges),
                 "memory_bytes": entry.memory_bytes + sum(plan.edge(edge).memory_bytes for edge in edges),
@@ -116,7 +117,7 @@ def show_strategy(plan: Plan | str | os.PathLike[str], console: Console | None =
         cells = (
             f"{row['operator']} ({row['type']})" if row["type"] not in row["operator"] else row["operator"],
             str(row["mesh"]),
-            ", ".join(row["splits"]) or "-",
+            ", ".join([*row["splits"], *(["made again"] if "again" in row else [])]) or "-",
             f"{' '.join(map(str, row['inputs']))} → {' '.join(map(str, row['outputs']))}".strip(),
             f"{row['time_s'] * 1e6:.1f}",
             f"{row['memory_bytes'] / 2**10:.1f}",

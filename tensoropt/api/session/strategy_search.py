@@ -46,6 +46,7 @@ def find_strategy(  # type: ignore[overload-overlap]  # a name is a str too, and
     costs: str | None = None,
     search: str | Options = "ft",
     micro_batches: int | str = 1,
+    recompute: bool = False,
 ) -> ParallelismProfile: ...
 
 
@@ -61,6 +62,7 @@ def find_strategy(
     costs: str | None = None,
     search: str | Options = "ft",
     micro_batches: int | str = 1,
+    recompute: bool = False,
 ) -> Plan: ...
 
 
@@ -75,6 +77,7 @@ def find_strategy(
     costs: str | None = None,
     search: str | Options = "ft",
     micro_batches: int | str = 1,
+    recompute: bool = False,
 ) -> Plan | ParallelismProfile:
     """Searches a parallelization strategy for the model built so far.
 
@@ -123,6 +126,8 @@ def find_strategy(
         micro_batches: into how many parts a step splits the batch in time, one after the other, to take less memory;
             the numbers are those of the whole batch. ``auto`` splits only where no strategy fits without, and then into
             as many as give the fastest plan, eight at most.
+        recompute: whether outputs of operators may be made again in the backward pass instead of being kept for it,
+            each where it pays: less memory, more computing, the same numbers but for roundings.
 
     Returns:
         The plan; for ``profiling`` the profile.
@@ -145,11 +150,10 @@ def find_strategy(
     given = _is_given(option)
     named = f"point {option.index} of a frontier" if isinstance(option, FrontierPoint) else repr(option)
     what = f"find_strategy(option={'a plan' if given else named}, memory_bytes={memory_bytes}, feed={feed!r}, "
-    what += f"search={getattr(search, 'name', None) or repr(search)})"
-    if micro_batches != 1:
-        what = f"{what[:-1]}, micro_batches={micro_batches!r})"
+    what += f"search={getattr(search, 'name', None) or repr(search)}, recompute={recompute}, "
+    what += f"micro_batches={micro_batches!r})"
     request = _Request(
-        option, given, named, memory_bytes, topology is None, where, feed, costs, search, what, micro_batches
+        option, given, named, memory_bytes, topology is None, where, feed, costs, search, recompute, what, micro_batches
     )
     with job.world.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
@@ -178,6 +182,7 @@ class _Request:
     feed: str
     costs: str | None
     search: str | Options
+    recompute: bool
     what: str
     micro_batches: int | str
 
@@ -210,7 +215,7 @@ def _find(
             return load_plan(option, imported.graph, where.device_count, runs=request.runs)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
             feed, costs = _check_point(option, where, feed, costs)
-        planner = job.planner(feed)
+        planner = job.planner(feed, recompute=request.recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     if job.rehearsal is not None:
@@ -246,6 +251,7 @@ def find_frontier(
     example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
     costs: str | None = None,
+    recompute: bool = False,
 ) -> Frontier:
     """All strategies for the model built so far that are worth having: the trade-off between time and memory.
 
@@ -255,6 +261,7 @@ def find_frontier(
     Args:
         topology: search for this cluster, or the preset of this name; by default for the one that ``init`` collected.
         batch_size: as of :func:`find_strategy`; so are ``example``, ``feed`` and ``costs``.
+        recompute: see :func:`find_strategy`, which needs it again to take a point.
 
     Raises:
         PlanError: a batch that devices do not divide, or an unknown way to feed.
@@ -263,11 +270,11 @@ def find_frontier(
     """
     job = current_job()
     where = where_to_plan("find_frontier", topology, job.topology)
-    what = f"find_frontier(feed={feed!r})"
+    what = f"find_frontier(feed={feed!r}, recompute={recompute})"
     with job.world.step(what):
         check_sizes("find_frontier", batch_size, None)
         imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
-        planner = job.planner(feed)
+        planner = job.planner(feed, recompute=recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     with stage("search"):

@@ -1,13 +1,13 @@
-"""Makes copies of moved tensors again in the backward pass, where a plan keeps only one of the two.
+"""Makes again in the backward pass what a plan does not keep: copies of moved tensors, and outputs of operators.
 
-TensorOpt section 4.2, "Tensor reuse". Control dependencies on the incoming gradient see to it that nothing is made
-again before the backward pass has come to the operator.
+The former is TensorOpt section 4.2, "Tensor reuse", the latter recomputation. Control dependencies on the incoming
+gradient see to it that nothing is made again before the backward pass has come to the operator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -25,7 +25,15 @@ from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.tensor_reuse import reads_again, reverse_steps
 
-__all__ = ["Reuse", "with_inputs_again", "with_output_again"]
+__all__ = ["Reuse", "with_output_again", "with_second_copy"]
+
+
+class _Built(NamedTuple):
+    """An operator's first copy: its lowering, its inputs, and what arrived on them."""
+
+    ctx: OpLowering
+    edges: Sequence[Edge]
+    inputs: Sequence[Any]
 
 
 class Reuse:
@@ -38,6 +46,10 @@ class Reuse:
 
     The gradient of an operator whose own output is not kept (``keep="after"``) is computed as its declaration says
     (``gradient_from_output``), from the output that is made again from the consumer's copy.
+
+    An operator that is made again (``Configuration.again``) is built a second time, too, behind the gradient that first
+    needs it: all that read its outputs in the backward pass read those of the second copy, and its own gradient is that
+    of the second copy.
     """
 
     def __init__(
@@ -67,13 +79,16 @@ class Reuse:
         self._values = values
         self._keep = {edge: entry.keep for edge, entry in plan.edges.items() if entry.forward}
         self._from_after = {edge.tensor: edge for edge, keep in self._keep.items() if keep == "after"}
-        self._active = any(keep != "both" for keep in self._keep.values())
+        self._active = bool(plan.again) or any(keep != "both" for keep in self._keep.values())
         self._arrived: dict[Edge, Any] = {}
+        self._built: dict[str, _Built] = {}  # the operators that are made again
         self._made_again: dict[str, Any] = {}  # by fan-out: its readers share what is made again
+        self._second: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {}  # inputs and outputs of second copies
 
     def start_backward(self) -> None:
         """Forgets what another backward pass has made again."""
         self._made_again.clear()
+        self._second.clear()
 
     def source(self, edge: Edge) -> Any:
         """The producer's local tensor, from which the edge's forward steps start.
@@ -101,22 +116,29 @@ class Reuse:
         """
         if not self._active:
             return list(made)
-        again = [self._reads_again(edge) for edge in edges]
-        after = self._from_after.get(TensorId(ctx.op.name))
-        if not any(again) and after is None:
-            return list(made)
+        op, rule, differentiable = ctx.op, ctx.rule, [edge in self._graph.differentiable for edge in edges]
+        is_again = op.name in self._plan.again
+        self._built[op.name] = _Built(ctx, edges, inputs)
+        after = self._from_after.get(TensorId(op.name))
         if after is not None:
             return with_output_again(ctx, inputs, made, lambda dy: self._output_again(after, made[0], dy))
+        reads_own = is_again and bool(rule.saved_inputs or rule.saved_outputs)
+        reads_again = any(self._reads_again(edge) for edge in edges if edge.position in rule.saved_inputs)
+        if not any(differentiable) or not (reads_own or reads_again):
+            return list(made)
+        return with_second_copy(inputs, made, lambda after: self._second_copy(op.name, after), differentiable)
 
-        def inputs_again(incoming: Sequence[Any]) -> list[Any]:
-            return [
-                self._again(edge, incoming) if remade else late(tensor, incoming)
-                for edge, tensor, remade in zip(edges, inputs, again, strict=True)
+    def _second_copy(self, name: str, after: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Inputs and outputs of an operator's second copy, built once the tensors ``after`` are there if it is not."""
+        if name not in self._second:
+            built = self._built[name]
+            # Each its own: what is made again once for two inputs would get the gradients of both from each.
+            inputs = [
+                tf.identity(self._again(edge, after)) if self._reads_again(edge) else late(tensor, after)
+                for edge, tensor in zip(built.edges, built.inputs, strict=True)
             ]
-
-        return with_inputs_again(
-            ctx, inputs, made, inputs_again, [edge in self._graph.differentiable for edge in edges]
-        )
+            self._second[name] = inputs, lower_operator(built.ctx, inputs)
+        return self._second[name]
 
     def arrived(self, edge: Edge, tensor: Any) -> Any:
         """Takes note of what arrived, from which its producer may make its output again."""
@@ -125,12 +147,14 @@ class Reuse:
         return tensor
 
     def _reads_again(self, edge: Edge) -> bool:
-        return reads_again(self._graph, self._rules, edge, self._keep, self._steps)
+        return reads_again(self._graph, self._rules, edge, self._keep, self._plan.again, self._steps)
 
     def _again(self, edge: Edge, after: Sequence[Any]) -> Any:
         """Returns the tensor that arrived on an edge, made again once the tensors ``after`` are there."""
         producer = self._graph[edge.tensor.op]
-        if traits(producer).is_fanout and self._reads_again(Edge(producer.inputs[0], producer.name, 0)):
+        if producer.name in self._plan.again:
+            source = self._second_copy(producer.name, after)[1][edge.tensor.index]
+        elif traits(producer).is_fanout and self._reads_again(Edge(producer.inputs[0], producer.name, 0)):
             if producer.name not in self._made_again:
                 self._made_again[producer.name] = self._again(Edge(producer.inputs[0], producer.name, 0), after)
             source = self._made_again[producer.name]
@@ -155,29 +179,26 @@ class Reuse:
         return self._plan.configuration(edge.tensor.op).output_layouts(rule, edge.tensor.index).value
 
 
-def with_inputs_again(
-    ctx: OpLowering,
+def with_second_copy(
     inputs: Sequence[Any],
     made: Sequence[Any],
-    inputs_again: Callable[[Sequence[Any]], Sequence[Any]],
+    second_copy: Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]],
     differentiable: Sequence[bool],
 ) -> list[Any]:
     """An operator's outputs, whose gradient is the one of a second copy of it.
 
     Args:
-        ctx: of its lowering.
         inputs: of the first copy.
         made: its outputs; None for one that only TensorFlow's own gradient would read.
-        inputs_again: gives the inputs of the second copy, which are to wait for what it is given.
+        second_copy: gives the inputs of the second copy, each a tensor of its own, and its outputs. The inputs are to
+            wait for what it is given.
         differentiable: whether an input wants a gradient.
     """
     present = [index for index, tensor in enumerate(made) if tensor is not None]
 
     def backward(*incoming: Any) -> list[Any]:
         given = [(index, dy) for index, dy in zip(present, incoming, strict=True) if dy is not None]
-        # Each its own: what is made again once for two inputs would get the gradients of both from each.
-        second = [tf.identity(tensor) for tensor in inputs_again([dy for _, dy in given])]
-        copies = lower_operator(ctx, second)
+        second, copies = second_copy([dy for _, dy in given])
         found = tf.gradients(
             [copies[index] for index, _ in given],
             [tensor for tensor, wants in zip(second, differentiable, strict=True) if wants],

@@ -168,7 +168,9 @@ def readers(tensor: Any, live: set[Any]) -> list[Any]:
 
 
 def _consumers(op: Any, live: set[Any]) -> list[Any]:
-    return list(dict.fromkeys(other for output in op.outputs for other in output.consumers() if other in live))
+    """The ops that read an op, or wait for it to make something again."""
+    reading = (other for output in op.outputs for other in output.consumers())
+    return list(dict.fromkeys(other for other in (*reading, *op._control_outputs) if other in live))
 
 
 def ancestors(tensors: Iterable[Any]) -> set[Any]:

@@ -1,0 +1,119 @@
+"""What recomputation saves of a device's memory: TensorFlow's own trace beside what plans predict."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensoropt as to
+from benchmarks.accuracy_memory import memory_parts
+from benchmarks.models import transformer
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model
+from tensoropt.baselines.data_parallel import data_parallel
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.exec.program.device_state import DeviceState
+from tensoropt.exec.program.executor import Executor
+from tensoropt.graph.spec import TensorId
+from tensoropt.plan.plan import Plan
+from tensoropt.search.registry import get_finder
+from tensoropt.space.space import SearchSpace
+from tests.mpi_support import run_mpi
+from tests.thread_world import run_threads, session_config
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The traces of all runs from here on."""
+    make_callable = tf.compat.v1.Session._make_callable_from_options
+    traces: list[Any] = []
+
+    def tracing(session: Any, options: Any) -> Any:
+        slow = type(options)()
+        slow.CopyFrom(options)
+        slow.run_options.trace_level = tf.compat.v1.RunOptions.FULL_TRACE
+        made = make_callable(session, slow)
+
+        def call(*feeds: Any) -> Any:
+            metadata = tf.compat.v1.RunMetadata()
+            values = made(*feeds, run_metadata=metadata)
+            traces.append(metadata.step_stats)
+            return values
+
+        return call
+
+    monkeypatch.setattr(tf.compat.v1.Session, "_make_callable_from_options", tracing)
+    return traces
+
+
+def test_a_transformer_takes_as_much_less_as_predicted_and_trains_alike(traced: list[Any]) -> None:
+    graph, plain, again, feeds = _planned(1)
+    assert len(again.again) > 20
+    found = []
+    for plan in (plain, again):
+        traced.clear()
+        losses, tf_graph = run_threads(1, (), functools.partial(_train, graph, plan, feeds))[0]
+        measured = max(memory_parts(trace, tf_graph)["step"] for trace in traced[-2:])
+        parts = plan.notes["peak_memory"]["parts"]
+        predicted = sum(size for name, size in parts.items() if name not in ("variables", "inputs"))
+        found.append((measured, predicted, losses))
+    (whole, predicted_whole, losses), (less, predicted_less, losses_again) = found
+    np.testing.assert_array_equal(losses, losses_again)
+    assert less == pytest.approx(predicted_less, rel=0.15)
+    assert less / whole == pytest.approx(predicted_less / predicted_whole, rel=0.15)
+    assert less < 0.5 * whole
+
+
+def test_two_ranks_train_to_the_bit_as_without() -> None:
+    graph, plain, again, feeds = _planned(2)
+    one, other = (
+        [losses for losses, _ in run_threads(2, plan.mesh.shape, functools.partial(_train, graph, plan, feeds))]
+        for plan in (plain, again)
+    )
+    np.testing.assert_array_equal(one, other)
+
+
+def _planned(ranks: int) -> tuple[Any, Plan, Plan, Mapping[str, np.ndarray]]:
+    """A Transformer's graph, its data parallel plan, the one of least memory by recomputation alone, and a batch."""
+    made = transformer(layers=4, width=64, heads=4, length=64, vocabulary=128, batch_size=16)
+    built = made.build(to, made.batch_size)
+    loss = to.identity(built.loss, name="the_loss")
+    to.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+    graph = import_model(current_model()).graph
+    cost = AnalyticCost(cpu(ranks))
+    chosen = data_parallel(SearchSpace(graph, cost))
+    space = SearchSpace(graph, cost, allowed={name: (one,) for name, one in chosen.items()}, recompute=True)
+    smallest = get_finder("ft").find(space).frontier.point(0)
+    again = space.plan(smallest.assignment, "again", alternatives=smallest.alternatives)
+    plain = space.plan(space.assignment(chosen), "plain")
+    return graph, plain, again, made.batch(np.random.default_rng(0), made.batch_size)
+
+
+def _train(graph: Any, plan: Plan, feeds: Mapping[str, np.ndarray], engine: Any) -> tuple[list[float], Any]:
+    random = np.random.default_rng(1)
+    executor = Executor(DeviceState(graph, plan, engine, config=session_config()))
+    values = {op.name: random.normal(0.0, 0.1, op.outputs[0].shape) for op in graph.of_type("Variable")}
+    try:
+        executor.state.set_variables(lambda name: values[name])
+        shares = {name: np.split(array, engine.size)[engine.rank] for name, array in feeds.items()}
+        losses = [float(executor.run([TensorId("the_loss"), "train"], shares)[0]) for _ in range(3)]
+        return losses, executor.state.tf_graph
+    finally:
+        executor.state.close()
+
+
+@pytest.mark.mpi
+def test_ranks_of_a_job_train_as_without() -> None:
+    program = Path(__file__).resolve().parent.parent / "scripts" / "recomputing.py"
+    printed = run_mpi(program, 2, timeout=200).stdout
+    assert "data_parallel: equal" in printed
+    assert "mini_memory: equal" in printed

@@ -66,7 +66,7 @@ class InTime:
         if not self.is_border(edge) or self.actions[edge.consumer] is not None:
             return False
         op = self.whole[edge.consumer]
-        return edge.position in _together(op) and _is_partial(self.layouts.get(TensorId(op.name)))
+        return edge.position in _together(self.whole, op) and _is_partial(self.layouts.get(TensorId(op.name)))
 
     def spec(self, edge: Edge) -> TensorSpec:
         """What an edge moves: a piece between operators that run for each micro-batch, else the whole tensor."""
@@ -173,6 +173,8 @@ class _Walk:
             is_fed = (
                 traits(op).is_input and op.outputs[0].shape[:1] == (self._batch,) and "d0" in self._rules[op.name].split
             )
+            if traits(op).gives_shape and not before & self._after:
+                continue  # of the whole batch, which needs none of the samples
             if op.name in self._at_once or not (is_fed or before & self._actions.keys() or before & self._after):
                 continue
             reason = self._take(op, is_fed)
@@ -198,7 +200,7 @@ class _Walk:
         partial = [place for place, layout in given.items() if layout.partial]
         split = {place: layout for place, layout in given.items() if any(layout.dims)}
         if partial:
-            is_sum = set(partial) <= set(_together(op)) or (own.multilinear and len(partial) == 1)
+            is_sum = set(partial) <= set(_together(self._graph, op)) or (own.multilinear and len(partial) == 1)
             is_sum &= own.passes_gradient or all(spec.is_differentiable for spec in op.outputs)  # integers are rounded
             if not is_sum or split:
                 return f"it reads '{op.inputs[partial[0]]}', a sum over the batch, before all of it is there"
@@ -255,7 +257,7 @@ class _Walk:
         action = self._actions[edge.consumer]
         if action is None:
             return (
-                edge.position not in _together(self._graph[edge.consumer])
+                edge.position not in _together(self._graph, self._graph[edge.consumer])
                 or traits(self._graph[edge.consumer]).is_fanout
             )
         return all(dim[:1] != (action,) for dim in self._rules[edge.consumer].inputs[edge.position])
@@ -267,10 +269,11 @@ class _Walk:
         )
 
 
-def _together(op: Operator) -> tuple[int, ...]:
+def _together(graph: Graph, op: Operator) -> tuple[int, ...]:
     """The inputs in which an operator is linear together: parts of sums on them give a part of a sum."""
     own = traits(op)
-    return tuple(range(len(op.inputs))) if own.passes_gradient else own.linear
+    moves = own.moves and all(spec.is_differentiable for spec in graph.input_specs(op))
+    return tuple(range(len(op.inputs))) if own.passes_gradient or moves else own.linear
 
 
 def _is_partial(layout: Layout | None) -> bool:

@@ -25,6 +25,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Step, StepKind
 from tensoropt.plan.configuration import Configuration
+from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import Plan, row_edges
 from tensoropt.plan.recomputation import made_by
 from tensoropt.plan.tensor_reuse import has_gradient, reads_again, reverse_steps
@@ -102,6 +103,7 @@ def peak_memory(
     rules: Mapping[str, OpRule],
     plan: Plan,
     scratch: Scratch = _nothing,
+    steps: InTime | None = None,
 ) -> PeakMemory:
     """Follows the buffers of a plan through one training step.
 
@@ -110,8 +112,10 @@ def peak_memory(
         rules: of its operators.
         plan: for it. Of its operators those of training count.
         scratch: what kernels take beside their tensors.
+        steps: how a step is split in time, whose graph and rules these are; None if it is not. Followed is the last
+            micro-batch, in which all sums of gradients are there.
     """
-    return max((step.peak() for step in _steps(graph, rules, plan, scratch)), key=lambda peak: peak.memory_bytes)
+    return max((step.peak() for step in _steps(graph, rules, plan, scratch, steps)), key=lambda peak: peak.memory_bytes)
 
 
 def memory_course(
@@ -119,18 +123,21 @@ def memory_course(
     rules: Mapping[str, OpRule],
     plan: Plan,
     scratch: Scratch = _nothing,
+    steps: InTime | None = None,
 ) -> MemoryCourse:
     """Returns the memory of a device at each moment of a training step; for the arguments see :func:`peak_memory`."""
-    courses = (step.course() for step in _steps(graph, rules, plan, scratch))
+    courses = (step.course() for step in _steps(graph, rules, plan, scratch, steps))
     return max(courses, key=lambda course: course.peak.memory_bytes)
 
 
-def _steps(graph: Graph, rules: Mapping[str, OpRule], plan: Plan, scratch: Scratch) -> Iterator[_Step]:
+def _steps(
+    graph: Graph, rules: Mapping[str, OpRule], plan: Plan, scratch: Scratch, steps: InTime | None
+) -> Iterator[_Step]:
     """The step of a plan; of the first device and of the others, where these drop their parts of sums."""
     operators = [op for op in graph.operators if op.name in graph.training]
     moves = (move for entry in plan.edges.values() for move in (*entry.forward, *entry.backward))
     for is_first in (True, False) if any(move.kind is StepKind.TO_PARTIAL for move in moves) else (True,):
-        step = _Step(graph, rules, plan, scratch, is_first)
+        step = _Step(graph, rules, plan, scratch, is_first, steps)
         for op in operators:
             if op.name not in step.late:
                 step.forward(op)
@@ -184,9 +191,11 @@ class _Step:
         plan: Plan,
         scratch: Scratch,
         is_first: bool,
+        steps: InTime | None = None,
     ) -> None:
         """Takes what :func:`peak_memory` does, and whether the device keeps its part where others drop theirs."""
         self._is_first = is_first
+        self._time = steps
         self._graph = graph
         self._rules = rules
         self._plan = plan
@@ -220,6 +229,9 @@ class _Step:
             return
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
         for edge in edges:
+            if self._time is not None and self._time.is_border(edge):
+                self._hold(edge)
+                continue
             entry, source = self._plan.edge(edge), self._values[edge.tensor]
             self._arrived[edge] = self._move(
                 edge.tensor, source, self._given(edge), entry.forward, op.name, late, "moved"
@@ -230,6 +242,23 @@ class _Step:
             return
         outputs = self._run(op, inputs, late, "variable_gradients" if late else "activations")
         self._values.update((TensorId(op.name, index), buffer) for index, buffer in enumerate(outputs))
+
+    def _hold(self, edge: Edge) -> None:
+        """What goes into micro-batches from before, which all of them read, and the sum of gradients that they give."""
+        spec, entry = self._graph.spec(edge.tensor), self._plan.edge(edge)
+        wanted = self._plan.configuration(edge.consumer).input_layouts(self._rules[edge.consumer], edge.position)
+        self._arrived[edge] = self._values[edge.tensor]
+        if entry.forward and entry.keep == "both":
+            self._add_always("moved", self._bytes(spec, wanted.value))
+            self._arrived[edge] = _Buffer(0.0, "moved")
+        elif entry.forward:
+            source, given = self._values[edge.tensor], self._given(edge)
+            self._arrived[edge] = self._move(edge.tensor, source, given, entry.forward, edge.consumer, False, "moved")
+        if edge in self._graph.differentiable:
+            self._add_always("variable_gradients", self._bytes(spec, wanted.gradient))
+
+    def _add_always(self, kind: str, size: float) -> None:
+        self._always[kind] = self._always.get(kind, 0.0) + size
 
     def _run(self, op: Operator, inputs: Sequence[_Buffer], backward: bool, made_as: str) -> list[_Buffer]:
         """The outputs of an operator's kernel, with what it keeps of its scratch memory beside them."""
@@ -258,7 +287,9 @@ class _Step:
         for index, spec in enumerate(op.outputs):
             kind = "variables" if traits(op).is_variable else "inputs"
             size = self._bytes(spec, self._made(TensorId(op.name, index)))
-            self._always[kind] = self._always.get(kind, 0.0) + size
+            # The whole batch is fed before the first micro-batch.
+            pieces = self._time.times if self._time is not None and self._time.is_each(op.name) else 1
+            self._add_always(kind, pieces * size)
             self._values[TensorId(op.name, index)] = _Buffer(0.0, kind)
 
     def _replace(self, op: Operator, moment: _Moment, inputs: Sequence[_Buffer], output: int) -> None:

@@ -316,7 +316,7 @@ class SearchSpace:
         )
         if "not_executed" in plan.notes or not peak:
             return plan
-        found = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules))
+        found = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules), self.steps)
         return dataclasses.replace(plan, notes={**plan.notes, "peak_memory": found.to_json()})
 
     def device_memory(self, assignment: Sequence[int], alternatives: npt.ArrayLike | None = None) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What recomputation saves of a device's memory: TensorFlow's own trace beside what plans predict."""
+"""What recomputation and micro-batches save of a device's memory: TensorFlow's trace beside what plans predict."""
 
 from __future__ import annotations
 
@@ -58,14 +58,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_transformer_takes_as_much_less_as_predicted_and_trains_alike(traced: list[Any]) -> None:
     graph, plain, again, feeds = _planned(1)
     assert len(again.again) > 20
-    found = []
-    for plan in (plain, again):
-        traced.clear()
-        losses, tf_graph = run_threads(1, (), functools.partial(_train, graph, plan, feeds))[0]
-        measured = max(memory_parts(trace, tf_graph)["step"] for trace in traced[-2:])
-        parts = plan.notes["peak_memory"]["parts"]
-        predicted = sum(size for name, size in parts.items() if name not in ("variables", "inputs"))
-        found.append((measured, predicted, losses))
+    found = [_measured(graph, plan, feeds, traced) for plan in (plain, again)]
     (whole, predicted_whole, losses), (less, predicted_less, losses_again) = found
     np.testing.assert_array_equal(losses, losses_again)
     assert less == pytest.approx(predicted_less, rel=0.15)
@@ -82,16 +75,43 @@ def test_two_ranks_train_to_the_bit_as_without() -> None:
     np.testing.assert_array_equal(one, other)
 
 
-def _planned(ranks: int) -> tuple[Any, Plan, Plan, Mapping[str, np.ndarray]]:
+def test_micro_batches_take_as_much_less_as_predicted_and_train_alike(traced: list[Any]) -> None:
+    graph, whole, _, feeds = _planned(1)
+    _, split, both, _ = _planned(1, 4, graph)
+    assert (whole.micro_batches, split.micro_batches, both.micro_batches) == (1, 4, 4)
+    (of_whole, predicted_whole, losses), *found = [
+        _measured(graph, plan, feeds, traced) for plan in (whole, split, both)
+    ]
+    for measured, predicted, others in found:
+        np.testing.assert_allclose(others, losses, rtol=1e-6)
+        assert predicted == pytest.approx(measured, rel=0.2)
+        assert predicted / predicted_whole == pytest.approx(measured / of_whole, rel=0.15)
+    assert found[0][0] < 0.4 * of_whole
+    assert found[1][0] < 0.8 * found[0][0]
+
+
+def _measured(
+    graph: Any, plan: Plan, feeds: Mapping[str, np.ndarray], traced: list[Any]
+) -> tuple[float, float, list[float]]:
+    """The bytes that a step takes beside variables and inputs, measured and predicted, and the losses of its steps."""
+    traced.clear()
+    losses, tf_graph = run_threads(1, (), functools.partial(_train, graph, plan, feeds))[0]
+    measured = max(memory_parts(trace, tf_graph)["step"] for trace in traced[-2:])
+    parts = plan.notes["peak_memory"]["parts"]
+    return measured, sum(size for name, size in parts.items() if name not in ("variables", "inputs")), losses
+
+
+def _planned(ranks: int, micro_batches: int = 1, graph: Any = None) -> tuple[Any, Plan, Plan, Mapping[str, np.ndarray]]:
     """A Transformer's graph, its data parallel plan, the one of least memory by recomputation alone, and a batch."""
     made = transformer(layers=4, width=64, heads=4, length=64, vocabulary=128, batch_size=16)
-    built = made.build(to, made.batch_size)
-    loss = to.identity(built.loss, name="the_loss")
-    to.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
-    graph = import_model(current_model()).graph
+    if graph is None:
+        loss = to.identity(made.build(to, made.batch_size).loss, name="the_loss")
+        to.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+        graph = import_model(current_model()).graph
     cost = AnalyticCost(cpu(ranks))
-    chosen = data_parallel(SearchSpace(graph, cost))
-    space = SearchSpace(graph, cost, allowed={name: (one,) for name, one in chosen.items()}, recompute=True)
+    chosen = data_parallel(SearchSpace(graph, cost, micro_batches=micro_batches))
+    allowed = {name: (one,) for name, one in chosen.items()}
+    space = SearchSpace(graph, cost, allowed=allowed, recompute=True, micro_batches=micro_batches)
     smallest = get_finder("ft").find(space).frontier.point(0)
     again = space.plan(smallest.assignment, "again", alternatives=smallest.alternatives)
     plain = space.plan(space.assignment(chosen), "plain")

@@ -172,7 +172,9 @@ def _page(plan: Plan, planner: Planner, topology: Topology, measured: Measuremen
     return plan_page(
         plan,
         _explained(plan, planner, topology),
-        course=memory_course(space.graph, space.rules, plan, scratch_of(space.cost, space.graph, space.rules))
+        course=memory_course(
+            space.graph, space.rules, plan, scratch_of(space.cost, space.graph, space.rules), space.steps
+        )
         if executes
         else None,
         frontier=planner.frontier(topology),

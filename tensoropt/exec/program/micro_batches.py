@@ -20,7 +20,7 @@ from tensoropt.exec.program.building import Builder, Differentiated
 from tensoropt.exec.program.fed_tensors import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
-from tensoropt.exec.program.lowering import OpLowering
+from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
 from tensoropt.exec.program.summands import held_dtype, in_sum_dtype
 from tensoropt.graph.graph import Edge
@@ -90,8 +90,14 @@ class MicroBatches(Builder):
     def add(self, op: Operator) -> None:
         """Builds one operator that runs once; what it reads of micro-batches is joined."""
         for tensor in op.inputs:
-            self._join(tensor)
+            if not traits(op).gives_shape:
+                self._join(tensor)
         super().add(op)
+
+    def _outputs(self, op: Operator) -> list[Any]:
+        """The outputs of an operator that runs once; shapes are known before what has them."""
+        is_early = traits(op).gives_shape and any(self.steps.is_each(tensor.op) for tensor in op.inputs)
+        return lower_operator(self._lowering(op), []) if is_early else super()._outputs(op)
 
     def operation(self, name: str) -> Any:
         """The local operation for an operator: of one that runs for each micro-batch all of them."""

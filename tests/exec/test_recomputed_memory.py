@@ -137,3 +137,11 @@ def test_ranks_of_a_job_train_as_without() -> None:
     printed = run_mpi(program, 2, timeout=200).stdout
     assert "data_parallel: equal" in printed
     assert "mini_memory: equal" in printed
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("model", ["graph", "keras"])
+def test_ranks_of_a_job_train_in_micro_batches_as_by_whole_batches(model: str) -> None:
+    program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
+    printed = run_mpi(program, 2, model, timeout=240).stdout
+    assert printed.count("equal") == 2, printed

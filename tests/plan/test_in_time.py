@@ -1,0 +1,160 @@
+"""Steps split in time: which operators run for each micro-batch, on which pieces, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tensoropt as to
+from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.mirror.model import current_model
+from tensoropt.baselines.data_parallel import data_parallel
+from tensoropt.cluster.presets import cpu
+from tensoropt.cost import AnalyticCost
+from tensoropt.errors import MicroBatchError, PlanError
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.spec import TensorId
+from tensoropt.plan.adapt import adapted
+from tensoropt.plan.in_time import InTime, in_time
+from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.space.space import SearchSpace
+
+pytestmark = pytest.mark.tf
+
+
+def _split(loss: Any, times: int = 4) -> InTime:
+    graph = _graph(loss)
+    found = in_time(graph, rules_of(graph), times)
+    assert found is not None
+    return found
+
+
+def _graph(loss: Any) -> Graph:
+    to.train.GradientDescentOptimizer(0.1).minimize(to.identity(loss, name="loss"), name="train")
+    return import_model(current_model()).graph
+
+
+def _batch(rows: int = 8) -> Any:
+    return to.placeholder(to.float32, [rows, 6], name="x")
+
+
+def _weight(name: str = "w") -> Any:
+    return to.get_variable(name, [6, 6], initializer=to.ones_initializer())
+
+
+def test_the_batch_is_cut_and_weights_are_not() -> None:
+    steps = _split(to.reduce_mean(to.square(to.matmul(_batch(), _weight(), name="y"))))
+    assert [steps.graph[name].outputs[0].shape for name in ("x", "y", "w")] == [(2, 6), (2, 6), (6, 6)]
+    assert steps.is_each("y")
+    assert not steps.is_each("w")
+    assert str(steps.layouts[TensorId("y")]) == "{0}{}"
+    assert str(steps.layouts[TensorId("loss")]) == " partial{0}"
+    assert steps.rules["y"].flops * 4 == rules_of(steps.whole)["y"].flops
+
+
+def test_a_regularizer_enters_the_sum_once() -> None:
+    w = _weight()
+    loss = to.add(to.reduce_mean(to.matmul(_batch(), w)), to.nn.l2_loss(w, name="decay"), name="total")
+    steps = _split(loss)
+    assert not steps.is_each("decay")
+    addend = next(edge for edge in steps.whole.consumers(TensorId("decay")) if edge.consumer == "total")
+    assert steps.is_part(addend)
+    assert steps.takes_piece(addend)
+
+
+def test_what_all_micro_batches_divide_by_is_computed_from_the_whole_batch() -> None:
+    mask = to.placeholder(to.float32, [8], name="mask")
+    each = to.reduce_sum(to.matmul(_batch(), _weight()), axis=1) * mask
+    steps = _split(to.reduce_sum(each, name="summed") / to.reduce_sum(mask, name="count"))
+    assert steps.is_each("summed")
+    assert not steps.is_each("count")
+    assert not steps.is_each("mask")
+    (reader,) = (edge for edge in steps.whole.edges() if edge.tensor.op.startswith("mask") and steps.is_border(edge))
+    assert steps.split_dim(reader) == 0
+
+
+def test_a_shape_is_that_of_the_whole_batch() -> None:
+    y = to.matmul(_batch(), _weight())
+    steps = _split(to.reduce_sum(y) / to.cast(to.shape(y, name="shape")[0], to.float32))
+    assert not steps.is_each("shape")
+
+
+def test_what_reads_all_samples_after_training_waits_for_the_last_micro_batch() -> None:
+    y = to.matmul(_batch(), _weight())
+    to.exp(to.reduce_mean(y), name="metric")
+    steps = _split(to.reduce_mean(to.square(y)))
+    assert "metric" in steps.after
+
+
+def test_one_micro_batch_is_no_split() -> None:
+    graph = _graph(to.reduce_mean(to.matmul(_batch(), _weight())))
+    assert in_time(graph, rules_of(graph), 1) is None
+
+
+def test_statistics_of_a_batch_are_refused_by_name() -> None:
+    y = to.matmul(_batch(), _weight())
+    mean = to.reduce_mean(y, axis=0, name="batch_mean")
+    with pytest.raises(MicroBatchError, match=r"'batch_mean.*', a sum over the batch, before all of it is there"):
+        _split(to.reduce_mean(to.square(y - mean)))
+
+
+def test_a_softmax_over_the_batch_is_refused() -> None:
+    y = to.transpose(to.matmul(_batch(), _weight()))
+    with pytest.raises(MicroBatchError, match=r"Softmax 'over'.*over all samples of the batch together .*of 8\)"):
+        _split(to.reduce_mean(to.square(to.nn.softmax(y, name="over"))))
+
+
+def test_a_batch_that_micro_batches_do_not_divide_is_refused() -> None:
+    with pytest.raises(MicroBatchError, match="4 of them must divide the batch, which has 6 samples"):
+        _split(to.reduce_mean(to.matmul(_batch(6), _weight())))
+
+
+def _plan(graph: Graph, times: int) -> Plan:
+    space = SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=times)
+    return space.plan(space.assignment(data_parallel(space)), "data_parallel")
+
+
+def test_a_plan_says_how_many_there_are_and_is_checked_for_them() -> None:
+    graph = _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
+    plan = _plan(graph, 4)
+    read = Plan.from_json(plan.to_json())
+    assert read.micro_batches == plan.to_json()["micro_batches"] == 4
+    read.check(graph)
+    assert "micro_batches" not in _plan(graph, 1).to_json()
+    split_further = Plan.from_json({**plan.to_json(), "micro_batches": 8})
+    with pytest.raises(PlanError, match=r"size 1.*cannot be split"):
+        split_further.check(graph)
+
+
+def test_gradients_are_moved_once_a_step_and_activations_for_each() -> None:
+    graph = _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
+    whole, split = _plan(graph, 1), _plan(graph, 4)
+    (weight,) = (edge for edge in split.edges if edge.tensor.op == "w" and split.edge(edge).backward)
+    moved = [move for move in split.edge(weight).moves if move.kind == "all_reduce"]
+    assert [move.sent_bytes for move in moved] == [
+        move.sent_bytes for move in whole.edge(weight).moves if move.kind == "all_reduce"
+    ]
+    for entry in split.edges.values():
+        if entry.moves:
+            assert sum(move.seconds for move in entry.moves) == pytest.approx(entry.time_s)
+
+
+def test_a_batch_of_another_size_has_as_many_as_divide_it() -> None:
+    graph = _graph(to.reduce_mean(to.square(to.matmul(_batch(8), _weight()))))
+    plan = _plan(graph, 4)
+    to.reset_default_graph()
+    other = _graph(to.reduce_mean(to.square(to.matmul(_batch(12), _weight()))))
+    assert adapted(plan, other).micro_batches == 4
+    to.reset_default_graph()
+    odd = _graph(to.reduce_mean(to.square(to.matmul(_batch(6), _weight()))))
+    plan_for_odd = adapted(plan, odd)
+    plan_for_odd.check(odd)
+    assert plan_for_odd.micro_batches == 2
+
+
+def test_one_micro_batch_prices_as_none() -> None:
+    graph = _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
+    assert SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=1).steps is None
+    edge = Edge(TensorId("x"), "MatMul", 0)
+    assert SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=2).moves_per_step(edge, "both") == (2, 2)

@@ -7,4 +7,15 @@ from tensoropt.mcmc.finder import find
 from tensoropt.mcmc.options import Mcmc
 from tensoropt.search.registry import Finder, register
 
-register(Finder("mcmc", "search", "fastest", find, begins_at_others=True, options=Mcmc(), prepare=load_kernels))
+register(
+    Finder(
+        "mcmc",
+        "search",
+        "fastest",
+        find,
+        begins_at_others=True,
+        options=Mcmc(),
+        prepare=load_kernels,
+        simulates=True,
+    )
+)

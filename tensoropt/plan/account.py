@@ -32,7 +32,7 @@ class Move:
 
     Attributes:
         kind: that of the step (:class:`tensoropt.layout.StepKind`), or ``compute``: its consumer computes again what
-            its gradient needs, or gradients of micro-batches are added up.
+            its gradient needs, or ``add``: gradients of micro-batches are added up.
         when: ``forward``; ``backward`` for a gradient; ``again`` for a copy that is made again in the backward pass.
         axes: mesh axes over which devices talk to one another.
         seconds: predicted.

@@ -31,7 +31,7 @@ __all__ = [
 
 BATCH = "batch"
 _WHOLE = "whole"
-_LOCAL = {kind.value for kind in StepKind if kind.is_local}
+_LOCAL = {"add", *(kind.value for kind in StepKind if kind.is_local)}
 _COMPUTE, _AGAIN, _COPIES, _UPDATE, _INSIDE, _CONSTANT = (
     "compute", "compute again", "local copies", "update", "inside operators", "constant",
 )  # fmt: skip

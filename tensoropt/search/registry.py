@@ -67,6 +67,7 @@ class Finder:
         options: None if there are none to give.
         solve: the same for tables alone, where it needs no more.
         prepare: loads what is compiled, which is no part of a search.
+        simulates: whether it goes by simulated steps, in which nothing is made again and the batch is whole.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Finder:
     options: Options | None = None
     solve: Solve | None = None
     prepare: Callable[[], None] | None = None
+    simulates: bool = False
 
     def find(self, space: SearchSpace, limit: MemoryLimit = NO_LIMIT, start: Start = ()) -> Found:
         """Finds strategies.

@@ -85,10 +85,11 @@ def plan_title(summary: PlanSummary) -> str:
     plan, setting = summary.plan, summary.setting
     mesh = " × ".join(f"{axis.name} {axis.size}" for axis in summary.mesh) or "1 device"
     devices = f"{plan.mesh.size} device{'s' * (plan.mesh.size != 1)}"
-    used = plan.utilization
+    used, parts = plan.utilization, plan.micro_batches
+    split = f" of {parts} micro-batches" if parts > 1 else ""
     return (
         f"{plan.option} on {devices} of {setting.cluster} (mesh: {mesh}):\n"
-        f"{in_units(plan.time_s)} a step, {in_units(plan.memory_bytes, 'bytes')} a device, predicted"
+        f"{in_units(plan.time_s)} a step{split}, {in_units(plan.memory_bytes, 'bytes')} a device, predicted"
         f"{'' if used is None else f'; {used:.0%} of peak FLOPS'}"
     )
 

@@ -72,7 +72,7 @@ def moves_of(space: SearchSpace, edge: Edge, entry: EdgePlan, given: int, wanted
         ]
     adding = space.adding_seconds(edge, wanted)
     if adding:
-        found.append(Move("compute", "backward", (), adding, 0.0, 0.0))
+        found.append(Move("add", "backward", (), adding, 0.0, 0.0))
     return tuple(found)
 
 

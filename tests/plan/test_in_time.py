@@ -12,7 +12,7 @@ from tensoropt.api.mirror.model import current_model
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
-from tensoropt.errors import MicroBatchError, PlanError
+from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.adapt import adapted
@@ -158,3 +158,28 @@ def test_one_micro_batch_prices_as_none() -> None:
     assert SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=1).steps is None
     edge = Edge(TensorId("x"), "MatMul", 0)
     assert SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=2).moves_per_step(edge, "both") == (2, 2)
+
+
+def test_a_search_by_simulated_steps_says_that_it_has_no_micro_batches() -> None:
+    _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
+    with pytest.raises(PlanError, match=r"search='mcmc'.*micro_batches=2.*Leave search out"):
+        to.find_strategy(topology=cpu(2), search="mcmc", micro_batches=2)
+
+
+def test_auto_splits_only_where_nothing_fits_and_says_what_would() -> None:
+    rows = to.matmul(_batch(8192), _weight())
+    _graph(to.reduce_mean(to.square(to.tanh(to.square(to.tanh(rows))))))
+    least = to.find_frontier(cpu(2), feed="global").memory_bytes[0]
+    assert to.find_strategy(topology=cpu(2), feed="global", micro_batches="auto").micro_batches == 1
+    with pytest.raises(InfeasibleError, match=r"split each step into 2 micro-batches \(micro_batches=2"):
+        to.find_strategy(topology=cpu(2), feed="global", memory_bytes=0.7 * least)
+    plan = to.find_strategy(topology=cpu(2), feed="global", memory_bytes=0.7 * least, micro_batches="auto")
+    assert plan.micro_batches > 1
+    assert plan.memory_bytes <= 0.7 * least
+
+
+@pytest.mark.parametrize("given", [0, -1, 2.5, "many", True])
+def test_a_number_of_micro_batches_is_checked(given: Any) -> None:
+    _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
+    with pytest.raises(PlanError, match="micro_batches must be a whole number of at least 1, or 'auto'"):
+        to.find_strategy(topology=cpu(2), micro_batches=given)

@@ -160,6 +160,12 @@ def _find_plan(planner: Planner, topology: Topology, option: str, limit: MemoryL
             )
         return plan
     if finder is not None and search != FT:
+        if finder.simulates and (planner.micro_batches > 1 or planner.recompute):
+            raise PlanError(
+                f"find_strategy(search={finder.name!r}): goes by simulated steps of whole batches in which nothing is "
+                f"made again, got micro_batches={planner.micro_batches}, recompute={planner.recompute}. Leave search "
+                "out, or micro_batches and recompute."
+            )
         return _plan_of_search(planner, topology, option, limit, finder)
     fastest = fastest_that_fits(planner, topology, MINI_TIME, limit) if option == MINI_TIME else None
     if fastest is not None:

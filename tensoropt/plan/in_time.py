@@ -135,6 +135,10 @@ class _Walk:
         while not self._walked():
             pass
         self._pass_on()
+        learned = self._graph.differentiable
+        if learned and not any(edge.consumer in self._actions for edge in learned):
+            first = next(op for op in self._graph.operators if op.name in self._at_once or op.name in self._forward)
+            raise self._refused(first, "all that gradients flow through is computed from the whole batch")
         for op in self._graph.operators:
             if traits(op).is_gradient and op.inputs[0].op in self._actions:
                 raise self._refused(
@@ -264,8 +268,8 @@ class _Walk:
 
     def _refused(self, op: Operator, reason: str) -> MicroBatchError:
         return MicroBatchError(
-            f"{op}: the step cannot be split into {self._times} micro-batches, as {reason}. Leave out micro_batches, "
-            "or compute it for each sample alone."
+            f"{op}: the step cannot be split into {self._times} micro-batches, as {reason}. Leave out micro_batches; "
+            "recompute=True saves memory, too."
         )
 
 

@@ -99,6 +99,13 @@ def test_statistics_of_a_batch_are_refused_by_name() -> None:
         _split(to.reduce_mean(to.square(y - mean)))
 
 
+def test_a_step_that_takes_its_samples_apart_first_is_refused_as_nothing_would_be_saved() -> None:
+    x, w = _batch(), _weight()
+    parts = [to.reduce_sum(to.square(to.matmul(rows, w))) for rows in (x[:4], x[4:])]
+    with pytest.raises(MicroBatchError, match="all that gradients flow through is computed from the whole batch"):
+        _split(to.add_n(parts))
+
+
 def test_a_softmax_over_the_batch_is_refused() -> None:
     y = to.transpose(to.matmul(_batch(), _weight()))
     with pytest.raises(MicroBatchError, match=r"Softmax 'over'.*over all samples of the batch together .*of 8\)"):

@@ -6,7 +6,7 @@ Variables stay as they are stored, so that a program of the new plan can share t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from tensoropt.errors import LayoutError, MicroBatchError, PlanError
@@ -56,6 +56,7 @@ def adapted(plan: Plan, graph: Graph, stored_as: Mapping[str, str] | None = None
     for name in plan.again & chosen.keys():
         if why_not_again(graph, graph[name], steps) is None:
             chosen[name] = replace(chosen[name], again=True)
+    again = {name for name, one in chosen.items() if one.again}
     operators = {}
     for op in graph.operators:
         known = plan.operators.get(op.name)
@@ -65,7 +66,7 @@ def adapted(plan: Plan, graph: Graph, stored_as: Mapping[str, str] | None = None
     edges: dict[Edge, EdgePlan] = {}
     for edge in graph.edges():
         returns = edge in graph.differentiable and edge not in rows
-        entry = _edge(plan, graph, rules, chosen, edge, steps, returns=returns)
+        entry = _edge(plan, graph, rules, chosen, edge, again, steps, returns=returns)
         if entry != EdgePlan():
             edges[edge] = entry
     return Plan(
@@ -195,6 +196,7 @@ def _edge(
     rules: Mapping[str, OpRule],
     chosen: Mapping[str, Configuration],
     edge: Edge,
+    again: Set[str],
     steps: InTime | None,
     *,
     returns: bool,
@@ -209,7 +211,6 @@ def _edge(
         forward = canonical_path(given.value, wanted.value)
     if returns and not _leads(backward, wanted.gradient, given.gradient, shape, mesh):
         backward = canonical_path(wanted.gradient, given.gradient)
-    again = {name for name, one in chosen.items() if one.again} if known.keep != "both" else ()
     reason = why_not_kept(graph, rules, edge, known.keep, again, steps)
     keep = known.keep if keeps and forward and reason is None else "both"
     return EdgePlan(forward, backward, known.time_s, known.memory_bytes, keep)

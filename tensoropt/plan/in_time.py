@@ -19,7 +19,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.layout import Layout
+from tensoropt.layout import Layout, Mesh
 from tensoropt.plan.configuration import Configuration
 
 __all__ = ["InTime", "in_time"]
@@ -144,27 +144,19 @@ class _Walk:
                 raise self._refused(
                     op, f"it is the gradient by '{op.inputs[0]}', of which each micro-batch has a piece"
                 )
-        operators, rules = [], dict(self._rules)
+        operators, rules, times = [], dict(self._rules), Mesh((self._times,))
         for op in self._graph.operators:
             if op.name in self._actions:
                 layouts = [self._layouts[TensorId(op.name, index)] for index in range(len(op.outputs))]
-                shapes = [
-                    [
-                        extent // self._times if axes else extent
-                        for extent, axes in zip(spec.shape, layout.dims, strict=True)
-                    ]
-                    for spec, layout in zip(op.outputs, layouts, strict=True)
-                ]
                 specs = tuple(
-                    dataclasses.replace(spec, shape=tuple(shape))
-                    for spec, shape in zip(op.outputs, shapes, strict=True)
+                    dataclasses.replace(spec, shape=layout.local_shape(spec.shape, times))
+                    for spec, layout in zip(op.outputs, layouts, strict=True)
                 )
                 op = dataclasses.replace(op, outputs=specs)
                 rules[op.name] = _smaller(rules[op.name], self._actions[op.name], self._times)
             operators.append(op)
         small = Graph(tuple(operators), self._graph.training, self._graph.differentiable)
-        layouts_of = {tensor: layout for tensor, layout in self._layouts.items()}
-        return InTime(self._times, self._graph, small, rules, self._actions, layouts_of, frozenset(self._after))
+        return InTime(self._times, self._graph, small, rules, self._actions, self._layouts, frozenset(self._after))
 
     def _walked(self) -> bool:
         """Goes once through all operators; False if it is to go again, as more is to be computed at once."""

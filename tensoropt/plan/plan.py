@@ -207,7 +207,7 @@ class Plan:
         steps = in_time(graph, rules, self.micro_batches)
         if steps is not None:
             graph, rules = steps.graph, steps.rules
-        rows = row_edges(graph, rules)
+        rows, again = row_edges(graph, rules), self.again
         known = set(graph.edges())
         for name in self.operators:
             if name not in graph:
@@ -232,7 +232,7 @@ class Plan:
                     "placements and halos."
                 )
         for edge in graph.edges():
-            reason = why_not_kept(graph, rules, edge, self.edge(edge).keep, self.again, steps)
+            reason = why_not_kept(graph, rules, edge, self.edge(edge).keep, again, steps)
             if reason is not None:
                 raise PlanError(
                     f"Plan: edge {edge} keeps the copy {self.edge(edge).keep!r} its forward steps only, but {reason}. "

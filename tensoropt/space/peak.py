@@ -196,6 +196,7 @@ class _Step:
         """Takes what :func:`peak_memory` does, and whether the device keeps its part where others drop theirs."""
         self._is_first = is_first
         self._time = steps
+        self._remade = plan.again
         self._graph = graph
         self._rules = rules
         self._plan = plan
@@ -403,12 +404,12 @@ class _Step:
                 continue
             read.append(self._arrived_again(edge))
         remade = bool(rule.saved_outputs) and any(
-            made_by(self._graph, edge.tensor).name in self._plan.again
+            made_by(self._graph, edge.tensor).name in self._remade
             for edge in edges
             if edge.position in rule.saved_inputs
         )
         for index in rule.saved_outputs:
-            if remade or op.name in self._plan.again:
+            if remade or op.name in self._remade:
                 read.append(self._second_copy(op)[index])
             else:
                 read.append(self._output_again(op, TensorId(op.name, index)))
@@ -430,16 +431,16 @@ class _Step:
         return result
 
     def _reads_again(self, edge: Edge) -> bool:
-        return reads_again(self._graph, self._rules, edge, self._keep, self._plan.again)
+        return reads_again(self._graph, self._rules, edge, self._keep, self._remade)
 
     def _arrived_again(self, edge: Edge) -> _Buffer:
         """What arrived on an edge, as the backward pass has it: made again if it was not kept."""
         if not self._reads_again(edge):
             return self._arrived[edge]
         producer, source = self._graph[edge.tensor.op], self._values[edge.tensor]
-        if producer.name in self._plan.again:
+        if producer.name in self._remade:
             source = self._second_copy(producer)[edge.tensor.index]
-        elif made_by(self._graph, edge.tensor).name in self._plan.again:
+        elif made_by(self._graph, edge.tensor).name in self._remade:
             if producer.name not in self._passed_on:
                 self._passed_on[producer.name] = self._arrived_again(Edge(producer.inputs[0], producer.name, 0))
             source = self._passed_on[producer.name]

@@ -20,6 +20,7 @@ from tensoropt.exec.program.building import Builder, Differentiated
 from tensoropt.exec.program.fed_tensors import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
+from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
 from tensoropt.exec.program.summands import held_dtype, in_sum_dtype
@@ -155,18 +156,7 @@ class MicroBatches(Builder):
         dim, local = self.steps.split_dim(edge), self._local
         if dim is None:
             return None if local.plan.edge(edge).keep == "before" else self._arrive(edge)
-        given, whole = local.given(edge.tensor), self.whole_layouts(edge, dim)
-        return reshard_edge(
-            self._values[edge.tensor],
-            given.value,
-            canonical_path(given.value, whole.value),
-            whole.gradient,
-            canonical_path(whole.gradient, given.gradient),
-            given.gradient,
-            local.plan.mesh,
-            local.engine,
-            local.graph.spec(edge.tensor).dtype,
-        )
+        return _moved(local, edge, self._values[edge.tensor], local.given(edge.tensor), self.whole_layouts(edge, dim))
 
     def _add_gradients(self, call: int, found: Mapping[Edge, Any]) -> None:
         """Adds the gradients of one micro-batch to those of the ones before."""
@@ -316,18 +306,7 @@ class _MicroBatch(Builder):
         if dim is None:
             return held
         # The plan's steps are those of the whole tensor, whose layouts a piece may be too small for.
-        wanted, whole = local.wanted(edge), self._once.whole_layouts(edge, dim)
-        return reshard_edge(
-            self._cut(held, dim),
-            whole.value,
-            canonical_path(whole.value, wanted.value),
-            wanted.gradient,
-            canonical_path(wanted.gradient, whole.gradient),
-            whole.gradient,
-            local.plan.mesh,
-            local.engine,
-            local.graph.spec(edge.tensor).dtype,
-        )
+        return _moved(local, edge, self._cut(held, dim), self._once.whole_layouts(edge, dim), local.wanted(edge))
 
     def _cut(self, tensor: Any, dim: int) -> Any:
         """The piece of this micro-batch, of a tensor that has the pieces of all along a dimension."""
@@ -349,6 +328,21 @@ class _Here:
     def all_reduce(self, x: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
         """Reduces over devices; nothing is reduced over time inside an operator."""
         return self._engine.all_reduce(x, tuple(axis - 1 for axis in axes), op=op)
+
+
+def _moved(local: LocalGraph, edge: Edge, tensor: Any, source: TensorLayouts, target: TensorLayouts) -> Any:
+    """An edge's tensor in other layouts, by paths that need no costs; its gradient comes back to those before."""
+    return reshard_edge(
+        tensor,
+        source.value,
+        canonical_path(source.value, target.value),
+        target.gradient,
+        canonical_path(target.gradient, source.gradient),
+        source.gradient,
+        local.plan.mesh,
+        local.engine,
+        local.graph.spec(edge.tensor).dtype,
+    )
 
 
 def _values(gradient: Any) -> Any:

@@ -79,7 +79,8 @@ class Reuse:
         self._values = values
         self._keep = {edge: entry.keep for edge, entry in plan.edges.items() if entry.forward}
         self._from_after = {edge.tensor: edge for edge, keep in self._keep.items() if keep == "after"}
-        self._active = bool(plan.again) or any(keep != "both" for keep in self._keep.values())
+        self._remade = plan.again
+        self._active = bool(self._remade) or any(keep != "both" for keep in self._keep.values())
         self._arrived: dict[Edge, Any] = {}
         self._built: dict[str, _Built] = {}  # the operators that are made again
         self._made_again: dict[str, Any] = {}  # by fan-out: its readers share what is made again
@@ -117,7 +118,7 @@ class Reuse:
         if not self._active:
             return list(made)
         op, rule, differentiable = ctx.op, ctx.rule, [edge in self._graph.differentiable for edge in edges]
-        is_again = op.name in self._plan.again
+        is_again = op.name in self._remade
         self._built[op.name] = _Built(ctx, edges, inputs)
         after = self._from_after.get(TensorId(op.name))
         if after is not None:
@@ -147,12 +148,12 @@ class Reuse:
         return tensor
 
     def _reads_again(self, edge: Edge) -> bool:
-        return reads_again(self._graph, self._rules, edge, self._keep, self._plan.again, self._steps)
+        return reads_again(self._graph, self._rules, edge, self._keep, self._remade, self._steps)
 
     def _again(self, edge: Edge, after: Sequence[Any]) -> Any:
         """Returns the tensor that arrived on an edge, made again once the tensors ``after`` are there."""
         producer = self._graph[edge.tensor.op]
-        if producer.name in self._plan.again:
+        if producer.name in self._remade:
             source = self._second_copy(producer.name, after)[1][edge.tensor.index]
         elif traits(producer).is_fanout and self._reads_again(Edge(producer.inputs[0], producer.name, 0)):
             if producer.name not in self._made_again:

@@ -69,7 +69,7 @@ class Configuration:
 
     Neighbouring axes that do the same are one axis of the operator's own, coarser device mesh (TensorOpt section
     2.1). With :func:`at` along some axes the op runs on a part of the mesh only, and so do its tensors live there
-    (FlexFlow section 4); such configurations are planned and compared, not executed yet.
+    (FlexFlow section 4).
 
     Attributes:
         actions: by mesh axis.
@@ -156,8 +156,6 @@ def not_executed(configuration: Configuration, rule: OpRule) -> tuple[str, ...]:
     found = []
     if any(axis in rule.halo_axes for axis in configuration.actions):
         found.append("halo splits")
-    if configuration.at:
-        found.append("placement")
     return tuple(found)
 
 

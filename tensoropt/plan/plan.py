@@ -20,6 +20,7 @@ from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import About, Move, Setting, read_about, read_move, read_setting
 from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
 from tensoropt.plan.in_time import in_time
+from tensoropt.plan.places import places_of, why_not_apart
 from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import why_not_kept
 from tensoropt.storage import read_regular, write_whole
@@ -180,8 +181,7 @@ class Plan:
 
         Args:
             graph: the logical graph.
-            runs: False to let pass what is planned and compared, but not executed yet: operators on a part of the mesh
-                and images in pieces.
+            runs: False to let pass what is planned and compared, but not executed yet: images in pieces.
 
         Raises:
             PlanError: if it is for another graph, lacks an operator, has an illegal configuration, if the steps of an
@@ -228,8 +228,7 @@ class Plan:
                 raise PlanError(
                     f"Plan: {op} has the configuration {configuration} on {self.mesh}, which needs "
                     f"{' and '.join(not_executed(configuration, rule))}: planned and compared, but not executed "
-                    "yet. To run, make a plan in the default space: find_strategy, or SearchSpace without "
-                    "placements and halos."
+                    "yet. To run, make a plan in the default space: find_strategy, or SearchSpace without halos."
                 )
         for edge in graph.edges():
             reason = why_not_kept(graph, rules, edge, self.edge(edge).keep, again, steps)
@@ -241,6 +240,10 @@ class Plan:
             shape = (graph.spec(edge.tensor) if steps is None else steps.spec(edge)).shape
             returns = edge in graph.differentiable and edge not in rows
             self._check_edge(graph, rules, edge, shape, whole_gradient=returns)
+        places = places_of(graph, self, steps)
+        reason = None if places is None or not runs else why_not_apart(graph, self, places, rows, steps)
+        if reason is not None:
+            raise PlanError(f"Plan: {reason} Make the plan again with find_strategy.")
 
     def _check_edge(
         self, graph: Graph, rules: Mapping[str, OpRule], edge: Edge, shape: tuple[int, ...], *, whole_gradient: bool

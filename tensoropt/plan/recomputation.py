@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tensoropt.graph.graph import Graph
+from collections.abc import Callable
+
+from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, is_declared, traits
 from tensoropt.graph.spec import TensorId
@@ -33,9 +35,17 @@ def why_not_again(graph: Graph, op: Operator, steps: InTime | None = None) -> st
     return None
 
 
-def made_by(graph: Graph, tensor: TensorId) -> Operator:
-    """The operator that makes a tensor, behind fan-outs that only pass it on."""
+def made_by(graph: Graph, tensor: TensorId, apart: Callable[[Edge], bool] | None = None) -> Operator:
+    """The operator that makes a tensor, behind fan-outs that only pass it on.
+
+    Args:
+        graph: the logical graph.
+        tensor: one of its tensors.
+        apart: whether an edge brings its tensor from other devices; a fan-out that got it so counts as what makes it.
+    """
     op = graph[tensor.op]
     while traits(op).is_fanout:
+        if apart is not None and apart(Edge(op.inputs[0], op.name, 0)):
+            return op
         op = graph[op.inputs[0].op]
     return op

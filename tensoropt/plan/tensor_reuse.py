@@ -6,7 +6,7 @@ the move. If one of them is not kept, it is made from the other by a move of its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -94,6 +94,7 @@ def reads_again(
     keep: Mapping[Edge, str],
     again: Collection[str] = (),
     steps: InTime | None = None,
+    apart: Callable[[Edge], bool] | None = None,
 ) -> bool:
     """Tells whether the consumer of an edge reads a copy that the backward pass makes again.
 
@@ -104,15 +105,23 @@ def reads_again(
         keep: of all edges with forward steps.
         steps: how a step is split in time, if it is.
         again: the operators whose outputs are made again.
+        apart: whether an edge brings its tensor from other devices, if any does; such a tensor is kept.
     """
-    return bool(backward_readers(graph, rules, edge, again)) and _is_let_go(graph, edge, keep, again, steps)
+    return bool(backward_readers(graph, rules, edge, again)) and _is_let_go(graph, edge, keep, again, steps, apart)
 
 
 def _is_let_go(
-    graph: Graph, edge: Edge, keep: Mapping[Edge, str], again: Collection[str], steps: InTime | None
+    graph: Graph,
+    edge: Edge,
+    keep: Mapping[Edge, str],
+    again: Collection[str],
+    steps: InTime | None,
+    apart: Callable[[Edge], bool] | None,
 ) -> bool:
     """Tells whether what arrives on an edge is not kept, so that who reads it in the backward pass makes it again."""
-    if made_by(graph, edge.tensor).name in again:
+    if apart is not None and apart(edge):
+        return False
+    if made_by(graph, edge.tensor, apart).name in again:
         return True
     if edge in keep:
         return keep[edge] == "before"
@@ -121,7 +130,7 @@ def _is_let_go(
         return False
     # Without steps it is the very tensor that the fan-out passes on.
     before = Edge(producer.inputs[0], producer.name, 0)
-    return _is_let_go(graph, before, keep, again, steps)
+    return _is_let_go(graph, before, keep, again, steps, apart)
 
 
 def reverse_steps(layout: Layout, steps: Sequence[Step]) -> tuple[Step, ...]:

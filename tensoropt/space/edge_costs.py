@@ -14,7 +14,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.layout import Resharder, ReshardTable
+from tensoropt.layout import Resharder, ReshardTable, is_placed
 from tensoropt.plan.in_time import InTime
 from tensoropt.plan.plan import KEEPS, row_edges
 from tensoropt.space.choices import Choices, State, TensorStates
@@ -222,6 +222,9 @@ class EdgeCosts:
                     time += self._forward_seconds(self._graph[edge.consumer])[consumer]
             memory = np.zeros_like(memory)
         time = repeated * time if repeated > 1 else time
+        if not self._may_part(edge, spec, rows is not None):
+            here, there = (np.where(is_placed(each.value), each.value, 0) for each in (given, wanted))
+            time[(here[:, None, :] != there[None, :, :]).any(axis=-1)] = np.inf
         if not self._go_together(edge, producer, reader):
             time, memory = np.full_like(time, np.inf), np.full_like(memory, np.inf)
         if len(keeps) > 1:
@@ -255,6 +258,10 @@ class EdgeCosts:
         if traits(self._graph[edge.consumer]).is_fanout and reader is not State.UNREAD:
             return producer is not State.UNREAD and producer.let_go == (reader is State.PASSED)
         return producer is not State.UNREAD or not self.reads_in(edge, reader)
+
+    def _may_part(self, edge: Edge, spec: TensorSpec, is_rows: bool) -> bool:
+        """Tells whether an edge may lead to another place: its bytes are known, and its gradient comes back whole."""
+        return not is_rows and spec.itemsize > 0 and all(spec.shape)
 
     def _has_states(self, name: str) -> bool:
         return bool(self._choices_of(name).states.any())

@@ -31,6 +31,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.in_time import in_time
+from tensoropt.plan.places import places_of
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import keep_choices
@@ -106,7 +107,9 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
     random = np.random.default_rng(seed)
     topology = cpu(devices)
     cost = OddCost(topology, seed) if random.random() < 0.5 else AnalyticCost(topology)
-    space = SearchSpace(imported.graph, cost, micro_batches=random_times(imported.graph, seed))
+    placements = os.environ.get("PLACED") == "1"
+    times = 1 if placements else random_times(imported.graph, seed)
+    space = SearchSpace(imported.graph, cost, micro_batches=times, placements=placements)
     problem = space.problem
     alike = _alike(imported.graph)
     chosen: list[int] = []
@@ -189,9 +192,11 @@ def random_again(plan: Plan, space: SearchSpace, random: np.random.Generator) ->
 
 def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> Plan:
     """The plan with a random one of the choices that each of its edges has."""
-    edges, again = dict(plan.edges), plan.again
+    edges, again, places = dict(plan.edges), plan.again, places_of(space.graph, plan, space.steps)
     for edge, entry in sorted(edges.items()):
         choices = keep_choices(space.graph, space.rules, edge, again, space.steps) if entry.forward else ("both",)
+        if places is not None and places.apart(edge):
+            choices = ("both",)  # others would have to be there
         edges[edge] = dataclasses.replace(entry, keep=choices[int(random.integers(len(choices)))])
     return dataclasses.replace(plan, edges=edges)
 

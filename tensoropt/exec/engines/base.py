@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,7 +16,8 @@ from tensoropt.exec.engines.process_group import Group
 
 __all__ = ["CollectiveEngine", "Program"]
 
-_EMITTED = "tensoropt_collectives"  # a graph collection of lines, which a MetaGraph can carry
+# Graph collections of lines, which a MetaGraph can carry: of each collective what it is, and the ranks that take part.
+_EMITTED, _MEMBERS = "tensoropt_collectives", "tensoropt_members"
 
 _FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _INTEGERS = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64)
@@ -129,6 +130,10 @@ class CollectiveEngine(abc.ABC):
         """
         return tuple(graph.get_collection(_EMITTED))
 
+    def members(self, graph: tf.Graph) -> tuple[tuple[int, ...], ...]:
+        """Return the ranks that take part in each collective emitted into ``graph``, ascending by group index."""
+        return tuple(tuple(map(int, line.split(","))) for line in graph.get_collection(_MEMBERS))
+
     # -------------------------------------------------------------------------------------------- collectives
 
     def all_reduce(self, x: tf.Tensor, axes: Sequence[int], *, op: str = "sum") -> tf.Tensor:
@@ -153,7 +158,9 @@ class CollectiveEngine(abc.ABC):
         group = self._group(axes)
         if group.size == 1:
             return x
-        return self._chained(f"all_reduce[{op}]", x, group.axes, lambda: self._emit_all_reduce(x, group, op), x.shape)
+        return self._chained(
+            f"all_reduce[{op}]", x, group.members, group.axes, lambda: self._emit_all_reduce(x, group, op), x.shape
+        )
 
     def all_gather(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
         """Stack the members' tensors: ``[...]`` → ``[n, ...]``, in member order.
@@ -166,7 +173,7 @@ class CollectiveEngine(abc.ABC):
         if group.size == 1:
             return tf.expand_dims(x, 0)
         shape = tf.TensorShape([group.size]).concatenate(x.shape)
-        return self._chained("all_gather", x, group.axes, lambda: self._emit_all_gather(x, group), shape)
+        return self._chained("all_gather", x, group.members, group.axes, lambda: self._emit_all_gather(x, group), shape)
 
     def reduce_scatter(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
         """Sum over the members, each keeping its slice: ``[n, ...]`` → ``[...]``.
@@ -180,7 +187,7 @@ class CollectiveEngine(abc.ABC):
         self._check_stacked("reduce_scatter", x, group)
         if group.size == 1:
             return tf.squeeze(x, [0])
-        return self._chained("reduce_scatter", x, group.axes, lambda: self._emit_reduce_scatter(x, group), x.shape[1:])
+        return self._chained("reduce_scatter", x, group.members, group.axes, lambda: self._emit_reduce_scatter(x, group), x.shape[1:])
 
     def all_to_all(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
         """Exchange slices: ``[n, ...]`` → ``[n, ...]``, where slice j is the one that member j held for us.
@@ -194,7 +201,7 @@ class CollectiveEngine(abc.ABC):
         self._check_stacked("all_to_all", x, group)
         if group.size == 1:
             return x
-        return self._chained("all_to_all", x, group.axes, lambda: self._emit_all_to_all(x, group), x.shape)
+        return self._chained("all_to_all", x, group.members, group.axes, lambda: self._emit_all_to_all(x, group), x.shape)
 
     def broadcast(self, x: tf.Tensor, axes: Sequence[int], root: int = 0) -> tf.Tensor:
         """Return the tensor of the member number ``root`` of the group.
@@ -216,7 +223,9 @@ class CollectiveEngine(abc.ABC):
             )
         if group.size == 1:
             return x
-        return self._chained(f"broadcast[{root}]", x, group.axes, lambda: self._emit_broadcast(x, group, root), x.shape)
+        return self._chained(
+            f"broadcast[{root}]", x, group.members, group.axes, lambda: self._emit_broadcast(x, group, root), x.shape
+        )
 
     def permute(self, x: tf.Tensor, sources: Sequence[int]) -> tf.Tensor:
         """Move tensors between ranks of the whole world: rank r gets the one of rank ``sources[r]``.
@@ -237,7 +246,48 @@ class CollectiveEngine(abc.ABC):
             )
         if sources == tuple(range(self.size)):
             return x
-        return self._chained(f"permute{list(sources)}", x, None, lambda: self._emit_permute(x, sources), x.shape)
+        everyone = tuple(range(self.size))
+        return self._chained(
+            f"permute{list(sources)}", x, everyone, None, lambda: self._emit_permute(x, sources), x.shape
+        )
+
+    def move(self, x: tf.Tensor, moves: Mapping[int, int], shape: Sequence[int]) -> tf.Tensor | None:
+        """Move tensors between some ranks: rank ``to`` gets the one of rank ``moves[to]``.
+
+        Args:
+            x: What this rank sends; of a rank that sends nothing any tensor of the same dtype.
+            moves: By each rank that gets a tensor another one that sends it; a rank may send one tensor and get one.
+                The same on all ranks that take part; others need not call this.
+            shape: Of the tensors.
+
+        Returns:
+            The tensor that came; None if none does.
+
+        Raises:
+            CollectiveError: Two ranks get the tensor of one, or a rank its own; or no program is open.
+        """
+        x = self._checked("move", x, _MOVED)
+        senders = set(moves.values())
+        if len(senders) < len(moves) or any(to == source for to, source in moves.items()):
+            raise CollectiveError(
+                f"move '{x.name}': each rank sends one tensor at most, to another rank. Got {dict(moves)}, by receiver. "
+                "Move one after the other."
+            )
+        if self.rank not in moves and self.rank not in senders:
+            return None
+        source = moves.get(self.rank)
+        target = next((to for to, sender in moves.items() if sender == self.rank), None)
+        reached = tf.TensorShape([0]) if source is None else tf.TensorShape(shape)
+        members = tuple(sorted({*moves, *senders}))
+        y = self._chained(
+            f"move{sorted(moves.items())} {tuple(shape)}",
+            x,
+            members,
+            None,
+            lambda: self._emit_move(x, source, target, tuple(shape)),
+            reached,
+        )
+        return None if source is None else y
 
     # ------------------------------------------------------------------------------------------- measurements
 
@@ -273,6 +323,11 @@ class CollectiveEngine(abc.ABC):
     @abc.abstractmethod
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor: ...
 
+    @abc.abstractmethod
+    def _emit_move(
+        self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]
+    ) -> tf.Tensor: ...
+
     # ----------------------------------------------------------------------------------------------- checking
 
     def _group(self, axes: Sequence[int]) -> Group:
@@ -307,6 +362,7 @@ class CollectiveEngine(abc.ABC):
         self,
         kind: str,
         x: tf.Tensor,
+        members: tuple[int, ...],
         axes: tuple[int, ...] | None,
         emit: Callable[[], tf.Tensor],
         shape: tf.TensorShape,
@@ -337,5 +393,7 @@ class CollectiveEngine(abc.ABC):
         program.last = y.op
         program.names.add(y.op.name)
         where = "world" if axes is None else f"axes={axes}"
-        graph.add_to_collection(_EMITTED, f"{program.number}: {kind} {where} {x.dtype.base_dtype.name} {x.shape}")
+        what = kind if kind.startswith("move") else f"{kind} {where} {x.dtype.base_dtype.name} {x.shape}"
+        graph.add_to_collection(_EMITTED, f"{program.number}: {what}")
+        graph.add_to_collection(_MEMBERS, ",".join(map(str, members)))
         return y

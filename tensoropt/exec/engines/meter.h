@@ -17,7 +17,7 @@
 namespace tensoropt {
 
 // The order is that of KINDS in payload.py.
-enum Kind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kPermute, kKinds };
+enum Kind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kPermute, kMove, kKinds };
 
 inline int64_t NowNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

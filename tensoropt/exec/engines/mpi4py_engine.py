@@ -105,3 +105,7 @@ class Mpi4pyEngine(CollectiveEngine):
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor:
         moved = 1 if sources[self.rank] == self.rank else 2
         return self._emit("permute", x, moved, lambda a: self._transport.permute(a, sources))
+
+    def _emit_move(self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]) -> tf.Tensor:
+        sends = 1 if target is None else 2
+        return self._emit("move", x, sends, lambda a: self._transport.move(a, source, target, shape))

@@ -276,6 +276,35 @@ class Permute : public Collective {
   int destination_ = 0;
 };
 
+// Sends x to one rank, and takes a tensor of a given shape from one; either may be none (-1), and then nothing of it.
+class Move : public Collective {
+ public:
+  explicit Move(OpKernelConstruction* context) : Collective(context, kMove) {
+    OP_REQUIRES_OK(context, context->GetAttr("source", &source_));
+    OP_REQUIRES_OK(context, context->GetAttr("destination", &destination_));
+    OP_REQUIRES_OK(context, context->GetAttr("shape", &shape_));
+  }
+
+ protected:
+  absl::Status Run(OpKernelContext* context, const Tensor& x) override {
+    Tensor* y = nullptr;
+    TENSOROPT_RETURN_IF_ERROR(context->allocate_output(0, source_ < 0 ? TensorShape({0}) : shape_, &y));
+    ByteRange out, in;
+    TENSOROPT_RETURN_IF_ERROR(out.Init(destination_ < 0 ? 0 : Bytes(x)));
+    TENSOROPT_RETURN_IF_ERROR(in.Init(Bytes(*y)));
+    if (destination_ >= 0) meter_->Add(kind_, Bytes(x));
+    TENSOROPT_MPI(MPI_Sendrecv, Data(x), out.count(), out.type(), destination_ < 0 ? MPI_PROC_NULL : destination_, 0,
+                  Data(*y), in.count(), in.type(), source_ < 0 ? MPI_PROC_NULL : source_, 0, communicator_,
+                  MPI_STATUS_IGNORE);
+    return absl::OkStatus();
+  }
+
+ private:
+  int source_ = -1;
+  int destination_ = -1;
+  TensorShape shape_;
+};
+
 // -------------------------------------------------------------------------------------------------------------- ops
 
 #define TENSOROPT_MOVED_TYPES                                                                                     \
@@ -300,6 +329,17 @@ absl::Status SliceShape(InferenceContext* context) {
   ShapeHandle shape;
   TENSOROPT_RETURN_IF_ERROR(context->Subshape(context->input(0), 1, &shape));
   context->set_output(0, shape);
+  return absl::OkStatus();
+}
+
+absl::Status MovedShape(InferenceContext* context) {
+  int64_t source;
+  tensorflow::PartialTensorShape given;
+  ShapeHandle shape;
+  TENSOROPT_RETURN_IF_ERROR(context->GetAttr("source", &source));
+  TENSOROPT_RETURN_IF_ERROR(context->GetAttr("shape", &given));
+  TENSOROPT_RETURN_IF_ERROR(context->MakeShapeFromPartialTensorShape(given, &shape));
+  context->set_output(0, source < 0 ? context->Vector(0) : shape);
   return absl::OkStatus();
 }
 
@@ -363,12 +403,25 @@ REGISTER_OP("TensoroptPermute")
     .SetIsStateful()
     .SetShapeFn(SameShape);
 
+REGISTER_OP("TensoroptMove")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr(TENSOROPT_MOVED_TYPES)
+    .Attr("communicator: int")
+    .Attr("meter: int")
+    .Attr("source: int >= -1")
+    .Attr("destination: int >= -1")
+    .Attr("shape: shape")
+    .SetIsStateful()
+    .SetShapeFn(MovedShape);
+
 REGISTER_KERNEL_BUILDER(Name("TensoroptAllReduce").Device(tensorflow::DEVICE_CPU), AllReduce);
 REGISTER_KERNEL_BUILDER(Name("TensoroptAllGather").Device(tensorflow::DEVICE_CPU), AllGather);
 REGISTER_KERNEL_BUILDER(Name("TensoroptReduceScatter").Device(tensorflow::DEVICE_CPU), ReduceScatter);
 REGISTER_KERNEL_BUILDER(Name("TensoroptAllToAll").Device(tensorflow::DEVICE_CPU), AllToAll);
 REGISTER_KERNEL_BUILDER(Name("TensoroptBroadcast").Device(tensorflow::DEVICE_CPU), Broadcast);
 REGISTER_KERNEL_BUILDER(Name("TensoroptPermute").Device(tensorflow::DEVICE_CPU), Permute);
+REGISTER_KERNEL_BUILDER(Name("TensoroptMove").Device(tensorflow::DEVICE_CPU), Move);
 
 }  // namespace tensoropt
 

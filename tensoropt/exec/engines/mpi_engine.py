@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from tensoropt.errors import EngineError
 from tensoropt.exec.engines.base import CollectiveEngine
-from tensoropt.exec.engines.launch import agree, agree_on_success, mpi_version, start_mpi
+from tensoropt.exec.engines.launch import agree_on_success, mpi_version, start_mpi
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library
 from tensoropt.exec.engines.payload import KINDS
 from tensoropt.exec.engines.process_group import Group
+from tensoropt.exec.engines.transport import communicator_of
 from tensoropt.exec.engines.watch import Activity, current_watch
 
 __all__ = ["MpiEngine"]
@@ -93,16 +94,11 @@ class MpiEngine(CollectiveEngine):
     def _handle(self, group: Group) -> dict[str, int]:
         """Return the attributes that every op has, with the communicator of a group, made on first use.
 
-        Making one is collective over the world. All ranks get here in the same order, since they emit the
-        same collectives; that this one is for the same axes is checked.
+        Making one is collective over the group's members, which get here in the same order, since they emit the same
+        collectives; others may never do.
         """
         if group.axes not in self._communicators:
-            agree(
-                self._world,
-                "mesh axes of the next group to communicate in",
-                f"{self.mesh_shape} {group.axes}",
-            )
-            self._communicators[group.axes] = self._world.Split(group.number, group.index)
+            self._communicators[group.axes] = communicator_of(self._world, group)
         return {"communicator": self._communicators[group.axes].py2f(), "meter": self._meter}
 
     def _emit_all_reduce(self, x: tf.Tensor, group: Group, op: str) -> tf.Tensor:
@@ -128,4 +124,15 @@ class MpiEngine(CollectiveEngine):
             communicator=self._world.py2f(),
             meter=self._meter,
             name="permute",
+        )
+
+    def _emit_move(self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]) -> tf.Tensor:
+        return self._library.ops.tensoropt_move(
+            x,
+            source=-1 if source is None else source,
+            destination=-1 if target is None else target,
+            shape=shape,
+            communicator=self._world.py2f(),
+            meter=self._meter,
+            name="move",
         )

@@ -44,7 +44,7 @@ _OPTIMISE = ("-O3", "-fPIC", "-shared", "-w")  # -w: TensorFlow's headers warn b
 _COMPILE_LIMIT_S = 600
 # Included by the first, and compiled with it as one unit: nearly all of the time is for TensorFlow's headers.
 _SOURCES = ("mpi_collectives.cc", "meter.h", "mpi_call.h", "reduction.h")
-_OPS = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Permute")
+_OPS = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Permute", "Move")
 _NAME_CAPACITY = 512
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["KINDS", "payload_bytes"]
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "permute")
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "permute", "move")
 """Every kind of collective. The C++ ops number them in this order."""
 
 
@@ -14,7 +14,7 @@ def payload_bytes(kind: str, in_bytes: int, size: int) -> int:
     Args:
         kind: One of ``KINDS``.
         in_bytes: Bytes of this rank's input tensor.
-        size: Members of the group; for ``permute`` 1 if the rank keeps its own tensor.
+        size: Members of the group; for ``permute`` and ``move`` 1 if the rank sends nothing.
 
     Returns:
         Bytes, rounded down. Headers and the traffic of a non-optimal algorithm are not in it.
@@ -27,7 +27,7 @@ def payload_bytes(kind: str, in_bytes: int, size: int) -> int:
         return others * in_bytes
     if kind == "all_reduce":
         return 2 * others * in_bytes // size
-    if kind == "permute":
+    if kind in ("permute", "move"):
         return in_bytes if others else 0
     if kind in ("reduce_scatter", "all_to_all", "broadcast"):
         return others * in_bytes // size

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.exec.engines.launch import agree, start_mpi
+from tensoropt.exec.engines.launch import start_mpi
 from tensoropt.exec.engines.process_group import Group
 
-__all__ = ["MpiTransport", "Transport"]
+__all__ = ["MpiTransport", "Transport", "communicator_of"]
 
 
 class Transport(abc.ABC):
@@ -28,7 +28,7 @@ class Transport(abc.ABC):
     size: int
 
     def prepare(self, group: Group) -> None:
-        """Get ready for collectives of a group; called by all ranks in the same order, at graph building."""
+        """Get ready for collectives of a group; called by its members in the same order, at graph building."""
         del group
 
     @abc.abstractmethod
@@ -56,6 +56,10 @@ class Transport(abc.ABC):
         """Return the array of rank ``sources[self.rank]`` of the world."""
 
     @abc.abstractmethod
+    def move(self, x: np.ndarray, source: int | None, target: int | None, shape: tuple[int, ...]) -> np.ndarray:
+        """Send to rank ``target`` of the world, and return the array of ``source``: one of no elements if None."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Give back what the transport holds."""
 
@@ -81,8 +85,7 @@ class MpiTransport(Transport):
     def prepare(self, group: Group) -> None:
         """See the base class."""
         if group.axes not in self._communicators:
-            agree(self._world, "mesh axes of the next group to communicate in", f"{group.axes}")
-            self._communicators[group.axes] = self._world.Split(group.number, group.index)
+            self._communicators[group.axes] = communicator_of(self._world, group)
 
     def all_reduce(self, x: np.ndarray, group: Group, op: str) -> np.ndarray:
         """See the base class."""
@@ -124,12 +127,32 @@ class MpiTransport(Transport):
         self._world.Sendrecv(_bytes(x), sources.index(self.rank), recvbuf=_bytes(result), source=sources[self.rank])
         return result
 
+    def move(self, x: np.ndarray, source: int | None, target: int | None, shape: tuple[int, ...]) -> np.ndarray:
+        """See the base class."""
+        from mpi4py import MPI
+
+        result = np.empty((0,) if source is None else shape, x.dtype)
+        sent = x if target is not None else np.empty(0, x.dtype)
+        ends = [MPI.PROC_NULL if rank is None else rank for rank in (target, source)]
+        self._world.Sendrecv(_bytes(sent), ends[0], recvbuf=_bytes(result), source=ends[1])
+        return result
+
     def close(self) -> None:
         """See the base class. Collective."""
         for communicator in self._communicators.values():
             communicator.Free()
         self._communicators.clear()
         self._world.Free()
+
+
+def communicator_of(world: Any, group: Group) -> Any:
+    """Make the communicator of a group; collective over its members."""
+    everyone = world.Get_group()
+    members = everyone.Incl(group.members)
+    communicator = world.Create_group(members, len(group.axes))
+    members.Free()
+    everyone.Free()
+    return communicator
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:

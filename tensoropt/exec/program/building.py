@@ -32,6 +32,7 @@ from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.graph.traits import Role
 from tensoropt.layout import Layout, canonical_path
+from tensoropt.plan.places import Part
 
 __all__ = ["Builder", "Differentiated"]
 
@@ -42,7 +43,7 @@ class Differentiated:
 
     operators: Sequence[Operator]
     gradients: Mapping[str, Any]  # by operator
-    backward: Backward
+    backward: Backward | None  # None where it is one of several parts
 
 
 class Builder:
@@ -72,7 +73,8 @@ class Builder:
         self._modes = modes
         self._needed = needed
         self._values: MutableMapping[TensorId, Any] = {} if values is None else values
-        self._reuse = Reuse(local.graph, local.rules, local.plan, local.engine, self._values, local.in_time)
+        made_of = local.graph, local.rules, local.plan, local.engine
+        self._reuse = Reuse(*made_of, self._values, local.in_time, local.places)
         self._draws = Draws(local.generators)
         self._operations: dict[str, Any] = {}
         self._added: set[str] = set()
@@ -83,6 +85,7 @@ class Builder:
         # How many ops the graph had before the first backward pass; all of them come before none.
         self.backward = sys.maxsize
         self._fed: set[TensorId] = set()
+        self._cuts: dict[Edge, Any] = {}  # what arrived on edges from one part to another, by which parts differentiate
         # For which operator or edge local ops were made; what is inside ends before what is around it.
         self.ranges: list[Range] = []
         for tensor in fed:
@@ -104,11 +107,25 @@ class Builder:
         if op.name in self._added:
             return
         self._added.add(op.name)
+        if not self._local.holds(op.name):
+            self._pass_by(op)
+            return
         with self._owned(op.name), tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
             outputs = self._outputs(op)
         for index, tensor in enumerate(outputs):
             if TensorId(op.name, index) not in self._fed:
                 self._values[TensorId(op.name, index)] = tensor
+
+    def _pass_by(self, op: Operator) -> None:
+        """Takes this device's part in what moves to an operator that other devices compute."""
+        own = traits(op)
+        if own.is_input:
+            self._input(op)
+        elif own.is_gradient:
+            self._differentiated_by(op)
+        elif not own.is_variable and not own.is_group:
+            for position, tensor in enumerate(op.inputs):
+                self._arrive(Edge(tensor, op.name, position))
 
     @contextlib.contextmanager
     def _owned(self, subject: str) -> Iterator[None]:
@@ -134,29 +151,28 @@ class Builder:
             return self.operation(fetch)
         return self._whole_tensor(fetch)
 
-    def _whole(self, piece: Any, layout: Layout, dtype: str) -> Any:
-        local = self._local
-        path = canonical_path(layout, Layout.replicated(layout.rank))
-        return reshard(tf.identity(piece), layout, path, local.plan.mesh, local.engine, dtype)
-
     def _whole_tensor(self, tensor: TensorId) -> Any:
-        if self._values[tensor] is None:
+        local = self._local
+        layout, spec = local.layout_of(tensor), local.graph.spec(tensor)
+        piece = self._values.get(tensor)
+        if piece is None and local.holds(tensor.op):
             raise SessionError(f"Fetch '{tensor}': this output is only used by TensorFlow's own gradient.")
-        return self._whole(self._values[tensor], self._local.layout_of(tensor), self._local.graph.spec(tensor).dtype)
+        path = canonical_path(layout, Layout.replicated(layout.rank))
+        piece = None if piece is None else tf.identity(piece)
+        return reshard(piece, layout, path, local.plan.mesh, local.engine, spec.dtype, spec.shape)
 
     def finish(self) -> None:
         """Makes backward passes wait for updates, where these need nothing that comes later."""
         for differentiated in self._differentiated.values():
+            if differentiated.backward is None:
+                continue
             collectives = () if self._local.one_thread else self._local.chains[-1].names
             updates = [self._updates.get(op.inputs[0].op, ()) for op in differentiated.operators]
             differentiated.backward.wait_for_updates(updates, collectives)
 
     def _gradient(self, op: Operator) -> list[Any]:
         """A gradient that this device has: of its piece of what the gradient belongs to."""
-        call = op.attrs["call"]
-        if call not in self._differentiated:
-            self._differentiated[call] = self._differentiate(call)
-        gradient = self._differentiated[call].gradients[op.name]
+        gradient = self._differentiated_by(op).gradients[op.name]
         if len(op.outputs) == 1:
             return [tf.cast(tf.convert_to_tensor(gradient), op.outputs[0].dtype)]
         if not isinstance(gradient, tf.IndexedSlices):
@@ -166,9 +182,18 @@ class Builder:
         values, indices = whole_rows(gradient, offset, op.outputs[1].shape[0], split=bool(layout.dims[0]))
         return [tf.cast(values, op.outputs[0].dtype), tf.cast(indices, op.outputs[1].dtype)]
 
+    def _differentiated_by(self, op: Operator) -> Differentiated:
+        """The differentiation that a gradient belongs to, built with the first one of it."""
+        call = op.attrs["call"]
+        if call not in self._differentiated:
+            self._differentiated[call] = self._differentiate(call)
+        return self._differentiated[call]
+
     def _differentiate(self, call: int) -> Differentiated:
         """One differentiation, by all that this program needs the gradients of."""
         operators = self._gradients_of(call)
+        if self._local.places is not None:
+            return self._differentiate_parts(operators)
         losses = [self._values[TensorId(name)] for name in operators[0].attrs["losses"]]
         return self._found(
             operators, *self._derived(operators[0], losses, [self._values[op.inputs[0]] for op in operators])
@@ -210,6 +235,93 @@ class Builder:
         backward = Backward(there, built)
         backward.wait_for_gradients()
         return found, backward
+
+    def _differentiate_parts(
+        self,
+        operators: Sequence[Operator],
+        returned: dict[Edge, Any] | None = None,
+        losses: Sequence[str] | None = None,
+    ) -> Differentiated:
+        """A differentiation of parts at different places, the last part first.
+
+        Args:
+            operators: the gradients.
+            returned: gradients that are there already, by edges into what is built apart.
+            losses: operators that are differentiated; by default all of the differentiation's.
+        """
+        places, first = self._local.places, operators[0]
+        assert places is not None  # noqa: S101
+        returned = {} if returned is None else returned
+        losses = list(first.attrs["losses"]) if losses is None else losses
+        sources = [op.inputs[0].op for op in operators]
+        ends = [*losses, *(edge.tensor.op for edge in returned)]
+        ways = places.ways(ends, sources, first.attrs["stopped"])
+        names = {*ends, *sources, *(edge.consumer for edge in ways), *(edge.tensor.op for edge in ways)}
+        gradients: dict[str, Any] = {}
+        for part in reversed(places.parts(sorted(names))):
+            here = [op for op in operators if places.part[op.inputs[0].op] is part and self._local.holds(op.name)]
+            own = [name for name in losses if places.part[name] is part]
+            found = self._part_backward(part, ways, first, own, returned, [self._values[op.inputs[0]] for op in here])
+            for op, gradient in zip(here, found, strict=True):
+                if gradient is None:
+                    raise SessionError(f"{op}: on this device the loss does not depend on '{op.inputs[0]}'.")
+                gradients[op.name] = gradient
+        return Differentiated(operators, gradients, None)
+
+    def _part_backward(
+        self,
+        part: Part,
+        ways: frozenset[Edge],
+        first: Operator,
+        losses: Sequence[str],
+        returned: dict[Edge, Any],
+        sources: Sequence[Any],
+    ) -> list[Any]:
+        """The backward pass of one part: gradients of ``sources``; those of what came from other parts go back there.
+
+        Args:
+            part: whose devices compute it; others only get what goes back to them.
+            ways: the edges over which gradients flow.
+            first: a gradient of the differentiation.
+            losses: those in this part.
+            returned: gradients by edges that lead out of the part, to which those by edges into it are added.
+            sources: tensors of the part.
+        """
+        local, places = self._local, self._local.places
+        assert places is not None  # noqa: S101
+        cut = sorted(edge for edge in ways if places.part[edge.consumer] is part and places.crosses(edge))
+        if local.holds(part.operators[0].name):
+            out = [edge for edge in sorted(returned) if places.part[edge.tensor.op] is part]
+            ends = [self._values[TensorId(name)] for name in losses]
+            incoming = [tf.ones_like(end) for end in ends]
+            for edge in out:
+                ends.append(_end(self._values[edge.tensor], returned[edge]))
+                incoming.append(tf.ones_like(ends[-1]))
+            points = [self._cuts[edge] for edge in cut]
+            found: list[Any] = [None] * (len(points) + len(sources))
+            if ends and found:
+                found, _ = self._derived(first, ends, [*points, *sources], incoming)
+            came = dict(zip(cut, found, strict=False))
+            result = found[len(points) :]
+        else:
+            came, result = {}, []
+        for edge in cut:
+            gradient = self._returned(edge, came.get(edge))
+            if gradient is not None:
+                returned[edge] = gradient
+        return result
+
+    def _returned(self, edge: Edge, gradient: Any) -> Any:
+        """The gradient of an edge, where its tensor was made; None on a device that did not make it."""
+        local, spec = self._local, self._local.spec(edge)
+        made = local.wanted(edge).gradient
+        if gradient is None and edge in self._cuts:
+            gradient = tf.zeros_like(self._cuts[edge])
+        if gradient is not None:
+            gradient = tf.convert_to_tensor(gradient)
+        with self._owned(str(edge)):
+            steps = local.plan.edge(edge).backward
+            return reshard(gradient, made, steps, local.plan.mesh, local.engine, spec.dtype, spec.shape)
 
     @staticmethod
     def _found(operators: Sequence[Operator], found: Sequence[Any], backward: Backward | None) -> Differentiated:
@@ -309,14 +421,16 @@ class Builder:
         spec = op.outputs[0]
         layout = local.layout_of(TensorId(op.name))
         if op.name not in self._modes:
-            whole = Layout.replicated(spec.rank)
-            default = self._arrive(Edge(op.inputs[0], op.name, 0))
-            return reshard(default, whole, canonical_path(whole, layout), local.plan.mesh, local.engine, spec.dtype)
+            edge = Edge(op.inputs[0], op.name, 0)
+            whole = local.wanted(edge).value
+            path = canonical_path(whole, layout)
+            return reshard(self._arrive(edge), whole, path, local.plan.mesh, local.engine, spec.dtype, spec.shape)
         share = share_layout(spec, local.plan.mesh) if self._modes[op.name] else None
         fed = layout if share is None else share
         placeholder = tf.compat.v1.placeholder(spec.dtype, fed.local_shape(spec.shape, local.plan.mesh), op.name)
         self.feeds[op.name] = placeholder
-        return reshard(placeholder, fed, canonical_path(fed, layout), local.plan.mesh, local.engine)
+        path, engine = canonical_path(fed, layout), local.engine
+        return reshard(placeholder, fed, path, local.plan.mesh, engine, spec.dtype, spec.shape)
 
     def _feed(self, tensor: TensorId) -> None:
         """Gives a tensor, and the copies that readers of a constant have, what is fed."""
@@ -327,7 +441,9 @@ class Builder:
         for each in copies(local.graph, tensor):
             layout = local.layout_of(each)
             path = canonical_path(whole, layout)
-            self._values[each] = reshard(placeholder, whole, path, local.plan.mesh, local.engine, spec.dtype)
+            piece = reshard(placeholder, whole, path, local.plan.mesh, local.engine, spec.dtype)
+            if piece is not None:
+                self._values[each] = piece
             self._fed.add(each)
 
     def _arrive(self, edge: Edge) -> Any:
@@ -350,9 +466,13 @@ class Builder:
         """What arrives on an edge where its producer gave ``tensor``."""
         local = self._local
         given, wanted = local.given(edge.tensor), local.wanted(edge)
-        steps, dtype = local.plan.edge(edge), local.graph.spec(edge.tensor).dtype
-        if edge not in local.graph.differentiable:
-            return reshard(tensor, given.value, steps.forward, local.plan.mesh, local.engine, dtype)
+        steps, spec = local.plan.edge(edge), local.spec(edge)
+        dtype, is_cut = spec.dtype, local.places is not None and local.places.crosses(edge)
+        if edge not in local.graph.differentiable or is_cut or tensor is None:
+            moved = reshard(tensor, given.value, steps.forward, local.plan.mesh, local.engine, dtype, spec.shape)
+            if is_cut and moved is not None and edge in local.graph.differentiable:
+                moved = self._cuts[edge] = tf.identity(moved)
+            return moved
         return reshard_edge(
             tensor,
             given.value,
@@ -365,6 +485,11 @@ class Builder:
             dtype,
             twice=local.graph.is_differentiated_twice,
         )
+
+
+def _end(tensor: Any, gradient: Any) -> Any:
+    """A number to differentiate, whose gradient by a tensor is one that is there already, of whatever dtype."""
+    return with_gradient([tensor], [tf.zeros([])], lambda _: [gradient])[0]
 
 
 def _of_whole_gradient(x: Any) -> Any:

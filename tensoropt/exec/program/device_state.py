@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensoropt.errors import PlanError, SessionError
+from tensoropt.errors import CollectiveError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
+from tensoropt.exec.engines.global_order import why_not_in_order
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local_graph import LocalGraph
@@ -26,6 +27,7 @@ from tensoropt.graph.ops.random import draws_by_state
 from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.in_time import in_time
+from tensoropt.plan.places import places_of
 from tensoropt.plan.plan import Plan, rules_of
 from tensoropt.stages import working
 
@@ -49,6 +51,7 @@ class DeviceState:
         engine: CollectiveEngine,
         *,
         agree: Callable[[str, str], None] | None = None,
+        gather: Callable[[Any], Sequence[Any]] | None = None,
         config: Any = None,
         outside: Callable[[str], Any] | None = None,
     ) -> None:
@@ -59,6 +62,7 @@ class DeviceState:
             plan: checked against it.
             engine: does the collectives.
             agree: called as ``agree(what, fingerprint)`` before a new program first runs; raises if ranks differ.
+            gather: gives what each rank gives; called before a new program of a plan whose ranks differ first runs.
             config: ``tf.compat.v1.ConfigProto`` of the session.
             outside: gives the handle of a variable that eager code has, by name. One that this device stores whole is
                 stored there, and nowhere else, unless it is large and a step replaces its value.
@@ -71,10 +75,12 @@ class DeviceState:
             )
         uncache_products(graph, engine.size)
         self._agree = agree
+        self._gather = gather
         tf_graph = tf.Graph()
         rules = rules_of(graph)
         steps = in_time(graph, rules, plan.micro_batches)
-        self._root = LocalGraph(graph, plan, engine, rules, tf_graph, has_one_thread(config), steps)
+        places = places_of(graph, plan, steps)
+        self._root = LocalGraph(graph, plan, engine, rules, tf_graph, has_one_thread(config), steps, places)
         self._outside, self._is_outside = outside, set[str]()
         self._assigns: dict[str, tuple[Any, Any]] = {}
         self._states: dict[str, np.ndarray] = {}  # of generators that are not there yet
@@ -118,6 +124,7 @@ class DeviceState:
         root.graph = Graph((*added, *graph.operators), graph.training, graph.differentiable)
         root.plan = replace(root.plan, fingerprint=root.graph.fingerprint(), operators=operators)
         root.rules = {**root.rules, **{op.name: rule_of(op, ()) for op in added}}
+        root.places = places_of(root.graph, root.plan, root.in_time)
         self._levelling = None
         self._make_variables(added)
         self._link(op.name for op in added if op.name in self.outside)
@@ -280,7 +287,8 @@ class DeviceState:
     def _make_variables(self, operators: Iterable[Operator]) -> None:
         with self.tf_graph.as_default():
             for op in operators:
-                self._root.variables[op.name] = self._make_variable(op)
+                if self._root.holds(op.name):
+                    self._root.variables[op.name] = self._make_variable(op)
 
     def count_step(self) -> None:
         """Counts a training step; copies are made equal now and then."""
@@ -306,7 +314,13 @@ class DeviceState:
     def compare_collectives(self, what: str, before: int) -> int:
         """Every rank compares what it is about to run: a difference would pair up the wrong collectives."""
         emitted = self.engine.emitted(self.tf_graph)[before:]
-        if self._agree is not None:
+        if self._root.places is not None:
+            members = self.engine.members(self.tf_graph)[before:]
+            if self._gather is not None:
+                wrong = why_not_in_order(self._gather(list(zip(emitted, members, strict=True))))
+                if wrong is not None:
+                    raise CollectiveError(f"The collectives of {what} are in no order that all ranks can keep. {wrong}")
+        elif self._agree is not None:
             self._agree(f"collectives of {what}", hashlib.sha256("\n".join(emitted).encode()).hexdigest())
         return len(emitted)
 

@@ -16,10 +16,11 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, has_rule, traits
 from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorId
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout
 from tensoropt.plan.configuration import TensorLayouts
 from tensoropt.plan.in_time import InTime, in_time
+from tensoropt.plan.places import Places, places_of
 from tensoropt.plan.plan import Plan
 
 __all__ = ["LocalGraph"]
@@ -36,6 +37,7 @@ class LocalGraph:
         rules: of operators.
         tf_graph: the local graph.
         in_time: how the step is split into micro-batches; None if it is not.
+        places: where operators are computed; None if all devices compute all of them.
         one_thread: whether nothing else runs during a collective, so that there is no harm in waiting for it.
         variables: this device's pieces, by name.
         shared: outputs of random operators, which have one state for all programs.
@@ -51,11 +53,22 @@ class LocalGraph:
     tf_graph: Any
     one_thread: bool
     in_time: InTime | None = None
+    places: Places | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     shared: dict[str, list[Any]] = field(default_factory=dict)
     alike: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
     generators: dict[str, Generator] = field(default_factory=dict)
     chains: list[Chain] = field(default_factory=list)
+
+    def holds(self, name: str) -> bool:
+        """Tells whether this device computes an operator."""
+        if self.places is None or not self.places.at[name]:
+            return True
+        return Layout((), at=self.places.at[name]).holds(self.plan.mesh, self.engine.rank)
+
+    def spec(self, edge: Edge) -> TensorSpec:
+        """The tensor that an edge moves: the whole batch's, or a micro-batch's."""
+        return self.graph.spec(edge.tensor) if self.in_time is None else self.in_time.spec(edge)
 
     def layout_of(self, tensor: TensorId) -> Layout:
         """Returns the layout of an operator's output."""
@@ -72,7 +85,8 @@ class LocalGraph:
     def beside(self, graph: Graph, plan: Plan, rules: Mapping[str, OpRule]) -> LocalGraph:
         """Another logical graph on the same variables and generators, in the same local graph of TensorFlow's."""
         steps = in_time(graph, rules, plan.micro_batches)
-        return replace(self, graph=graph, plan=plan, rules=rules, in_time=steps, shared={})
+        places = places_of(graph, plan, steps)
+        return replace(self, graph=graph, plan=plan, rules=rules, in_time=steps, places=places, shared={})
 
     @staticmethod
     def is_shared(op: Operator) -> bool:

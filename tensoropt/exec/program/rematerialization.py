@@ -22,6 +22,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 from tensoropt.plan.in_time import InTime
+from tensoropt.plan.places import Places
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.tensor_reuse import reads_again, reverse_steps
 
@@ -60,6 +61,7 @@ class Reuse:
         engine: CollectiveEngine,
         values: Mapping[TensorId, Any],
         steps: InTime | None = None,
+        places: Places | None = None,
     ) -> None:
         """Looks up what is to be made again.
 
@@ -70,7 +72,9 @@ class Reuse:
             engine: does the collectives.
             values: the local tensors that are built, which the program adds to.
             steps: how a step is split in time, if it is.
+            places: where operators are computed, if not everywhere.
         """
+        self._places = places
         self._graph = graph
         self._rules = rules
         self._plan = plan
@@ -97,10 +101,10 @@ class Reuse:
         A copy that is not kept is not made before the consumer's other inputs are there: all of a model's variables
         would otherwise be gathered at the start of a step and wait for their turn side by side.
         """
-        tensor = self._values[edge.tensor]
-        if self._keep.get(edge) != "before":
+        tensor = self._values.get(edge.tensor)
+        if tensor is None or self._keep.get(edge) != "before":
             return tensor
-        others = [self._values[other] for other in self._graph[edge.consumer].inputs if other != edge.tensor]
+        others = [self._values[t] for t in self._graph[edge.consumer].inputs if t != edge.tensor and t in self._values]
         if not others:
             return tensor
         with tf.control_dependencies(others):
@@ -148,7 +152,8 @@ class Reuse:
         return tensor
 
     def _reads_again(self, edge: Edge) -> bool:
-        return reads_again(self._graph, self._rules, edge, self._keep, self._remade, self._steps)
+        apart = None if self._places is None else self._places.apart
+        return reads_again(self._graph, self._rules, edge, self._keep, self._remade, self._steps, apart)
 
     def _again(self, edge: Edge, after: Sequence[Any]) -> Any:
         """Returns the tensor that arrived on an edge, made again once the tensors ``after`` are there."""

@@ -19,23 +19,40 @@ __all__ = ["reshard", "reshard_edge", "reshard_rows"]
 
 
 def reshard(
-    tensor: Any, layout: Layout, steps: Sequence[Step], mesh: Mesh, engine: CollectiveEngine, dtype: Any = None
+    tensor: Any,
+    layout: Layout,
+    steps: Sequence[Step],
+    mesh: Mesh,
+    engine: CollectiveEngine,
+    dtype: Any = None,
+    shape: Sequence[int] | None = None,
 ) -> Any:
     """The device's piece after ``steps``, which start from ``layout``. Has no gradient of its own.
 
     Args:
-        tensor: the piece before.
+        tensor: the piece before; None on a device that has none.
         layout: of it.
         steps: of the reshard.
         mesh: the factor mesh.
         engine: does the collectives.
         dtype: of the whole tensor, by default the piece's. Parts of sums of 16-bit floats are float32.
+        shape: of the whole tensor, which who has no piece of it needs to get one.
+
+    Returns:
+        None on a device that has no piece of the tensor afterwards.
     """
     dtype = tensor.dtype if dtype is None else dtype
-    tensor = tf.cast(tensor, held_dtype(dtype, layout))
+    if layout.holds(mesh, engine.rank):
+        tensor = tf.cast(tensor, held_dtype(dtype, layout))
+    else:
+        tensor = None
     for step in steps:
         reached = step.apply(layout)
-        tensor = tf.cast(_apply(step, tensor, layout, mesh, engine), held_dtype(dtype, reached))
+        if step.kind.leaves or step.kind.arrives:
+            tensor = _apply_placed(step, tensor, layout, reached, mesh, engine, held_dtype(dtype, layout), shape)
+        elif tensor is not None:
+            tensor = _apply(step, tensor, layout, mesh, engine)
+        tensor = None if tensor is None else tf.cast(tensor, held_dtype(dtype, reached))
         layout = reached
     return tensor
 
@@ -191,6 +208,87 @@ def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: Collecti
             return tf.cast(engine.reduce_scatter(tf.cast(stacked, tf.uint8), axes), tf.bool)
         return engine.reduce_scatter(stacked, axes)
     return _merge(engine.all_to_all(_stack(tensor, cast(int, step.to_dim), count), axes), dim)
+
+
+def _apply_placed(
+    step: Step,
+    tensor: Any,
+    layout: Layout,
+    reached: Layout,
+    mesh: Mesh,
+    engine: CollectiveEngine,
+    dtype: Any,
+    shape: Sequence[int] | None,
+) -> Any:
+    """The piece after a step from or to one device of each group; None on a device that has none then."""
+    kind, axes, rank = step.kind, step.axes, engine.rank
+    if not layout.holds(mesh, rank) and not reached.holds(mesh, rank):
+        return None
+    if kind is StepKind.DROP:
+        return tensor if reached.holds(mesh, rank) else None
+    local = _known(layout.local_shape(_known(shape), mesh))
+    if kind is StepKind.FILL:
+        return tf.zeros(local, dtype) if tensor is None else tensor
+    if kind is StepKind.BROADCAST:
+        given = tf.zeros(local, dtype) if tensor is None else tf.ensure_shape(tensor, local)
+        return engine.broadcast(given, axes, _member(step.at, axes, mesh))
+    if kind is StepKind.REDUCE:
+        total = engine.all_reduce(tensor, axes, op="max" if tensor.dtype == tf.bool else "sum")
+        return total if reached.holds(mesh, rank) else None
+    groups = [mesh.group_members(first, axes) for first in _firsts(step, layout, mesh)]
+    if kind is StepKind.SEND:
+        sender, receiver = _member(step.at, axes, mesh), _member(step.to_at, axes, mesh)
+        return _moved(engine, tensor, {group[receiver]: group[sender] for group in groups}, local, dtype)
+    count, dim = mesh.extent(axes), cast(int, step.dim)
+    if kind is StepKind.SCATTER:
+        root = _member(step.at, axes, mesh)
+        piece = [extent // count if place == dim else extent for place, extent in enumerate(local)]
+        stacked = None if tensor is None else _stack(tf.ensure_shape(tensor, local), dim, count)
+        result = None if stacked is None else stacked[root]
+        for member in range(count):
+            if member == root:
+                continue
+            part = None if stacked is None else stacked[member]
+            came = _moved(engine, part, {group[member]: group[root] for group in groups}, piece, dtype)
+            result = came if result is None else result
+        return result
+    root = _member(step.to_at, axes, mesh)
+    parts: list[Any] = []
+    for member in range(count):
+        own = tensor if mesh.group_index(rank, axes) == member else None
+        came = _moved(engine, own, {group[root]: group[member] for group in groups}, local, dtype, keeps=member == root)
+        parts.append(came)
+    return _merge(tf.stack(parts), dim) if reached.holds(mesh, rank) else None
+
+
+def _moved(
+    engine: CollectiveEngine, tensor: Any, moves: dict[int, int], shape: Sequence[int], dtype: Any, *, keeps: bool = False
+) -> Any:
+    """What comes to this device, or the tensor itself where it keeps it; None if nothing does."""
+    if keeps:
+        return tensor
+    given = tf.zeros([0], dtype) if tensor is None else tf.ensure_shape(tensor, shape)
+    return engine.move(given, moves, shape)
+
+
+def _firsts(step: Step, layout: Layout, mesh: Mesh) -> list[int]:
+    """The first device of each group along a step's axes that takes part in it."""
+    others = [(axis, place) for axis, place in layout.at if axis not in step.axes]
+    return list(mesh.devices_at([*others, *((axis, 0) for axis in step.axes)]))
+
+
+def _member(places: tuple[int, ...] | None, axes: tuple[int, ...], mesh: Mesh) -> int:
+    """The number in its group of the device at given places along the group's axes."""
+    result = 0
+    for axis, place in zip(axes, cast(tuple[int, ...], places), strict=True):
+        result = result * mesh.shape[axis] + place
+    return result
+
+
+def _known(shape: Sequence[int] | None) -> tuple[int, ...]:
+    if shape is None:
+        raise LayoutError("Reshard: a device without a piece needs the tensor's shape to get one. Give shape=….")
+    return tuple(shape)
 
 
 def _stack(tensor: Any, dim: int, count: int) -> Any:

@@ -1,0 +1,224 @@
+"""Places: the parts of a step that different devices compute, and the order in which micro-batches go through them.
+
+Operators at one place, on the same devices, form *parts*: within a part nothing comes back from another place, so that
+a part is computed at once, and its backward pass, too. Tensors go from part to part, gradients back. All devices know
+all parts in one order, of which each has the parts that it computes; so messages between them are in one order as well,
+and no two devices wait for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.plan.in_time import InTime
+
+if TYPE_CHECKING:
+    from tensoropt.plan.plan import Plan
+
+__all__ = ["Part", "Places", "Task", "places_of", "tasks", "why_not_apart"]
+
+At = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operators at one place that are computed together.
+
+    Attributes:
+        number: among all parts of a step; tensors go from lower to higher ones.
+        level: how many times a tensor has changed its place on the longest way to it.
+        at: the place.
+        operators: in the order of the graph.
+    """
+
+    number: int
+    level: int
+    at: At
+    operators: tuple[Operator, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A part of one micro-batch, forward or backward."""
+
+    part: Part
+    time: int
+    backward: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the operators of a plan are computed.
+
+    Attributes:
+        graph: the logical graph.
+        at: of each operator its place: axes and coordinates; all devices compute what has none.
+        part: of each operator.
+    """
+
+    graph: Graph
+    at: Mapping[str, At]
+    part: Mapping[str, Part]
+    _moving: frozenset[Edge] = field(repr=False)
+
+    def apart(self, edge: Edge) -> bool:
+        """Tells whether an edge brings its tensor from other devices, which must be there for that."""
+        return self.at[edge.tensor.op] != self.at[edge.consumer] or edge in self._moving
+
+    def crosses(self, edge: Edge) -> bool:
+        """Tells whether an edge leads from one part to another."""
+        return self.part[edge.tensor.op].number != self.part[edge.consumer].number or edge in self._moving
+
+    def parts(self, names: Sequence[str]) -> list[Part]:
+        """The parts of some operators, in their order."""
+        found = {self.part[name].number: self.part[name] for name in names}
+        return [found[number] for number in sorted(found)]
+
+    def ways(self, losses: Sequence[str], sources: Sequence[str], stopped: Sequence[str] = ()) -> frozenset[Edge]:
+        """The edges over which gradients flow from losses to sources.
+
+        Args:
+            losses: operators that are differentiated.
+            sources: operators by whose outputs.
+            stopped: tensors through which none flows.
+        """
+        graph, cut = self.graph, set(stopped)
+        behind, ahead = set(losses), set(sources)
+        edges = [edge for op in graph.operators for edge in _inputs(op) if edge in graph.differentiable]
+        edges = [edge for edge in edges if str(edge.tensor) not in cut]
+        for edge in reversed(edges):
+            if edge.consumer in behind:
+                behind.add(edge.tensor.op)
+        for edge in edges:
+            if edge.tensor.op in ahead:
+                ahead.add(edge.consumer)
+        return frozenset(edge for edge in edges if edge.consumer in behind and edge.tensor.op in ahead)
+
+
+def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places | None:
+    """Where the operators of a plan are computed; None if all devices compute all of them.
+
+    Args:
+        graph: the logical graph.
+        plan: for it.
+        steps: how a step is split in time, if it is: what is made once is in other parts than what each micro-batch has.
+    """
+    at = {op.name: plan.configuration(op.name).at for op in graph.operators}
+    if not any(at.values()):
+        return None
+    moving = frozenset(
+        edge
+        for edge, entry in plan.edges.items()
+        if any(step.kind.leaves or step.kind.arrives for step in (*entry.forward, *entry.backward))
+    )
+    phase = {op.name: 0 if steps is None or not steps.is_each(op.name) else 1 for op in graph.operators}
+    level: dict[str, int] = {}
+    members: dict[tuple[int, int, At], list[Operator]] = {}
+    for op in graph.operators:
+        before = [edge for edge in _inputs(op) if phase[edge.tensor.op] == phase[op.name]]
+        changes = (level[e.tensor.op] + (at[e.tensor.op] != at[op.name] or e in moving) for e in before)
+        level[op.name] = max(changes, default=0)
+        members.setdefault((phase[op.name], level[op.name], at[op.name]), []).append(op)
+    part = {}
+    for number, (key, operators) in enumerate(sorted(members.items(), key=lambda item: item[0])):
+        made = Part(number, key[1], key[2], tuple(operators))
+        part |= dict.fromkeys((op.name for op in operators), made)
+    return Places(graph, at, part, moving)
+
+
+def why_not_apart(
+    graph: Graph, plan: Plan, places: Places, rows: Collection[Edge], steps: InTime | None
+) -> str | None:
+    """The reason why operators cannot be at the places that a plan gives them, as a sentence; None if they can."""
+    if graph.is_differentiated_twice:
+        return "The graph has a gradient of a gradient, which is one of operators that all devices compute."
+    for edge in graph.edges():
+        if not places.apart(edge):
+            continue
+        spec = graph.spec(edge.tensor)
+        if edge in rows:
+            return f"The rows of a gradient come back on edge {edge}, from another place than the table's."
+        if not spec.itemsize or not all(spec.shape):
+            return f"Edge {edge} brings {spec} to another place, whose bytes are known in a run only."
+        if plan.edge(edge).keep != "both" and places.apart(edge):
+            return f"Edge {edge} leads to another place, which cannot have what it brings made again."
+    return None
+
+
+def tasks(places: Places, plan: Plan, each: Sequence[str], times: int) -> list[Task]:
+    """The parts of all micro-batches in one order, forward and backward: that of the simulated times of their starts.
+
+    A part runs backward as soon as it can, and forward otherwise, for no more micro-batches at once than there are
+    levels from it to the last one: of a chain of stages this is one forward, one backward (PipeDream-Flush, 1F1B).
+    A message takes both of its ends' devices, until both are there.
+
+    Args:
+        places: of the operators.
+        plan: whose predicted times these are.
+        each: the operators that run for each micro-batch.
+        times: how many micro-batches there are.
+    """
+    parts, mesh = places.parts(each), plan.mesh
+    inside = set(each)
+    before: dict[int, set[int]] = {part.number: set() for part in parts}
+    after: dict[int, set[int]] = {part.number: set() for part in parts}  # whose backward passes give gradients
+    for part in parts:
+        for edge in (edge for op in part.operators for edge in _inputs(op)):
+            if edge.tensor.op in inside and places.crosses(edge):
+                source = places.part[edge.tensor.op].number
+                before[part.number].add(source)
+                if edge in places.graph.differentiable:
+                    after[source].add(part.number)
+    deepest = max(part.level for part in parts)
+    devices = {part.number: mesh.devices_at(part.at) for part in parts}
+    seconds = {part.number: max(1e-9, sum(plan.operators[op.name].time_s for op in part.operators)) for part in parts}
+    learns = {
+        part.number: any(edge in places.graph.differentiable for op in part.operators for edge in _inputs(op))
+        for part in parts
+    }
+    free = [0.0] * mesh.size
+    ended: dict[tuple[int, int, bool], float] = {}
+    done = {(part.number, backward): 0 for part in parts for backward in (False, True)}
+    result: list[Task] = []
+
+    def needs(number: int, time: int, backward: bool) -> list[tuple[int, int, bool]]:
+        if not backward:
+            return [(source, time, False) for source in sorted(before[number])]
+        return [(number, time, False), *((reader, time, True) for reader in sorted(after[number]) if learns[reader])]
+
+    def start(part: Part, backward: bool) -> float | None:
+        """When a part's next task in one direction can begin; None if it cannot yet, or there is none."""
+        time = done[part.number, backward]
+        needed = needs(part.number, time, backward)
+        if time == times or (backward and not learns[part.number]) or any(key not in ended for key in needed):
+            return None
+        if not backward and learns[part.number] and time - done[part.number, True] > deepest - part.level:
+            return None
+        taken = {*devices[part.number], *(device for source, _, _ in needed for device in devices[source])}
+        return max([free[device] for device in taken] + [ended[key] for key in needed])
+
+    while True:
+        found = [(start(part, backward), not backward, -part.level, part) for part in parts for backward in (True, False)]
+        possible = [(begin, *rest) for begin, *rest in found if begin is not None]
+        if not possible:
+            return result
+        begin, is_forward, _, part = min(possible, key=lambda each: (*each[:3], each[3].number))
+        task = Task(part, done[part.number, not is_forward], not is_forward)
+        for source, _, _ in needs(part.number, task.time, task.backward):
+            for device in devices[source]:
+                free[device] = max(free[device], begin)
+        end = begin + seconds[part.number] / times * (1 if is_forward and learns[part.number] else 2) / 3
+        for device in devices[part.number]:
+            free[device] = end
+        done[part.number, task.backward] += 1
+        ended[part.number, task.time, task.backward] = end
+        result.append(task)
+
+
+def _inputs(op: Operator) -> list[Edge]:
+    return [] if traits(op).is_gradient else [Edge(tensor, op.name, place) for place, tensor in enumerate(op.inputs)]

@@ -49,7 +49,8 @@ def main() -> None:
                 agree(comm, f"plan of seed {seed}", repr(case.plan.to_json()))
                 engine = engine or MpiEngine(case.plan.mesh.shape)
                 config = small_session() if seed % _REAL else real_session()
-                found = train(case, engine, agree=lambda what, value: agree(comm, what, value), config=config)
+                agreeing = {"agree": lambda what, value: agree(comm, what, value), "gather": comm.allgather}
+                found = train(case, engine, config=config, **agreeing)
                 runs.append((case, engine, config, found))
             # Each rank has one to run alone, so that none waits.
             mine = reference_outcome(cases[comm.rank], runs[comm.rank][-1]) if comm.rank < len(cases) else None

@@ -28,7 +28,7 @@ from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
-from tensoropt.layout import Layout
+from tensoropt.layout import Layout, canonical_path
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.in_time import in_time
 from tensoropt.plan.places import places_of
@@ -194,6 +194,11 @@ def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> 
     """The plan with a random one of the choices that each of its edges has."""
     edges, again, places = dict(plan.edges), plan.again, places_of(space.graph, plan, space.steps)
     for edge, entry in sorted(edges.items()):
+        if space.row_elements(edge) is not None and places is not None and places.apart(edge):
+            # Rows of gradients stay where their table is; so does the table.
+            given = plan.configuration(edge.tensor.op).output_layouts(space.rules[edge.tensor.op], edge.tensor.index)
+            wanted = plan.configuration(edge.consumer).input_layouts(space.rules[edge.consumer], edge.position)
+            entry = dataclasses.replace(entry, forward=canonical_path(given.value, wanted.value))
         choices = keep_choices(space.graph, space.rules, edge, again, space.steps) if entry.forward else ("both",)
         if places is not None and places.apart(edge):
             choices = ("both",)  # others would have to be there
@@ -224,7 +229,14 @@ def real_session() -> Any:
     )
 
 
-def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], None] | None, config: Any) -> Outcome:
+def train(
+    case: Case,
+    engine: CollectiveEngine,
+    *,
+    agree: Callable[[str, str], None] | None,
+    config: Any,
+    gather: Callable[[Any], Sequence[Any]] | None = None,
+) -> Outcome:
     """Three steps of this rank's part."""
     executor = Executor(
         DeviceState(
@@ -232,6 +244,7 @@ def train(case: Case, engine: CollectiveEngine, *, agree: Callable[[str, str], N
             case.plan,
             engine,
             agree=agree,
+            gather=gather,
             config=config,
         )
     )

@@ -85,6 +85,7 @@ class Builder:
         # How many ops the graph had before the first backward pass; all of them come before none.
         self.backward = sys.maxsize
         self._fed: set[TensorId] = set()
+        self._ordered: dict[str, frozenset[str]] = {}
         self._cuts: dict[Edge, Any] = {}  # what arrived on edges from one part to another, by which parts differentiate
         # For which operator or edge local ops were made; what is inside ends before what is around it.
         self.ranges: list[Range] = []
@@ -107,14 +108,36 @@ class Builder:
         if op.name in self._added:
             return
         self._added.add(op.name)
+        if self._local.places is not None:
+            self._note_order(op)
         if not self._local.holds(op.name):
             self._pass_by(op)
             return
-        with self._owned(op.name), tf.control_dependencies([self.operation(name) for name in op.control_inputs]):
+        before = [*op.control_inputs, *(name for name in self._came(op) if name not in op.control_inputs)]
+        with self._owned(op.name), tf.control_dependencies([self.operation(name) for name in before]):
             outputs = self._outputs(op)
         for index, tensor in enumerate(outputs):
             if TensorId(op.name, index) not in self._fed:
                 self._values[TensorId(op.name, index)] = tensor
+
+    def _note_order(self, op: Operator) -> None:
+        """Notes which of this device's operators whose order matters are before an operator, or are the operator."""
+        before = [self._ordered.get(name, frozenset()) for name in (*(t.op for t in op.inputs), *op.control_inputs)]
+        ordered = frozenset[str]().union(*before)
+        matters = ordered or op.control_inputs or op.handles or traits(op).has_effect
+        if matters and self._local.holds(op.name):
+            ordered = frozenset((op.name,))
+        self._ordered[op.name] = ordered
+
+    def _came(self, op: Operator) -> list[str]:
+        """This device's operators that an operator comes after by way of what other devices compute."""
+        others = [tensor.op for tensor in op.inputs if not self._local.holds(tensor.op)]
+        return sorted({name for other in others for name in self._ordered.get(other, ())})
+
+    def effects(self) -> list[Any]:
+        """The operations on this device that have effects."""
+        named = [op.name for op in self._needed if traits(op).has_effect and self._local.holds(op.name)]
+        return [self.operation(name) for name in named if name in self._added]
 
     def _pass_by(self, op: Operator) -> None:
         """Takes this device's part in what moves to an operator that other devices compute."""
@@ -137,7 +160,9 @@ class Builder:
     def operation(self, name: str) -> Any:
         """The local operation for an operator that is run for its effect."""
         if name not in self._operations:
-            if traits(self._local.graph[name]).is_group:
+            if not self._local.holds(name):
+                self._operations[name] = tf.group(*map(self.operation, sorted(self._ordered.get(name, ()))))
+            elif traits(self._local.graph[name]).is_group:
                 inner = self._local.graph[name].control_inputs
                 self._operations[name] = tf.group(*(self.operation(other) for other in inner))
             else:

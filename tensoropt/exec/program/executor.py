@@ -174,7 +174,7 @@ class Executor:
             # The other ranks may be inside of this program's collectives, where they would wait forever.
             self._meet(label, error, FAILURE_PATIENCE_S)
             raise
-        return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=True)]
+        return [None if isinstance(fetch, str) else value for fetch, value in zip(fetches, values, strict=False)]
 
     def inputs_of(self, fetches: Sequence[Fetch], feeds: _Feeds) -> list[str]:
         """The names of the placeholders that fetches need where some tensors are fed."""
@@ -322,7 +322,10 @@ class Executor:
             builder = make(self._local, dict(modes), needed, fed, waits)
             builder.build(ordered)
             builder.finish()
-            values = tuple(builder.fetched(fetch) for fetch in fetches)
+            values = [builder.fetched(fetch) for fetch in fetches]
+            if self._local.places is not None:
+                # What this device does for what others have of the fetches; none of its fetches may need that.
+                values.append(tf.group(*builder.effects(), *([] if chain.last is None else [chain.last])))
             targets = [getattr(value, "op", value) for value in values]
             if self._local.one_thread:
                 keep_segments(targets, chain.names, built, builder.backward)

@@ -48,9 +48,9 @@ def copies_apart(stored: Sequence[Mapping[str, tuple[np.ndarray, tuple[slice, ..
         stored: of each rank, the result of ``Executor.stored``.
     """
     found = []
-    for key in stored[0]:
+    for key in sorted({key for pieces in stored for key in pieces}):
         first: dict[str, tuple[int, np.ndarray]] = {}
-        for rank, (piece, part) in enumerate(pieces[key] for pieces in stored):
+        for rank, (piece, part) in ((rank, pieces[key]) for rank, pieces in enumerate(stored) if key in pieces):
             other_rank, other = first.setdefault(str(part), (rank, piece))
             if piece.tobytes() != other.tobytes():
                 apart = np.max(np.abs(np.subtract(piece, other, dtype=np.complex128)))

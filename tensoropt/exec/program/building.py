@@ -23,7 +23,7 @@ from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.outside_variable import OutsideVariable
 from tensoropt.exec.program.recording import Range
 from tensoropt.exec.program.rematerialization import Reuse
-from tensoropt.exec.program.resharding import reshard, reshard_edge
+from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
 from tensoropt.exec.program.sparse_gradients import merge_rows, own_rows, whole_rows
 from tensoropt.exec.schedule.ordering import Backward, ancestors, readers
 from tensoropt.graph.graph import Edge
@@ -339,14 +339,18 @@ class Builder:
     def _returned(self, edge: Edge, gradient: Any) -> Any:
         """The gradient of an edge, where its tensor was made; None on a device that did not make it."""
         local, spec = self._local, self._local.spec(edge)
-        made = local.wanted(edge).gradient
-        if gradient is None and edge in self._cuts:
-            gradient = tf.zeros_like(self._cuts[edge])
-        if gradient is not None:
-            gradient = tf.convert_to_tensor(gradient)
+        made, needed = local.wanted(edge).gradient, local.given(edge.tensor).gradient
+        mesh, engine = local.plan.mesh, local.engine
+        assert local.places is not None  # noqa: S101
         with self._owned(str(edge)):
-            steps = local.plan.edge(edge).backward
-            return reshard(gradient, made, steps, local.plan.mesh, local.engine, spec.dtype, spec.shape)
+            if not local.places.apart(edge):
+                if gradient is None:
+                    return None
+                if isinstance(gradient, tf.IndexedSlices):
+                    return reshard_rows(gradient, made, needed, spec.shape, mesh, engine, spec.dtype)
+            elif edge in self._cuts:
+                gradient = tf.zeros_like(self._cuts[edge]) if gradient is None else tf.convert_to_tensor(gradient)
+            return reshard(gradient, made, local.plan.edge(edge).backward, mesh, engine, spec.dtype, spec.shape)
 
     @staticmethod
     def _found(operators: Sequence[Operator], found: Sequence[Any], backward: Backward | None) -> Differentiated:

@@ -31,9 +31,9 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.in_time import in_time
-from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.plan.plan import Plan, row_edges, rules_of
 from tensoropt.plan.recomputation import why_not_again
-from tensoropt.plan.tensor_reuse import keep_choices
+from tensoropt.plan.tensor_reuse import keep_choices, why_not_back_each
 from tensoropt.space.space import SearchSpace
 from tests.cost.odd_cost import OddCost
 from tests.exec.random_models import RandomModel, build_model
@@ -188,11 +188,14 @@ def random_again(plan: Plan, space: SearchSpace, random: np.random.Generator) ->
 
 
 def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> Plan:
-    """The plan with a random one of the choices that each of its edges has."""
-    edges, again = dict(plan.edges), plan.again
+    """The plan with random ones of the choices that each of its edges has: copies, and when its gradient goes back."""
+    edges, again, rows = dict(plan.edges), plan.again, row_edges(space.graph, space.rules)
     for edge, entry in sorted(edges.items()):
         choices = keep_choices(space.graph, space.rules, edge, again, space.steps) if entry.forward else ("both",)
-        edges[edge] = dataclasses.replace(entry, keep=choices[int(random.integers(len(choices)))])
+        keep, back_each = choices[int(random.integers(len(choices)))], False
+        if entry.backward and why_not_back_each(space.graph, edge, rows, space.steps) is None:
+            back_each = bool(random.integers(2))
+        edges[edge] = dataclasses.replace(entry, keep=keep, back_each=back_each)
     return dataclasses.replace(plan, edges=edges)
 
 

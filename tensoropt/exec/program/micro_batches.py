@@ -20,6 +20,7 @@ from tensoropt.exec.program.building import Builder, Differentiated
 from tensoropt.exec.program.fed_tensors import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
+from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
@@ -38,8 +39,9 @@ __all__ = ["MicroBatches"]
 class MicroBatches(Builder):
     """Builds the operators that run once, and has each micro-batch built.
 
-    Gradients are summed over the micro-batches where a tensor that is made once goes into them, in the layout that its
-    reader gives; they go on from there, over devices and through what made the tensor, once.
+    Gradients are summed over the micro-batches where a tensor that is made once goes into them: in the layout that its
+    reader gives, or, where they go back in each micro-batch (``back_each``), in the one that its producer needs. They
+    go on from there, over devices and through what made the tensor, once.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -170,10 +172,11 @@ class MicroBatches(Builder):
         losses, incoming = [], []
         for edge, total in self._sums[call].items():
             dtype, dim = local.graph.spec(edge.tensor).dtype, self.steps.split_dim(edge)
+            is_back, held = local.plan.edge(edge).back_each, self._held[edge]
             layout = local.wanted(edge).gradient if dim is None else self.whole_layouts(edge, dim).gradient
-            total = _cast(total, held_dtype(dtype, layout))
-            losses.append(self._values[edge.tensor] if self._held[edge] is None else self._held[edge])
-            incoming.append(self._moved_back(edge, total) if self._held[edge] is None else total)
+            total = _cast(total, held_dtype(dtype, local.given(edge.tensor).gradient if is_back else layout))
+            losses.append(self._values[edge.tensor] if is_back or held is None else held)
+            incoming.append(self._moved_back(edge, total) if held is None and not is_back else total)
         for name in operators[0].attrs["losses"]:
             if not self.steps.is_each(name):
                 losses.append(self._values[TensorId(name)])
@@ -300,13 +303,23 @@ class _MicroBatch(Builder):
             held = reshard(source, made, forward, local.plan.mesh, local.engine, spec.dtype)
         if steps.is_part(edge) and self._at > 0:
             return tf.zeros_like(held)
-        if edge in local.graph.differentiable:
+        if local.plan.edge(edge).back_each:
+            # Its gradient is that of a tensor in the producer's layout, to which it goes as the backward pass makes it.
+            self._points[edge] = tf.identity(self._values[edge.tensor])
+            (held,) = with_gradient([self._points[edge]], [held], lambda gradient: [self._part_of_sum(edge, gradient)])
+        elif edge in local.graph.differentiable:
             held = self._points[edge] = tf.identity(held)
         dim = steps.split_dim(edge)
         if dim is None:
             return held
         # The plan's steps are those of the whole tensor, whose layouts a piece may be too small for.
         return _moved(local, edge, self._cut(held, dim), self._once.whole_layouts(edge, dim), local.wanted(edge))
+
+    def _part_of_sum(self, edge: Edge, gradient: Any) -> Any:
+        """A micro-batch's gradient in its producer's layout: one of those that are summed, and in their dtype."""
+        local, spec = self._local, self._local.graph.spec(edge.tensor).widened
+        made, backward = local.wanted(edge).gradient, local.plan.edge(edge).backward
+        return reshard(tf.convert_to_tensor(gradient), made, backward, local.plan.mesh, local.engine, spec.dtype)
 
     def _cut(self, tensor: Any, dim: int) -> Any:
         """The piece of this micro-batch, of a tensor that has the pieces of all along a dimension."""

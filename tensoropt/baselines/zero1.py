@@ -1,27 +1,26 @@
-"""ZeRO stage 1 (Rajbhandari et al. 2020), which cannot be expressed here."""
+"""ZeRO stage 1 (Rajbhandari et al. 2020): slots in pieces."""
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from tensoropt.baselines.baseline import does_not_apply
+from tensoropt.baselines.sharding import sharded
+from tensoropt.problem.frontier import Frontier
 from tensoropt.search.registry import register_baseline
+from tensoropt.space.edge_costs import BOTH
 from tensoropt.space.space import SearchSpace
 
 __all__ = ["zero1"]
 
 
 @register_baseline("zero1")
-def zero1(space: SearchSpace) -> NoReturn:
-    """Stage 1, pieces of the optimizer's slots only.
+def zero1(space: SearchSpace) -> Frontier:
+    """Stage 1, pieces of slots: micro-batches sum whole gradients, which are reduced to the pieces once a step.
+
+    What is updated is in pieces, which are gathered once in a step and kept: a reduce_scatter and an all_gather of all
+    variables, as many bytes as data parallelism sends. ZeRO's whole variables are those that were gathered; the piece
+    that is stored beside them is the price of storing a variable with its slots. Without micro-batches there are no
+    sums to keep, and this is stage 2.
 
     Raises:
-        PlanError: always. A variable, its gradient and its slots are stored in one layout here (TensorOpt section 3),
-            so one cannot be in pieces while the others are whole.
+        PlanError: devices do not divide the batch, or there is but one.
     """
-    raise does_not_apply(
-        "zero1",
-        "it stores optimizer slots in pieces beside whole variables and gradients, and a variable is stored here in "
-        "one layout with its gradient and slots",
-        "Use 'zero2', which stores less and moves as much, or 'data_parallel'.",
-    )
+    return sharded(space, "zero1", (BOTH,))

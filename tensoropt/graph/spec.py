@@ -84,6 +84,11 @@ class TensorSpec:
         return _ITEM_SIZES.get(sum_dtype(self.dtype), 0)
 
     @property
+    def widened(self) -> TensorSpec:
+        """The same tensor in the dtype in which parts of sums are made (:func:`sum_dtype`)."""
+        return TensorSpec(self.shape, sum_dtype(self.dtype))
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the whole tensor."""
         return self.elements * self.itemsize

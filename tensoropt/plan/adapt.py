@@ -19,7 +19,7 @@ from tensoropt.plan.configuration import Configuration, is_legal, place_of
 from tensoropt.plan.in_time import InTime, in_time
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.plan.recomputation import why_not_again
-from tensoropt.plan.tensor_reuse import why_not_kept
+from tensoropt.plan.tensor_reuse import why_not_back_each, why_not_kept
 
 __all__ = ["adapted", "nearest", "stored_in_pieces"]
 
@@ -65,8 +65,7 @@ def adapted(plan: Plan, graph: Graph, stored_as: Mapping[str, str] | None = None
     rows = row_edges(graph, rules)
     edges: dict[Edge, EdgePlan] = {}
     for edge in graph.edges():
-        returns = edge in graph.differentiable and edge not in rows
-        entry = _edge(plan, graph, rules, chosen, edge, again, steps, returns=returns)
+        entry = _edge(plan, graph, rules, chosen, edge, again, steps, rows)
         if entry != EdgePlan():
             edges[edge] = entry
     return Plan(
@@ -198,9 +197,9 @@ def _edge(
     edge: Edge,
     again: Set[str],
     steps: InTime | None,
-    *,
-    returns: bool,
+    rows: Set[Edge],
 ) -> EdgePlan:
+    returns = edge in graph.differentiable and edge not in rows
     given = chosen[edge.tensor.op].output_layouts(rules[edge.tensor.op], edge.tensor.index)
     wanted = chosen[edge.consumer].input_layouts(rules[edge.consumer], edge.position)
     known = plan.edge(edge)
@@ -213,7 +212,8 @@ def _edge(
         backward = canonical_path(wanted.gradient, given.gradient)
     reason = why_not_kept(graph, rules, edge, known.keep, again, steps)
     keep = known.keep if keeps and forward and reason is None else "both"
-    return EdgePlan(forward, backward, known.time_s, known.memory_bytes, keep)
+    back_each = known.back_each and bool(backward) and why_not_back_each(graph, edge, rows, steps) is None
+    return EdgePlan(forward, backward, known.time_s, known.memory_bytes, keep, back_each=back_each)
 
 
 def _leads(path: tuple[Step, ...], source: Layout, target: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:

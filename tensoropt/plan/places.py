@@ -145,8 +145,10 @@ def why_not_apart(
             return f"The rows of a gradient come back on edge {edge}, from another place than the table's."
         if not spec.itemsize or not all(spec.shape):
             return f"Edge {edge} brings {spec} to another place, whose bytes are known in a run only."
-        if plan.edge(edge).keep != "both" and places.apart(edge):
+        if plan.edge(edge).keep != "both":
             return f"Edge {edge} leads to another place, which cannot have what it brings made again."
+        if plan.edge(edge).back_each:
+            return f"Edge {edge} leads to another place, to which gradients cannot go back in each micro-batch."
     return None
 
 

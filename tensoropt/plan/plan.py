@@ -22,17 +22,20 @@ from tensoropt.plan.configuration import Configuration, actions_from_json, check
 from tensoropt.plan.in_time import in_time
 from tensoropt.plan.places import places_of, why_not_apart
 from tensoropt.plan.recomputation import why_not_again
-from tensoropt.plan.tensor_reuse import why_not_kept
+from tensoropt.plan.tensor_reuse import why_not_back_each, why_not_kept
 from tensoropt.storage import read_regular, write_whole
 from tensoropt.storage.document import ERROR_LENGTH, Fields, cause_of, parse_json, quoted, refused, shortened
 
-__all__ = ["KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
+__all__ = ["ALTERNATIVES", "KEEPS", "SCHEMA_VERSION", "EdgePlan", "OperatorPlan", "Plan", "row_edges", "rules_of"]
 
 SCHEMA_VERSION = 2
 # Files of the first version have nothing of what a reader needs without the model.
 _READ = (1, SCHEMA_VERSION)
 # Which copies of a tensor that is moved are kept for the backward pass (TensorOpt section 4.2, "Tensor reuse").
 KEEPS = ("both", "before", "after")
+# What edges may choose, in the order of the alternatives of their tables: EdgePlan's ``keep`` and ``back_each``. The
+# last two are those of an edge that leads into micro-batches.
+ALTERNATIVES = (*((keep, False) for keep in KEEPS), ("both", True), ("before", True))
 # A million devices are more than there are; a file that asks for more would have all of them gone through.
 _MOST_DEVICES = 2**20
 
@@ -66,6 +69,8 @@ class EdgePlan:
         keep: which copies stay for the backward pass: the one ``"before"`` the forward steps, the one ``"after"``
             them, or ``"both"``. A copy that does not stay is made again in the backward pass (TensorOpt section 4.2).
         moves: what ``time_s`` is made of, between operators of the training step.
+        back_each: whether, of an edge that leads into micro-batches, the gradient goes back in each of them and is
+            summed where the producer needs it. Otherwise it is summed as the consumer gives it, and goes back once.
     """
 
     forward: tuple[Step, ...] = ()
@@ -74,6 +79,7 @@ class EdgePlan:
     memory_bytes: float = 0.0
     keep: str = "both"
     moves: tuple[Move, ...] = ()
+    back_each: bool = False
 
     def __post_init__(self) -> None:
         if self.keep not in KEEPS:
@@ -86,6 +92,15 @@ class EdgePlan:
                 f"EdgePlan: keep={self.keep!r} chooses between the copies before and after the forward steps. "
                 "Got no forward steps, so there is one copy only. Keep 'both'."
             )
+        if self.back_each and not self.backward:
+            raise PlanError(
+                "EdgePlan: back_each says how often a gradient takes the backward steps. Got none. Leave it out."
+            )
+
+    @property
+    def alternative(self) -> int:
+        """Its number in `ALTERNATIVES`."""
+        return ALTERNATIVES.index((self.keep, self.back_each))
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,6 +252,12 @@ class Plan:
                     f"Plan: edge {edge} keeps the copy {self.edge(edge).keep!r} its forward steps only, but {reason}. "
                     "Keep 'both', or make the plan again with find_strategy."
                 )
+            reason = why_not_back_each(graph, edge, rows, steps) if self.edge(edge).back_each else None
+            if reason is not None:
+                raise PlanError(
+                    f"Plan: the gradient of edge {edge} goes back in each micro-batch, but {reason}. "
+                    "Leave out 'back_each', or make the plan again with find_strategy."
+                )
             shape = (graph.spec(edge.tensor) if steps is None else steps.spec(edge)).shape
             returns = edge in graph.differentiable and edge not in rows
             self._check_edge(graph, rules, edge, shape, whole_gradient=returns)
@@ -306,6 +327,7 @@ class Plan:
                     "time_s": entry.time_s,
                     "memory_bytes": entry.memory_bytes,
                     **({} if entry.keep == "both" else {"keep": entry.keep}),
+                    **({"back_each": True} if entry.back_each else {}),
                     "moves": [move.to_json() for move in entry.moves],
                 }
                 for edge, entry in sorted(self.edges.items())
@@ -416,7 +438,9 @@ def _read_operator(data: object, where: str, mesh: Mesh, is_first: bool) -> Oper
 
 def _read_edge(data: object, where: str, mesh: Mesh, is_first: bool) -> tuple[Edge, EdgePlan]:
     names = ("tensor", "consumer", "position", "forward", "backward", "time_s", "memory_bytes")
-    fields = Fields.of(data, where, PlanError, names if is_first else (*names, "moves"), {"keep": "both"})
+    fields = Fields.of(
+        data, where, PlanError, names if is_first else (*names, "moves"), {"keep": "both", "back_each": False}
+    )
     name = fields.text("tensor")
     op, _, index = name.rpartition(":")
     tensor = TensorId(op, int(index) if index.isascii() and index.isdecimal() else -1)
@@ -432,6 +456,7 @@ def _read_edge(data: object, where: str, mesh: Mesh, is_first: bool) -> tuple[Ed
         fields.number("memory_bytes", least=0),
         fields.text("keep"),
         () if is_first else tuple(read_move(move, f"{where}: moves", mesh) for move in fields.array("moves")),
+        fields.boolean("back_each"),
     )
     return Edge(tensor, fields.text("consumer"), fields.integer("position", least=0)), steps
 

@@ -18,7 +18,15 @@ from tensoropt.layout.reshard_step import UNDONE_BY
 from tensoropt.plan.in_time import InTime
 from tensoropt.plan.recomputation import made_by
 
-__all__ = ["backward_readers", "has_gradient", "keep_choices", "reads_again", "reverse_steps", "why_not_kept"]
+__all__ = [
+    "backward_readers",
+    "has_gradient",
+    "keep_choices",
+    "reads_again",
+    "reverse_steps",
+    "why_not_back_each",
+    "why_not_kept",
+]
 
 
 def keep_choices(
@@ -35,7 +43,7 @@ def keep_choices(
       consumer keeps for its own backward pass.
 
     What goes into micro-batches from before is moved once and held for all of them; with ``"before"`` each moves it for
-    itself, and once more in its backward pass.
+    itself, and once more in its backward pass if that reads it. What learns may be so, whoever reads it.
 
     Args:
         graph: the logical graph.
@@ -74,7 +82,8 @@ def why_not_kept(
         return f"'{edge.tensor.op}' is made again, so no copy of it is kept"
     if graph.is_differentiated_twice:
         return "its gradient is differentiated, and that of what is made again cannot be"
-    if not backward_readers(graph, rules, edge, again):
+    moved_for_each = steps is not None and steps.is_border(edge) and edge in graph.differentiable
+    if not moved_for_each and not backward_readers(graph, rules, edge, again):
         return f"'{edge.consumer}' does not read it in the backward pass"
     if keep == "before":
         bad = [op for op in backward_readers(graph, rules, edge, again) if not _can_repeat(op)]
@@ -85,6 +94,26 @@ def why_not_kept(
     # Readers outside of training need no copy in the backward pass.
     others = [e.consumer for e in graph.consumers(edge.tensor) if e in graph.differentiable and e != edge]
     return f"'{others[0]}' reads it too" if others else None
+
+
+def why_not_back_each(graph: Graph, edge: Edge, rows: Collection[Edge], steps: InTime | None) -> str | None:
+    """Returns the reason why an edge's gradient cannot go back in each micro-batch, as :func:`why_not_kept` does.
+
+    Args:
+        graph: the logical graph.
+        edge: one of its edges.
+        rows: the edges whose gradients are rows (:func:`tensoropt.plan.plan.row_edges`).
+        steps: how a step is split in time, if it is.
+    """
+    if steps is None or not steps.is_border(edge):
+        return "it does not lead from what runs once into micro-batches, so there is nothing to sum"
+    if edge not in graph.differentiable:
+        return "no gradient comes back on it"
+    if steps.takes_piece(edge):
+        return "each micro-batch reads a part of its own, so there is nothing to sum"
+    if edge in rows:
+        return "its gradient is rows, which are put together and not summed, so that nothing gets smaller"
+    return None
 
 
 def reads_again(

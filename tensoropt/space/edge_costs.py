@@ -16,18 +16,21 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Resharder, ReshardTable, is_placed
 from tensoropt.plan.in_time import InTime
-from tensoropt.plan.plan import KEEPS, row_edges
+from tensoropt.plan.plan import ALTERNATIVES, KEEPS, EdgePlan, row_edges
+from tensoropt.plan.tensor_reuse import why_not_back_each
 from tensoropt.space.choices import Choices, State, TensorStates
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.sparse_gradient_seconds import rows_seconds
 
-__all__ = ["AFTER", "BEFORE", "BOTH", "EdgeCosts", "FloatArray", "Tables"]
+__all__ = ["AFTER", "BEFORE", "BEFORE_BACK_EACH", "BOTH", "BOTH_BACK_EACH", "EdgeCosts", "FloatArray", "Tables"]
 
 FloatArray = NDArray[np.float64]
 Tables = tuple[FloatArray, FloatArray]  # time_s, memory_bytes
 
-# Alternatives of an edge: which copies of its tensor are kept.
-BOTH, BEFORE, AFTER = range(3)
+# Alternatives of an edge, as in `ALTERNATIVES`.
+BOTH, BEFORE, AFTER, BOTH_BACK_EACH, BEFORE_BACK_EACH = range(len(ALTERNATIVES))
+_BEFORE = [pick for pick, (keep, _) in enumerate(ALTERNATIVES) if keep == "before"]
+_BACK_EACH = [pick for pick, (_, back_each) in enumerate(ALTERNATIVES) if back_each]
 
 
 class EdgeCosts:
@@ -67,7 +70,7 @@ class EdgeCosts:
         self._steps = steps
         self._keeping = Keeping(graph, rules)
         self._row_edges = row_edges(graph, rules)
-        self._tables: dict[Edge, ReshardTable] = {}
+        self._tables: dict[tuple[Edge, bool], ReshardTable] = {}
         self._edges: dict[Edge, Tables] = {}
         self._alike: dict[tuple[object, ...], Tables] = {}
         self._pairs: dict[tuple[Edge, int, int], Tables] = {}
@@ -82,17 +85,23 @@ class EdgeCosts:
         """Returns the layouts in which the consumer of an edge takes the tensor, one for each of its configurations."""
         return self._choices_of(edge.consumer).inputs[edge.position]
 
-    def reshard_table(self, edge: Edge) -> ReshardTable:
-        """Times and paths between the layouts that an edge may have."""
-        if edge not in self._tables:
-            spec = self._spec(edge)
+    def reshard_table(self, edge: Edge, *, widened: bool = False) -> ReshardTable:
+        """Times and paths between the layouts that an edge may have.
+
+        Args:
+            edge: one of the graph's.
+            widened: of its gradient where that goes back in each micro-batch, so that all is a part of a sum.
+        """
+        widened = widened and self._spec(edge).widened != self._spec(edge)
+        if (edge, widened) not in self._tables:
+            spec = self._spec(edge).widened if widened else self._spec(edge)
             given, wanted = self.given(edge), self.wanted(edge)
             states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
             # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
-            self._tables[edge] = self._resharder.table(
+            self._tables[edge, widened] = self._resharder.table(
                 spec.shape, max(1, spec.itemsize), states, max(1, spec.sum_itemsize)
             )
-        return self._tables[edge]
+        return self._tables[edge, widened]
 
     def row_elements(self, edge: Edge) -> int | None:
         """Returns the number of elements of an edge's gradient if it comes back as rows; else None."""
@@ -121,7 +130,7 @@ class EdgeCosts:
         # What the consumer computes again, if it does, is priced as its own.
         again = self._repeated(edge) if "before" in keeps or held_by_states else None
         moved = spec, given.key(), wanted.key(), held, keeps, backward, rows, pinned
-        key = (*moved, again, held_by_states, repeated, border)
+        key = (*moved, again, held_by_states, repeated, border, self._may_go_back_each(edge))
         if key not in self._alike:
             self._alike[key] = self._by_states(edge, np.arange(len(states[0])), np.arange(len(states[1])))
         return self._alike[key]
@@ -183,10 +192,7 @@ class EdgeCosts:
         """
         spec, table = self._spec(edge), self.reshard_table(edge)
         producer, reader = states
-        is_fanout = traits(self._graph[edge.consumer]).is_fanout
-        more = reader is State.AGAIN or (is_fanout and reader is not State.UNREAD)
-        # Where nothing has another state, a fan-out is kept as the backward pass reads it.
-        more = more and (self._has_states(edge.consumer))
+        more = self._more(edge, reader)
         held = self._keeping.copies(edge, more=more)
         keeps = KEEPS[:1] if producer.let_go else self._keeps(edge, more=more)
         repeated, border = self._in_time(edge)
@@ -203,18 +209,22 @@ class EdgeCosts:
         before = np.broadcast_to(piece_bytes(spec, given.value, self._cost.mesh)[:, None], time.shape)
         after = np.broadcast_to(piece_bytes(spec, wanted.value, self._cost.mesh)[None, :], time.shape)
         memory = np.where(same, held.unmoved * before, held.before * before + held.after * after)
-        summing = np.zeros(1)
+        late, early, sooner = np.zeros(1), np.zeros(1), np.full(1, np.inf)
         if border:  # what is moved stays for all micro-batches
             memory = memory + np.where(same, 0.0, (1 - held.after) * after)
         if border and backward:
             # So does the sum of the gradients that its readers give, which each micro-batch reads and writes. Where no
-            # move follows, it is the gradient, which is counted elsewhere.
-            widened = spec.sum_itemsize / max(1, spec.itemsize)
-            size = piece_bytes(spec, wanted.gradient, self._cost.mesh) * widened
-            time = time + np.array([self._adding_seconds(float(each)) for each in size])
+            # move follows, it is the gradient, which is counted elsewhere but for what it is wider.
             moved = (given.gradient[:, None, :] != wanted.gradient[None, :, :]).any(axis=-1)
-            summing = np.where(moved, size, 0.0)
-            memory = memory + summing
+            size, own = (piece_bytes(spec.widened, ends.gradient, self._cost.mesh) for ends in (wanted, given))
+            early = (own - np.minimum(own, piece_bytes(spec, given.gradient, self._cost.mesh)))[:, None]
+            late = np.where(moved, size[None, :], early)
+            if self._may_go_back_each(edge):
+                each = self.reshard_table(edge, widened=True).between(wanted.gradient, given.gradient).T
+                sooner = self._times * each + self._adding_seconds(own)[:, None]
+                sooner = sooner - table.between(wanted.gradient, given.gradient).T - self._adding_seconds(size)
+                sooner = np.where(moved, sooner, np.inf)
+            time = time + self._adding_seconds(size)
         if producer.let_go:
             if self.reads_in(edge, reader):
                 time += moves
@@ -227,25 +237,42 @@ class EdgeCosts:
             time[(here[:, None, :] != there[None, :, :]).any(axis=-1)] = np.inf
         if not self._go_together(edge, producer, reader):
             time, memory = np.full_like(time, np.inf), np.full_like(memory, np.inf)
-        if len(keeps) > 1:
-            extra = np.full((*time.shape, len(KEEPS)), np.inf)
-            bytes_kept = np.full((*time.shape, len(KEEPS)), np.inf)
+        holding, memory = memory, memory + late
+        if len(keeps) > 1 or np.isfinite(sooner).any():
+            kinds = len(ALTERNATIVES if self._may_go_back_each(edge) else KEEPS)
+            extra = np.full((*time.shape, kinds), np.inf)
+            bytes_kept = np.full((*time.shape, kinds), np.inf)
             extra[..., BOTH], bytes_kept[..., BOTH] = 0.0, memory
             if "before" in keeps:
                 repeat: float | FloatArray = 0.0
-                if reader is not State.AGAIN and self._repeated(edge) is not None:
+                if reader is not State.AGAIN and self._repeated(edge) is not None and held.after:
                     repeat = self._forward_seconds(self._graph[edge.consumer])[consumer]
-                again = self._times * (2 * moves + repeat) - moves if border else repeated * (moves + repeat)
+                again = repeated * (moves + repeat)
+                if border:
+                    again = self._times * ((1 + held.after) * moves + repeat) - moves
                 extra[..., BEFORE] = np.where(same, np.inf, again)
-                bytes_kept[..., BEFORE] = held.alone * before + summing
+                bytes_kept[..., BEFORE] = held.alone * before + late
             if "after" in keeps:
                 extra[..., AFTER] = np.where(same, np.inf, repeated * table.back(given.value, wanted.value))
                 bytes_kept[..., AFTER] = after
+            if kinds > len(KEEPS):
+                extra[..., BOTH_BACK_EACH] = sooner
+                bytes_kept[..., BOTH_BACK_EACH] = holding + early
+                extra[..., BEFORE_BACK_EACH] = extra[..., BEFORE] + sooner
+                bytes_kept[..., BEFORE_BACK_EACH] = bytes_kept[..., BEFORE] + (early - late)
             extra = _worthwhile(extra, bytes_kept)
+            if border:  # whoever asks for no alternative gets the first
+                extra[..., BOTH] = 0.0
             if np.isfinite(extra[..., 1:]).any():
                 time = time[..., None] + extra
                 memory = np.where(np.isfinite(time), bytes_kept, np.inf)
         return time, memory
+
+    def _more(self, edge: Edge, reader: State) -> bool:
+        """Tells whether a reader that is made again reads an edge's tensor, if its consumer is in a state."""
+        more = reader is State.AGAIN or (traits(self._graph[edge.consumer]).is_fanout and reader is not State.UNREAD)
+        # Where nothing has another state, a fan-out is kept as the backward pass reads it.
+        return more and self._has_states(edge.consumer)
 
     def reads_in(self, edge: Edge, reader: State) -> bool:
         """Tells whether the backward pass reads what arrives on an edge, if its consumer is in a state."""
@@ -287,6 +314,10 @@ class EdgeCosts:
         """The copies that an edge may keep; ``more`` tells whether a reader that is made again reads it."""
         return self._keeping.choices(edge, more=more, steps=self._steps) if self._reuse else KEEPS[:1]
 
+    def _may_go_back_each(self, edge: Edge) -> bool:
+        """Tells whether the gradient of an edge may go back in each micro-batch."""
+        return self._reuse and why_not_back_each(self._graph, edge, self._row_edges, self._steps) is None
+
     def _in_time(self, edge: Edge) -> tuple[int, bool]:
         """Returns how often a step moves an edge's tensor, and whether it goes into micro-batches from before."""
         if self._steps is None:
@@ -294,22 +325,23 @@ class EdgeCosts:
         inside = self._steps.is_each(edge.tensor.op) and self._steps.is_each(edge.consumer)
         return (self._times if inside else 1), self._steps.is_border(edge)
 
-    def _adding_seconds(self, size_bytes: float) -> float:
-        """The time in which all micro-batches add so many bytes of gradients up: each reads two sums and writes one."""
-        return self._times * self._cost.traffic_seconds(3.0 * size_bytes)
+    def _adding_seconds(self, sizes: FloatArray) -> FloatArray:
+        """The times in which all micro-batches add so many bytes of gradients up: each reads two sums, writes one."""
+        return np.array([self._times * self._cost.traffic_seconds(3.0 * float(size)) for size in sizes])
 
-    def moves_per_step(self, edge: Edge, keep: str) -> tuple[int, int]:
+    def moves_per_step(self, edge: Edge, entry: EdgePlan) -> tuple[int, int]:
         """Returns how often a step moves an edge's tensor, forward and once more, and its gradient."""
         repeated, border = self._in_time(edge)
-        return (self._times if border and keep == "before" else repeated), repeated
+        each = entry.keep == "before", entry.back_each
+        forward, backward = (self._times if border and one else repeated for one in each)
+        return forward, backward
 
-    def adding_seconds(self, edge: Edge, wanted: int) -> float:
+    def adding_seconds(self, edge: Edge, entry: EdgePlan, given: int, wanted: int) -> float:
         """The time in which gradients of an edge that leads into micro-batches are added up."""
         if not self._in_time(edge)[1] or edge not in self._graph.differentiable:
             return 0.0
-        spec = self._spec(edge)
-        size = piece_bytes(spec, self.wanted(edge).of(wanted).gradient, self._cost.mesh)[0]
-        return self._adding_seconds(float(size) * spec.sum_itemsize / max(1, spec.itemsize))
+        ends = self.given(edge).of(given) if entry.back_each else self.wanted(edge).of(wanted)
+        return float(self._adding_seconds(piece_bytes(self._spec(edge).widened, ends.gradient, self._cost.mesh))[0])
 
     def repeats(self, edge: Edge) -> bool:
         """Tells whether the consumer of an edge recomputes its output where only the copy before the move is kept."""
@@ -326,13 +358,13 @@ class EdgeCosts:
         """Seconds of an edge's collectives for some pairs of configurations."""
         source, target, table = self.given(edge), self.wanted(edge), self.reshard_table(edge)
         forward = table.communication(source.value[given], target.value[wanted])
-        seconds = np.where((picks == BEFORE) | self.moved_again(edge, given, wanted), 2, 1) * forward
+        seconds = np.where(self.moved_again(edge, given, wanted, picks), 2, 1) * forward
         if np.any(picks == AFTER):
             back = table.communication(source.value[given], target.value[wanted], back=True)
             seconds += np.where(picks == AFTER, back, 0.0)
         repeated, border = self._in_time(edge)
         if border:
-            seconds = np.where(picks == BEFORE, self._times, 1) * seconds
+            seconds = np.where(np.isin(picks, _BEFORE), self._times, 1) * seconds
         if edge not in self._graph.differentiable:
             return repeated * seconds
         elements = self.row_elements(edge)
@@ -341,14 +373,25 @@ class EdgeCosts:
             made, need = target.gradient[wanted], source.gradient[given]
             seconds = seconds + np.diagonal(rows_seconds(self._cost, spec, elements, made, need))
         else:
-            seconds = seconds + table.communication(target.gradient[wanted], source.gradient[given])
+            ends = target.gradient[wanted], source.gradient[given]
+            each = self._times * self.reshard_table(edge, widened=True).communication(*ends) if border else 0.0
+            seconds = seconds + np.where(np.isin(picks, _BACK_EACH), each, table.communication(*ends))
         return repeated * seconds
 
-    def moved_again(self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tells whether a tensor that is made again is moved again, for some pairs of configurations."""
-        ends = self._choices_of(edge.tensor.op).states[given], self._choices_of(edge.consumer).states[wanted]
-        pairs = zip(*(each.tolist() for each in ends), strict=True)
-        return np.array([State(source).let_go and self.reads_in(edge, State(target)) for source, target in pairs], bool)
+    def moved_again(
+        self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Tells whether the backward pass moves a tensor once more, for some pairs of configurations."""
+        sources, targets = (
+            self._choices_of(edge.tensor.op).states[given],
+            self._choices_of(edge.consumer).states[wanted],
+        )
+        again = np.zeros(len(picks), bool)
+        for state in map(State, np.unique(targets).tolist()):
+            let_go = np.array([State(source).let_go for source in sources.tolist()], bool) & self.reads_in(edge, state)
+            reads = self._keeping.copies(edge, more=self._more(edge, state)).after
+            again |= (targets == state) & (let_go | (np.isin(picks, _BEFORE) & bool(reads)))
+        return again
 
     def _row_elements(self, edge: Edge) -> int:
         """Returns the number of elements of the rows of all lookups behind an edge."""

@@ -248,15 +248,19 @@ class _Step:
         """What goes into micro-batches from before, which all of them read, and the sum of gradients that they give."""
         spec, entry = self._graph.spec(edge.tensor), self._plan.edge(edge)
         wanted = self._plan.configuration(edge.consumer).input_layouts(self._rules[edge.consumer], edge.position)
+        given = self._plan.configuration(edge.tensor.op).output_layouts(self._rules[edge.tensor.op], edge.tensor.index)
         self._arrived[edge] = self._values[edge.tensor]
         if entry.forward and entry.keep == "both":
             self._add_always("moved", self._bytes(spec, wanted.value))
             self._arrived[edge] = _Buffer(0.0, "moved")
         elif entry.forward:
-            source, given = self._values[edge.tensor], self._given(edge)
-            self._arrived[edge] = self._move(edge.tensor, source, given, entry.forward, edge.consumer, False, "moved")
+            source = self._values[edge.tensor]
+            self._arrived[edge] = self._move(
+                edge.tensor, source, given.value, entry.forward, edge.consumer, False, "moved"
+            )
         if edge in self._graph.differentiable:
-            self._add_always("variable_gradients", self._bytes(spec, wanted.gradient))
+            summed = given.gradient if entry.back_each else wanted.gradient
+            self._add_always("variable_gradients", self._bytes(spec.widened, summed))
 
     def _add_always(self, kind: str, size: float) -> None:
         self._always[kind] = self._always.get(kind, 0.0) + size
@@ -325,10 +329,16 @@ class _Step:
         # The gradients of a convolution's inputs are made one after the other, all others at once.
         for part in [[edge] for edge in wanted] if traits(op).is_convolution else [wanted]:
             for edge, gradient in self._computed(op, edges, part, arrived) if passed is None else passed:
-                steps, kind = self._plan.edge(edge).backward, gradient.kind
+                entry, kind = self._plan.edge(edge), gradient.kind
                 if not self._is_weight(edge):
                     self._update(updates)
-                moved = self._move(edge.tensor, gradient, self._wanted_gradient(edge), steps, op.name, True, kind)
+                wanted_gradient, each = self._wanted_gradient(edge), entry.back_each
+                moved = self._move(
+                    edge.tensor, gradient, wanted_gradient, entry.backward, op.name, True, kind, widened=each
+                )
+                if each:  # added to the sum, which is there all the time
+                    self._moment(op.name, True, [moved])
+                    moved = _Buffer(0.0, kind)
                 if self._is_weight(edge) and traits(self._graph[edge.tensor.op]).is_variable:
                     updates.append((edge.tensor.op, moved))
                 else:
@@ -431,7 +441,7 @@ class _Step:
         return result
 
     def _reads_again(self, edge: Edge) -> bool:
-        return reads_again(self._graph, self._rules, edge, self._keep, self._remade)
+        return reads_again(self._graph, self._rules, edge, self._keep, self._remade, self._time)
 
     def _arrived_again(self, edge: Edge) -> _Buffer:
         """What arrived on an edge, as the backward pass has it: made again if it was not kept."""
@@ -478,9 +488,11 @@ class _Step:
         operator: str,
         backward: bool,
         kind: str,
+        *,
+        widened: bool = False,
     ) -> _Buffer:
-        """The buffer after reshard steps, as ``exec/resharding.py`` does them."""
-        spec = self._graph.spec(tensor)
+        """The buffer after reshard steps, as ``exec/resharding.py`` does them; all are parts of a sum if widened."""
+        spec = self._graph.spec(tensor).widened if widened else self._graph.spec(tensor)
         for step in steps:
             reached = step.apply(layout)
             before, after = self._bytes(spec, layout), self._bytes(spec, reached)

@@ -21,11 +21,11 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
 from tensoropt.plan.configuration import Configuration, not_executed
 from tensoropt.plan.in_time import in_time
-from tensoropt.plan.plan import KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
+from tensoropt.plan.plan import ALTERNATIVES, KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
 from tensoropt.problem.problem import IntArray, Problem
 from tensoropt.space.account import about_operators, setting_of
 from tensoropt.space.choices import Choices, State
-from tensoropt.space.edge_costs import AFTER, BEFORE, BOTH, EdgeCosts, FloatArray, Tables
+from tensoropt.space.edge_costs import BOTH, EdgeCosts, FloatArray, Tables
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.peak import peak_memory, scratch_of
 from tensoropt.space.recomputation import fanned_out, states_of
@@ -94,8 +94,8 @@ class SearchSpace:
             cost: the cost model.
             allowed: the only configurations of some operators, such as inputs that are fed by data parallelism.
             reuse: whether an edge whose copy is needed in the backward pass may choose what is kept (TensorOpt section
-                4.2, "Tensor reuse"). Such edges have three alternatives: both copies, the one before the move, the
-                one after it; +inf where one cannot be had or never pays.
+                4.2, "Tensor reuse"), and edges into micro-batches may choose when gradients go back. Their alternatives
+                are `ALTERNATIVES`, or the first three of them; +inf where one cannot be had or never pays.
             recompute: whether operators may be made again in the backward pass
                 (:func:`tensoropt.space.recomputation.states_of`), each in any of its configurations.
             coarsening: the meshes that operators may have; by default those of :class:`Coarsening` on the levels of the
@@ -168,9 +168,14 @@ class SearchSpace:
             self._named[name] = self._choices[key]
         return self._named[name]
 
-    def reshard_table(self, edge: Edge) -> ReshardTable:
-        """Times and paths between the layouts that an edge may have."""
-        return self._edge_costs.reshard_table(edge)
+    def reshard_table(self, edge: Edge, *, widened: bool = False) -> ReshardTable:
+        """Times and paths between the layouts that an edge may have.
+
+        Args:
+            edge: one of the graph's.
+            widened: of its gradient where that goes back in each micro-batch.
+        """
+        return self._edge_costs.reshard_table(edge, widened=widened)
 
     def node_tables(self, name: str) -> Tables:
         """Seconds and bytes of an operator in each of its :meth:`choices`."""
@@ -206,14 +211,15 @@ class SearchSpace:
         """The part of an operator's time in which it communicates itself, in one of its :meth:`choices`."""
         return float(self._internal_seconds(self.graph[name], np.array([index]))[0])
 
-    def moved_again(self, edge: Edge, given: int, wanted: int) -> bool:
-        """Tells whether an edge moves a tensor once more since its producer is made again."""
-        return bool(self._edge_costs.moved_again(edge, np.array([given]), np.array([wanted]))[0])
+    def moved_again(self, edge: Edge, given: int, wanted: int, keep: str) -> bool:
+        """Tells whether the backward pass moves an edge's tensor once more, a copy or what is made again."""
+        pick = np.array([KEEPS.index(keep)])
+        return bool(self._edge_costs.moved_again(edge, np.array([given]), np.array([wanted]), pick)[0])
 
     def seconds_again(self, edge: Edge, given: int, wanted: int, keep: str) -> float:
         """Returns the time that an edge has for recomputing its consumer's output; 0 if that is not needed."""
         is_again = self.choices_of(edge.consumer).states[wanted] == State.AGAIN
-        remade = keep == "before" or self.moved_again(edge, given, wanted)
+        remade = self.moved_again(edge, given, wanted, keep)
         if is_again or not remade or not self._edge_costs.repeats(edge):
             return 0.0
         return float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
@@ -230,16 +236,15 @@ class SearchSpace:
             edge: one of the graph's.
             given: the configuration of the producer, as an index of its :meth:`choices`.
             wanted: that of the consumer.
-            alternative: which copies are kept, where the space has alternatives.
+            alternative: of `ALTERNATIVES`, where the space has these.
 
         Returns:
             What the table of the edge has there, +inf seconds where the alternative cannot be had or never pays.
         """
         time, memory = self._edge_costs.pair(edge, given, wanted)
-        entry = min(alternative, time.size - 1)
-        if alternative and time.size == 1:
+        if alternative >= time.size:
             return np.inf, np.inf
-        return float(time.flat[entry]), float(memory.flat[entry])
+        return float(time.flat[alternative]), float(memory.flat[alternative])
 
     def edge_plan(self, edge: Edge, given: int, wanted: int, alternative: int = 0) -> EdgePlan:
         """Steps and costs of an edge, without the table of all pairs; see :meth:`edge_costs`."""
@@ -284,7 +289,7 @@ class SearchSpace:
             held[edge.tensor.op] = held.get(edge.tensor.op, 0.0) + shown
             ends = chosen[edge.tensor.op], chosen[edge.consumer]
             moves = moves_of(self, edge, entry, *ends) if edge.consumer in self.graph.training else ()
-            entry = EdgePlan(entry.forward, entry.backward, entry.time_s, entry.memory_bytes - shown, entry.keep, moves)
+            entry = dataclasses.replace(entry, memory_bytes=entry.memory_bytes - shown, moves=moves)
             if entry != EdgePlan():
                 edges[edge] = entry
         about = about_operators(self, chosen)
@@ -349,7 +354,7 @@ class SearchSpace:
         moves = not np.array_equal(source, target)
         # What the entry has of the copy after the move; the rest is where it was made.
         after = float(piece_bytes(spec, target, self.mesh)[0])
-        after *= {BOTH: held.after * moves, BEFORE: 0, AFTER: 1}[keep]
+        after *= {"both": held.after * moves, "before": 0, "after": 1}[ALTERNATIVES[keep][0]]
         result = np.zeros(self.mesh.size)
         result[list(self.choices(edge.tensor.op)[given].devices(self.mesh))] = entry - after
         result[list(self.choices(edge.consumer)[wanted].devices(self.mesh))] += after
@@ -386,8 +391,8 @@ class SearchSpace:
             PlanError: it has configurations that the space has not.
         """
         assignment = self.assignment({op.name: plan.configuration(op.name) for op in self.operators})
-        keeps = [KEEPS.index(plan.edge(edge).keep) for edge in self.edges]
-        return np.array(assignment), np.array([0] * len(self.operators) + keeps)
+        picks = [plan.edge(edge).alternative for edge in self.edges]
+        return np.array(assignment), np.array([0] * len(self.operators) + picks)
 
     def configurations(self, assignment: Sequence[int]) -> dict[str, Configuration]:
         """The configurations of a strategy by operator, of which :meth:`assignment` gives the indices."""
@@ -433,15 +438,17 @@ class SearchSpace:
             )
             costs = (float(time[keep] if time.ndim else time), float(memory[keep] if memory.ndim else memory))
 
-        def path(source: Layout, target: Layout) -> tuple[Step, ...]:
-            return () if source == target else self.reshard_table(edge).path(source, target)
+        def path(source: Layout, target: Layout, *, widened: bool = False) -> tuple[Step, ...]:
+            return () if source == target else self.reshard_table(edge, widened=widened).path(source, target)
 
+        kept, back_each = ALTERNATIVES[keep]
         returns = edge in self.graph.differentiable and self.row_elements(edge) is None
         return EdgePlan(
             () if is_pinned else path(given.value, wanted.value),
-            path(wanted.gradient, given.gradient) if returns else (),
+            path(wanted.gradient, given.gradient, widened=back_each) if returns else (),
             *costs,
-            KEEPS[keep],
+            kept,
+            back_each=back_each,
         )
 
     def _largest_temporary(self, chosen: Mapping[str, int], keep: Mapping[Edge, int]) -> float:
@@ -456,7 +463,7 @@ class SearchSpace:
                 edge = Edge(tensor, op.name, position)
                 states, spec = self._edge_costs.wanted(edge), self.graph.spec(tensor)
                 returns = edge in self.graph.differentiable and self.row_elements(edge) is None
-                again = int(keep[edge] == BEFORE) + int(returns)
+                again = int(ALTERNATIVES[keep[edge]][0] == "before") + int(returns)
                 size_bytes += again * float(piece_bytes(spec, states.value[[chosen[op.name]]], self.mesh)[0])
             for index, spec in enumerate(op.outputs):
                 if any(edge in self.graph.differentiable for edge in self.graph.consumers(TensorId(op.name, index))):
@@ -515,13 +522,13 @@ class SearchSpace:
         """What an edge moves: the whole tensor, or a micro-batch's piece between operators that run for each."""
         return self.graph.spec(edge.tensor) if self.steps is None else self.steps.spec(edge)
 
-    def moves_per_step(self, edge: Edge, keep: str) -> tuple[int, int]:
+    def moves_per_step(self, edge: Edge, entry: EdgePlan) -> tuple[int, int]:
         """Returns how often a step moves an edge's tensor, forward and once more, and its gradient."""
-        return self._edge_costs.moves_per_step(edge, keep)
+        return self._edge_costs.moves_per_step(edge, entry)
 
-    def adding_seconds(self, edge: Edge, wanted: int) -> float:
+    def adding_seconds(self, edge: Edge, entry: EdgePlan, given: int, wanted: int) -> float:
         """The time in which micro-batches add up the gradients of an edge that leads into them; 0 for other edges."""
-        return self._edge_costs.adding_seconds(edge, wanted)
+        return self._edge_costs.adding_seconds(edge, entry, given, wanted)
 
     def repeats(self, name: str) -> int:
         """How often a step runs an operator: once, or once for each micro-batch."""

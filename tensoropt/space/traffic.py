@@ -48,7 +48,7 @@ def moves_of(space: SearchSpace, edge: Edge, entry: EdgePlan, given: int, wanted
         table = space.reshard_table(edge)
         seconds = table.step_seconds(source.value, target.value)
         found += _steps(space, edge, source.value, entry.forward, seconds, "forward")
-        if entry.keep == "before" or space.moved_again(edge, given, wanted):
+        if space.moved_again(edge, given, wanted, entry.keep):
             found += _steps(space, edge, source.value, entry.forward, seconds, "again")
         elif entry.keep == "after":
             back = reverse_steps(source.value, entry.forward)
@@ -58,29 +58,38 @@ def moves_of(space: SearchSpace, edge: Edge, entry: EdgePlan, given: int, wanted
     if seconds_again:  # the consumer's gradient reads the consumer's output
         found.append(Move("compute", "again", (), seconds_again, 0.0, 0.0))
     if entry.backward:
-        seconds = space.reshard_table(edge).step_seconds(target.gradient, source.gradient)
-        found += _steps(space, edge, target.gradient, entry.backward, seconds, "backward")
+        table = space.reshard_table(edge, widened=entry.back_each)
+        seconds = table.step_seconds(target.gradient, source.gradient)
+        found += _steps(space, edge, target.gradient, entry.backward, seconds, "backward", widened=entry.back_each)
     elements = space.row_elements(edge)
     if elements is not None:
         found += _rows(space, edge, elements, (given, wanted), (target.gradient, source.gradient))
-    forward, backward = space.moves_per_step(edge, entry.keep)
-    if forward > 1:
+    forward, backward = space.moves_per_step(edge, entry)
+    if forward > 1 or backward > 1:
         counts = [backward if move.when == "backward" else forward for move in found]
         found = [
             replace(move, seconds=count * move.seconds, sent_bytes=count * move.sent_bytes)
             for move, count in zip(found, counts, strict=True)
         ]
-    adding = space.adding_seconds(edge, wanted)
+    adding = space.adding_seconds(edge, entry, given, wanted)
     if adding:
         found.append(Move("add", "backward", (), adding, 0.0, 0.0))
     return tuple(found)
 
 
 def _steps(
-    space: SearchSpace, edge: Edge, layout: Layout, steps: Sequence[Step], seconds: Iterable[float], when: str
+    space: SearchSpace,
+    edge: Edge,
+    layout: Layout,
+    steps: Sequence[Step],
+    seconds: Iterable[float],
+    when: str,
+    *,
+    widened: bool = False,
 ) -> Iterator[Move]:
-    """The moves of steps that begin at a layout; parts of sums have elements of their own size."""
+    """The moves of steps that begin at a layout; parts of sums have elements of their own size, and all if widened."""
     spec, mesh = space.spec(edge), space.mesh
+    spec = spec.widened if widened else spec
     for step, taken in zip(steps, seconds, strict=True):
         itemsize = max(1, spec.sum_itemsize if layout.partial else spec.itemsize)
         size_bytes = step.bytes_in(layout, spec.shape, itemsize, mesh)

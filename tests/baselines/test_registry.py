@@ -22,7 +22,6 @@ _APPLIES = {
     "mesh_tensorflow_hybrid": {*_TRANSFORMERS, "nmt"},
     "megatron": _TRANSFORMERS,
     "gnmt": {"rnn", "rnntc", "rnnlm", "nmt"},
-    "zero1": set(),
 }
 # Plans take long to make and to check, so only those of baselines that differ the most are.
 _PLANNED = {"one_weird_trick", "megatron", "gnmt", "zero3"}

@@ -32,9 +32,9 @@ from tensoropt.layout import Layout, canonical_path
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.in_time import in_time
 from tensoropt.plan.places import places_of
-from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.plan.plan import Plan, row_edges, rules_of
 from tensoropt.plan.recomputation import why_not_again
-from tensoropt.plan.tensor_reuse import keep_choices
+from tensoropt.plan.tensor_reuse import keep_choices, why_not_back_each
 from tensoropt.space.space import SearchSpace
 from tests.cost.odd_cost import OddCost
 from tests.exec.random_models import RandomModel, build_model
@@ -108,7 +108,7 @@ def random_plan(imported: ImportedModel, seed: int, devices: int) -> Plan:
     topology = cpu(devices)
     cost = OddCost(topology, seed) if random.random() < 0.5 else AnalyticCost(topology)
     placements = os.environ.get("PLACED") == "1"
-    times = 1 if placements else random_times(imported.graph, seed)
+    times = random_times(imported.graph, seed)
     space = SearchSpace(imported.graph, cost, micro_batches=times, placements=placements)
     problem = space.problem
     alike = _alike(imported.graph)
@@ -191,8 +191,9 @@ def random_again(plan: Plan, space: SearchSpace, random: np.random.Generator) ->
 
 
 def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> Plan:
-    """The plan with a random one of the choices that each of its edges has."""
-    edges, again, places = dict(plan.edges), plan.again, places_of(space.graph, plan, space.steps)
+    """The plan with random ones of the choices that each of its edges has: copies, and when its gradient goes back."""
+    edges, again, rows = dict(plan.edges), plan.again, row_edges(space.graph, space.rules)
+    places = places_of(space.graph, plan, space.steps)
     for edge, entry in sorted(edges.items()):
         if space.row_elements(edge) is not None and places is not None and places.apart(edge):
             # Rows of gradients stay where their table is; so does the table.
@@ -200,9 +201,12 @@ def random_keep(plan: Plan, space: SearchSpace, random: np.random.Generator) -> 
             wanted = plan.configuration(edge.consumer).input_layouts(space.rules[edge.consumer], edge.position)
             entry = dataclasses.replace(entry, forward=canonical_path(given.value, wanted.value))
         choices = keep_choices(space.graph, space.rules, edge, again, space.steps) if entry.forward else ("both",)
+        keep, back_each = choices[int(random.integers(len(choices)))], False
+        if entry.backward and why_not_back_each(space.graph, edge, rows, space.steps) is None:
+            back_each = bool(random.integers(2))
         if places is not None and places.apart(edge):
-            choices = ("both",)  # others would have to be there
-        edges[edge] = dataclasses.replace(entry, keep=choices[int(random.integers(len(choices)))])
+            keep, back_each = "both", False  # others would have to be there
+        edges[edge] = dataclasses.replace(entry, keep=keep, back_each=back_each)
     return dataclasses.replace(plan, edges=edges)
 
 

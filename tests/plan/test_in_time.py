@@ -17,7 +17,7 @@ from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.spec import TensorId
 from tensoropt.plan.adapt import adapted
 from tensoropt.plan.in_time import InTime, in_time
-from tensoropt.plan.plan import Plan, rules_of
+from tensoropt.plan.plan import EdgePlan, Plan, rules_of
 from tensoropt.space.space import SearchSpace
 
 pytestmark = pytest.mark.tf
@@ -164,7 +164,7 @@ def test_one_micro_batch_prices_as_none() -> None:
     graph = _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
     assert SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=1).steps is None
     edge = Edge(TensorId("x"), "MatMul", 0)
-    assert SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=2).moves_per_step(edge, "both") == (2, 2)
+    assert SearchSpace(graph, AnalyticCost(cpu(2)), micro_batches=2).moves_per_step(edge, EdgePlan()) == (2, 2)
 
 
 def test_a_search_by_simulated_steps_says_that_it_has_no_micro_batches() -> None:

@@ -35,8 +35,8 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
         ``operator``, ``type``, ``mesh`` (of the operator's own coarse mesh), ``splits`` (what each of its axes
         does; "at 1": only devices with that coordinate have the operator), ``inputs`` and ``outputs`` (tensor maps; -1
         is unsplit), ``communication`` (steps of its inputs, forward and backward), ``keep`` (of inputs of which one
-        copy is kept and the other made again: which, by position), ``time_s`` (its inputs' reshards included),
-        ``memory_bytes``.
+        copy is kept and the other made again: which, by position), ``back_each`` (the positions of inputs whose
+        gradients go back in each micro-batch, if any), ``time_s`` (its inputs' reshards included), ``memory_bytes``.
 
     Raises:
         PlanError: if it is no plan, or one for another model than is here.
@@ -54,6 +54,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
         edges = [Edge(tensor, op.name, position) for position, tensor in enumerate(op.inputs)]
         steps = [str(step) for edge in edges for step in plan.edge(edge).forward]
         back = [str(step) for edge in edges for step in plan.edge(edge).backward]
+        each = [edge.position for edge in edges if plan.edge(edge).back_each]
         rows.append(
             {
                 "operator": op.name,
@@ -70,6 +71,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
                 "communication": {"forward": steps, "backward": back},
                 **({"again": True} if configuration.again else {}),
                 "keep": {edge.position: plan.edge(edge).keep for edge in edges if plan.edge(edge).keep != "both"},
+                **({"back_each": each} if each else {}),
                 "time_s": entry.time_s + sum(plan.edge(edge).time_s for edge in edges),
                 "memory_bytes": entry.memory_bytes + sum(plan.edge(edge).memory_bytes for edge in edges),
             }
@@ -117,7 +119,7 @@ def show_strategy(plan: Plan | str | os.PathLike[str], console: Console | None =
         cells = (
             f"{row['operator']} ({row['type']})" if row["type"] not in row["operator"] else row["operator"],
             str(row["mesh"]),
-            ", ".join([*row["splits"], *(["made again"] if "again" in row else [])]) or "-",
+            ", ".join([*row["splits"], *_besides(row)]) or "-",
             f"{' '.join(map(str, row['inputs']))} → {' '.join(map(str, row['outputs']))}".strip(),
             f"{row['time_s'] * 1e6:.1f}",
             f"{row['memory_bytes'] / 2**10:.1f}",
@@ -143,6 +145,12 @@ def _caption(plan: Plan) -> str | None:
     labels = {"space": "Space", "searched": "Search"}
     said = [f"{label}: {plan.notes[key]}" for key, label in labels.items() if key in plan.notes]
     return ". ".join(said) or None
+
+
+def _besides(row: dict[str, Any]) -> list[str]:
+    """What an operator does beside its splits."""
+    each = [f"gradient of input {position} back in each micro-batch" for position in row.get("back_each", ())]
+    return [*(["made again"] if "again" in row else []), *each]
 
 
 def _action(action: str | None) -> str:

@@ -31,7 +31,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import TensorId
 from tensoropt.graph.traits import Role
-from tensoropt.layout import Layout, canonical_path
+from tensoropt.layout import Layout, Step, canonical_path
 from tensoropt.plan.places import Part
 
 __all__ = ["Builder", "Differentiated"]
@@ -218,7 +218,7 @@ class Builder:
         """One differentiation, by all that this program needs the gradients of."""
         operators = self._gradients_of(call)
         if self._local.places is not None:
-            return self._differentiate_parts(operators)
+            return self._differentiate_parts(operators, operators[0].attrs["losses"])
         losses = [self._values[TensorId(name)] for name in operators[0].attrs["losses"]]
         return self._found(
             operators, *self._derived(operators[0], losses, [self._values[op.inputs[0]] for op in operators])
@@ -264,22 +264,23 @@ class Builder:
     def _differentiate_parts(
         self,
         operators: Sequence[Operator],
-        returned: dict[Edge, Any] | None = None,
-        losses: Sequence[str] | None = None,
+        losses: Sequence[str],
+        others: Iterable[Edge] = (),
+        returned: Mapping[Edge, Any] = MappingProxyType({}),
     ) -> Differentiated:
         """A differentiation of parts at different places, the last part first.
 
         Args:
             operators: the gradients.
-            returned: gradients that are there already, by edges into what is built apart.
-            losses: operators that are differentiated; by default all of the differentiation's.
+            losses: operators that are differentiated.
+            others: edges into what is built by others, whose gradients are there already.
+            returned: the gradients of those whose tensors this device made.
         """
         places, first = self._local.places, operators[0]
         assert places is not None  # noqa: S101
-        returned = {} if returned is None else returned
-        losses = list(first.attrs["losses"]) if losses is None else losses
+        returned = dict(returned)
         sources = [op.inputs[0].op for op in operators]
-        ends = [*losses, *(edge.tensor.op for edge in returned)]
+        ends = [*losses, *(edge.tensor.op for edge in others)]
         ways = places.ways(ends, sources, first.attrs["stopped"])
         names = {*ends, *sources, *(edge.consumer for edge in ways), *(edge.tensor.op for edge in ways)}
         gradients: dict[str, Any] = {}
@@ -338,8 +339,12 @@ class Builder:
 
     def _returned(self, edge: Edge, gradient: Any) -> Any:
         """The gradient of an edge, where its tensor was made; None on a device that did not make it."""
+        made, needed = self._local.wanted(edge).gradient, self._local.given(edge.tensor).gradient
+        return self._gone_back(edge, gradient, made, self._local.plan.edge(edge).backward, needed)
+
+    def _gone_back(self, edge: Edge, gradient: Any, made: Layout, steps: Sequence[Step], needed: Layout) -> Any:
+        """The gradient of an edge after steps from one layout to another; None on a device that then has none."""
         local, spec = self._local, self._local.spec(edge)
-        made, needed = local.wanted(edge).gradient, local.given(edge.tensor).gradient
         mesh, engine = local.plan.mesh, local.engine
         assert local.places is not None  # noqa: S101
         with self._owned(str(edge)):
@@ -350,7 +355,7 @@ class Builder:
                     return reshard_rows(gradient, made, needed, spec.shape, mesh, engine, spec.dtype)
             elif edge in self._cuts:
                 gradient = tf.zeros_like(self._cuts[edge]) if gradient is None else tf.convert_to_tensor(gradient)
-            return reshard(gradient, made, local.plan.edge(edge).backward, mesh, engine, spec.dtype, spec.shape)
+            return reshard(gradient, made, steps, mesh, engine, spec.dtype, spec.shape)
 
     @staticmethod
     def _found(operators: Sequence[Operator], found: Sequence[Any], backward: Backward | None) -> Differentiated:

@@ -12,7 +12,7 @@ from tensoropt.errors import OpError
 from tensoropt.exec.program.bodies import body_outputs
 from tensoropt.exec.program.generators import Draws
 from tensoropt.exec.program.gradient import late, with_gradient
-from tensoropt.exec.program.summands import held_dtype, in_sum_dtype, widened_operator, widened_spec
+from tensoropt.exec.program.summands import held_dtype, in_sum_dtype, widened_operator
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, is_declared, traits
 from tensoropt.graph.rule import OpRule
@@ -62,7 +62,7 @@ class OpLowering:
 
     def widened(self) -> OpLowering:
         """The same operator on float32 wherever it is on 16-bit floats."""
-        specs = [widened_spec(spec) for spec in self.input_specs]
+        specs = [spec.widened for spec in self.input_specs]
         return OpLowering(widened_operator(self.op), self.rule, specs, self._configuration, self._mesh, self._engine)
 
     def summed_outputs(self) -> tuple[int, ...]:

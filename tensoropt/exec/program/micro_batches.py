@@ -20,6 +20,7 @@ from tensoropt.exec.program.building import Builder, Differentiated
 from tensoropt.exec.program.fed_tensors import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
+from tensoropt.exec.program.gradient import with_gradient
 from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
@@ -31,6 +32,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, canonical_path
 from tensoropt.plan.configuration import Configuration, TensorLayouts
 from tensoropt.plan.in_time import InTime
+from tensoropt.plan.places import Part, tasks
 
 __all__ = ["MicroBatches"]
 
@@ -38,8 +40,9 @@ __all__ = ["MicroBatches"]
 class MicroBatches(Builder):
     """Builds the operators that run once, and has each micro-batch built.
 
-    Gradients are summed over the micro-batches where a tensor that is made once goes into them, in the layout that its
-    reader gives; they go on from there, over devices and through what made the tensor, once.
+    Gradients are summed over the micro-batches where a tensor that is made once goes into them: in the layout that its
+    reader gives, or, where they go back in each micro-batch (``back_each``), in the one that its producer needs. They
+    go on from there, over devices and through what made the tensor, once.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -71,6 +74,17 @@ class MicroBatches(Builder):
                 if steps.is_border(edge):
                     self._held[edge] = self._hold(edge)
         calls = dict.fromkeys(op.attrs["call"] for op in self._needed if traits(op).is_gradient)
+        if self._local.places is None:
+            self._build_each(each, list(calls))
+        else:
+            self._build_parts(each, list(calls))
+        for op in once:
+            if op.name in steps.after:
+                self.add(op)
+
+    def _build_each(self, each: Sequence[Operator], calls: Sequence[int]) -> None:
+        """Builds one micro-batch behind the other."""
+        steps = self.steps
         behind: list[Any] = []
         for at in range(steps.times):
             with tf.control_dependencies(behind):
@@ -84,9 +98,35 @@ class MicroBatches(Builder):
             behind = [tf.group(*sums, *(tensor.op for tensor in part.last(each)), name="micro_batch_is_done")]
             self.backward = min(self.backward, part.backward)
             self._live |= part.live
-        for op in once:
-            if op.name in steps.after:
-                self.add(op)
+
+    def _build_parts(self, each: Sequence[Operator], calls: Sequence[int]) -> None:
+        """Builds the parts of all micro-batches in the one order that all devices know, each behind the one before.
+
+        A device that does not compute a part builds its own side of the messages to that part.
+        """
+        local = self._local
+        assert local.places is not None  # noqa: S101
+        names = [op.name for op in each]
+        needed = set(names)
+        self._parts = [_MicroBatch(self, at) for at in range(self.steps.times)]
+        behind: list[Any] = []
+        for task in tasks(local.places, local.plan, names, self.steps.times):
+            micro_batch, operators = self._parts[task.time], [op for op in task.part.operators if op.name in needed]
+            with tf.control_dependencies(behind):
+                if task.backward:
+                    done: list[Any] = []
+                    for call in calls:
+                        found = micro_batch.part_gradients(task.part, self._gradients_of(call)[0])
+                        self._add_gradients(call, found)
+                        done += [_values(self._sums[call][edge]) for edge in found]
+                else:
+                    micro_batch.build(operators)
+                    done = micro_batch.last([op for op in operators if local.holds(op.name)])
+            last = local.chains[-1].last
+            behind = [tf.group(*behind, *(tensor.op for tensor in done), *([] if last is None else [last]))]
+        for micro_batch in self._parts:
+            self.backward = min(self.backward, micro_batch.backward)
+            self._live |= micro_batch.live
 
     def add(self, op: Operator) -> None:
         """Builds one operator that runs once; what it reads of micro-batches is joined."""
@@ -127,7 +167,10 @@ class MicroBatches(Builder):
 
     def whole_layouts(self, edge: Edge, dim: int) -> TensorLayouts:
         """The layouts of a tensor that is cut in time: those that its producer gives, with that dimension in one."""
-        given = self._local.given(edge.tensor)
+        given, at = self._local.given(edge.tensor), self._local.wanted(edge).value.at
+        if given.value.at != at:
+            there = Layout.replicated(given.value.rank).placed(at)
+            return TensorLayouts(there, there)
         return TensorLayouts(given.value.with_dim(dim, ()), given.gradient.with_dim(dim, ()))
 
     def placeholder(self, op: Operator) -> Any:
@@ -156,7 +199,12 @@ class MicroBatches(Builder):
         dim, local = self.steps.split_dim(edge), self._local
         if dim is None:
             return None if local.plan.edge(edge).keep == "before" else self._arrive(edge)
-        return _moved(local, edge, self._values[edge.tensor], local.given(edge.tensor), self.whole_layouts(edge, dim))
+        given, whole = local.given(edge.tensor), self.whole_layouts(edge, dim)
+        if local.places is None:
+            return _moved(local, edge, self._values[edge.tensor], given, whole)
+        path, spec = canonical_path(given.value, whole.value), local.graph.spec(edge.tensor)
+        piece = self._values.get(edge.tensor)
+        return reshard(piece, given.value, path, local.plan.mesh, local.engine, spec.dtype, self.steps.spec(edge).shape)
 
     def _add_gradients(self, call: int, found: Mapping[Edge, Any]) -> None:
         """Adds the gradients of one micro-batch to those of the ones before."""
@@ -167,19 +215,44 @@ class MicroBatches(Builder):
     def _differentiate(self, call: int) -> Differentiated:
         """The rest of a differentiation: from the sums over micro-batches, and from losses that see no batch, on."""
         local, operators = self._local, self._gradients_of(call)
+        if local.places is not None:
+            return self._differentiate_borders(call, operators)
         losses, incoming = [], []
         for edge, total in self._sums[call].items():
             dtype, dim = local.graph.spec(edge.tensor).dtype, self.steps.split_dim(edge)
+            is_back, held = local.plan.edge(edge).back_each, self._held[edge]
             layout = local.wanted(edge).gradient if dim is None else self.whole_layouts(edge, dim).gradient
-            total = _cast(total, held_dtype(dtype, layout))
-            losses.append(self._values[edge.tensor] if self._held[edge] is None else self._held[edge])
-            incoming.append(self._moved_back(edge, total) if self._held[edge] is None else total)
+            total = _cast(total, held_dtype(dtype, local.given(edge.tensor).gradient if is_back else layout))
+            losses.append(self._values[edge.tensor] if is_back or held is None else held)
+            incoming.append(self._moved_back(edge, total) if held is None and not is_back else total)
         for name in operators[0].attrs["losses"]:
             if not self.steps.is_each(name):
                 losses.append(self._values[TensorId(name)])
                 incoming.append(tf.ones_like(losses[-1]))
         sources = [self._values[op.inputs[0]] for op in operators]
         return self._found(operators, *self._derived(operators[0], losses, sources, incoming))
+
+    def _differentiate_borders(self, call: int, operators: Sequence[Operator]) -> Differentiated:
+        """The rest of a differentiation of parts: sums go back to where the tensors were made, and on from there."""
+        local, sums = self._local, self._sums.get(call, {})
+        borders = [edge for edge in sorted(self._held) if edge in local.graph.differentiable]
+        returned = {}
+        for edge in borders:
+            needed, dim = local.given(edge.tensor).gradient, self.steps.split_dim(edge)
+            if local.plan.edge(edge).back_each:
+                gradient = None if edge not in sums else _cast(sums[edge], held_dtype(local.spec(edge).dtype, needed))
+            else:
+                made = local.wanted(edge).gradient if dim is None else self.whole_layouts(edge, dim).gradient
+                path = local.plan.edge(edge).backward if dim is None else canonical_path(made, needed)
+                total = sums.get(edge)
+                if total is None and local.holds(edge.consumer):
+                    shape = made.local_shape(local.graph.spec(edge.tensor).shape, local.plan.mesh)
+                    total = tf.zeros(shape, local.graph.spec(edge.tensor).dtype)
+                gradient = self._gone_back(edge, total, made, path, needed)
+            if gradient is not None:
+                returned[edge] = gradient
+        losses = [name for name in operators[0].attrs["losses"] if not self.steps.is_each(name)]
+        return self._differentiate_parts(operators, losses, borders, returned)
 
     def _moved_back(self, edge: Edge, total: Any) -> Any:
         """The gradient of a tensor that each micro-batch has moved for itself, at its producer."""
@@ -192,7 +265,7 @@ class MicroBatches(Builder):
 
     def _join(self, tensor: TensorId) -> None:
         """Makes the whole batch's tensor of those of micro-batches, in the layout in which devices have it."""
-        if tensor in self._values or not self.steps.is_each(tensor.op):
+        if tensor in self._values or not self.steps.is_each(tensor.op) or not self._local.holds(tensor.op):
             return
         local, layout = self._local, self._local.layout_of(tensor)
         pieces, time = [part.value(tensor) for part in self._parts], self.steps.layouts[tensor]
@@ -226,6 +299,7 @@ class _MicroBatch(Builder):
         self._once = once
         self._at = at
         self._points: dict[Edge, Any] = {}
+        self._came_back: dict[int, dict[Edge, Any]] = {}  # by differentiation
         self._draws, self.ranges = once._draws, once.ranges
         mesh, engine = self._local.plan.mesh, self._local.engine
         for tensor, fed in once.fed_whole.items():
@@ -233,7 +307,9 @@ class _MicroBatch(Builder):
             whole = Layout.replicated(self._local.graph.spec(tensor).rank)
             for each in copies(self._local.graph, tensor):
                 path = canonical_path(whole, self._local.layout_of(each))
-                self._values[each] = reshard(self._cut(fed, dim), whole, path, mesh, engine)
+                piece = reshard(self._cut(fed, dim), whole, path, mesh, engine)
+                if piece is not None:
+                    self._values[each] = piece
                 self._fed.add(each)
 
     @property
@@ -263,6 +339,25 @@ class _MicroBatch(Builder):
         losses = [self._values[TensorId(name)] for name in names]
         found, _ = self._derived(first, losses, list(self._points.values()))
         return {edge: gradient for edge, gradient in zip(self._points, found, strict=True) if gradient is not None}
+
+    def part_gradients(self, part: Part, first: Operator) -> dict[Edge, Any]:
+        """The gradients of one differentiation by what goes into a part of the micro-batch, by edge.
+
+        Args:
+            part: those after it have theirs.
+            first: one of the differentiation's gradients.
+        """
+        places, steps = self._local.places, self._once.steps
+        assert places is not None  # noqa: S101
+        losses = [name for name in first.attrs["losses"] if steps.is_each(name)]
+        graph = self._local.graph
+        entered = [edge.consumer for edge in graph.edges() if edge in graph.differentiable and steps.is_border(edge)]
+        ways = places.ways(losses, entered, first.attrs["stopped"])
+        points = {edge: point for edge, point in self._points.items() if places.part[edge.consumer] is part}
+        own = [name for name in losses if places.part[name] is part]
+        returned = self._came_back.setdefault(first.attrs["call"], {})
+        found = self._part_backward(part, ways, first, own, returned, list(points.values()))
+        return {edge: gradient for edge, gradient in zip(points, found, strict=bool(found)) if gradient is not None}
 
     def operation(self, name: str) -> Any:
         """The local operation for an operator."""
@@ -294,19 +389,31 @@ class _MicroBatch(Builder):
         if not steps.is_border(edge):
             return super()._move(edge)
         held = self._once.held(edge)
+        if not local.holds(edge.consumer):
+            return None
         if held is None:
             made, spec = local.given(edge.tensor).value, local.graph.spec(edge.tensor)
             source, forward = self._reuse.source(edge), local.plan.edge(edge).forward
             held = reshard(source, made, forward, local.plan.mesh, local.engine, spec.dtype)
         if steps.is_part(edge) and self._at > 0:
             return tf.zeros_like(held)
-        if edge in local.graph.differentiable:
+        if local.plan.edge(edge).back_each:
+            # Its gradient is that of a tensor in the producer's layout, to which it goes as the backward pass makes it.
+            self._points[edge] = tf.identity(self._values[edge.tensor])
+            (held,) = with_gradient([self._points[edge]], [held], lambda gradient: [self._part_of_sum(edge, gradient)])
+        elif edge in local.graph.differentiable:
             held = self._points[edge] = tf.identity(held)
         dim = steps.split_dim(edge)
         if dim is None:
             return held
         # The plan's steps are those of the whole tensor, whose layouts a piece may be too small for.
         return _moved(local, edge, self._cut(held, dim), self._once.whole_layouts(edge, dim), local.wanted(edge))
+
+    def _part_of_sum(self, edge: Edge, gradient: Any) -> Any:
+        """A micro-batch's gradient in its producer's layout: one of those that are summed, and in their dtype."""
+        local, spec = self._local, self._local.graph.spec(edge.tensor).widened
+        made, backward = local.wanted(edge).gradient, local.plan.edge(edge).backward
+        return reshard(tf.convert_to_tensor(gradient), made, backward, local.plan.mesh, local.engine, spec.dtype)
 
     def _cut(self, tensor: Any, dim: int) -> Any:
         """The piece of this micro-batch, of a tensor that has the pieces of all along a dimension."""

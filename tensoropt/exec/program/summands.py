@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.spec import TensorSpec, sum_dtype
+from tensoropt.graph.spec import sum_dtype
 from tensoropt.layout import Layout
 
-__all__ = ["held_dtype", "in_sum_dtype", "widened_operator", "widened_spec"]
+__all__ = ["held_dtype", "in_sum_dtype", "widened_operator"]
 
 
 def held_dtype(dtype: Any, layout: Layout) -> Any:
@@ -28,16 +28,11 @@ def in_sum_dtype(tensor: Any) -> Any:
     return tf.cast(tensor, sum_dtype(tensor.dtype.name))
 
 
-def widened_spec(spec: TensorSpec) -> TensorSpec:
-    """The same tensor in the dtype in which parts of sums are made."""
-    return TensorSpec(spec.shape, sum_dtype(spec.dtype))
-
-
 def widened_operator(op: Operator) -> Operator:
     """The same operator on float32 wherever it is on 16-bit floats."""
     return replace(
         op,
-        outputs=tuple(widened_spec(spec) for spec in op.outputs),
+        outputs=tuple(spec.widened for spec in op.outputs),
         static={position: _widened_value(value) for position, value in op.static.items()},
         node=None if op.node is None else {name: _widened_attr(value) for name, value in op.node.items()},
     )

@@ -152,7 +152,7 @@ def why_not_apart(
     return None
 
 
-def tasks(places: Places, plan: Plan, each: Sequence[str], times: int) -> list[Task]:
+def tasks(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns: bool = True) -> list[Task]:
     """The parts of all micro-batches in one order, forward and backward: that of the simulated times of their starts.
 
     A part runs backward as soon as it can, and forward otherwise, for no more micro-batches at once than there are
@@ -164,6 +164,7 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int) -> list[T
         plan: whose predicted times these are.
         each: the operators that run for each micro-batch.
         times: how many micro-batches there are.
+        learns: whether parts run backward, too.
     """
     parts, mesh = places.parts(each), plan.mesh
     inside = set(each)
@@ -176,11 +177,11 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int) -> list[T
                 before[part.number].add(source)
                 if edge in places.graph.differentiable:
                     after[source].add(part.number)
-    deepest = max(part.level for part in parts)
+    deepest = max((part.level for part in parts), default=0)
     devices = {part.number: mesh.devices_at(part.at) for part in parts}
     seconds = {part.number: max(1e-9, sum(plan.operators[op.name].time_s for op in part.operators)) for part in parts}
-    learns = {
-        part.number: any(edge in places.graph.differentiable for op in part.operators for edge in _inputs(op))
+    is_learnt = {
+        part.number: learns and any(edge in places.graph.differentiable for op in part.operators for edge in _inputs(op))
         for part in parts
     }
     free = [0.0] * mesh.size
@@ -191,15 +192,15 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int) -> list[T
     def needs(number: int, time: int, backward: bool) -> list[tuple[int, int, bool]]:
         if not backward:
             return [(source, time, False) for source in sorted(before[number])]
-        return [(number, time, False), *((reader, time, True) for reader in sorted(after[number]) if learns[reader])]
+        return [(number, time, False), *((reader, time, True) for reader in sorted(after[number]) if is_learnt[reader])]
 
     def start(part: Part, backward: bool) -> float | None:
         """When a part's next task in one direction can begin; None if it cannot yet, or there is none."""
         time = done[part.number, backward]
         needed = needs(part.number, time, backward)
-        if time == times or (backward and not learns[part.number]) or any(key not in ended for key in needed):
+        if time == times or (backward and not is_learnt[part.number]) or any(key not in ended for key in needed):
             return None
-        if not backward and learns[part.number] and time - done[part.number, True] > deepest - part.level:
+        if not backward and is_learnt[part.number] and time - done[part.number, True] > deepest - part.level:
             return None
         taken = {*devices[part.number], *(device for source, _, _ in needed for device in devices[source])}
         return max([free[device] for device in taken] + [ended[key] for key in needed])
@@ -214,7 +215,7 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int) -> list[T
         for source, _, _ in needs(part.number, task.time, task.backward):
             for device in devices[source]:
                 free[device] = max(free[device], begin)
-        end = begin + seconds[part.number] / times * (1 if is_forward and learns[part.number] else 2) / 3
+        end = begin + seconds[part.number] / times * (1 if is_forward and is_learnt[part.number] else 2) / 3
         for device in devices[part.number]:
             free[device] = end
         done[part.number, task.backward] += 1

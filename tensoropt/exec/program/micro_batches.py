@@ -110,7 +110,7 @@ class MicroBatches(Builder):
         needed = set(names)
         self._parts = [_MicroBatch(self, at) for at in range(self.steps.times)]
         behind: list[Any] = []
-        for task in tasks(local.places, local.plan, names, self.steps.times):
+        for task in tasks(local.places, local.plan, names, self.steps.times, learns=bool(calls)):
             micro_batch, operators = self._parts[task.time], [op for op in task.part.operators if op.name in needed]
             with tf.control_dependencies(behind):
                 if task.backward:

@@ -106,7 +106,7 @@ def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places |
     Args:
         graph: the logical graph.
         plan: for it.
-        steps: how a step is split in time, if it is: what is made once is in other parts than what each micro-batch has.
+        steps: how a step is split in time, if it is; what is made once is in parts of its own.
     """
     at = {op.name: plan.configuration(op.name).at for op in graph.operators}
     if not any(at.values()):
@@ -124,16 +124,14 @@ def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places |
         changes = (level[e.tensor.op] + (at[e.tensor.op] != at[op.name] or e in moving) for e in before)
         level[op.name] = max(changes, default=0)
         members.setdefault((phase[op.name], level[op.name], at[op.name]), []).append(op)
-    part = {}
+    part: dict[str, Part] = {}
     for number, (key, operators) in enumerate(sorted(members.items(), key=lambda item: item[0])):
         made = Part(number, key[1], key[2], tuple(operators))
         part |= dict.fromkeys((op.name for op in operators), made)
     return Places(graph, at, part, moving)
 
 
-def why_not_apart(
-    graph: Graph, plan: Plan, places: Places, rows: Collection[Edge], steps: InTime | None
-) -> str | None:
+def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edge], steps: InTime | None) -> str | None:
     """The reason why operators cannot be at the places that a plan gives them, as a sentence; None if they can."""
     if graph.is_differentiated_twice:
         return "The graph has a gradient of a gradient, which is one of operators that all devices compute."
@@ -181,7 +179,8 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns
     devices = {part.number: mesh.devices_at(part.at) for part in parts}
     seconds = {part.number: max(1e-9, sum(plan.operators[op.name].time_s for op in part.operators)) for part in parts}
     is_learnt = {
-        part.number: learns and any(edge in places.graph.differentiable for op in part.operators for edge in _inputs(op))
+        part.number: learns
+        and any(edge in places.graph.differentiable for op in part.operators for edge in _inputs(op))
         for part in parts
     }
     free = [0.0] * mesh.size
@@ -206,11 +205,15 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns
         return max([free[device] for device in taken] + [ended[key] for key in needed])
 
     while True:
-        found = [(start(part, backward), not backward, -part.level, part) for part in parts for backward in (True, False)]
-        possible = [(begin, *rest) for begin, *rest in found if begin is not None]
+        possible = [
+            (begin, not backward, -part.level, part.number, part)
+            for part in parts
+            for backward in (True, False)
+            if (begin := start(part, backward)) is not None
+        ]
         if not possible:
             return result
-        begin, is_forward, _, part = min(possible, key=lambda each: (*each[:3], each[3].number))
+        begin, is_forward, _, _, part = min(possible, key=lambda each: each[:4])
         task = Task(part, done[part.number, not is_forward], not is_forward)
         for source, _, _ in needs(part.number, task.time, task.backward):
             for device in devices[source]:

@@ -130,12 +130,12 @@ class Values:
         """
         if job.executor is None:
             return
-        known = job.executor.state.variables.keys()
+        known = job.executor.state.names
         missing = [name for name in names if name not in known]
         if missing:
             job.initialize(missing)
             self._given(missing, job.executor)
-            known = job.executor.state.variables.keys()
+            known = job.executor.state.names
         there = sorted(self._stale & known)
         if job.world.size > 1:
             self._agree(job, there)
@@ -171,12 +171,12 @@ class Values:
     def ran(self, written: Collection[str], executor: Executor) -> None:
         """Notes the variables that a run wrote; the run may have built its program from the values before."""
         if self._stale or self._unmade:
-            self._given(executor.state.variables.keys() & self._variables.keys(), executor)
+            self._given(executor.state.names & self._variables.keys(), executor)
         self._ahead = (self._ahead | set(written)) - executor.state.outside
         self._freed -= executor.state.outside
         self._brought.clear()
         # Most of the variables that the script has are outside; each step comes by here.
-        here = (self._here - executor.state.outside) & executor.state.variables.keys()
+        here = (self._here - executor.state.outside) & executor.state.names
         self._free([name for name in here if name in self._ahead or self._bytes(name) > KEPT_BYTES])
 
     def sync(self, *, large: bool) -> None:

@@ -290,10 +290,10 @@ class Job:
         with stage("build", "build_execution_graph"):
             executor, _ = self.make_executor(plan, imported, model, collectives, self.local_config(), self.more_seeds())
             initialized = old.state.initialized - (old.state.outside & executor.state.outside)
-            kept = [name for name in executor.state.variables if name in initialized]
+            kept = [name for name in executor.state.names if name in initialized]
             executor.state.set_variables(lambda name: old.run([TensorId(name)])[0], kept)
             set_state(executor, state_of(old))
-            made_since = [name for name in executor.state.variables if name not in old.state.variables]
+            made_since = [name for name in executor.state.names if name not in old.state.names]
             self._close_executor()
             self._use(executor, model, imported, self.seeds)
             self.initialize(made_since)
@@ -365,7 +365,7 @@ class Job:
             seeds = resolve_seeds(model.graph, self.world.draw_seed())
         outside = None if apart or model.outside is None else model.outside.handle
         graph, agree = with_seeds(imported.graph, seeds), self.world.agree
-        state = DeviceState(graph, plan, engine, agree=agree, config=config, outside=outside)
+        state = DeviceState(graph, plan, engine, agree=agree, gather=self.world.gather, config=config, outside=outside)
         return Executor(state, guard=self.world.guard, terms=model.terms), seeds
 
     def initialize(self, names: Collection[str] | None = None, feeds: Mapping[str, Any] | None = None) -> None:
@@ -378,13 +378,13 @@ class Job:
         executor, model = self.require_executor("global_variables_initializer"), self.model
         if model is None:
             raise SessionError("The job has no model; call build_execution_graph first.")
-        missing = {*(names or ())} - executor.state.variables.keys()
+        missing = {*(names or ())} - executor.state.names
         made_since = missing & storable_variables(model) if missing else missing
         if made_since and self.variants is not None:
             self.variants.add_variables(made_since)
         digests: ValueDigests | None = None
         with self.world.step("giving variables their initial values"):
-            every = executor.state.variables
+            every = executor.state.names
             given: Callable[[str], Any]
             if model.outside is not None:  # eager code has the values, and the graph no initializers
                 given, chosen = model.outside.value, [name for name in every if names is None or name in names]

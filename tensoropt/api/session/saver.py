@@ -148,7 +148,7 @@ class Saver:
         if self._checkpointing is not None and self._checkpointing[0]() is executor:
             return self._checkpointing[1]
         names = {name: variable.op.name for name, variable in self._named().items()}
-        unknown = [name for name in names.values() if name not in executor.state.variables]
+        unknown = [name for name in names.values() if name not in executor.state.names]
         model = current_job().model
         if unknown or (model is not None and self._model is not model):
             raise CheckpointError(

@@ -192,7 +192,7 @@ class Variants:
         """For variables that the plan has not, such as slots of an optimizer that was made later, one that it has and
         that operations take together with it."""
         found: dict[str, str] = {}
-        known = self._executor.state.variables
+        known = self._executor.state.names
         for op in imported.graph.variables():
             if op.name in known:
                 continue

@@ -255,7 +255,7 @@ class _Run:
                 theirs, own, made_of = self._reference.follow_step(self._step, self._losses, self._outputs, batch, mine)
                 after, before = self._reference.stored(), self._stored
                 self._stored = after
-            stored = self._executor.state.stored()
+            stored, names = self._executor.state.stored(), sorted(self._executor.state.names)
         tolerance = self._tolerances[_tensor_id(self._losses[0]).op]
         on_0 = self._reference is not None
         values = [found[fetch] for fetch in fetches[: 2 * len(self._losses)]]
@@ -270,12 +270,12 @@ class _Run:
         of_stored = self._agree(
             [
                 self._compare(
-                    piece,
+                    stored.get(name, (None, ()))[0],
                     Expected.changed(before[name], after[name], tolerance, made_of.get(name, 0.0)) if on_0 else None,
                     tolerance,
-                    part,
+                    stored.get(name, (None, ()))[1],
                 )
-                for name, (piece, part) in stored.items()
+                for name in names
             ],
             tolerance,
         )
@@ -283,7 +283,7 @@ class _Run:
         return (
             {name: max(pair, key=lambda one: one.difference) for name, pair in zip(self._losses, pairs, strict=True)},
             dict(zip((output.name for output in self._outputs), of_gradients, strict=True)),
-            dict(zip(stored, of_stored, strict=True)),
+            dict(zip(names, of_stored, strict=True)),
         )
 
     def _forward(self) -> Iterator[list[Operator]]:
@@ -333,9 +333,12 @@ class _Run:
         return self._agree([self._compare(value, other, tolerance) for value, other in pairs], tolerance)
 
     def _compare(self, mine: Any, theirs: Any, tolerance: Tolerance, part: tuple[slice, ...] = ()) -> float:
-        """How this rank's value differs from a part of the ``Expected`` that rank 0 gives, and others give None for."""
+        """How this rank's value differs from a part of the ``Expected`` that rank 0 gives, and others give None for.
+
+        A rank that has nothing of it gives None for its value, which differs from nothing.
+        """
         whole = theirs if self._job.world.size == 1 else self._job.world.comm.bcast(theirs, root=0)
-        return difference(mine, whole.part(part), tolerance)
+        return 0.0 if mine is None else difference(mine, whole.part(part), tolerance)
 
     def _agree(self, found: list[float], tolerance: Tolerance) -> list[_Found]:
         """The largest of all ranks, on every rank."""
@@ -366,7 +369,7 @@ def _given_values(job: Job, values: Callable[[str], Any], executor: Executor) ->
     found: dict[str, np.ndarray] = {}
 
     def value(name: str) -> np.ndarray:
-        trained = job.executor is not None and name in job.executor.state.variables
+        trained = job.executor is not None and name in job.executor.state.names
         here = np.asarray(job.require_executor("verify").run([TensorId(name)])[0] if trained else values(name))
         if job.world.rank == 0:
             found[name] = here

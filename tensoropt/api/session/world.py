@@ -119,6 +119,13 @@ class World:
             with current_watch().waiting(f"comparing the {what}"):
                 agree(self.comm, what, value)
 
+    def gather(self, value: _Value) -> list[_Value]:
+        """The values of all ranks."""
+        if not self.are_several:
+            return [value]
+        with current_watch().waiting("comparing what ranks are about to run"):
+            return list(self.comm.allgather(value))
+
     def agree_on_model(self, imported: ImportedModel) -> None:
         """Checks that all ranks have built the same model, with the same constants and seeds.
 

@@ -187,7 +187,9 @@ class CollectiveEngine(abc.ABC):
         self._check_stacked("reduce_scatter", x, group)
         if group.size == 1:
             return tf.squeeze(x, [0])
-        return self._chained("reduce_scatter", x, group.members, group.axes, lambda: self._emit_reduce_scatter(x, group), x.shape[1:])
+        return self._chained(
+            "reduce_scatter", x, group.members, group.axes, lambda: self._emit_reduce_scatter(x, group), x.shape[1:]
+        )
 
     def all_to_all(self, x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
         """Exchange slices: ``[n, ...]`` → ``[n, ...]``, where slice j is the one that member j held for us.
@@ -201,7 +203,9 @@ class CollectiveEngine(abc.ABC):
         self._check_stacked("all_to_all", x, group)
         if group.size == 1:
             return x
-        return self._chained("all_to_all", x, group.members, group.axes, lambda: self._emit_all_to_all(x, group), x.shape)
+        return self._chained(
+            "all_to_all", x, group.members, group.axes, lambda: self._emit_all_to_all(x, group), x.shape
+        )
 
     def broadcast(self, x: tf.Tensor, axes: Sequence[int], root: int = 0) -> tf.Tensor:
         """Return the tensor of the member number ``root`` of the group.
@@ -270,8 +274,8 @@ class CollectiveEngine(abc.ABC):
         senders = set(moves.values())
         if len(senders) < len(moves) or any(to == source for to, source in moves.items()):
             raise CollectiveError(
-                f"move '{x.name}': each rank sends one tensor at most, to another rank. Got {dict(moves)}, by receiver. "
-                "Move one after the other."
+                f"move '{x.name}': each rank sends one tensor at most, to another rank. Got {dict(moves)}, by "
+                "receiver. Move one after the other."
             )
         if self.rank not in moves and self.rank not in senders:
             return None
@@ -324,9 +328,7 @@ class CollectiveEngine(abc.ABC):
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor: ...
 
     @abc.abstractmethod
-    def _emit_move(
-        self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]
-    ) -> tf.Tensor: ...
+    def _emit_move(self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]) -> tf.Tensor: ...
 
     # ----------------------------------------------------------------------------------------------- checking
 

@@ -28,8 +28,9 @@ from tensoropt.exec.program.sparse_gradients import merge_rows, own_rows, whole_
 from tensoropt.exec.schedule.ordering import Backward, ancestors, readers
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.random import numbers_skipped
 from tensoropt.graph.registry import traits
-from tensoropt.graph.spec import TensorId
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.graph.traits import Role
 from tensoropt.layout import Layout, Step, canonical_path
 from tensoropt.plan.places import Part
@@ -137,7 +138,9 @@ class Builder:
     def effects(self) -> list[Any]:
         """The operations on this device that have effects."""
         named = [op.name for op in self._needed if traits(op).has_effect and self._local.holds(op.name)]
-        return [self.operation(name) for name in named if name in self._added]
+        passed_by = [op.name for op in self._needed if not self._local.holds(op.name) and op.name in self._draws.drawn]
+        skipped = [self._draws.drawn[name].op for name in passed_by]
+        return [*(self.operation(name) for name in named if name in self._added), *skipped]
 
     def _pass_by(self, op: Operator) -> None:
         """Takes this device's part in what moves to an operator that other devices compute."""
@@ -149,6 +152,10 @@ class Builder:
         elif not own.is_variable and not own.is_group:
             for position, tensor in enumerate(op.inputs):
                 self._arrive(Edge(tensor, op.name, position))
+            generator = self._local.generators.get(op.name)
+            if generator is not None and op.name not in self._draws.drawn:
+                # Its state is the same on all devices, whoever draws.
+                self._draws.drawn[op.name] = generator.next_state(numbers_skipped(op.outputs[0].elements))
 
     @contextlib.contextmanager
     def _owned(self, subject: str) -> Iterator[None]:
@@ -182,7 +189,10 @@ class Builder:
         piece = self._values.get(tensor)
         if piece is None and local.holds(tensor.op):
             raise SessionError(f"Fetch '{tensor}': this output is only used by TensorFlow's own gradient.")
-        path = canonical_path(layout, Layout.replicated(layout.rank))
+        return self._whole(piece, layout, spec)
+
+    def _whole(self, piece: Any, layout: Layout, spec: TensorSpec) -> Any:
+        local, path = self._local, canonical_path(layout, Layout.replicated(layout.rank))
         piece = None if piece is None else tf.identity(piece)
         return reshard(piece, layout, path, local.plan.mesh, local.engine, spec.dtype, spec.shape)
 

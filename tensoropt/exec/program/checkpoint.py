@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tensoropt.exec.program.executor import Executor
 from tensoropt.graph.spec import TensorId, TensorSpec
-from tensoropt.layout import Layout
+from tensoropt.layout import Layout, Mesh
 
 __all__ = [
     "SLICE_BYTES",
@@ -123,15 +123,15 @@ class Checkpointing:
     @property
     def is_whole(self) -> bool:
         """True if the checkpoint has all variables of the program, hence also the other state that outlasts a step."""
-        return set(self._executor.state.variables) <= set(self._names.values())
+        return set(self._executor.state.names) <= set(self._names.values())
 
     @property
     def writers(self) -> list[int]:
         """The ranks that have anything to write, ascending: of each piece the first that has it."""
         executor = self._executor
-        used = {self._layout(variable).used_axes for variable in self._names.values()}
+        layouts = {self._layout(variable) for variable in self._names.values()}
         mesh = executor.plan.mesh
-        return [rank for rank in range(mesh.size) if any(_is_first(axes, mesh.coordinates(rank)) for axes in used)]
+        return [rank for rank in range(mesh.size) if any(_is_first(layout, mesh, rank) for layout in layouts)]
 
     def _layout(self, variable: str) -> Layout:
         return self._executor.layout_of(TensorId(variable))
@@ -158,11 +158,11 @@ class Checkpointing:
 
     def _build_write(self) -> tuple[Any, Any]:
         names, specs, tensors = [], [], []
-        coordinates = self._executor.plan.mesh.coordinates(self._executor.state.engine.rank)
+        mesh, rank = self._executor.plan.mesh, self._executor.state.engine.rank
         path = tf.compat.v1.placeholder(tf.string, [])
         with tf.control_dependencies(None), tf.device("/CPU:0"):
             for name, variable in self._names.items():
-                if not _is_first(self._layout(variable).used_axes, coordinates):
+                if not _is_first(self._layout(variable), mesh, rank):
                     continue
                 value = self._executor.state.variables[variable].read_value()
                 whole = self._piece(variable)
@@ -201,9 +201,10 @@ class Checkpointing:
         return result
 
 
-def _is_first(axes: tuple[int, ...], coordinates: tuple[int, ...]) -> bool:
-    """Tells whether a device is the first of those with its piece of a tensor that is split along some mesh axes."""
-    return all(axis in axes or place == 0 for axis, place in enumerate(coordinates))
+def _is_first(layout: Layout, mesh: Mesh, rank: int) -> bool:
+    """Tells whether a device is the first of those with its piece of a tensor."""
+    used, coordinates = layout.used_axes, mesh.coordinates(rank)
+    return layout.holds(mesh, rank) and all(axis in used or place == 0 for axis, place in enumerate(coordinates))
 
 
 def state_of(executor: Executor) -> dict[str, np.ndarray]:

@@ -106,12 +106,12 @@ class DeviceState:
         """
         plan.check(graph)
         for op in graph.variables():
-            if op.name in self.variables and plan.configuration(op.name) != self._root.plan.configuration(op.name):
+            if op.name in self.names and plan.configuration(op.name) != self._root.plan.configuration(op.name):
                 raise PlanError(
                     f"{op}: is stored as {self._root.plan.configuration(op.name)}, and is to be shared by a program "
                     f"that wants {plan.configuration(op.name)}. Make the plan with tensoropt.plan.adapt.adapted."
                 )
-        self._add_variables([op for op in graph.variables() if op.name not in self.variables], plan)
+        self._add_variables([op for op in graph.variables() if op.name not in self.names], plan)
         self._add_generators(graph)
         return self._root.beside(graph, plan, rules_of(graph))
 
@@ -160,8 +160,13 @@ class DeviceState:
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """This device's pieces of the variables (``tf.Variable``), by name."""
+        """This device's pieces of the variables (``tf.Variable``), by name; only of those that it has a piece of."""
         return MappingProxyType(self._root.variables)
+
+    @property
+    def names(self) -> Set[str]:
+        """The names of all variables, in their order; other devices may have the only pieces of some."""
+        return dict.fromkeys(op.name for op in self._root.graph.variables()).keys()
 
     @property
     def outside(self) -> Set[str]:
@@ -175,11 +180,12 @@ class DeviceState:
             self.session.run(links)
 
     @property
-    def initialized(self) -> frozenset[str]:
+    def initialized(self) -> Set[str]:
         """The names of the variables that have values."""
         with self.tf_graph.as_default():
             asked = {name: variable.is_initialized() for name, variable in self.variables.items()}
-        return frozenset(name for name, there in self.session.run(asked).items() if there)
+        elsewhere = self._initialized - self.variables.keys()
+        return elsewhere.union(name for name, there in self.session.run(asked).items() if there)
 
     def configure(self, config: Any) -> bool:
         """Makes a session of another config run the local graph from now on; variables keep their values.
@@ -210,11 +216,14 @@ class DeviceState:
             values: gives the whole value of a variable.
             names: which variables; all of them by default.
         """
-        for name in self.variables if names is None else names:
+        for name in self.names if names is None else names:
             whole = np.asarray(values(name))
             spec = self._root.graph[name].outputs[0]
             if whole.shape != spec.shape:
                 raise SessionError(f"Variable '{name}': its value has shape {whole.shape}, it is {spec}.")
+            self._initialized.add(name)
+            if name not in self.variables:
+                continue
             piece = whole[self._part(name)]
             # A copy: TensorFlow may take the array's own memory, and with a view of it the whole value would stay.
             self._set(name, piece.copy() if piece.size < whole.size else piece)
@@ -222,7 +231,9 @@ class DeviceState:
     def set_pieces(self, pieces: Mapping[str, np.ndarray]) -> None:
         """Sets this device's pieces of variables, by name."""
         for name, piece in pieces.items():
-            self._set(name, piece)
+            self._initialized.add(name)
+            if name in self.variables:
+                self._set(name, piece)
 
     def _set(self, name: str, piece: np.ndarray) -> None:
         variable = self.variables[name]
@@ -231,7 +242,6 @@ class DeviceState:
         else:
             feed, assign = self._assigns[name]
             self.session.run(assign, {feed: piece})
-        self._initialized.add(name)
 
     @property
     def generators(self) -> Mapping[str, Generator]:

@@ -256,17 +256,13 @@ def _apply_placed(
     parts: list[Any] = []
     for member in range(count):
         own = tensor if mesh.group_index(rank, axes) == member else None
-        came = _moved(engine, own, {group[root]: group[member] for group in groups}, local, dtype, keeps=member == root)
-        parts.append(came)
+        moves = {group[root]: group[member] for group in groups}
+        parts.append(own if member == root else _moved(engine, own, moves, local, dtype))
     return _merge(tf.stack(parts), dim) if reached.holds(mesh, rank) else None
 
 
-def _moved(
-    engine: CollectiveEngine, tensor: Any, moves: dict[int, int], shape: Sequence[int], dtype: Any, *, keeps: bool = False
-) -> Any:
-    """What comes to this device, or the tensor itself where it keeps it; None if nothing does."""
-    if keeps:
-        return tensor
+def _moved(engine: CollectiveEngine, tensor: Any, moves: dict[int, int], shape: Sequence[int], dtype: Any) -> Any:
+    """What comes to this device; None if nothing does."""
     given = tf.zeros([0], dtype) if tensor is None else tf.ensure_shape(tensor, shape)
     return engine.move(given, moves, shape)
 

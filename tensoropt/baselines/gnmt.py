@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tensoropt.baselines.baseline import does_not_apply
-from tensoropt.baselines.layers import is_recurrent
 from tensoropt.baselines.placement import on_devices, register_placed
 from tensoropt.plan.configuration import Configuration
 from tensoropt.space.space import SearchSpace
+from tensoropt.space.stages import is_recurrent
 
 __all__ = ["gnmt"]
 

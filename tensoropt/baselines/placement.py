@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tensoropt.baselines.layers import stages
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at
@@ -16,6 +15,7 @@ from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, register
 from tensoropt.space.propagation import Actions, follow, placed
 from tensoropt.space.space import SearchSpace
+from tensoropt.space.stages import stages
 
 __all__ = ["on_devices", "register_placed"]
 

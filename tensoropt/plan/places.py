@@ -20,7 +20,7 @@ from tensoropt.plan.in_time import InTime
 if TYPE_CHECKING:
     from tensoropt.plan.plan import Plan
 
-__all__ = ["Part", "Places", "Task", "places_of", "tasks", "why_not_apart"]
+__all__ = ["Part", "Places", "Schedule", "Task", "places_of", "schedule", "why_not_apart"]
 
 At = tuple[tuple[int, int], ...]
 
@@ -150,8 +150,23 @@ def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edg
     return None
 
 
-def tasks(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns: bool = True) -> list[Task]:
-    """The parts of all micro-batches in one order, forward and backward: that of the simulated times of their starts.
+@dataclass(frozen=True)
+class Schedule:
+    """The parts of all micro-batches in one order.
+
+    Attributes:
+        tasks: in the order of the simulated times of their starts.
+        seconds: when the last one ends.
+        flying: of each part, by number, how many micro-batches' activations it holds at most.
+    """
+
+    tasks: tuple[Task, ...]
+    seconds: float
+    flying: Mapping[int, int]
+
+
+def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns: bool = True) -> Schedule:
+    """The parts of all micro-batches in one order, forward and backward.
 
     A part runs backward as soon as it can, and forward otherwise, for no more micro-batches at once than there are
     levels from it to the last one: of a chain of stages this is one forward, one backward (PipeDream-Flush, 1F1B).
@@ -183,7 +198,17 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns
         and any(edge in places.graph.differentiable for op in part.operators for edge in _inputs(op))
         for part in parts
     }
+    moved: dict[tuple[int, int], float] = {}  # seconds of the messages between two parts, in one direction
+    for part in parts:
+        for edge in (edge for op in part.operators for edge in _inputs(op)):
+            if edge.tensor.op in inside and places.part[edge.tensor.op] is not part:
+                pair = (places.part[edge.tensor.op].number, part.number)
+                returns = 2 if edge in places.graph.differentiable else 1
+                moved[pair] = moved.get(pair, 0.0) + plan.edge(edge).time_s / times / returns
+            else:
+                seconds[part.number] += plan.edge(edge).time_s if edge.tensor.op in inside else 0.0
     free = [0.0] * mesh.size
+    flying = {part.number: min(times, deepest - part.level + 1) for part in parts}
     ended: dict[tuple[int, int, bool], float] = {}
     done = {(part.number, backward): 0 for part in parts for backward in (False, True)}
     result: list[Task] = []
@@ -199,7 +224,7 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns
         needed = needs(part.number, time, backward)
         if time == times or (backward and not is_learnt[part.number]) or any(key not in ended for key in needed):
             return None
-        if not backward and is_learnt[part.number] and time - done[part.number, True] > deepest - part.level:
+        if not backward and is_learnt[part.number] and time - done[part.number, True] >= flying[part.number]:
             return None
         taken = {*devices[part.number], *(device for source, _, _ in needed for device in devices[source])}
         return max([free[device] for device in taken] + [ended[key] for key in needed])
@@ -212,12 +237,15 @@ def tasks(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns
             if (begin := start(part, backward)) is not None
         ]
         if not possible:
-            return result
+            return Schedule(tuple(result), max(free), flying)
         begin, is_forward, _, _, part = min(possible, key=lambda each: each[:4])
         task = Task(part, done[part.number, not is_forward], not is_forward)
-        for source, _, _ in needs(part.number, task.time, task.backward):
+        for source, _, is_gradient in needs(part.number, task.time, task.backward):
+            if source == part.number:
+                continue
+            begin += moved[(part.number, source) if is_gradient else (source, part.number)]
             for device in devices[source]:
-                free[device] = max(free[device], begin)
+                free[device] = begin
         end = begin + seconds[part.number] / times * (1 if is_forward and is_learnt[part.number] else 2) / 3
         for device in devices[part.number]:
             free[device] = end

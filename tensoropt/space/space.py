@@ -28,6 +28,7 @@ from tensoropt.space.choices import Choices, State
 from tensoropt.space.edge_costs import BOTH, EdgeCosts, FloatArray, Tables
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.peak import peak_memory, scratch_of
+from tensoropt.space.pipeline import pipelined
 from tensoropt.space.recomputation import fanned_out, states_of
 from tensoropt.space.traffic import moves_of
 
@@ -319,6 +320,8 @@ class SearchSpace:
             self.whole,
             1 if self.steps is None else self.steps.times,
         )
+        if self.steps is not None and any(entry.configuration.at for entry in operators.values()):
+            return pipelined(plan, self.steps)
         if "not_executed" in plan.notes or not peak:
             return plan
         found = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules), self.steps)

@@ -9,7 +9,6 @@ import pytest
 
 from tensoropt.baselines import apply_baseline
 from tensoropt.baselines.gnmt import gnmt
-from tensoropt.baselines.layers import _balanced, is_recurrent, stages
 from tensoropt.cluster import preset
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
@@ -17,6 +16,7 @@ from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Graph
 from tensoropt.search import get_finder
 from tensoropt.space.space import SearchSpace
+from tensoropt.space.stages import _balanced, is_recurrent, stages
 from tests.examples.small_models import imported, small_space
 from tests.plan.small_graphs import mlp, tied
 

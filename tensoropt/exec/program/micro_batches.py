@@ -32,7 +32,7 @@ from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, canonical_path
 from tensoropt.plan.configuration import Configuration, TensorLayouts
 from tensoropt.plan.in_time import InTime
-from tensoropt.plan.places import Part, tasks
+from tensoropt.plan.places import Part, schedule
 
 __all__ = ["MicroBatches"]
 
@@ -110,7 +110,8 @@ class MicroBatches(Builder):
         needed = set(names)
         self._parts = [_MicroBatch(self, at) for at in range(self.steps.times)]
         behind: list[Any] = []
-        for task in tasks(local.places, local.plan, names, self.steps.times, learns=bool(calls)):
+        order = schedule(local.places, local.plan, names, self.steps.times, learns=bool(calls))
+        for task in order.tasks:
             micro_batch, operators = self._parts[task.time], [op for op in task.part.operators if op.name in needed]
             with tf.control_dependencies(behind):
                 if task.backward:

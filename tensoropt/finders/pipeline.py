@@ -1,0 +1,115 @@
+"""Pipelines: consecutive layers on groups of devices, through which micro-batches go one behind the other."""
+
+from __future__ import annotations
+
+import time
+
+from tensoropt.errors import InfeasibleError, PlanError, ProblemError
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
+from tensoropt.plan.configuration import Configuration, at
+from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.search.finding import Found, Start
+from tensoropt.search.options import MemoryLimit
+from tensoropt.search.registry import Finder, get_finder, register
+from tensoropt.space.propagation import Actions, follow, placed
+from tensoropt.space.space import SearchSpace
+from tensoropt.space.stages import stages
+
+
+def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
+    """The fastest pipeline that fits, of all numbers of stages that are whole groups of devices, outermost first.
+
+    Layers of a stage are consecutive, and stages have as equal work as layers allow. Inside of its stage each operator
+    may be split in any way: the search is that of the space of all strategies with these stages.
+
+    Raises:
+        PlanError: the step has no micro-batches, or there is one device.
+        InfeasibleError: none fits.
+    """
+    began = time.perf_counter()
+    if space.steps is None or space.mesh.size == 1:
+        raise PlanError(
+            "search 'pipeline': needs micro-batches, which go through stages one behind the other, and devices for two "
+            f"stages, got micro_batches={1 if space.steps is None else space.steps.times} and {space.mesh.size} "
+            "devices. Give micro_batches=4, for example, or leave search out."
+        )
+    best: Found | None = None
+    least, smallest = float("inf"), float("inf")
+    for count in range(1, len(space.mesh.axes) + 1):
+        axes = space.mesh.axes[:count]
+        inner = _inside(space, axes)
+        frontier = _frontier(inner)
+        for index in range(len(frontier.time_s) - 1, -1, -1):
+            point = frontier.point(index)
+            plan = inner.plan(point.assignment, "pipeline", alternatives=point.alternatives, peak=False)
+            smallest = min(smallest, plan.memory_bytes)
+            if plan.memory_bytes > limit.limit_bytes:
+                continue
+            if plan.time_s < least:
+                least = plan.time_s
+                alone = frontier_of(
+                    inner.problem,
+                    point.assignment,
+                    point.alternatives,
+                    exact=False,
+                    eliminations=(),
+                    seconds=time.perf_counter() - began,
+                )
+                best = Found(inner, alone)
+            break
+    if best is None:
+        raise InfeasibleError(
+            f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
+        )
+    return best
+
+
+def _frontier(space: SearchSpace) -> Frontier:
+    try:
+        return get_finder("ft").find(space).frontier
+    except ProblemError:
+        return get_finder("pase").find(space).frontier
+
+
+def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
+    """The space of all strategies with stages along some mesh axes."""
+    mesh, rest = space.mesh, space.mesh.axes[len(axes) :]
+    stage_of = stages(space, mesh.extent(axes))
+    for op in reversed(space.operators):
+        if traits(op).is_input and op.name in stage_of:  # where it is read first
+            readers = [stage_of[edge.consumer] for edge in space.edges if edge.tensor.op == op.name]
+            stage_of[op.name] = min(readers, default=0)
+    coordinates = [
+        tuple(at(mesh.coordinates(rank)[axis]) for axis in axes) for rank in mesh.devices_at([(a, 0) for a in rest])
+    ]
+
+    def decide(op: Operator, followed: Actions) -> list[Actions]:
+        if traits(op).is_input and "d0" in space.rules[op.name].split:
+            followed = placed(followed, rest, "d0")
+        for axis, action in zip(axes, coordinates[stage_of[op.name]], strict=True):
+            followed = placed(followed, [axis], action)
+        return [followed]
+
+    chosen = follow(space, decide, beyond=True).configurations
+    allowed: dict[str, tuple[Configuration, ...]] = {}
+    for op in space.operators:
+        place = chosen[op.name].actions[: len(axes)] if chosen[op.name].at else (None,) * len(axes)
+        if traits(op).is_input:
+            allowed[op.name] = (chosen[op.name],)
+            continue
+        own = [each for each in space.choices(op.name) if each.actions[: len(axes)] == (None,) * len(axes)]
+        inside = [Configuration((*place, *each.actions[len(axes) :]), each.again) for each in own]
+        allowed[op.name] = tuple(dict.fromkeys(inside))
+    return SearchSpace(
+        space.whole,
+        space.cost,
+        allowed=allowed,
+        reuse=space.reuse,
+        recompute=False,
+        placements=True,
+        micro_batches=space.steps.times if space.steps is not None else 1,
+    )
+
+
+register(Finder("pipeline", "search", "fastest", _find))

@@ -7,7 +7,7 @@ import time
 from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
-from tensoropt.plan.configuration import Configuration, at
+from tensoropt.plan.configuration import Configuration, at, is_legal
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
@@ -80,9 +80,8 @@ def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
         if traits(op).is_input and op.name in stage_of:  # where it is read first
             readers = [stage_of[edge.consumer] for edge in space.edges if edge.tensor.op == op.name]
             stage_of[op.name] = min(readers, default=0)
-    coordinates = [
-        tuple(at(mesh.coordinates(rank)[axis]) for axis in axes) for rank in mesh.devices_at([(a, 0) for a in rest])
-    ]
+    firsts = map(mesh.coordinates, mesh.devices_at([(axis, 0) for axis in rest]))
+    coordinates: list[Actions] = [tuple(at(first[axis]) for axis in axes) for first in firsts]
 
     def decide(op: Operator, followed: Actions) -> list[Actions]:
         if traits(op).is_input and "d0" in space.rules[op.name].split:
@@ -94,9 +93,13 @@ def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
     chosen = follow(space, decide, beyond=True).configurations
     allowed: dict[str, tuple[Configuration, ...]] = {}
     for op in space.operators:
-        place = chosen[op.name].actions[: len(axes)] if chosen[op.name].at else (None,) * len(axes)
+        place: Actions = chosen[op.name].actions[: len(axes)] if chosen[op.name].at else (None,) * len(axes)
+        if op.name in stage_of:
+            place = coordinates[stage_of[op.name]]
         if traits(op).is_input:
-            allowed[op.name] = (chosen[op.name],)
+            shared = Configuration((*place, *("d0" for _ in rest)))
+            whole = Configuration((*place, *(None for _ in rest)))
+            allowed[op.name] = (shared if is_legal(shared, space.rules[op.name], mesh) else whole,)
             continue
         own = [each for each in space.choices(op.name) if each.actions[: len(axes)] == (None,) * len(axes)]
         inside = [Configuration((*place, *each.actions[len(axes) :]), each.again) for each in own]

@@ -40,7 +40,8 @@ def data_parallel_configurations(space: SearchSpace, name: str) -> dict[str, Con
         if op.name in chosen and is_batch and set(chosen[op.name].actions) - {"d0"}:
             raise does_not_apply(
                 name,
-                f"{op} has a batch of {op.outputs[0].shape[0]}, which {space.mesh.size} devices do not divide",
+                f"{op} has {'a batch' if space.steps is None else 'micro-batches'} of {op.outputs[0].shape[0]}, which "
+                f"{space.mesh.size} devices do not divide",
                 f"Use a batch that {space.mesh.size} divides, or another number of devices.",
             )
     return chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,15 @@ pytestmark = pytest.mark.tf
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def traced() -> Iterator[list[Any]]:
     """The traces of all runs from here on."""
+    make_callable = tf.compat.v1.Session._make_callable_from_options
+    yield traces_of_all_runs()
+    tf.compat.v1.Session._make_callable_from_options = make_callable
+
+
+def traces_of_all_runs() -> list[Any]:
+    """A list to which each run from here on adds its trace."""
     make_callable = tf.compat.v1.Session._make_callable_from_options
     traces: list[Any] = []
 
@@ -51,7 +58,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return call
 
-    monkeypatch.setattr(tf.compat.v1.Session, "_make_callable_from_options", tracing)
+    tf.compat.v1.Session._make_callable_from_options = tracing
     return traces
 
 
@@ -69,7 +76,7 @@ def test_a_transformer_takes_as_much_less_as_predicted_and_trains_alike(traced: 
 def test_two_ranks_train_to_the_bit_as_without() -> None:
     graph, plain, again, feeds = _planned(2)
     one, other = (
-        [losses for losses, _ in run_threads(2, plan.mesh.shape, functools.partial(_train, graph, plan, feeds))]
+        [losses for losses, _ in run_threads(2, plan.mesh.shape, functools.partial(train_alike, graph, plan, feeds))]
         for plan in (plain, again)
     )
     np.testing.assert_array_equal(one, other)
@@ -95,10 +102,14 @@ def _measured(
 ) -> tuple[float, float, list[float]]:
     """The bytes that a step takes beside variables and inputs, measured and predicted, and the losses of its steps."""
     traced.clear()
-    losses, tf_graph = run_threads(1, (), functools.partial(_train, graph, plan, feeds))[0]
-    measured = max(memory_parts(trace, tf_graph)["step"] for trace in traced[-2:])
+    losses, tf_graph = run_threads(1, (), functools.partial(train_alike, graph, plan, feeds))[0]
+    return max(memory_parts(trace, tf_graph)["step"] for trace in traced[-2:]), step_bytes(plan), losses
+
+
+def step_bytes(plan: Plan) -> float:
+    """The bytes that a plan predicts of a step beside variables and inputs."""
     parts = plan.notes["peak_memory"]["parts"]
-    return measured, sum(size for name, size in parts.items() if name not in ("variables", "inputs")), losses
+    return float(sum(size for name, size in parts.items() if name not in ("variables", "inputs")))
 
 
 def _planned(ranks: int, micro_batches: int = 1, graph: Any = None) -> tuple[Any, Plan, Plan, Mapping[str, np.ndarray]]:
@@ -118,9 +129,12 @@ def _planned(ranks: int, micro_batches: int = 1, graph: Any = None) -> tuple[Any
     return graph, plain, again, made.batch(np.random.default_rng(0), made.batch_size)
 
 
-def _train(graph: Any, plan: Plan, feeds: Mapping[str, np.ndarray], engine: Any) -> tuple[list[float], Any]:
+def train_alike(
+    graph: Any, plan: Plan, feeds: Mapping[str, np.ndarray], engine: Any, config: Any = None
+) -> tuple[list[float], Any]:
+    """The losses of three steps from the same values of variables, and the local graph."""
     random = np.random.default_rng(1)
-    executor = Executor(DeviceState(graph, plan, engine, config=session_config()))
+    executor = Executor(DeviceState(graph, plan, engine, config=config or session_config()))
     values = {op.name: random.normal(0.0, 0.1, op.outputs[0].shape) for op in graph.of_type("Variable")}
     try:
         executor.state.set_variables(lambda name: values[name])
@@ -137,6 +151,26 @@ def test_ranks_of_a_job_train_as_without() -> None:
     printed = run_mpi(program, 2, timeout=200).stdout
     assert "data_parallel: equal" in printed
     assert "mini_memory: equal" in printed
+
+
+@pytest.mark.mpi
+def test_stages_of_zero_take_what_is_predicted() -> None:
+    printed = run_mpi(Path(__file__).with_name("zero_memory_ranks.py"), 2, timeout=200).stdout
+    found = {}
+    for line in printed.splitlines():
+        name, _, figures = line.partition(": ")
+        if name in ("zero1", "zero2", "zero3"):
+            found[name], predicted = map(float, figures.split())
+            assert predicted == pytest.approx(found[name], rel=0.15), line
+    assert found["zero3"] < found["zero2"] < found["zero1"]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_stages_of_zero_give_one_process_s_numbers_and_send_the_paper_s_bytes(ranks: int) -> None:
+    program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
+    printed = run_mpi(program, ranks, "zero", timeout=240).stdout
+    assert printed.count("bytes, equal") == 6, printed
 
 
 @pytest.mark.mpi

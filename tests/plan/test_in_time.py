@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.spec import TensorId
+from tensoropt.layout import Step, StepKind
 from tensoropt.plan.adapt import adapted
 from tensoropt.plan.in_time import InTime, in_time
-from tensoropt.plan.plan import EdgePlan, Plan, rules_of
+from tensoropt.plan.plan import EdgePlan, Plan, row_edges, rules_of
+from tensoropt.search.registry import get_finder
 from tensoropt.space.space import SearchSpace
 
 pytestmark = pytest.mark.tf
@@ -145,6 +148,96 @@ def test_gradients_are_moved_once_a_step_and_activations_for_each() -> None:
     for entry in split.edges.values():
         if entry.moves:
             assert sum(move.seconds for move in entry.moves) == pytest.approx(entry.time_s)
+
+
+def _zero(graph: Graph, name: str, times: int = 4) -> Plan:
+    space = SearchSpace(graph, AnalyticCost(cpu(2)), reuse=True, micro_batches=times)
+    point = get_finder(name).find(space).frontier.point(0)
+    return space.plan(point.assignment, name, alternatives=point.alternatives)
+
+
+def test_a_plan_says_where_gradients_go_back_in_each_micro_batch() -> None:
+    graph = _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
+    plan = _zero(graph, "zero2")
+    (weight,) = (edge for edge, entry in plan.edges.items() if entry.back_each)
+    assert weight.tensor.op == "w"
+    written = plan.to_json()
+    assert [entry.get("back_each") for entry in written["edges"]].count(True) == 1
+    read = Plan.from_json(written)
+    assert read == plan and read.to_json() == written
+    read.check(graph)
+    assert "back_each" not in str(_zero(graph, "zero1").to_json())
+    (row,) = (row for row in to.strategy_rows(plan) if "back_each" in row)
+    assert (row["operator"], row["back_each"]) == (weight.consumer, [1])
+    times = {move.kind: move.sent_bytes for move in plan.edge(weight).moves}
+    assert times["reduce_scatter"] == 4 * times["all_gather"]
+    assert sum(move.seconds for move in plan.edge(weight).moves) == pytest.approx(plan.edge(weight).time_s)
+
+
+def _going_back(plan: Plan, edge: Edge) -> Plan:
+    entry = dataclasses.replace(plan.edge(edge), back_each=True)
+    return dataclasses.replace(plan, edges={**plan.edges, edge: entry})
+
+
+def test_a_gradient_goes_back_in_each_micro_batch_only_where_it_is_summed() -> None:
+    table, w = to.get_variable("table", [10, 6], initializer=to.ones_initializer()), _weight()
+    words = to.placeholder(to.int32, [8], name="words")
+    x = _batch() + to.nn.embedding_lookup(table, words, name="found")
+    graph = _graph(
+        to.add(to.reduce_mean(to.square(2.0 * to.matmul(x, w))), to.nn.l2_loss(w, name="decay"), name="total")
+    )
+    plan = _zero(graph, "zero1")
+    for edge in (edge for edge, entry in plan.edges.items() if edge.tensor.op == "table" and not entry.backward):
+        with pytest.raises(PlanError, match="back_each says how often a gradient takes"):
+            _going_back(plan, edge)
+    turn = Step(StepKind.ALL_REDUCE, (0,))
+    steps = in_time(graph, rules_of(graph), 4)
+    assert steps is not None
+    addend = next(edge for edge in graph.edges() if edge.tensor.op == "decay" and edge.consumer == "total")
+    inside = next(edge for edge in graph.edges() if edge in graph.differentiable and steps.is_each(edge.tensor.op))
+    lookup = next(edge for edge in row_edges(graph, rules_of(graph)) if steps.is_border(edge))
+    labels = next(edge for edge in graph.edges() if steps.is_border(edge) and edge not in graph.differentiable)
+    for edge, reason in (
+        (inside, "it does not lead from what runs once into micro-batches"),
+        (addend, "each micro-batch reads a part of its own"),
+        (lookup, "its gradient is rows, which are put together and not summed"),
+        (labels, "no gradient comes back on it"),
+    ):
+        entry = EdgePlan(plan.edge(edge).forward, (turn,), back_each=True)
+        with pytest.raises(PlanError, match=rf"goes back in each micro-batch, but {reason}.*Leave out 'back_each'"):
+            dataclasses.replace(plan, edges={**plan.edges, edge: entry}).check(graph)
+    (weight,) = (edge for edge, entry in _zero(graph, "zero2").edges.items() if entry.back_each)
+    _going_back(plan, weight).check(graph)
+    whole = dataclasses.replace(_going_back(plan, weight), micro_batches=1)
+    with pytest.raises(PlanError, match="it does not lead from what runs once into micro-batches"):
+        whole.check(graph)
+
+
+def test_a_batch_of_another_size_goes_back_in_each_micro_batch_if_it_has_any() -> None:
+    plan = _zero(_graph(to.reduce_mean(to.square(to.matmul(_batch(8), _weight())))), "zero3")
+    for rows, times in ((24, 4), (5, 1)):
+        to.reset_default_graph()
+        other = _graph(to.reduce_mean(to.square(to.matmul(_batch(rows), _weight()))))
+        found = adapted(plan, other)
+        found.check(other)
+        assert found.micro_batches == times
+        assert sum(entry.back_each for entry in found.edges.values()) == (times > 1)
+
+
+def test_zero_gathers_what_was_cast_where_it_is_stored() -> None:
+    x, w = to.placeholder(to.bfloat16, [8, 6], name="x"), _weight()
+    graph = _graph(to.cast(to.reduce_mean(to.square(to.matmul(x, to.cast(w, to.bfloat16)))), to.float32))
+    for name in ("zero1", "zero2", "zero3"):
+        plan = _zero(graph, name)
+        plan.check(graph)
+        sent = {
+            (edge.tensor.op, move.kind): move.size_bytes for edge, entry in plan.edges.items() for move in entry.moves
+        }
+        assert {key for key in sent if key[1] != "all_reduce" and key[1] != "add"} == {
+            ("Cast", "all_gather"),
+            ("Cast", "reduce_scatter"),
+        }
+        assert sent["Cast", "all_gather"] == 6 * 6 * 2 / 2  # half of it, in 16 bits
 
 
 def test_a_batch_of_another_size_has_as_many_as_divide_it() -> None:

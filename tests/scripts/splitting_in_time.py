@@ -1,6 +1,7 @@
 """Trains a model by whole batches and by micro-batches, with and without recomputation, and compares the losses.
 
-Argument: ``graph`` or ``keras``.
+Argument: ``graph``, ``keras``, or ``zero``: a perceptron by the stages of ZeRO, beside TensorFlow alone and beside the
+bytes that the paper has ranks send.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tensoropt as to
+from tensoropt.api.session.job import current_job
+from tensoropt.cluster.presets import cpu
 
 _STEPS = 5
+_TIMES, _ROWS, _WIDTH = 4, 48, 32
 
 
 def losses_of_a_graph(**split: Any) -> list[float]:
@@ -61,9 +66,74 @@ def losses_of_keras(**split: Any) -> list[float]:
     return [*history["loss"], *history["accuracy"], *model.evaluate(inputs, labels, batch_size=16, verbose=0)]
 
 
+def a_perceptron(m: Any) -> tuple[Any, Any, Any]:
+    """Two layers, the first with a bias: a placeholder, the loss, and a step of Adam."""
+    m.set_random_seed(3)
+    x = m.placeholder(m.float32, [_ROWS, _WIDTH], name="x")
+    start = m.random_normal_initializer(stddev=0.3, seed=1)
+    w1, w2 = (m.get_variable(name, [_WIDTH, _WIDTH], initializer=start) for name in ("w1", "w2"))
+    bias = m.get_variable("bias", [_WIDTH], initializer=m.zeros_initializer())
+    loss = m.reduce_mean(m.square(m.matmul(m.tanh(m.matmul(x, w1) + bias), w2) - x))
+    return x, loss, m.train.AdamOptimizer(1e-2).minimize(loss)
+
+
+def batches() -> list[np.ndarray]:
+    """What the perceptron is fed."""
+    random = np.random.default_rng(0)
+    return [random.normal(size=(_ROWS, _WIDTH)).astype(np.float32) for _ in range(_STEPS)]
+
+
+def losses_of_one_process() -> list[float]:
+    """The perceptron's, by TensorFlow alone."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x, loss, train = a_perceptron(tf.compat.v1)
+        session.run(tf.compat.v1.global_variables_initializer())
+        return [float(session.run([loss, train], {x: batch})[0]) for batch in batches()]
+
+
+def losses_and_bytes(stage: str, **split: Any) -> tuple[list[float], dict[str, float]]:
+    """The perceptron's by a stage of ZeRO, and what this rank has sent in a step, by kind."""
+    to.reset_default_graph()
+    x, loss, train = a_perceptron(to)
+    plan = to.find_strategy(search=stage, feed="global", topology=cpu(to.world_size()), **split)
+    to.build_execution_graph(plan=plan)
+    engine = current_job().require_executor("test").state.engine
+    losses = []
+    for batch in batches():
+        engine.reset_counts()
+        losses.append(float(to.run([loss, train], {x: batch})[0]))
+    return losses, {kind: float(engine.counted_bytes()[kind]) for kind in ("all_gather", "reduce_scatter")}
+
+
+def zero() -> None:
+    """Says of each stage of ZeRO whether losses and bytes are as they should be."""
+    ranks, alone = to.world_size(), losses_of_one_process()
+    products, bias = 2 * 4 * _WIDTH**2, 4 * _WIDTH
+    every, share = products + bias, (ranks - 1) / ranks
+    again = 2 * products + bias  # what the backward pass reads is gathered for it once more
+    papers = {
+        ("zero1", 1): (every, every),
+        ("zero2", 1): (every, every),
+        ("zero3", 1): (again, every),
+        ("zero1", _TIMES): (every, every),
+        ("zero2", _TIMES): (every, _TIMES * every),
+        ("zero3", _TIMES): (_TIMES * again, _TIMES * every),
+    }
+    for (stage, times), (gathered, reduced) in papers.items():
+        losses, sent = losses_and_bytes(stage, micro_batches=times)
+        wanted = {"all_gather": share * gathered, "reduce_scatter": share * reduced}
+        same = np.allclose(alone, losses, rtol=2e-5, atol=0.0) and sent == wanted
+        if to.world_rank() == 0:
+            what = f"{stage} of {times} on {ranks}: {sent} bytes"
+            print(f"{what}, equal" if same else f"{what} and {losses}, not {wanted} and {alone}", flush=True)
+
+
 def main() -> None:
     """Says of each way whether the losses are those of whole batches."""
     to.init()
+    if sys.argv[1] == "zero":
+        zero()
+        return
     losses: Callable[..., list[float]] = {"graph": losses_of_a_graph, "keras": losses_of_keras}[sys.argv[1]]
     whole = losses()
     for split in ({"micro_batches": 2}, {"micro_batches": 4, "recompute": True}):

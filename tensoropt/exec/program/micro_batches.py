@@ -25,6 +25,7 @@ from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
 from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
 from tensoropt.exec.program.summands import held_dtype, in_sum_dtype
+from tensoropt.exec.schedule.ordering import Backward
 from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -91,7 +92,7 @@ class MicroBatches(Builder):
                 part = _MicroBatch(self, at)
                 part.build(each)
                 for call in calls:
-                    self._add_gradients(call, part.gradients(self._gradients_of(call)[0]))
+                    self._add_gradients(call, *part.gradients(self._gradients_of(call)[0]))
             self._parts.append(part)
             sums = [_values(total).op for found in self._sums.values() for total in found.values()]
             # One op to wait for: as many control inputs as weights at each op would be read again and again.
@@ -207,11 +208,13 @@ class MicroBatches(Builder):
         piece = self._values.get(edge.tensor)
         return reshard(piece, given.value, path, local.plan.mesh, local.engine, spec.dtype, self.steps.spec(edge).shape)
 
-    def _add_gradients(self, call: int, found: Mapping[Edge, Any]) -> None:
-        """Adds the gradients of one micro-batch to those of the ones before."""
+    def _add_gradients(self, call: int, found: Mapping[Edge, Any], backward: Backward | None) -> None:
+        """Adds the gradients of one micro-batch to those of the ones before, each as soon as it is there."""
         sums = self._sums.setdefault(call, {})
         for edge, gradient in found.items():
             sums[edge] = gradient if edge not in sums else _added(sums[edge], gradient)
+        if backward is not None:
+            backward.wait_for_updates([[_values(sums[edge]).op] for edge in found], ())
 
     def _differentiate(self, call: int) -> Differentiated:
         """The rest of a differentiation: from the sums over micro-batches, and from losses that see no batch, on."""
@@ -328,18 +331,19 @@ class _MicroBatch(Builder):
         made = (TensorId(op.name, index) for op in operators for index in range(len(op.outputs)))
         return [self._values[each] for each in made if each not in read and self._values[each] is not None]
 
-    def gradients(self, first: Operator) -> dict[Edge, Any]:
-        """The gradients of one differentiation by what goes into the micro-batch, by edge.
+    def gradients(self, first: Operator) -> tuple[dict[Edge, Any], Backward | None]:
+        """The gradients of one differentiation by what goes into the micro-batch, by edge, and its backward pass.
 
         Args:
             first: one of the differentiation's gradients.
         """
         names = [name for name in first.attrs["losses"] if self._once.steps.is_each(name)]
         if not names or not self._points:
-            return {}
+            return {}, None
         losses = [self._values[TensorId(name)] for name in names]
-        found, _ = self._derived(first, losses, list(self._points.values()))
-        return {edge: gradient for edge, gradient in zip(self._points, found, strict=True) if gradient is not None}
+        found, backward = self._derived(first, losses, list(self._points.values()))
+        there = {edge: gradient for edge, gradient in zip(self._points, found, strict=True) if gradient is not None}
+        return there, backward
 
     def part_gradients(self, part: Part, first: Operator) -> dict[Edge, Any]:
         """The gradients of one differentiation by what goes into a part of the micro-batch, by edge.

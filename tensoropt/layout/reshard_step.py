@@ -25,7 +25,7 @@ class StepKind(str, enum.Enum):
     REDUCE_SCATTER = "reduce_scatter"  # partial -> shard(dim)
     PERMUTE = "permute"  # same pieces, other devices
     TO_PARTIAL = "to_partial"  # replicate -> partial, local: all but the first device of a group drop theirs
-    # Of tensors that only some devices have; planned and compared, not executed yet.
+    # Of tensors that only some devices have.
     BROADCAST = "broadcast"  # at(i) -> replicate
     SEND = "send"  # at(i) -> at(j)
     SCATTER = "scatter"  # at(i) -> shard(dim)

@@ -320,8 +320,9 @@ class SearchSpace:
             self.whole,
             1 if self.steps is None else self.steps.times,
         )
-        if self.steps is not None and any(entry.configuration.at for entry in operators.values()):
-            return pipelined(plan, self.steps)
+        if any(entry.configuration.at for entry in operators.values()):
+            # What devices hold differs; the course of a peak is that of devices which do the same.
+            return plan if self.steps is None else pipelined(plan, self.steps)
         if "not_executed" in plan.notes or not peak:
             return plan
         found = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules), self.steps)

@@ -119,7 +119,7 @@ class MicroBatches(Builder):
                     done: list[Any] = []
                     for call in calls:
                         found = micro_batch.part_gradients(task.part, self._gradients_of(call)[0])
-                        self._add_gradients(call, found)
+                        self._add_gradients(call, found, None)
                         done += [_values(self._sums[call][edge]) for edge in found]
                 else:
                     micro_batch.build(operators)

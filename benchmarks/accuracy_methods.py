@@ -41,7 +41,7 @@ def strategies_of_methods(frontier: Frontier, find: Callable[[str], Frontier], c
     take("turning_point", frontier.turning_point())
     take("mini_memory", frontier.point(0))
     for method in finders():
-        if method.offers == "frontier" or not method.executes:
+        if method.offers == "frontier" or method.places:
             continue
         try:
             take(method.name, find(method.name).best())

@@ -86,7 +86,7 @@ def _row(plans: Planner, topology: Topology, expert: str | None, proposals: int)
         point = found.frontier.point(int(np.argmin(found.frontier.time_s)))
         made = simulate(found.space, point.assignment, overlap=True)
         row[name] = {"search": method, "time_s": point.time_s, "simulated_s": made.makespan_s}
-    placed = expert is not None and not get_finder(expert).executes
+    placed = expert is not None and get_finder(expert).places
     whole = placed and topology.device_count <= _WHOLE_UP_TO
     applies = expert is not None and "reason" not in row["expert"] and (whole or not placed)
     first = str(expert) if applies else "data_parallel"

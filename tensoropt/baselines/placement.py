@@ -35,7 +35,7 @@ def register_placed(name: str) -> Callable[[_Placed], _Placed]:
             chosen = configurations(space)
             return Found.of_one_strategy(space, chosen, time.perf_counter() - began)
 
-        register(Finder(name, "baseline", "trade_off", run, executes=False, simulates=True))
+        register(Finder(name, "baseline", "trade_off", run, places=True, simulates=True))
         return configurations
 
     return add

@@ -115,4 +115,4 @@ def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
     )
 
 
-register(Finder("pipeline", "search", "fastest", _find))
+register(Finder("pipeline", "search", "fastest", _find, places=True))

@@ -118,7 +118,7 @@ class Mcmc:
                 raise PlanError(
                     f"Mcmc: an initial strategy must be a name, a Plan, a point, or configurations, got {one!r}."
                 )
-            if isinstance(one, str) and one != RANDOM and not others[one].executes:
+            if isinstance(one, str) and one != RANDOM and others[one].places:
                 raise PlanError(
                     f"Mcmc: {one!r} places layers on a part of the devices, which chains do not, got it as an "
                     "initial strategy. Leave it out."

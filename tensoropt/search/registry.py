@@ -62,7 +62,7 @@ class Finder:
         offers: ``frontier``: all strategies that are worth having; ``trade_off``: those that it has; ``fastest``: the
             one of least time, so that no option but ``mini_time`` can choose.
         run: ``run(space, limit, start)``, with its options as a fourth argument if it has any. See :meth:`find`.
-        executes: whether its plans run; those that place operators on a part of the devices are only compared.
+        places: whether its strategies have operators on a part of the devices, in a space of their own.
         begins_at_others: whether it begins at what others found, so that a comparison asks it after them.
         options: None if there are none to give.
         solve: the same for tables alone, where it needs no more.
@@ -74,7 +74,7 @@ class Finder:
     kind: Literal["search", "baseline"]
     offers: Offer
     run: Callable[..., Found]
-    executes: bool = True
+    places: bool = False
     begins_at_others: bool = False
     options: Options | None = None
     solve: Solve | None = None

@@ -93,11 +93,6 @@ def check_search(search: Any, option: object, *, runs: bool) -> Finder:
             f"find_strategy: search={finder.name!r} takes the option {' or '.join(map(repr, allowed))}, got "
             f"{option!r}. Leave search out: frontier tracking takes them all."
         )
-    if runs and not finder.executes:
-        raise PlanError(
-            f"find_strategy: search={finder.name!r} places layers on a part of the devices, which is planned and "
-            "compared, but not executed yet. Give topology=… to plan only, or choose another search."
-        )
     return finder
 
 

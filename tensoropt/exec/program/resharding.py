@@ -188,7 +188,12 @@ def _apply(step: Step, tensor: Any, layout: Layout, mesh: Mesh, engine: Collecti
         # A sum of truth values is whether any is true.
         return engine.all_reduce(tensor, axes, op="max" if tensor.dtype == tf.bool else "sum")
     if kind is StepKind.PERMUTE:
-        return engine.permute(tensor, step.permutation(layout, mesh))
+        sources = step.permutation(layout, mesh)
+        if not layout.at:
+            return engine.permute(tensor, sources)
+        # Devices at other places take no part.
+        moves = {rank: source for rank, source in enumerate(sources) if rank != source}
+        return engine.move(tensor, moves, tensor.shape.as_list()) if engine.rank in moves else tensor
     if kind is StepKind.TO_PARTIAL:
         # Every rank builds the same ops: TensorFlow's order of gradients, and so of their collectives, follows them.
         return tf.where(tf.constant(mesh.group_index(engine.rank, axes) == 0), tensor, tf.zeros_like(tensor))

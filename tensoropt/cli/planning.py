@@ -78,7 +78,7 @@ def _plan(
     if option is not None and not from_file:
         check_option(option)
     if search is not None:
-        check_search(search, None if from_file else option or "mini_time", runs=True)
+        check_search(search, None if from_file else option or "mini_time")
     rehearsal = Rehearsal(
         topology, option=option, memory_bytes=bytes_of(memory), search=search, batch_size=batch_size, shares=shares
     )
@@ -200,7 +200,7 @@ def _trace(
     from tensoropt.search.options import MemoryLimit
     from tensoropt.simulate.simulated_step import simulate
 
-    finder = check_search(search, option, runs=False)
+    finder = check_search(search, option)
     limit = MemoryLimit.of(topology.device.memory_bytes, bytes_of(memory))
 
     def simulated(planner: Planner, where: Topology) -> Timeline:

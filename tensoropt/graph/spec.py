@@ -79,6 +79,11 @@ class TensorSpec:
         return _ITEM_SIZES.get(self.dtype, 0)
 
     @property
+    def is_movable(self) -> bool:
+        """True if its bytes are known before a run, so that who has none of it can make room for it."""
+        return self.itemsize > 0 and all(self.shape)
+
+    @property
     def sum_itemsize(self) -> int:
         """Bytes of an element of a part of a sum over devices (:func:`sum_dtype`)."""
         return _ITEM_SIZES.get(sum_dtype(self.dtype), 0)

@@ -15,7 +15,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path
-from tensoropt.plan.configuration import Configuration, is_legal, place_of
+from tensoropt.plan.configuration import Configuration, at, is_legal
 from tensoropt.plan.in_time import InTime, in_time
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.plan.recomputation import why_not_again
@@ -105,7 +105,7 @@ def nearest(configuration: Configuration, rule: OpRule, mesh: Mesh) -> Configura
     actions: list[str | None] = [None] * len(mesh.axes)
     for axis, action in enumerate(configuration.actions):
         actions[axis] = action
-        if action is not None and (place_of(action) is not None or not is_legal(_of(actions), rule, mesh)):
+        if action is not None and not is_legal(_of(actions), rule, mesh):
             actions[axis] = None
     return _of(actions)
 
@@ -164,7 +164,9 @@ def _configuration(
         return _follow(rule, mesh, [(place, given[place]) for place in op.handles])
     if known is not None:
         return nearest(known.configuration, rule, mesh)
-    largest = sorted(range(len(given)), key=lambda place: -graph.spec(op.inputs[place]).size_bytes)
+    specs = graph.input_specs(op)
+    # What cannot be moved to another place comes first.
+    largest = sorted(range(len(given)), key=lambda place: (specs[place].is_movable, -specs[place].size_bytes))
     return _follow(rule, mesh, [(place, given[place]) for place in largest])
 
 
@@ -176,8 +178,13 @@ def _takes(configuration: Configuration, rule: OpRule, mesh: Mesh, op: Operator,
 
 
 def _follow(rule: OpRule, mesh: Mesh, inputs: list[tuple[int, Layout]]) -> Configuration:
-    """The configuration that splits as inputs come, those that are named first before others."""
+    """The configuration that splits as inputs come, those that are named first before others, at the first one's place.
+
+    What inputs at other places bring moves there.
+    """
     actions: list[str | None] = [None] * len(mesh.axes)
+    for axis, coordinate in inputs[0][1].at if inputs else ():
+        actions[axis] = at(coordinate)
     for place, layout in inputs:
         for dim, axes in enumerate(layout.dims):
             names = rule.inputs[place][dim]

@@ -141,7 +141,7 @@ def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edg
         spec = graph.spec(edge.tensor)
         if edge in rows:
             return f"The rows of a gradient come back on edge {edge}, from another place than the table's."
-        if not spec.itemsize or not all(spec.shape):
+        if not spec.is_movable:
             return f"Edge {edge} brings {spec} to another place, whose bytes are known in a run only."
         if plan.edge(edge).keep != "both":
             return f"Edge {edge} leads to another place, which cannot have what it brings made again."

@@ -288,7 +288,7 @@ class EdgeCosts:
 
     def _may_part(self, edge: Edge, spec: TensorSpec, is_rows: bool) -> bool:
         """Tells whether an edge may lead to another place: its bytes are known, and its gradient comes back whole."""
-        return not is_rows and spec.itemsize > 0 and all(spec.shape)
+        return not is_rows and spec.is_movable
 
     def _has_states(self, name: str) -> bool:
         return bool(self._choices_of(name).states.any())

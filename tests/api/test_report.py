@@ -77,7 +77,7 @@ def test_a_plan_that_runs_says_what_was_left_out_of_the_search_and_one_that_does
     hidden = tensoropt.matmul(x, tensoropt.get_variable("w1", [64, 16]))
     loss = tensoropt.reduce_mean(tensoropt.matmul(hidden, tensoropt.get_variable("w2", [16, 16])))
     tensoropt.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
-    left_out = "without placement and halo splits, which do not execute yet"
+    left_out = "every operator on all devices; without halo splits, which do not execute yet"
     for search in ("ft", "pase", "mcmc", "zero3"):
         plan = tensoropt.find_strategy(topology=cpu(2), search=search)
         assert plan.notes["space"] == left_out

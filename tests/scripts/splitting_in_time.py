@@ -1,7 +1,7 @@
 """Trains a model by whole batches and by micro-batches, with and without recomputation, and compares the losses.
 
-Argument: ``graph``, ``keras``, or ``zero``: a perceptron by the stages of ZeRO, beside TensorFlow alone and beside the
-bytes that the paper has ranks send.
+Arguments: ``graph`` or ``keras``, with ``pipelines`` of stages on different ranks; or ``zero``: a perceptron by the
+stages of ZeRO, beside TensorFlow alone and beside the bytes that the paper has ranks send.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STEPS = 5
 _TIMES, _ROWS, _WIDTH = 4, 48, 32
 
 
-def losses_of_a_graph(**split: Any) -> list[float]:
+def losses_of_a_graph(option: str = "mini_memory", **split: Any) -> list[float]:
     """Embeddings as rows, tied weights, dropout, a mask, a regularizer and clipping by the global norm."""
     to.reset_default_graph()
     to.set_random_seed(3)
@@ -41,7 +41,7 @@ def losses_of_a_graph(**split: Any) -> list[float]:
     gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
     clipped, norm = to.clip_by_global_norm(gradients, 0.5)
     train = optimizer.apply_gradients(zip(clipped, variables, strict=True))
-    to.build_execution_graph(plan=to.find_strategy("mini_memory", feed="global", costs="analytic", **split))
+    to.build_execution_graph(plan=to.find_strategy(option, feed="global", costs="analytic", **split))
     random, result = np.random.default_rng(0), []
     for _ in range(_STEPS):
         batch = {words: random.integers(0, 40, (24, 5)), mask: random.random((24, 5)).round().astype(np.float32)}
@@ -135,8 +135,16 @@ def main() -> None:
         zero()
         return
     losses: Callable[..., list[float]] = {"graph": losses_of_a_graph, "keras": losses_of_keras}[sys.argv[1]]
+    if sys.argv[2:] == ["pipelines"]:
+        compare(losses, *({"option": "mini_time", "search": "pipeline", "micro_batches": times} for times in (2, 4)))
+    else:
+        compare(losses, {"micro_batches": 2}, {"micro_batches": 4, "recompute": True})
+
+
+def compare(losses: Callable[..., list[float]], *splits: dict[str, Any]) -> None:
+    """Says of each way to split whether the losses are those of whole batches."""
     whole = losses()
-    for split in ({"micro_batches": 2}, {"micro_batches": 4, "recompute": True}):
+    for split in splits:
         found = losses(**split)
         if to.world_rank() == 0:
             same = np.allclose(whole, found, rtol=2e-5, atol=0.0)

@@ -15,7 +15,7 @@ from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError, Proble
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
 from tensoropt.search.options import OPTIONS, MemoryLimit, choose
-from tensoropt.search.registry import Finder, alike, finder_of, known_names
+from tensoropt.search.registry import Finder, alike, finder_of, get_finder, known_names
 
 __all__ = [
     "AUTO",
@@ -39,12 +39,15 @@ DATA_PARALLEL = "data_parallel"
 FASTEST = "pase"
 FT = "ft"
 MINI_TIME = "mini_time"
+PIPELINE = "pipeline"
 PROFILING = "profiling"
 _UNSHARED = "the batch cannot be shared"
 _CLOSE = 0.01
 """How much slower than the best a plan may be for which no frontier is tracked."""
 _SMALL = 400
 """Operators up to which the frontier of a model is tracked instead."""
+_PIPELINES_UP_TO = 64
+"""Devices up to which pipelines are searched where nobody asks for them: each number of micro-batches is a search."""
 _TIGHTENED = 4
 """How often a plan's peak may tighten the limit within which another one is searched."""
 NAMES = (*sorted([*OPTIONS, MINI_PARALLELISM, PROFILING]), DATA_PARALLEL)
@@ -63,16 +66,15 @@ def check_option(option: str) -> None:
         )
 
 
-def check_search(search: Any, option: object, *, runs: bool) -> Finder:
+def check_search(search: Any, option: object) -> Finder:
     """The finder of a search, if it offers what an option chooses from.
 
     Args:
         search: its name, or options such as `tensoropt.Mcmc`.
         option: of ``find_strategy``.
-        runs: whether the plan is for the job's own devices, and not for planning alone.
 
     Raises:
-        PlanError: an unknown search, one that does not go with the option, or one whose plans do not run.
+        PlanError: an unknown search, or one that does not go with the option.
     """
     finder = finder_of(search)
     if finder is None:
@@ -113,8 +115,8 @@ def find_plan(
         memory_bytes: limit per device; by default the device's less the reserve.
         finder: what finds strategies, see :func:`check_search`; frontier tracking by default.
 
-        micro_batches: how many a step has; ``auto`` for one where a plan fits, and else for the number that gives the
-            best plan.
+        micro_batches: how many a step has; ``auto`` for those of the fastest pipeline, where that is faster than one
+            whole batch; where no plan of a whole batch fits, for the number that gives the best plan.
 
     Raises:
         MicroBatchError: the step cannot be split into so many.
@@ -124,6 +126,8 @@ def find_plan(
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     if micro_batches != AUTO:
         return _find_plan(planner.split(int(micro_batches)), topology, option, limit, finder)
+    if finder is not None and finder.name == PIPELINE:
+        return _fastest_pipeline(planner, topology, limit)
     best: Plan | None = None
     if planner.undivided(topology.device_count) is None and planner.least_bytes(topology) > limit.limit_bytes:
         for times in planner.numbers_of_micro_batches():
@@ -137,7 +141,37 @@ def find_plan(
             if best is not None and best.time_s <= plan.time_s:
                 break
             best = plan
-    return best or _find_plan(planner, topology, option, limit, finder)
+    best = best or _find_plan(planner, topology, option, limit, finder)
+    if option != MINI_TIME or finder is not None or not 1 < topology.device_count <= _PIPELINES_UP_TO:
+        return best
+    try:
+        pipeline = _fastest_pipeline(planner, topology, limit)
+    except (MicroBatchError, InfeasibleError, PlanError) as error:
+        _log.debug("pipelines: %s", error)
+        return best
+    return pipeline if pipeline.time_s < best.time_s else best
+
+
+def _fastest_pipeline(planner: Planner, topology: Topology, limit: MemoryLimit) -> Plan:
+    """The fastest pipeline of all numbers of micro-batches.
+
+    Raises:
+        MicroBatchError: the step cannot be split; so does InfeasibleError, where none fits, and PlanError.
+    """
+    best, failure = None, None
+    for times in planner.numbers_of_micro_batches():
+        try:
+            plan = _find_plan(planner.split(times), topology, MINI_TIME, limit, get_finder(PIPELINE))
+        except (MicroBatchError, InfeasibleError) as error:
+            failure = failure or error
+            continue
+        best = plan if best is None or plan.time_s < best.time_s else best
+    if best is None:
+        raise failure or PlanError(
+            f"{_subject(MINI_TIME, topology)}: a pipeline needs micro-batches, and no number of them divides the "
+            "batch. Use another batch size."
+        )
+    return best
 
 
 def _find_plan(planner: Planner, topology: Topology, option: str, limit: MemoryLimit, finder: Finder | None) -> Plan:

@@ -41,7 +41,7 @@ __all__ = ["FEEDS", "Planner"]
 
 _log = logging.getLogger("tensoropt")
 FEEDS = ("data_parallel", "global")
-_WHAT_EXECUTES = "without placement and halo splits, which do not execute yet"
+_WHAT_EXECUTES = "every operator on all devices; without halo splits, which do not execute yet"
 # Each micro-batch is in the program once more; beyond so many a program takes long to build and to start.
 _MOST_MICRO_BATCHES = 8
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
@@ -286,6 +286,8 @@ class Planner:
             InfeasibleError: no strategy is possible, or the search found none that fits.
         """
         finder = search if isinstance(search, Finder) else get_finder(search)
+        if self.is_pinned and finder.places:
+            raise self._apart(finder.name)
         try:
             return finder.find(self.space(topology), limit, start)
         except ProblemError as error:

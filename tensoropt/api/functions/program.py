@@ -50,7 +50,7 @@ def check_asked(caller: str, option: Any, arguments: Mapping[str, Any]) -> None:
         )
     check_sizes(caller, arguments.get("batch_size"), arguments.get("memory_bytes"))
     check_micro_batches(caller, arguments.get("micro_batches", 1))
-    check_request(as_plan(option), arguments.get("search", "ft"), runs=True)
+    check_request(as_plan(option), arguments.get("search", "ft"))
     check_costs(arguments.get("costs"))
     check_collectives(arguments.get("collectives", "auto"))
 

@@ -158,7 +158,7 @@ def find_strategy(
     with job.world.step(what):
         check_sizes("find_strategy", batch_size, memory_bytes)
         check_micro_batches("find_strategy", micro_batches)
-        finder = check_request(option, search, runs=topology is None)
+        finder = check_request(option, search)
         shapes = example_shapes("find_strategy", model_to_plan(), example)
         opened = training_placeholders(model_to_plan()) if batch_size is None and shapes is None else {}
         if opened and request.may_wait:
@@ -344,19 +344,18 @@ def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | 
     return source.feed, source.costs
 
 
-def check_request(option: Any, search: Any, *, runs: bool) -> Finder:
+def check_request(option: Any, search: Any) -> Finder:
     """The finder that is asked for, if the option is one and the search has it.
 
     Args:
         option: of :func:`find_strategy`.
         search: of :func:`find_strategy`.
-        runs: whether the plan is for the job's own devices.
 
     Raises:
         PlanError: an unknown option or search, or two that do not go together.
     """
     given = _is_given(option)
-    finder = check_search(search, None if given else option, runs=runs)
+    finder = check_search(search, None if given else option)
     if not given and not isinstance(option, FrontierPoint):
         check_option(str(option))
     return finder

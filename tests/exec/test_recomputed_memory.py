@@ -159,10 +159,12 @@ def test_stages_of_zero_take_what_is_predicted() -> None:
     found = {}
     for line in printed.splitlines():
         name, _, figures = line.partition(": ")
-        if name in ("zero1", "zero2", "zero3"):
+        if name.startswith("zero"):
             found[name], predicted = map(float, figures.split())
-            assert predicted == pytest.approx(found[name], rel=0.15), line
-    assert found["zero3"] < found["zero2"] < found["zero1"]
+            assert predicted == pytest.approx(found[name], rel=0.2), line
+    for threads in (1, 2):
+        one, two, three = (found[f"zero{stage} on {threads}"] for stage in (1, 2, 3))
+        assert three < 0.7 * two < 0.7 * one
 
 
 @pytest.mark.mpi

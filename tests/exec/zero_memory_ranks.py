@@ -1,6 +1,6 @@
-"""What the stages of ZeRO take of a rank's memory with micro-batches, beside what plans predict; a line for each.
+"""What the stages of ZeRO take of a rank's memory with micro-batches, beside what plans predict.
 
-Started by ``test_recomputed_memory.py``.
+Prints a line for each stage, on one thread and on two. Started by ``test_recomputed_memory.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tensoropt.search.registry import get_finder
 from tensoropt.space.space import SearchSpace
 from tests.exec.random_runs import real_session
 from tests.exec.test_recomputed_memory import step_bytes, traces_of_all_runs, train_alike
+from tests.thread_world import session_config
 
 _WIDTH, _ROWS = 256, 32
 
@@ -38,11 +39,12 @@ def main() -> None:
     for name in ("zero1", "zero2", "zero3"):
         point = get_finder(name).find(space).frontier.point(0)
         plan = space.plan(point.assignment, name, alternatives=point.alternatives)
-        traces.clear()
-        _, tf_graph = train_alike(graph, plan, feeds, engine, real_session())
-        measured = max(memory_parts(trace, tf_graph)["step"] for trace in traces[-2:])
-        if comm.rank == 0:
-            print(f"{name}: {measured:.0f} {step_bytes(plan):.0f}", flush=True)
+        for threads, config in ((1, real_session()), (2, session_config())):
+            traces.clear()
+            _, tf_graph = train_alike(graph, plan, feeds, engine, config)
+            measured = max(memory_parts(trace, tf_graph)["step"] for trace in traces[-2:])
+            if comm.rank == 0:
+                print(f"{name} on {threads}: {measured:.0f} {step_bytes(plan):.0f}", flush=True)
 
 
 if __name__ == "__main__":

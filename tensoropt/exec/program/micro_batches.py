@@ -214,7 +214,7 @@ class MicroBatches(Builder):
         for edge, gradient in found.items():
             sums[edge] = gradient if edge not in sums else _added(sums[edge], gradient)
         if backward is not None:
-            backward.wait_for_updates([[_values(sums[edge]).op] for edge in found], ())
+            backward.wait_for_sums(_values(sums[edge]).op for edge in found)
 
     def _differentiate(self, call: int) -> Differentiated:
         """The rest of a differentiation: from the sums over micro-batches, and from losses that see no batch, on."""

@@ -8,13 +8,14 @@ TensorFlow runs what is ready in an order of its own. Two of its habits cost muc
   the gradients of all layers. So may its update, which then holds the gradient. :class:`Backward` lets the backward
   pass go on only after them.
 
-Control dependencies go from an op to one that was made later, so they never close a circle; those from updates only go
-to ops that were made later than all that the update needs. What no gradient needs, such as the gradient of an input, is
-not waited for: that would make TensorFlow compute it.
+Control dependencies go from an op to one that was made later, so they never close a circle; those from updates and from
+sums only go to ops that were made later than all that these need. What no gradient needs, such as the gradient of an
+input, is not waited for: that would make TensorFlow compute it.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ class Backward:
             if all(other in self._last and other not in reading for other in self._following[op]):
                 self._last.add(op)
         self._waiting = {op: self._next(op, reading) for op in order if op in self._last}
+        self._reading = [op for op in order if op in reading]
 
     def wait_for_gradients(self) -> int:
         """Makes the backward pass of a layer wait for the weights' gradients of the layer after it (in forward order).
@@ -89,6 +91,22 @@ class Backward:
             for update in ops:
                 latest = self._latest(update, known)
                 added += sum(_wait(other, update) for other in waiting if self._number[other] > latest)
+        return added
+
+    def wait_for_sums(self, sums: Iterable[Any]) -> int:
+        """Makes the backward pass go on only once gradients are added to sums, with the collectives on their way there.
+
+        Args:
+            sums: the ops that add.
+
+        Returns:
+            How many control dependencies were added.
+        """
+        added = 0
+        known: dict[Any, int] = {}
+        for op in sums:
+            place = bisect.bisect_right(self._reading, self._latest(op, known), key=self._number.__getitem__)
+            added += sum(_wait(other, op) for other in self._reading[place : place + 1])
         return added
 
     def _latest(self, op: Any, known: dict[Any, int]) -> int:

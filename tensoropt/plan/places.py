@@ -25,9 +25,9 @@ __all__ = ["Part", "Places", "Schedule", "Task", "places_of", "schedule", "why_n
 At = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
-    """Operators at one place that are computed together.
+    """Operators at one place that are computed together; equal to no other.
 
     Attributes:
         number: among all parts of a step; tensors go from lower to higher ones.
@@ -44,11 +44,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """A part of one micro-batch, forward or backward."""
+    """A part of one micro-batch, forward or backward; or, with a source, the messages that it gets from another part.
+
+    Attributes:
+        part: that computes, or gets messages.
+        time: the micro-batch, from 0.
+        backward: whether gradients are computed, or sent.
+        source: the part that sends; None of what is computed.
+    """
 
     part: Part
     time: int
     backward: bool
+    source: Part | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +160,7 @@ def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edg
 
 @dataclass(frozen=True)
 class Schedule:
-    """The parts of all micro-batches in one order.
+    """The tasks of all micro-batches in one order.
 
     Attributes:
         tasks: in the order of the simulated times of their starts.
@@ -166,11 +174,11 @@ class Schedule:
 
 
 def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, learns: bool = True) -> Schedule:
-    """The parts of all micro-batches in one order, forward and backward.
+    """The parts of all micro-batches, and the messages between them, in one order, forward and backward.
 
     A part runs backward as soon as it can, and forward otherwise, for no more micro-batches at once than there are
     levels from it to the last one: of a chain of stages this is one forward, one backward (PipeDream-Flush, 1F1B).
-    A message takes both of its ends' devices, until both are there.
+    Messages go as soon as the devices of both ends have nothing else to do, which are taken until they are there.
 
     Args:
         places: of the operators.
@@ -179,79 +187,74 @@ def schedule(places: Places, plan: Plan, each: Sequence[str], times: int, *, lea
         times: how many micro-batches there are.
         learns: whether parts run backward, too.
     """
-    parts, mesh = places.parts(each), plan.mesh
-    inside = set(each)
-    before: dict[int, set[int]] = {part.number: set() for part in parts}
-    after: dict[int, set[int]] = {part.number: set() for part in parts}  # whose backward passes give gradients
-    for part in parts:
-        for edge in (edge for op in part.operators for edge in _inputs(op)):
-            if edge.tensor.op in inside and places.crosses(edge):
-                source = places.part[edge.tensor.op].number
-                before[part.number].add(source)
-                if edge in places.graph.differentiable:
-                    after[source].add(part.number)
+    parts, inside, differentiable = places.parts(each), set(each), places.graph.differentiable
     deepest = max((part.level for part in parts), default=0)
-    devices = {part.number: mesh.devices_at(part.at) for part in parts}
+    flying = {part.number: min(times, deepest - part.level + 1) for part in parts}
+    devices = {part.number: plan.mesh.devices_at(part.at) for part in parts}
     seconds = {part.number: max(1e-9, sum(plan.operators[op.name].time_s for op in part.operators)) for part in parts}
-    is_learnt = {
-        part.number: learns
-        and any(edge in places.graph.differentiable for op in part.operators for edge in _inputs(op))
-        for part in parts
-    }
-    moved: dict[tuple[int, int], float] = {}  # seconds of the messages between two parts, in one direction
+    moved: dict[tuple[int, int], float] = {}  # seconds of the messages from one part to another, in one direction
+    returns: set[tuple[int, int]] = set()
+    is_learnt: set[int] = set()
     for part in parts:
         for edge in (edge for op in part.operators for edge in _inputs(op)):
-            if edge.tensor.op in inside and places.part[edge.tensor.op] is not part:
-                pair = (places.part[edge.tensor.op].number, part.number)
-                returns = 2 if edge in places.graph.differentiable else 1
-                moved[pair] = moved.get(pair, 0.0) + plan.edge(edge).time_s / times / returns
-            else:
-                seconds[part.number] += plan.edge(edge).time_s if edge.tensor.op in inside else 0.0
-    free = [0.0] * mesh.size
-    flying = {part.number: min(times, deepest - part.level + 1) for part in parts}
-    ended: dict[tuple[int, int, bool], float] = {}
-    done = {(part.number, backward): 0 for part in parts for backward in (False, True)}
-    result: list[Task] = []
-
-    def needs(number: int, time: int, backward: bool) -> list[tuple[int, int, bool]]:
-        if not backward:
-            return [(source, time, False) for source in sorted(before[number])]
-        return [(number, time, False), *((reader, time, True) for reader in sorted(after[number]) if is_learnt[reader])]
-
-    def start(part: Part, backward: bool) -> float | None:
-        """When a part's next task in one direction can begin; None if it cannot yet, or there is none."""
-        time = done[part.number, backward]
-        needed = needs(part.number, time, backward)
-        if time == times or (backward and not is_learnt[part.number]) or any(key not in ended for key in needed):
-            return None
-        if not backward and is_learnt[part.number] and time - done[part.number, True] >= flying[part.number]:
-            return None
-        taken = {*devices[part.number], *(device for source, _, _ in needed for device in devices[source])}
-        return max([free[device] for device in taken] + [ended[key] for key in needed])
-
-    while True:
-        possible = [
-            (begin, not backward, -part.level, part.number, part)
-            for part in parts
-            for backward in (True, False)
-            if (begin := start(part, backward)) is not None
-        ]
-        if not possible:
-            return Schedule(tuple(result), max(free), flying)
-        begin, is_forward, _, _, part = min(possible, key=lambda each: each[:4])
-        task = Task(part, done[part.number, not is_forward], not is_forward)
-        for source, _, is_gradient in needs(part.number, task.time, task.backward):
-            if source == part.number:
+            is_back = learns and edge in differentiable
+            is_learnt |= {part.number} if is_back else set()
+            if edge.tensor.op not in inside:
                 continue
-            begin += moved[(part.number, source) if is_gradient else (source, part.number)]
-            for device in devices[source]:
-                free[device] = begin
-        end = begin + seconds[part.number] / times * (1 if is_forward and is_learnt[part.number] else 2) / 3
-        for device in devices[part.number]:
+            if not places.crosses(edge):
+                seconds[part.number] += plan.edge(edge).time_s
+                continue
+            pair = places.part[edge.tensor.op].number, part.number
+            share = plan.edge(edge).time_s / times / (2 if edge in differentiable else 1)
+            moved[pair] = moved.get(pair, 0.0) + share
+            returns |= {pair} if is_back else set()
+    numbered = {part.number: part for part in parts}
+    # What each task comes after; a message comes after what is sent.
+    lanes: list[tuple[Part, bool, Part | None]] = [(part, False, None) for part in parts]
+    lanes += [(part, True, None) for part in parts if part.number in is_learnt]
+    lanes += [(numbered[target], False, numbered[source]) for source, target in sorted(moved)]
+    lanes += [(numbered[source], True, numbered[target]) for source, target in sorted(returns)]
+    after: dict[tuple[Part, bool, Part | None], list[tuple[Part, bool, Part | None]]] = {}
+    for part, backward, origin in lanes:
+        if origin is not None:
+            after[part, backward, origin] = [(origin, backward, None)]
+        else:
+            own = [lane for lane in lanes if lane[0] is part and lane[1] == backward and lane[2] is not None]
+            after[part, backward, origin] = [*own, *([(part, False, None)] if backward else [])]
+    taken = {
+        lane: sorted({*devices[lane[0].number], *(devices[lane[2].number] if lane[2] is not None else ())})
+        for lane in lanes
+    }
+    free = [0.0] * plan.mesh.size
+    ended: dict[tuple[Part, bool, Part | None], list[float]] = {lane: [] for lane in lanes}
+    result: list[Task] = []
+    while True:
+        best = None
+        for number, lane in enumerate(lanes):
+            part, backward, origin = lane
+            time = len(ended[lane])
+            if time == times or any(len(ended[other]) <= time for other in after[lane]):
+                continue
+            if origin is None and not backward and part.number in is_learnt:
+                if time - len(ended[part, True, None]) >= flying[part.number]:
+                    continue
+            begin = max([free[device] for device in taken[lane]] + [ended[other][time] for other in after[lane]])
+            rank = begin, origin is None, -part.level, not backward, number
+            best = min(best, rank) if best is not None else rank
+        if best is None:
+            return Schedule(tuple(result), max(free), flying)
+        begin, lane = best[0], lanes[best[-1]]
+        part, backward, origin = lane
+        if origin is not None:
+            pair = (part.number, origin.number) if backward else (origin.number, part.number)
+            end = begin + moved[pair]
+        else:
+            whole = seconds[part.number] / times
+            end = begin + whole * (1.0 if part.number not in is_learnt else (2 if backward else 1) / 3)
+        for device in taken[lane]:
             free[device] = end
-        done[part.number, task.backward] += 1
-        ended[part.number, task.time, task.backward] = end
-        result.append(task)
+        result.append(Task(part, len(ended[lane]), backward, origin))
+        ended[lane].append(end)
 
 
 def _inputs(op: Operator) -> list[Edge]:

@@ -297,7 +297,10 @@ class Builder:
         for part in reversed(places.parts(sorted(names))):
             here = [op for op in operators if places.part[op.inputs[0].op] is part and self._local.holds(op.name)]
             own = [name for name in losses if places.part[name] is part]
-            found = self._part_backward(part, ways, first, own, returned, [self._values[op.inputs[0]] for op in here])
+            cut, found = self._part_backward(
+                part, ways, first, own, returned, [self._values[op.inputs[0]] for op in here]
+            )
+            returned |= self._sent_back(cut)
             for op, gradient in zip(here, found, strict=True):
                 if gradient is None:
                     raise SessionError(f"{op}: on this device the loss does not depend on '{op.inputs[0]}'.")
@@ -312,40 +315,40 @@ class Builder:
         losses: Sequence[str],
         returned: dict[Edge, Any],
         sources: Sequence[Any],
-    ) -> list[Any]:
-        """The backward pass of one part: gradients of ``sources``; those of what came from other parts go back there.
+    ) -> tuple[dict[Edge, Any], list[Any]]:
+        """The backward pass of one part.
 
         Args:
-            part: whose devices compute it; others only get what goes back to them.
+            part: whose devices compute it.
             ways: the edges over which gradients flow.
             first: a gradient of the differentiation.
             losses: those in this part.
-            returned: gradients by edges that lead out of the part, to which those by edges into it are added.
+            returned: gradients by edges that lead out of the part.
             sources: tensors of the part.
+
+        Returns:
+            Gradients by edges into the part, None on devices that do not compute it; and those of ``sources``.
         """
         local, places = self._local, self._local.places
         assert places is not None  # noqa: S101
         cut = sorted(edge for edge in ways if places.part[edge.consumer] is part and places.crosses(edge))
-        if local.holds(part.operators[0].name):
-            out = [edge for edge in sorted(returned) if places.part[edge.tensor.op] is part]
-            ends = [self._values[TensorId(name)] for name in losses]
-            incoming = [tf.ones_like(end) for end in ends]
-            for edge in out:
-                ends.append(_end(self._values[edge.tensor], returned[edge]))
-                incoming.append(tf.ones_like(ends[-1]))
-            points = [self._cuts[edge] for edge in cut]
-            found: list[Any] = [None] * (len(points) + len(sources))
-            if ends and found:
-                found, _ = self._derived(first, ends, [*points, *sources], incoming)
-            came = dict(zip(cut, found, strict=False))
-            result = found[len(points) :]
-        else:
-            came, result = {}, []
-        for edge in cut:
-            gradient = self._returned(edge, came.get(edge))
-            if gradient is not None:
-                returned[edge] = gradient
-        return result
+        if not local.holds(part.operators[0].name):
+            return dict.fromkeys(cut), []
+        ends = [self._values[TensorId(name)] for name in losses]
+        incoming = [tf.ones_like(end) for end in ends]
+        for edge in sorted(edge for edge in returned if places.part[edge.tensor.op] is part):
+            ends.append(_end(self._values[edge.tensor], returned[edge]))
+            incoming.append(tf.ones_like(ends[-1]))
+        points = [self._cuts[edge] for edge in cut]
+        found: list[Any] = [None] * (len(points) + len(sources))
+        if ends and found:
+            found, _ = self._derived(first, ends, [*points, *sources], incoming)
+        return dict(zip(cut, found, strict=False)), found[len(points) :]
+
+    def _sent_back(self, gradients: Mapping[Edge, Any]) -> dict[Edge, Any]:
+        """Gradients by edges where the tensors were made, of those that this device made."""
+        back = {edge: self._returned(edge, gradient) for edge, gradient in gradients.items()}
+        return {edge: gradient for edge, gradient in back.items() if gradient is not None}
 
     def _returned(self, edge: Edge, gradient: Any) -> Any:
         """The gradient of an edge, where its tensor was made; None on a device that did not make it."""

@@ -114,9 +114,14 @@ class MicroBatches(Builder):
         order = schedule(local.places, local.plan, names, self.steps.times, learns=bool(calls))
         for task in order.tasks:
             micro_batch, operators = self._parts[task.time], [op for op in task.part.operators if op.name in needed]
+            done: list[Any] = []
             with tf.control_dependencies(behind):
-                if task.backward:
-                    done: list[Any] = []
+                if task.source is not None and task.backward:
+                    for call in calls:
+                        micro_batch.send_back(call, task.source, task.part)
+                elif task.source is not None:
+                    micro_batch.fetch(task.source, operators)
+                elif task.backward:
                     for call in calls:
                         found = micro_batch.part_gradients(task.part, self._gradients_of(call)[0])
                         self._add_gradients(call, found, None)
@@ -303,7 +308,9 @@ class _MicroBatch(Builder):
         self._once = once
         self._at = at
         self._points: dict[Edge, Any] = {}
-        self._came_back: dict[int, dict[Edge, Any]] = {}  # by differentiation
+        self._came_back: dict[int, dict[Edge, Any]] = {}  # gradients where tensors were made, by differentiation
+        self._to_send: dict[int, dict[Edge, Any]] = {}  # those that are to go there
+        self._fetched: dict[Edge, Any] = {}  # what came before the operators that read it are built
         self._draws, self.ranges = once._draws, once.ranges
         mesh, engine = self._local.plan.mesh, self._local.engine
         for tensor, fed in once.fed_whole.items():
@@ -360,9 +367,32 @@ class _MicroBatch(Builder):
         ways = places.ways(losses, entered, first.attrs["stopped"])
         points = {edge: point for edge, point in self._points.items() if places.part[edge.consumer] is part}
         own = [name for name in losses if places.part[name] is part]
-        returned = self._came_back.setdefault(first.attrs["call"], {})
-        found = self._part_backward(part, ways, first, own, returned, list(points.values()))
+        call = first.attrs["call"]
+        returned = self._came_back.setdefault(call, {})
+        cut, found = self._part_backward(part, ways, first, own, returned, list(points.values()))
+        self._to_send.setdefault(call, {}).update(cut)
         return {edge: gradient for edge, gradient in zip(points, found, strict=bool(found)) if gradient is not None}
+
+    def send_back(self, call: int, source: Part, target: Part) -> None:
+        """Brings the gradients of one differentiation from a part to the one that made the tensors."""
+        places, waiting = self._local.places, self._to_send.get(call, {})
+        assert places is not None  # noqa: S101
+        edges = [edge for edge in sorted(waiting) if places.part[edge.consumer] is source]
+        edges = [edge for edge in edges if places.part[edge.tensor.op] is target]
+        self._came_back.setdefault(call, {}).update(self._sent_back({edge: waiting.pop(edge) for edge in edges}))
+
+    def fetch(self, source: Part, operators: Sequence[Operator]) -> None:
+        """Brings what some operators of a part read of another part's."""
+        places = self._local.places
+        assert places is not None  # noqa: S101
+        for op in operators:
+            for position, tensor in enumerate(op.inputs):
+                edge = Edge(tensor, op.name, position)
+                if places.part[tensor.op] is source and places.crosses(edge):
+                    self._fetched[edge] = super()._arrive(edge)
+
+    def _arrive(self, edge: Edge) -> Any:
+        return self._fetched.pop(edge) if edge in self._fetched else super()._arrive(edge)
 
     def operation(self, name: str) -> Any:
         """The local operation for an operator."""

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
@@ -44,10 +45,11 @@ from benchmarks.arguments import output_file, positive
 from tensoropt.api.find.choosing import find_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import import_model
+from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.cluster.presets import preset
-from tensoropt.errors import TensorOptError
+from tensoropt.errors import InfeasibleError, TensorOptError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import MemoryLimit
 
@@ -66,6 +68,7 @@ class Decoder:
         groups: of heads that share keys and values.
         hidden: units between the two products of a layer's second half.
         is_llama: whether layers are those of Llama, and not of GPT.
+        are_functions: whether layers are calls of one ``tf.function``, which TensorFlow traces once.
         batch: samples of a step.
         devices: it is planned for.
     """
@@ -80,6 +83,7 @@ class Decoder:
     batch: int
     devices: int
     is_llama: bool = False
+    are_functions: bool = False
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Decoder:
         """The same in other sizes; units and groups grow with the width and the heads, unless they are given."""
@@ -92,77 +96,91 @@ class Decoder:
         ids = tensoropt.placeholder(tensoropt.int32, [self.batch, self.length], name="ids")
         labels = tensoropt.placeholder(tensoropt.int32, [self.batch, self.length], name="labels")
         words = _variable("words", [self.vocabulary, self.width])
-        x = tensoropt.cast(tensoropt.gather(words, ids), tensoropt.bfloat16)
+        x = _as_half(tensoropt.gather(words, ids))
         x = x if self.is_llama else x + _half("positions", [self.length, self.width])
         place = tensoropt.range(self.length)
-        hidden = tensoropt.cast(place > tensoropt.expand_dims(place, 1), tensoropt.bfloat16) * -1e9
-        turn = self._turn(place) if self.is_llama else None
-        for layer in range(self.layers):
-            with tensoropt.variable_scope(f"layer_{layer}"):
-                x = x + self._attention(self._norm(x, "norm_1"), hidden, turn)
-                x = x + self._feed_forward(self._norm(x, "norm_2"))
-        x = self._norm(x, "norm")
+        hidden = _as_half(place > tensoropt.expand_dims(place, 1)) * -1e9
+        angles = self._angles(place) if self.is_llama else ()
+        layer = tf.function(self._layer) if self.are_functions else self._layer
+        for number in range(self.layers):
+            with tensoropt.variable_scope(f"layer_{number}"):
+                x = layer(x, hidden, angles, self._weights())
+        with tensoropt.variable_scope("norm"):
+            x = self._norm(x, self._norm_weights())
         last = _half("logits", [self.vocabulary, self.width]) if self.is_llama else _as_half(words)
         logits = tensoropt.einsum("bld,vd->blv", x, last)
         return tensoropt.softmax_cross_entropy(labels, tensoropt.cast(logits, tensoropt.float32))
 
-    def _norm(self, x: Any, name: str) -> Any:
-        with tensoropt.variable_scope(name):
-            scale = _half("scale", [self.width], 1.0)
-            wide = tensoropt.cast(x, tensoropt.float32)
-            if self.is_llama:
-                square = tensoropt.reduce_mean(wide * wide, axis=-1, keepdims=True)
-                return x * _as_half(tensoropt.math.rsqrt(square + 1e-5)) * scale
-            mean, variance = tensoropt.nn.moments(wide, axes=[-1], keep_dims=True)
-            normal = (x - _as_half(mean)) * _as_half(tensoropt.math.rsqrt(variance + 1e-5))
-            return normal * scale + _half("offset", [self.width], 0.0)
+    def _weights(self) -> dict[str, Any]:
+        """Returns a layer's weights, by their names: of products, biases, norms."""
+        depth, width = self.width // self.heads, self.width
+        shapes: dict[str, list[int]] = {"up": [width, self.hidden], "down": [self.hidden, width]}
+        biases: dict[str, list[int]] = {}
+        if self.is_llama:
+            shapes["query"] = [width, self.groups, self.heads // self.groups, depth]
+            shapes["key"] = shapes["value"] = [width, self.groups, depth]
+            shapes["output"] = [*shapes["query"][1:], width]
+            shapes["gate"] = [width, self.hidden]
+        else:
+            shapes |= {"qkv": [width, 3, self.heads, depth], "output": [self.heads, depth, width]}
+            biases = {"qkv": [3, 1, self.heads, 1, depth], "output": [width], "up": [self.hidden], "down": [width]}
+        found = {name: _half(name, shape) for name, shape in shapes.items()}
+        found |= {f"{name}_bias": _half(f"{name}_bias", shape, 0.0) for name, shape in biases.items()}
+        for name in ("norm_1", "norm_2"):
+            with tensoropt.variable_scope(name):
+                found[name] = self._norm_weights()
+        return found
 
-    def _attention(self, x: Any, hidden: Any, turn: Any) -> Any:
-        depth, shared = self.width // self.heads, self.heads // self.groups
+    def _norm_weights(self) -> list[Any]:
+        scale = _half("scale", [self.width], 1.0)
+        return [scale] if self.is_llama else [scale, _half("offset", [self.width], 0.0)]
+
+    def _layer(self, x: Any, hidden: Any, angles: Any, weights: Mapping[str, Any]) -> Any:
+        x = x + self._attention(self._norm(x, weights["norm_1"]), hidden, angles, weights)
+        return x + self._feed_forward(self._norm(x, weights["norm_2"]), weights)
+
+    def _norm(self, x: Any, weights: Sequence[Any]) -> Any:
+        wide = tensoropt.cast(x, tensoropt.float32)
+        if self.is_llama:
+            square = tensoropt.reduce_mean(wide * wide, axis=-1, keepdims=True)
+            return x * _as_half(tensoropt.math.rsqrt(square + 1e-5)) * weights[0]
+        mean, variance = tensoropt.nn.moments(wide, axes=[-1], keep_dims=True)
+        return (x - _as_half(mean)) * _as_half(tensoropt.math.rsqrt(variance + 1e-5)) * weights[0] + weights[1]
+
+    def _attention(self, x: Any, hidden: Any, angles: Any, weights: Mapping[str, Any]) -> Any:
         s = "s" if self.is_llama else ""  # heads that share a key have a dimension of their own
-        with tensoropt.variable_scope("attention"):
-            if self.is_llama:
-                query = turn(self._heads(x, "query", [self.groups, shared, depth]))
-                key, value = (self._heads(x, name, [self.groups, depth]) for name in ("key", "value"))
-                key = turn(key)
-            else:
-                together = tensoropt.einsum("blw,wnhd->nbhld", x, _half("qkv", [self.width, 3, self.heads, depth]))
-                biased = together + _half("qkv_bias", [3, 1, self.heads, 1, depth], 0.0)
-                query, key, value = tensoropt.unstack(biased)
-            scores = tensoropt.einsum(f"bg{s}qd,bgkd->bg{s}qk", query * depth**-0.5, key) + hidden
-            mixed = tensoropt.einsum(f"bg{s}qk,bgkd->bg{s}qd", tensoropt.nn.softmax(scores), value)
-            outer = [self.groups, shared] if self.is_llama else [self.heads]
-            found = tensoropt.einsum(f"bg{s}qd,g{s}dw->bqw", mixed, _half("output", [*outer, depth, self.width]))
-            return found if self.is_llama else found + _half("output_bias", [self.width], 0.0)
+        if self.is_llama:
+            query = _turned(tensoropt.einsum("blw,wgsd->bgsld", x, weights["query"]), *angles)
+            key = _turned(tensoropt.einsum("blw,wgd->bgld", x, weights["key"]), *angles)
+            value = tensoropt.einsum("blw,wgd->bgld", x, weights["value"])
+        else:
+            together = tensoropt.einsum("blw,wngd->nbgld", x, weights["qkv"]) + weights["qkv_bias"]
+            query, key, value = tensoropt.unstack(together)
+        query *= (self.width // self.heads) ** -0.5
+        scores = tensoropt.einsum(f"bg{s}qd,bgkd->bg{s}qk", query, key) + hidden
+        mixed = tensoropt.einsum(f"bg{s}qk,bgkd->bg{s}qd", tensoropt.nn.softmax(scores), value)
+        found = tensoropt.einsum(f"bg{s}qd,g{s}dw->bqw", mixed, weights["output"])
+        return found if self.is_llama else found + weights["output_bias"]
 
-    def _heads(self, x: Any, name: str, shape: list[int]) -> Any:
-        """Returns a product with weights, ``[batch, *shape[:-1], length, depth]``."""
-        s = "s" if len(shape) > 2 else ""
-        return tensoropt.einsum(f"blw,wg{s}d->bg{s}ld", x, _half(name, [self.width, *shape]))
-
-    def _turn(self, place: Any) -> Any:
-        """Returns a function that turns pairs of a head's numbers by angles that grow with the place."""
+    def _angles(self, place: Any) -> tuple[Any, Any]:
+        """Returns sines and cosines of the angles by which pairs of a head's numbers are turned, by place."""
         half = self.width // self.heads // 2
         rates = tensoropt.constant([500_000 ** (-i / half) for i in range(half)], tensoropt.float32)
         angles = tensoropt.expand_dims(tensoropt.cast(place, tensoropt.float32), 1) * rates
-        sine, cosine = (_as_half(function(angles)) for function in (tensoropt.math.sin, tensoropt.math.cos))
+        return _as_half(tensoropt.math.sin(angles)), _as_half(tensoropt.math.cos(angles))
 
-        def turn(x: Any) -> Any:
-            first, second = tensoropt.split(x, 2, axis=-1)
-            return tensoropt.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    def _feed_forward(self, x: Any, weights: Mapping[str, Any]) -> Any:
+        up = tensoropt.einsum("blw,wh->blh", x, weights["up"])
+        if self.is_llama:
+            gate = tensoropt.einsum("blw,wh->blh", x, weights["gate"])
+            return tensoropt.einsum("blh,hw->blw", gate * tensoropt.sigmoid(gate) * up, weights["down"])
+        middle = tensoropt.nn.gelu(up + weights["up_bias"])
+        return tensoropt.einsum("blh,hw->blw", middle, weights["down"]) + weights["down_bias"]
 
-        return turn
 
-    def _feed_forward(self, x: Any) -> Any:
-        with tensoropt.variable_scope("feed_forward"):
-            up = tensoropt.einsum("blw,wh->blh", x, _half("up", [self.width, self.hidden]))
-            if self.is_llama:
-                gate = tensoropt.einsum("blw,wh->blh", x, _half("gate", [self.width, self.hidden]))
-                middle = gate * tensoropt.sigmoid(gate) * up
-                return tensoropt.einsum("blh,hw->blw", middle, _half("down", [self.hidden, self.width]))
-            middle = tensoropt.nn.gelu(up + _half("up_bias", [self.hidden], 0.0))
-            down = tensoropt.einsum("blh,hw->blw", middle, _half("down", [self.hidden, self.width]))
-            return down + _half("down_bias", [self.width], 0.0)
+def _turned(x: Any, sine: Any, cosine: Any) -> Any:
+    first, second = tensoropt.split(x, 2, axis=-1)
+    return tensoropt.concat([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
 def _variable(name: str, shape: Sequence[int], value: float | None = None) -> Any:
@@ -264,7 +282,7 @@ def measure(
         if number == 1:
             break
     if plan is None:
-        raise tensoropt.InfeasibleError("; ".join(f"{number} micro-batches: {why}" for number, why in tried.items()))
+        raise InfeasibleError("; ".join(f"{number} micro-batches: {why}" for number, why in tried.items()))
     return {
         "operators": len(imported.graph.operators),
         "parameters": sum(op.outputs[0].elements for op in imported.graph.variables() if "Adam" not in op.name),
@@ -283,9 +301,12 @@ def measure(
 
 def _planned(planner: Planner, topology: Topology, limit: MemoryLimit, phases: Phases) -> Plan:
     """The fastest plan that fits, with the steps of the planner."""
-    with phases.phase("tables"):
+    with phases.phase("tables"), collecting_new_objects():  # as within find_plan
         _ = planner.space(topology).problem
     with phases.phase("search"):
+        least = planner.least_bytes(topology)
+        if least > limit.limit_bytes:
+            raise InfeasibleError(f"any strategy takes at least {least:,.0f} bytes of a device")
         return find_plan(planner, topology, "mini_time", limit.limit_bytes, micro_batches=planner.micro_batches)
 
 

@@ -17,7 +17,7 @@ _BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS)
 _HANDLERS = {op_type: handler for each in _BY_TYPE for op_type, handler in each.items()} | {OWN_GRADIENT: own_gradient}
 
 
-RULES = Rules(_HANDLERS, guarded, check, materialize)
+RULES = Rules(_HANDLERS, guarded, check, materialize, frozenset((*VARIABLE_HANDLERS, "Identity")))
 """All that becomes of ops."""
 
 

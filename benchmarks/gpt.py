@@ -344,6 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes = ("layers", "width", "heads", "groups", "hidden", "length", "vocabulary", "batch", "devices")
     for name in sizes:
         parser.add_argument(f"--{name}", type=positive, help="by default the model's")
+    parser.add_argument("--function", action="store_true", help="layers are calls of one tf.function, traced once")
     parser.add_argument("--micro-batches", type=_number_or_auto, default=None, metavar="N|auto")
     parser.add_argument("--recompute", action="store_true", help="outputs may be made again in the backward pass")
     parser.add_argument(
@@ -351,9 +352,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=output_file, metavar="FILE")
     flags = parser.parse_args(arguments)
-    decoder = DECODERS[flags.model].with_sizes(
-        {name: value for name in sizes if (value := getattr(flags, name)) is not None}
-    )
+    given = {name: value for name in sizes if (value := getattr(flags, name)) is not None}
+    decoder = replace(DECODERS[flags.model].with_sizes(given), are_functions=flags.function)
     memory = None if flags.memory is None else flags.memory * _GIB
     try:
         said = functools.partial(print, file=sys.stderr, flush=True)
@@ -361,7 +361,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TensorOptError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     if flags.json is not None:
-        options = {name: getattr(decoder, name) for name in sizes} | {"recompute": flags.recompute}
+        options = {name: getattr(decoder, name) for name in sizes} | {
+            "recompute": flags.recompute,
+            "function": flags.function,
+        }
         text = json.dumps({"model": flags.model, **options, **report}, indent=1)
         flags.json.write_text(text + "\n", encoding="utf-8")
     _show(flags.model, report)

@@ -28,7 +28,8 @@ def test_other_sizes_keep_the_proportions() -> None:
 @pytest.mark.parametrize("model", sorted(DECODERS))
 def test_a_small_decoder_is_planned(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gpt.json"
-    gpt.main(["--model", model, *_SMALL, "--json", str(file)])
+    functions = ["--function"] * (model == "gpt3")
+    gpt.main(["--model", model, *functions, *_SMALL, "--json", str(file)])
     report = json.loads(file.read_text(encoding="utf-8"))
     assert [*report["processor_s"]] == ["build", "differentiate", "import", "tables", "search"]
     assert report["micro_batches"] == 1 and report["topology"] == "1x8 H100"

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS, keep_shapes, types_of
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
-from tensoropt.api.frontend.functions import add_functions, functions_in, is_call
+from tensoropt.api.frontend.functions import add_functions, function_attrs, functions_in, is_call
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
@@ -158,6 +158,8 @@ class Rewriter:
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
         self._names: set[str] = set()
+        self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
+        self._counted = 0
         self._late: dict[str, bool] = {}  # whether an op comes after one that has an effect
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
 
@@ -228,43 +230,57 @@ class Rewriter:
 
     def _singly(self, operations: Iterable[Any], scope: Scope) -> Iterator[Any]:
         """Makes long runs of operations of the user's graph that become what they are; gives the others, in order."""
-        for is_plain, found in itertools.groupby(operations, self._is_plain):
-            run = list(found)
-            if not (is_plain and len(run) >= _MANY and self._copy_run(run, scope)):
+        run: dict[Any, Any] = {}
+        for op in (*operations, None):
+            node = None if op is None else self._plain(op)
+            if node is not None:
+                run[op] = node
+                continue
+            if len(run) < _MANY or not self._copy_run(run, scope):
                 yield from run
+            run = {}
+            if op is not None:
+                yield op
 
-    def _is_plain(self, op: Any) -> bool:
-        """Tells whether an operation of the user's graph is copied if all that it reads are tensors."""
+    def _plain(self, op: Any) -> Any:
+        """The definition of an operation of the user's graph that is copied if it reads tensors alone; else None."""
         user = self.user
         if op.name in user.inside or op.name in user.merged or op.name in user.shapes:
-            return False
+            return None
         if op.type in self.rules.handlers and op.type not in self.rules.copied:
-            return False
-        attrs = op.node_def.attr
-        return not (_OWN_GRADIENT in attrs or functions_in(attrs) or is_call(op))
+            return None
+        node = op.node_def
+        return None if _OWN_GRADIENT in node.attr or function_attrs(op) or is_call(op) else node
 
-    def _copy_run(self, run: Sequence[Any], scope: Scope) -> bool:
+    def _copy_run(self, run: Mapping[Any, Any], scope: Scope) -> bool:
         """Makes a run of plain operations again at once, as one by one it takes three times as long.
+
+        Args:
+            run: the operations, with their definitions.
+            scope: of the user's graph.
 
         Returns:
             False if that cannot be, and nothing was made: what they read are no tensors, or sizes do not go together.
         """
         own = {op.name for op in run}
-        there = {op.name for op in self.graph.get_operations()}
-        there.update(*(itertools.accumulate(name.split("/")[:-1], "{}/{}".format) for name in there))
+        for name in itertools.islice(self.origins, self._counted, None):
+            while name not in self._begun:
+                self._begun.add(name)
+                name = name.rpartition("/")[0]
+        self._counted = len(self.origins)
         given = {x.name: scope.values.get(x.name) for op in run for x in op.inputs if x.op.name not in own}
         waited = {x.name for op in run for x in op.control_inputs} - own
         # TensorFlow gives a name that begins another one a number; what was refused is not there.
         if (
             not all(isinstance(value, tf.Tensor) for value in given.values())
-            or not own.isdisjoint(there)
+            or not own.isdisjoint(self._begun)
             or not waited <= scope.operations.keys()
         ):
             return False
         definition = tf.compat.v1.GraphDef()
-        for op in run:
+        for own_node in run.values():
             node = definition.node.add()
-            node.CopyFrom(op.node_def)
+            node.CopyFrom(own_node)
             for key in _LEFT_OUT_ATTRS:
                 node.attr.pop(key, None)
             kept = [name for name in node.input if not name.startswith("^") or name[1:] in own]

@@ -31,7 +31,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -49,7 +49,7 @@ from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster import Topology
 from tensoropt.cluster.presets import preset
-from tensoropt.errors import InfeasibleError, TensorOptError
+from tensoropt.errors import InfeasibleError, ProblemError, TensorOptError
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import MemoryLimit
 
@@ -283,6 +283,7 @@ def measure(
             break
     if plan is None:
         raise InfeasibleError("; ".join(f"{number} micro-batches: {why}" for number, why in tried.items()))
+    planner = planner.split(plan.micro_batches)
     return {
         "operators": len(imported.graph.operators),
         "parameters": sum(op.outputs[0].elements for op in imported.graph.variables() if "Adam" not in op.name),
@@ -295,7 +296,10 @@ def measure(
         "limit_bytes": limit.limit_bytes,
         "searched": plan.notes.get("searched"),
         "made_again": len(plan.again),
-        "methods": {"tensoropt": _figures(plan), **_baselines(planner.split(plan.micro_batches), topology, limit)},
+        "methods": {
+            "tensoropt": _figures(plan, _gap(planner, topology, limit, plan)),
+            **_baselines(planner, topology, limit),
+        },
     }
 
 
@@ -304,19 +308,27 @@ def _planned(planner: Planner, topology: Topology, limit: MemoryLimit, phases: P
     with phases.phase("tables"), collecting_new_objects():  # as within find_plan
         _ = planner.space(topology).problem
     with phases.phase("search"):
-        least = planner.least_bytes(topology)
-        if least > limit.limit_bytes:
-            raise InfeasibleError(f"any strategy takes at least {least:,.0f} bytes of a device")
+        with suppress(ProblemError):  # it says at once where nothing fits, as the smallest strategy is one of columns
+            planner.find(topology, "columns", limit)
         return find_plan(planner, topology, "mini_time", limit.limit_bytes, micro_batches=planner.micro_batches)
 
 
-def _figures(plan: Plan) -> dict[str, Any]:
+def _gap(planner: Planner, topology: Topology, limit: MemoryLimit, plan: Plan) -> float | None:
+    """By how much a plan may be slower than the fastest that fits; None where tables are too large for a bound."""
+    try:
+        bound_s = planner.find(topology, "columns", limit).frontier.point(0).bound_s
+    except TensorOptError:
+        return None
+    return None if bound_s is None else plan.time_s / bound_s - 1
+
+
+def _figures(plan: Plan, gap: float | None = None) -> dict[str, Any]:
     return {
         "time_s": plan.time_s,
         "memory_bytes": plan.memory_bytes,
         "peak_bytes": plan.peak_bytes,
         "utilization": plan.utilization,
-        "gap": plan.notes.get("gap"),
+        "gap": gap,
     }
 
 

@@ -115,7 +115,7 @@ def test_to_static_shapes_copies_runs_of_operations_as_it_copies_each(
     x = to.placeholder(to.float32, [None, 4], name="x")
     hidden = to.layers.dense(x, 4, activation=to.nn.relu)
     with to.control_dependencies([to.get_variable("count", [], to.float32).assign_add(1.0)]):
-        hidden = to.layers.dropout(hidden, 0.5, training=True)
+        hidden = to.get_variable("scale", []) * to.layers.dropout(hidden, 0.5, training=True)
     loss = to.reduce_mean(to.cond(to.reduce_sum(x) > 0.0, lambda: hidden, lambda: 2.0 * hidden))
     with to.control_dependencies([to.train.AdamOptimizer(0.1).minimize(loss)]):
         to.identity(to.reshape(x, [8, 4]) * 3.0, name="only_of_eight")

@@ -277,7 +277,8 @@ class Rewriter:
             or not waited <= scope.operations.keys()
         ):
             return False
-        definition = tf.compat.v1.GraphDef()
+        # Without its versions TensorFlow takes it for an old one, in which placeholders of numbers have no shape.
+        definition = tf.compat.v1.GraphDef(versions=self.user.graph.graph_def_versions)
         for own_node in run.values():
             node = definition.node.add()
             node.CopyFrom(own_node)

@@ -13,7 +13,7 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.search.registry import register_baseline
-from tensoropt.space.propagation import Actions, follow, parameter_side, placed, weight_of
+from tensoropt.space.propagation import Actions, Followed, follow, parameter_side, placed, weight_of
 from tensoropt.space.space import SearchSpace
 
 __all__ = ["megatron"]
@@ -35,7 +35,7 @@ def megatron(space: SearchSpace) -> Frontier:
 
     Raises:
         PlanError: the graph has a convolution, no product by rows in any size of groups, or weights that are used both
-            ways.
+            ways in all of them.
     """
     began = time.perf_counter()
     axes, mesh = space.mesh.axes, space.mesh
@@ -43,14 +43,22 @@ def megatron(space: SearchSpace) -> Frontier:
     if convolutions:
         raise does_not_apply(_NAME, f"it splits products of matrices, and {convolutions[0]} is a convolution", _REMEDY)
     named = logical_dimensions(space.graph, space.operators, space.rules).of_axis
-    rows = []
+    rows, torn = [], None
     for count in range(len(axes)):
         group = axes[count:]
         found, by_rows = _strategy(space, group, named.keys())
-        if by_rows:
-            rows.append(found)
+        torn = torn or (found.torn[0] if found.torn else None)
+        if by_rows and not found.torn:
+            rows.append(space.assignment(found.configurations))
     if not axes:
         raise does_not_apply(_NAME, "one device has nothing to share", "Use more devices.")
+    if torn and not rows:
+        raise does_not_apply(
+            _NAME,
+            f"weights {torn!r} are used by columns in one place and by rows in another, as in a recurrent layer, whose "
+            "output is its own input",
+            _REMEDY,
+        )
     if not rows:
         sizes = " or ".join(str(mesh.extent(axes[count:])) for count in range(len(axes)))
         raise does_not_apply(
@@ -62,8 +70,8 @@ def megatron(space: SearchSpace) -> Frontier:
     return frontier_of(space.problem, np.array(rows), exact=False, eliminations=(), seconds=seconds)
 
 
-def _strategy(space: SearchSpace, group: tuple[int, ...], lasting: Set[tuple[str, str]]) -> tuple[tuple[int, ...], int]:
-    """The assignment with one size of groups, and how many products are split by rows in it.
+def _strategy(space: SearchSpace, group: tuple[int, ...], lasting: Set[tuple[str, str]]) -> tuple[Followed, int]:
+    """The strategy with one size of groups, and how many products are split by rows in it.
 
     Args:
         space: the graph's search space.
@@ -96,14 +104,7 @@ def _strategy(space: SearchSpace, group: tuple[int, ...], lasting: Set[tuple[str
         return [*(placed(followed, group, axis) for axis in columns), followed]
 
     found = follow(space, decide)
-    if found.torn:
-        raise does_not_apply(
-            _NAME,
-            f"weights {found.torn[0]!r} are used by columns in one place and by rows in another, as in a recurrent "
-            "layer, whose output is its own input",
-            _REMEDY,
-        )
-    return space.assignment(found.configurations), len(by_rows)
+    return found, len(by_rows)
 
 
 def _looked_up(op: Operator, still: frozenset[str]) -> int | None:

@@ -10,6 +10,7 @@ random numbers are pieces of those of the whole batch. What no rule allows is re
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -145,6 +146,7 @@ class _Walk:
                     op, f"it is the gradient by '{op.inputs[0]}', of which each micro-batch has a piece"
                 )
         operators, rules, times = [], dict(self._rules), Mesh((self._times,))
+        smaller = functools.cache(_smaller)  # layers have equal rules
         for op in self._graph.operators:
             if op.name in self._actions:
                 layouts = [self._layouts[TensorId(op.name, index)] for index in range(len(op.outputs))]
@@ -153,7 +155,7 @@ class _Walk:
                     for spec, layout in zip(op.outputs, layouts, strict=True)
                 )
                 op = dataclasses.replace(op, outputs=specs)
-                rules[op.name] = _smaller(rules[op.name], self._actions[op.name], self._times)
+                rules[op.name] = smaller(rules[op.name], self._actions[op.name], self._times)
             operators.append(op)
         small = Graph(tuple(operators), self._graph.training, self._graph.differentiable)
         return InTime(self._times, self._graph, small, rules, self._actions, self._layouts, frozenset(self._after))

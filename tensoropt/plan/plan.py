@@ -7,12 +7,15 @@ import functools
 import importlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from tensoropt.errors import PlanError, TensorOptError
 from tensoropt.graph.graph import Edge, Graph
+from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import rule_of, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
@@ -484,10 +487,32 @@ def rules_of(graph: Graph, *, halos: bool = False) -> dict[str, OpRule]:
         graph: the logical graph.
         halos: of the whole space, in which images may be split where neighbours exchange rims.
     """
-    rules = {op.name: rule_of(op, graph.input_specs(op)) for op in graph.operators}
+    rules: dict[str, OpRule] = {}
+    alike: dict[Hashable, OpRule] = {}  # as layers of a model are, in all that rules go by
+    for op in graph.operators:
+        form = _form(graph, op)
+        rules[op.name] = alike[form] if form in alike else rule_of(op, graph.input_specs(op))
+        if form is not None:
+            alike.setdefault(form, rules[op.name])
     if graph.is_differentiated_twice:
         rules = {name: rule if traits(graph[name]).role else _twice(rule) for name, rule in rules.items()}
     return {name: rule.with_halos() for name, rule in rules.items()} if halos else rules
+
+
+def _form(graph: Graph, op: Operator) -> Hashable:
+    """All that the rule of an operator goes by; None where that cannot be compared at once."""
+    static = []
+    for place, value in op.static.items():
+        array = np.asarray(value)
+        if array.dtype == object:
+            return None
+        static.append((place, array.dtype.str, array.shape, array.tobytes()))
+    form = (op.type, graph.input_specs(op), op.outputs, op.handles, tuple(static), tuple(sorted(op.attrs.items())))
+    try:
+        hash(form)
+    except TypeError:  # a constant's value
+        return None
+    return form
 
 
 def _twice(rule: OpRule) -> OpRule:

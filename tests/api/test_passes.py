@@ -14,6 +14,8 @@ import tensorflow as tf
 import tensoropt as to
 from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.frontend.pipeline import PASSES
+from tensoropt.api.frontend.rewriting import rewriter
+from tensoropt.api.frontend.rewriting.rewriter import Rewriter
 from tensoropt.api.frontend.source import Request, Source
 from tensoropt.api.frontend.source_text import text_of
 from tensoropt.api.mirror.model import Model, current_model
@@ -105,6 +107,46 @@ def test_to_static_shapes_keeps_the_order_of_the_script(product: Any) -> None:
     own = [op.name for op in current_model().graph.get_operations()]
     kept = [name for name in names if name in own]
     assert kept == [name for name in own if name in kept] and {"x", "w", "y", "loss"} <= set(kept)
+
+
+def test_to_static_shapes_copies_runs_of_operations_as_it_copies_each(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = to.placeholder(to.float32, [None, 4], name="x")
+    hidden = to.layers.dense(x, 4, activation=to.nn.relu)
+    with to.control_dependencies([to.get_variable("count", [], to.float32).assign_add(1.0)]):
+        hidden = to.get_variable("scale", []) * to.layers.dropout(hidden, 0.5, training=True)
+    loss = to.reduce_mean(to.cond(to.reduce_sum(x) > 0.0, lambda: hidden, lambda: 2.0 * hidden))
+    with to.control_dependencies([to.train.AdamOptimizer(0.1).minimize(loss)]):
+        to.identity(to.reshape(x, [8, 4]) * 3.0, name="only_of_eight")
+    copied: list[int] = []
+
+    def counted(self: Rewriter, run: Any, scope: Any) -> bool:
+        done = copy_run(self, run, scope)
+        copied.append(len(run) if done else 0)
+        return done
+
+    copy_run = Rewriter._copy_run
+    monkeypatch.setattr(Rewriter, "_copy_run", counted)
+    found = {}
+    for least in (1, 10**9):
+        monkeypatch.setattr(rewriter, "_MANY", least)
+        for batch in (8, 16):  # of which one has to be made again one by one, as something does not fit
+            graph = _source("to_static_shapes", Request(batch_size=batch)).graph
+            found[least, batch] = [
+                (_of_graph(node), [tensor.shape.as_list() for tensor in graph.get_operation_by_name(node.name).outputs])
+                for node in graph.as_graph_def().node
+            ]
+    assert sum(copied) > 100 and 0 in copied
+    assert found[1, 8] == found[10**9, 8] and found[1, 16] == found[10**9, 16] != found[1, 8]
+
+
+def _of_graph(node: Any) -> bytes:
+    """A node whose control inputs, which TensorFlow has in any order, are sorted."""
+    inputs = sorted(node.input, key=lambda name: name if name.startswith("^") else "")
+    del node.input[:]
+    node.input.extend(inputs)
+    return bytes(node.SerializeToString(deterministic=True))
 
 
 def test_to_static_shapes_refuses_what_does_not_fit_a_batch_of_training(product: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
-from tensoropt.graph.spec import TensorId
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import rule_of
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
@@ -237,6 +240,23 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_every_operator_has_a_rule() -> None:
     graph = mlp()
     assert list(rules_of(graph)) == [op.name for op in graph.operators]
+
+
+def test_operators_that_are_alike_have_one_rule() -> None:
+    spec = TensorSpec((4, 6), "float32")
+    keep = MappingProxyType({"keep_dims": False})
+    by_rows, by_columns = (MappingProxyType({1: np.array([axis], np.int32)}) for axis in (0, 1))
+    sums = [
+        Operator(name, "Sum", (TensorId("x"),), (TensorSpec(shape, "float32"),), keep, static)
+        for name, shape, static in (
+            ("a", (6,), by_rows),
+            ("b", (6,), MappingProxyType({1: np.array([0], np.int32)})),
+            ("c", (4,), by_columns),
+        )
+    ]
+    rules = rules_of(Graph((Operator("x", "Placeholder", (), (spec,)), *sums)))
+    assert rules["a"] is rules["b"] and rules["a"] != rules["c"]
+    assert all(rules[op.name] == rule_of(op, (spec,)) for op in sums)
 
 
 def test_the_mesh_is_that_of_the_topology() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.find.remedies import remedies
 from tensoropt.api.frontend.imported_model import MINI_PARALLELISM
+from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import device_counts, scaled
 from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError, ProblemError, did_you_mean
@@ -98,6 +99,7 @@ def check_search(search: Any, option: object) -> Finder:
     return finder
 
 
+@collecting_new_objects()
 def find_plan(
     planner: Planner,
     topology: Topology,

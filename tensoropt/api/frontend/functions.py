@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping
@@ -34,7 +35,14 @@ _NUMBER = re.compile(r"(_\d+|_[0-9a-f]{8})$")
 
 def function_attrs(op: Any) -> list[str]:
     """The attributes of an op that name functions."""
-    return functions_in(op.node_def.attr)
+    return functions_in(op.node_def.attr) if _may_name_functions(op.type) else []
+
+
+@functools.cache
+def _may_name_functions(op_type: str) -> bool:
+    """Tells whether ops of a type may name functions, by TensorFlow's definition of it; there is none of a function."""
+    definition = op_def_registry.get(op_type)
+    return definition is None or any(attr.type in ("func", "list(func)") for attr in definition.attr)
 
 
 def functions_in(attrs: Mapping[str, Any]) -> list[str]:

@@ -77,9 +77,9 @@ def filled_shapes(
                 f"{model.terms.subject(name)}: its shape is {shape}, but planning needs every size. Give it a full "
                 f"shape, or have the plan made by {model.terms.early}."
             )
-    for op in model.graph.get_operations():
-        declared = op.outputs[0].shape.as_list() if op.outputs and op.outputs[0].shape.rank else []
-        if traits(op).must_be_fed and 0 in found.get(op.name, declared):
+    for op in filter(lambda op: traits(op).must_be_fed, model.graph.get_operations()):
+        declared = op.outputs[0].shape.as_list() if op.outputs[0].shape.rank else []
+        if 0 in found.get(op.name, declared):
             raise GraphError(
                 f"{model.terms.subject(op.name)}: every size must be at least 1, got the shape "
                 f"{tf.TensorShape(found.get(op.name, declared))}. Give it a batch that has samples."

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model, current_model
 from tensoropt.errors import GraphError
 
@@ -56,6 +57,7 @@ def gradients(
         return waiting(found)
 
 
+@collecting_new_objects()
 def gradients_at_once(
     ys: Any,
     xs: Any,

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.gradients import gradients_at_once, merged_rows, waiting
 from tensoropt.api.mirror.model import current_model
 from tensoropt.errors import GraphError
@@ -26,6 +27,7 @@ class Optimizer(tf.compat.v1.train.Optimizer):
 
     _applies = False  # whether gradients are computed to be applied at once
 
+    @collecting_new_objects()
     def minimize(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
         """As in TensorFlow: computes gradients of ``loss`` and applies them."""
         self._applies = True  # the updates, too, wait for what tf.control_dependencies around ask for
@@ -67,6 +69,7 @@ class Optimizer(tf.compat.v1.train.Optimizer):
                 found = tf.tuple(found)
             return list(zip(found, variables, strict=True))
 
+    @collecting_new_objects()
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """As in TensorFlow: an operation that updates the variables."""
         with current_model().enter():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensoropt.api.frontend.effects import PASSED_ON
 from tensoropt.api.frontend.functions import functions_in, is_call
 from tensoropt.api.frontend.rewriting.custom_gradients import own_gradient
 from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, VARIABLE_HANDLERS, check, guarded
@@ -17,7 +18,7 @@ _BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS)
 _HANDLERS = {op_type: handler for each in _BY_TYPE for op_type, handler in each.items()} | {OWN_GRADIENT: own_gradient}
 
 
-RULES = Rules(_HANDLERS, guarded, check, materialize)
+RULES = Rules(_HANDLERS, guarded, check, materialize, frozenset((*VARIABLE_HANDLERS, PASSED_ON)))
 """All that becomes of ops."""
 
 

@@ -6,7 +6,8 @@ runs (counters, conditions, sizes) is found on the way, which is how loops can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS, keep_shapes, types_of
 from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
-from tensoropt.api.frontend.functions import add_functions, functions_in, is_call
+from tensoropt.api.frontend.functions import add_functions, function_attrs, functions_in, is_call
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
@@ -37,7 +38,10 @@ __all__ = [
 
 # A tensor with more elements is not folded into a constant.
 _FOLDED_ELEMENTS = 1024
-_LEFT_OUT_ATTRS = (*HINTS, "_gradient_op_type")
+_OWN_GRADIENT = "_gradient_op_type"
+_LEFT_OUT_ATTRS = (*HINTS, _OWN_GRADIENT)
+# Copied at once: from so many ops on, below TensorFlow's limit of 2 GiB.
+_MANY, _AT_ONCE_BYTES = 64, 2**30
 _GROUP = "NoOp"
 _MANY_TURNS = 1009
 _SEED_STEP = 0x9E3779B1
@@ -90,9 +94,9 @@ class Scope:
             scope = scope.outer
         raise KeyError(tensor.name)
 
-    def before(self, op: Any) -> list[Any]:
-        """Ops of the new graph after which an op of this graph is to run."""
-        return [other for control in op.control_inputs for other in self._made_for(control)]
+    def before(self, op: Any, besides: Container[str] = ()) -> list[Any]:
+        """Ops of the new graph after which an op of this graph is to run, ``besides`` those that stand for some."""
+        return [x for control in op.control_inputs if control.name not in besides for x in self._made_for(control)]
 
     def _made_for(self, op: Any) -> list[Any]:
         scope: Scope | None = self
@@ -116,12 +120,14 @@ class Rules:
         guarded: of ops in branches, which also run if their branch is not taken.
         check_guarded: raises :class:`CannotRewrite` if not all ops of a function may run so.
         materialize: makes a list of tensors TensorFlow's own.
+        copied: types of handlers that leave ops to be copied whose operands are all tensors.
     """
 
     handlers: Mapping[str, Handler]
     guarded: Handler
     check_guarded: Callable[[Rewriter, Any], None]
     materialize: Callable[[Rewriter, Any, TensorList], Any]
+    copied: Container[str]
 
 
 class Rewriter:
@@ -152,6 +158,8 @@ class Rewriter:
         self.gates: dict[tuple[str, str], Any] = {}
         self.rows: dict[str, tuple[Any, ...]] = {}
         self._names: set[str] = set()
+        self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
+        self._counted = 0
         self._late: dict[str, bool] = {}  # whether an op comes after one that has an effect
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
 
@@ -204,7 +212,7 @@ class Rewriter:
             op = graph.get_tensor_by_name(name).op
             losses.setdefault(op, []).extend(graph.get_operation_by_name(after) for after in one.after)
         refused: dict[str, Exception] = {}
-        for op in order(needed, besides=losses):
+        for op in self._singly(order(needed, besides=losses), scope):
             reads = (*(x.op.name for x in op.inputs), *(x.name for x in op.control_inputs)) if refused else ()
             misfit = next((refused[name] for name in reads if name in refused), None) if op.name not in inside else None
             if misfit is None:
@@ -219,6 +227,81 @@ class Rewriter:
                     raise misfit
                 refused[op.name] = misfit
         return refused
+
+    def _singly(self, operations: Iterable[Any], scope: Scope) -> Iterator[Any]:
+        """Makes long runs of operations of the user's graph that become what they are; gives the others, in order."""
+        run: dict[Any, Any] = {}
+        for op in (*operations, None):
+            node = None if op is None else self._plain(op)
+            if node is not None:
+                run[op] = node
+                continue
+            if len(run) < _MANY or not self._copy_run(run, scope):
+                yield from run
+            run = {}
+            if op is not None:
+                yield op
+
+    def _plain(self, op: Any) -> Any:
+        """The definition of an operation of the user's graph that is copied if it reads tensors alone; else None."""
+        user = self.user
+        if op.name in user.inside or op.name in user.merged or op.name in user.shapes:
+            return None
+        if op.type in self.rules.handlers and op.type not in self.rules.copied:
+            return None
+        node = op.node_def
+        return None if _OWN_GRADIENT in node.attr or function_attrs(op) or is_call(op) else node
+
+    def _copy_run(self, run: Mapping[Any, Any], scope: Scope) -> bool:
+        """Makes a run of plain operations again at once, as one by one it takes three times as long.
+
+        Args:
+            run: the operations, with their definitions.
+            scope: of the user's graph.
+
+        Returns:
+            False if that cannot be, and nothing was made: what they read are no tensors, or sizes do not go together.
+        """
+        own = {op.name for op in run}
+        for name in itertools.islice(self.origins, self._counted, None):
+            while name not in self._begun:
+                self._begun.add(name)
+                name = name.rpartition("/")[0]
+        self._counted = len(self.origins)
+        given = {x.name: scope.values.get(x.name) for op in run for x in op.inputs if x.op.name not in own}
+        waited = {x.name for op in run for x in op.control_inputs} - own
+        # TensorFlow gives a name that begins another one a number; what was refused is not there.
+        if (
+            not all(isinstance(value, tf.Tensor) for value in given.values())
+            or not own.isdisjoint(self._begun)
+            or not waited <= scope.operations.keys()
+        ):
+            return False
+        # Without its versions TensorFlow takes it for an old one, in which placeholders of numbers have no shape.
+        definition = tf.compat.v1.GraphDef(versions=self.user.graph.graph_def_versions)
+        for own_node in run.values():
+            node = definition.node.add()
+            node.CopyFrom(own_node)
+            for key in _LEFT_OUT_ATTRS:
+                node.attr.pop(key, None)
+            kept = [name for name in node.input if not name.startswith("^") or name[1:] in own]
+            del node.input[:]
+            node.input.extend(kept)
+        if definition.ByteSize() > _AT_ONCE_BYTES:
+            return False
+        try:
+            with self.graph.as_default():
+                tf.graph_util.import_graph_def(definition, input_map=given, name="")
+        except ValueError:
+            return False
+        for op in run:
+            made = self.graph.get_operation_by_name(op.name)
+            keep_shapes(made.outputs, op.outputs)
+            self.origins[op.name] = op
+            self.known.note(made)
+            self._finish(made, scope.before(op, besides=own))
+            self._done(op, scope, made.outputs, [made])
+        return True
 
     def _again(self, op: Any, scope: Scope) -> None:
         """Makes one operation of the user's graph again; see :meth:`rewrite`."""
@@ -308,7 +391,7 @@ class Rewriter:
     def visit(self, op: Any, scope: Scope) -> None:
         """Makes what becomes of one op."""
         begun = len(self.effects)
-        own = "_gradient_op_type" in op.node_def.attr
+        own = _OWN_GRADIENT in op.node_def.attr
         handler = self.rules.handlers.get(OWN_GRADIENT if own else CALL if is_call(op) else op.type)
         values = None if handler is None else handler(self, op, scope)
         if values is None and scope.guard is not None:
@@ -326,11 +409,15 @@ class Rewriter:
         before = scope.before(op)
         if scope.after and is_stateful(made):
             before += scope.after
+        self._finish(made, before)
+        return made
+
+    def _finish(self, made: Any, before: Sequence[Any]) -> None:
+        """Has an op that was made again run after others, and takes note of its effect."""
         if before:
             made._add_control_inputs(list(dict.fromkeys(before)))
         if has_effect(made):
             self.effects.append(made)
-        return made
 
     def _copy(self, op: Any, operands: Sequence[Any], name: str, attrs: Mapping[str, Any]) -> Any:
         node = op.node_def.attr

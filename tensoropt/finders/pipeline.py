@@ -30,9 +30,9 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
     began = time.perf_counter()
     if space.steps is None or space.mesh.size == 1:
         raise PlanError(
-            "search 'pipeline': needs micro-batches, which go through stages one behind the other, and devices for two "
-            f"stages, got micro_batches={1 if space.steps is None else space.steps.times} and {space.mesh.size} "
-            "devices. Give micro_batches=4, for example, or leave search out."
+            "search 'pipeline': does not apply because micro-batches go through its stages one behind the other, which "
+            f"are on devices of their own, got micro_batches={1 if space.steps is None else space.steps.times} and "
+            f"{space.mesh.size} devices. Give micro_batches=4, for example, or leave search out."
         )
     best: Found | None = None
     least, smallest = float("inf"), float("inf")

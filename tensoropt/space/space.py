@@ -28,8 +28,8 @@ from tensoropt.space.choices import Choices, State
 from tensoropt.space.edge_costs import BOTH, EdgeCosts, FloatArray, Tables
 from tensoropt.space.keeping import Keeping
 from tensoropt.space.peak import peak_memory, scratch_of
-from tensoropt.space.pipeline import pipelined
 from tensoropt.space.recomputation import fanned_out, states_of
+from tensoropt.space.side_by_side import pipelined
 from tensoropt.space.traffic import moves_of
 
 __all__ = ["SearchSpace", "feed_layout"]

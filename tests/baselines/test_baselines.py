@@ -189,7 +189,8 @@ def test_names_follow_dimensions_through_the_graph() -> None:
 
 def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(
-        PlanError, match="'horovod': must be one of 'columns', 'ft', 'pase', 'data_parallel', 'gnmt', 'megatron', "
+        PlanError,
+        match="'horovod': must be one of 'columns', 'ft', 'pase', 'pipeline', 'data_parallel', 'gnmt', 'megatron', ",
     ):
         apply_baseline("horovod", _space(mlp()))
 

@@ -181,3 +181,11 @@ def test_ranks_of_a_job_train_in_micro_batches_as_by_whole_batches(model: str) -
     program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
     printed = run_mpi(program, 2, model, timeout=240).stdout
     assert printed.count("equal") == 2, printed
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("model", "ranks"), [("graph", 4), ("keras", 2)])
+def test_ranks_of_a_pipeline_train_as_by_whole_batches(model: str, ranks: int) -> None:
+    program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
+    printed = run_mpi(program, ranks, model, "pipelines", timeout=240).stdout
+    assert printed.count("equal") == 2, printed

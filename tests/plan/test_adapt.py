@@ -92,7 +92,7 @@ def test_nearest_drops_what_is_no_axis_or_does_not_divide() -> None:
     product = contraction("m k, k n -> m n", [x, w], [y])
     assert nearest(Configuration(("m", "m")), product, _MESH) == Configuration(("m", None))
     assert nearest(Configuration(("n", "k")), product, _MESH) == Configuration((None, "k"))
-    assert nearest(Configuration(("@1", "~")), elementwise([x], [x]), _MESH) == Configuration((None, None))
+    assert nearest(Configuration(("@1", "~")), elementwise([x], [x]), _MESH) == Configuration(("@1", None))
 
 
 def test_what_is_stored_before_there_is_a_strategy_is_in_as_many_pieces_as_it_can_be() -> None:

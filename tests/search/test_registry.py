@@ -57,7 +57,7 @@ def check_finder(finder: Finder, name: str) -> Found | None:
     try:
         found = finder.find(space)
     except PlanError as error:
-        assert f"baseline {finder.name!r}: does not apply because" in str(error)
+        assert f"{finder.kind} {finder.name!r}: does not apply because" in str(error)
         return None
     frontier = found.frontier
     # Its points cost what the tables say.

@@ -188,7 +188,7 @@ def _row(
     try:
         found = planner.find(topology, method, limit, known)
     except TensorOptError as error:
-        reason = str(error).removeprefix(f"baseline {method.name!r}: ")
+        reason = str(error).removeprefix(f"{method.kind} {method.name!r}: ")
         return ComparisonRow(method.name, method.kind, search_s=time.perf_counter() - began, reason=reason), False
     search_s = time.perf_counter() - began
     space, frontier = found.space, found.frontier

@@ -149,7 +149,7 @@ def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edg
         spec = graph.spec(edge.tensor)
         if edge in rows:
             return f"The rows of a gradient come back on edge {edge}, from another place than the table's."
-        if not spec.is_movable:
+        if not spec.is_movable and (places.at[edge.tensor.op] or edge in graph.differentiable):
             return f"Edge {edge} brings {spec} to another place, whose bytes are known in a run only."
         if plan.edge(edge).keep != "both":
             return f"Edge {edge} leads to another place, which cannot have what it brings made again."

@@ -232,9 +232,12 @@ class EdgeCosts:
                     time += self._forward_seconds(self._graph[edge.consumer])[consumer]
             memory = np.zeros_like(memory)
         time = repeated * time if repeated > 1 else time
-        if not self._may_part(edge, spec, rows is not None):
+        if rows is not None or not spec.is_movable:
+            # Rows come back within a place; what has no known bytes can be dropped, but not sent.
             here, there = (np.where(is_placed(each.value), each.value, 0) for each in (given, wanted))
-            time[(here[:, None, :] != there[None, :, :]).any(axis=-1)] = np.inf
+            apart = (here[:, None, :] != there[None, :, :]).any(axis=-1)
+            sent = np.asarray(here != 0).any(axis=-1, keepdims=True) | backward
+            time[apart & sent] = np.inf
         if not self._go_together(edge, producer, reader):
             time, memory = np.full_like(time, np.inf), np.full_like(memory, np.inf)
         holding, memory = memory, memory + late
@@ -285,10 +288,6 @@ class EdgeCosts:
         if traits(self._graph[edge.consumer]).is_fanout and reader is not State.UNREAD:
             return producer is not State.UNREAD and producer.let_go == (reader is State.PASSED)
         return producer is not State.UNREAD or not self.reads_in(edge, reader)
-
-    def _may_part(self, edge: Edge, spec: TensorSpec, is_rows: bool) -> bool:
-        """Tells whether an edge may lead to another place: its bytes are known, and its gradient comes back whole."""
-        return not is_rows and spec.is_movable
 
     def _has_states(self, name: str) -> bool:
         return bool(self._choices_of(name).states.any())

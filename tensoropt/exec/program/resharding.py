@@ -42,10 +42,8 @@ def reshard(
         None on a device that has no piece of the tensor afterwards.
     """
     dtype = tensor.dtype if dtype is None else dtype
-    if layout.holds(mesh, engine.rank):
-        tensor = tf.cast(tensor, held_dtype(dtype, layout))
-    else:
-        tensor = None
+    held = not layout.at or layout.holds(mesh, engine.rank)
+    tensor = tf.cast(tensor, held_dtype(dtype, layout)) if held else None
     for step in steps:
         reached = step.apply(layout)
         if step.kind.leaves or step.kind.arrives:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at
+from tensoropt.plan.places import is_everywhere
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, register
@@ -56,7 +57,7 @@ def on_devices(space: SearchSpace, shared: tuple[int, ...]) -> dict[str, Configu
     }
 
     def decide(op: Operator, followed: Actions) -> Sequence[Actions]:
-        if traits(op).is_sink:  # every device wants to know the loss
+        if traits(op).is_sink or is_everywhere(op):  # every device wants to know the loss
             return [placed(followed, inner, None)]
         if traits(op).is_input and "d0" in space.rules[op.name].split:
             followed = placed(followed, shared, "d0")

@@ -8,6 +8,7 @@ from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at, is_legal
+from tensoropt.plan.places import is_everywhere
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
@@ -96,6 +97,11 @@ def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
         place: Actions = chosen[op.name].actions[: len(axes)] if chosen[op.name].at else (None,) * len(axes)
         if op.name in stage_of:
             place = coordinates[stage_of[op.name]]
+        if is_everywhere(op):
+            place = (None,) * len(axes)
+        if space.rules[op.name].pinned:  # where the variable is
+            variable = op.inputs[space.rules[op.name].pinned[0]].op
+            place = allowed[variable][0].actions[: len(axes)]
         if traits(op).is_input:
             shared = Configuration((*place, *("d0" for _ in rest)))
             whole = Configuration((*place, *(None for _ in rest)))

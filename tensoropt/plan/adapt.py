@@ -17,6 +17,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.layout import Layout, Mesh, Step, StepKind, canonical_path
 from tensoropt.plan.configuration import Configuration, at, is_legal
 from tensoropt.plan.in_time import InTime, in_time
+from tensoropt.plan.places import is_everywhere
 from tensoropt.plan.plan import EdgePlan, OperatorPlan, Plan, row_edges, rules_of
 from tensoropt.plan.recomputation import why_not_again
 from tensoropt.plan.tensor_reuse import why_not_back_each, why_not_kept
@@ -163,11 +164,17 @@ def _configuration(
             return known.configuration
         return _follow(rule, mesh, [(place, given[place]) for place in op.handles])
     if known is not None:
-        return nearest(known.configuration, rule, mesh)
+        return _anywhere(op, nearest(known.configuration, rule, mesh))
     specs = graph.input_specs(op)
     # What cannot be moved to another place comes first.
     largest = sorted(range(len(given)), key=lambda place: (specs[place].is_movable, -specs[place].size_bytes))
-    return _follow(rule, mesh, [(place, given[place]) for place in largest])
+    return _anywhere(op, _follow(rule, mesh, [(place, given[place]) for place in largest]))
+
+
+def _anywhere(op: Operator, configuration: Configuration) -> Configuration:
+    """A configuration of an operator, at no place if what it gives cannot be sent from there."""
+    placed = dict(configuration.at) if is_everywhere(op) else {}
+    return _of([None if axis in placed else action for axis, action in enumerate(configuration.actions)])
 
 
 def _takes(configuration: Configuration, rule: OpRule, mesh: Mesh, op: Operator, given: list[Layout]) -> bool:

@@ -20,7 +20,7 @@ from tensoropt.plan.in_time import InTime
 if TYPE_CHECKING:
     from tensoropt.plan.plan import Plan
 
-__all__ = ["Part", "Places", "Schedule", "Task", "places_of", "schedule", "why_not_apart"]
+__all__ = ["Part", "Places", "Schedule", "Task", "is_everywhere", "places_of", "schedule", "why_not_apart"]
 
 At = tuple[tuple[int, int], ...]
 
@@ -106,6 +106,11 @@ class Places:
             if edge.tensor.op in ahead:
                 ahead.add(edge.consumer)
         return frozenset(edge for edge in edges if edge.consumer in behind and edge.tensor.op in ahead)
+
+
+def is_everywhere(op: Operator) -> bool:
+    """Tells whether all devices are to compute an operator: what it gives cannot be sent to those that do not."""
+    return not all(spec.is_movable for spec in op.outputs)
 
 
 def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places | None:

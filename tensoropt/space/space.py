@@ -21,6 +21,7 @@ from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
 from tensoropt.plan.configuration import Configuration, not_executed
 from tensoropt.plan.in_time import in_time
+from tensoropt.plan.places import is_everywhere
 from tensoropt.plan.plan import ALTERNATIVES, KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
 from tensoropt.problem.problem import IntArray, Problem
 from tensoropt.space.account import about_operators, setting_of
@@ -160,7 +161,7 @@ class SearchSpace:
     def choices_of(self, name: str) -> Choices:
         """The configurations of an operator, with the layouts that follow."""
         if name not in self._named:
-            everywhere = traits(self.graph[name]).is_sink
+            everywhere = traits(self.graph[name]).is_sink or is_everywhere(self.graph[name])
             states = self._states.get(name, (State.KEPT,))
             key = (self.rules[name], self._allowed.get(name), everywhere, states)
             if key not in self._choices:

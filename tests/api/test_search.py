@@ -260,7 +260,7 @@ def test_wrong_options_of_chains_are_refused_at_once(wrong: dict[str, Any], mess
         (
             "mini_time",
             "simplex",
-            r"search 'simplex' is unknown\. Use one of 'columns', 'ft', 'pase', 'pipeline', 'data_parallel', .*, 'mcmc', or ",
+            r"search 'simplex' is unknown\. Use one of 'columns', 'ft', 'pase', 'pipeline', .*, 'mcmc', or ",
         ),
         ("mini_time", 7, r"search 7 is unknown\. Use one of 'columns', 'ft', .*, or tensoropt\.Mcmc"),
         ("mini_memory", "mcmc", r"search='mcmc' takes the option 'mini_time', got 'mini_memory'"),

@@ -26,7 +26,7 @@ _TIMES, _ROWS, _WIDTH = 4, 48, 32
 
 
 def losses_of_a_graph(option: str = "mini_memory", **split: Any) -> list[float]:
-    """Embeddings as rows, tied weights, dropout, a mask, a regularizer and clipping by the global norm."""
+    """Embeddings as rows, tied weights, dropout, a mask, a regularizer, clipping, a moving average and a summary."""
     to.reset_default_graph()
     to.set_random_seed(3)
     words, mask = to.placeholder(to.int32, [24, 5], name="words"), to.placeholder(to.float32, [24, 5], name="mask")
@@ -40,13 +40,17 @@ def losses_of_a_graph(option: str = "mini_memory", **split: Any) -> list[float]:
     optimizer = to.train.AdamOptimizer(1e-2)
     gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
     clipped, norm = to.clip_by_global_norm(gradients, 0.5)
-    train = optimizer.apply_gradients(zip(clipped, variables, strict=True))
+    average = to.get_variable("average", [], trainable=False, initializer=to.zeros_initializer())
+    kept = to.assign(average, 0.9 * average + 0.1 * loss)
+    train = to.group(optimizer.apply_gradients(zip(clipped, variables, strict=True)), kept)
+    summary = to.summary.scalar("loss", loss)
     to.build_execution_graph(plan=to.find_strategy(option, feed="global", costs="analytic", **split))
     random, result = np.random.default_rng(0), []
     for _ in range(_STEPS):
         batch = {words: random.integers(0, 40, (24, 5)), mask: random.random((24, 5)).round().astype(np.float32)}
         result += [float(value) for value in to.run([loss, norm, train], batch)[:2]]
-    return result
+    text = to.run(summary, batch)
+    return [*result, float(to.run(average)), float(tf.compat.v1.Summary.FromString(text).value[0].simple_value)]
 
 
 def losses_of_keras(**split: Any) -> list[float]:

@@ -57,7 +57,7 @@ def on_devices(space: SearchSpace, shared: tuple[int, ...]) -> dict[str, Configu
     }
 
     def decide(op: Operator, followed: Actions) -> Sequence[Actions]:
-        if traits(op).is_sink or is_everywhere(op):  # every device wants to know the loss
+        if traits(op).is_sink or is_everywhere(space.graph, op):  # every device wants to know the loss
             return [placed(followed, inner, None)]
         if traits(op).is_input and "d0" in space.rules[op.name].split:
             followed = placed(followed, shared, "d0")

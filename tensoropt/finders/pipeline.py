@@ -97,7 +97,7 @@ def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
         place: Actions = chosen[op.name].actions[: len(axes)] if chosen[op.name].at else (None,) * len(axes)
         if op.name in stage_of:
             place = coordinates[stage_of[op.name]]
-        if is_everywhere(op):
+        if is_everywhere(space.graph, op):
             place = (None,) * len(axes)
         if space.rules[op.name].pinned:  # where the variable is
             variable = op.inputs[space.rules[op.name].pinned[0]].op

@@ -164,16 +164,16 @@ def _configuration(
             return known.configuration
         return _follow(rule, mesh, [(place, given[place]) for place in op.handles])
     if known is not None:
-        return _anywhere(op, nearest(known.configuration, rule, mesh))
+        return _anywhere(graph, op, nearest(known.configuration, rule, mesh))
     specs = graph.input_specs(op)
     # What cannot be moved to another place comes first.
     largest = sorted(range(len(given)), key=lambda place: (specs[place].is_movable, -specs[place].size_bytes))
-    return _anywhere(op, _follow(rule, mesh, [(place, given[place]) for place in largest]))
+    return _anywhere(graph, op, _follow(rule, mesh, [(place, given[place]) for place in largest]))
 
 
-def _anywhere(op: Operator, configuration: Configuration) -> Configuration:
+def _anywhere(graph: Graph, op: Operator, configuration: Configuration) -> Configuration:
     """A configuration of an operator, at no place if what it gives cannot be sent from there."""
-    placed = dict(configuration.at) if is_everywhere(op) else {}
+    placed = dict(configuration.at) if is_everywhere(graph, op) else {}
     return _of([None if axis in placed else action for axis, action in enumerate(configuration.actions)])
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
+from tensoropt.graph.spec import TensorId
 from tensoropt.plan.in_time import InTime
 
 if TYPE_CHECKING:
@@ -108,9 +109,13 @@ class Places:
         return frozenset(edge for edge in edges if edge.consumer in behind and edge.tensor.op in ahead)
 
 
-def is_everywhere(op: Operator) -> bool:
-    """Tells whether all devices are to compute an operator: what it gives cannot be sent to those that do not."""
-    return not all(spec.is_movable for spec in op.outputs)
+def is_everywhere(graph: Graph, op: Operator) -> bool:
+    """Tells whether all devices are to compute an operator: what it gives cannot be sent to those that do not.
+
+    Outputs beyond the first that nothing reads are TensorFlow's own gradient's.
+    """
+    given = [spec for index, spec in enumerate(op.outputs) if not index or graph.consumers(TensorId(op.name, index))]
+    return not traits(op).is_constant and not all(spec.is_movable for spec in given)
 
 
 def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places | None:

@@ -161,7 +161,7 @@ class SearchSpace:
     def choices_of(self, name: str) -> Choices:
         """The configurations of an operator, with the layouts that follow."""
         if name not in self._named:
-            everywhere = traits(self.graph[name]).is_sink or is_everywhere(self.graph[name])
+            everywhere = traits(self.graph[name]).is_sink or is_everywhere(self.graph, self.graph[name])
             states = self._states.get(name, (State.KEPT,))
             key = (self.rules[name], self._allowed.get(name), everywhere, states)
             if key not in self._choices:

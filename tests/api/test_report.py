@@ -40,12 +40,11 @@ def test_kept_copies_are_shown_only_where_a_plan_chooses_among_them() -> None:
     assert rows == {row["operator"]: {} for row in tensoropt.strategy_rows(plan)} | {"y": {edge.position: "before"}}
 
 
-def test_a_plan_that_places_an_operator_is_shown_though_it_cannot_run() -> None:
+def test_a_plan_that_places_an_operator_is_shown_and_runs() -> None:
     import tensoropt
     from tensoropt.api.frontend.imported_model import load_plan
     from tensoropt.api.session.job import current_job
     from tensoropt.cost import AnalyticCost
-    from tensoropt.errors import PlanError
     from tensoropt.plan.configuration import Configuration, at
     from tensoropt.space.space import SearchSpace
 
@@ -60,11 +59,10 @@ def test_a_plan_that_places_an_operator_is_shown_though_it_cannot_run() -> None:
     row = next(row for row in tensoropt.strategy_rows(plan) if row["operator"] == "y")
     assert row["splits"] == ["at 1", "split m"]
     assert row["communication"]["forward"].count("drop{0} to 1") == 2  # of its input and its weight
-    with pytest.raises(PlanError, match=r"MatMul 'y' .* needs placement: planned and compared, but not exec"):
-        load_plan(plan, current_job().imported_model().graph, 4)
+    assert load_plan(plan, current_job().imported_model().graph, 4) == plan
 
 
-def test_a_plan_that_runs_says_what_was_left_out_of_the_search_and_one_that_does_not_says_why() -> None:
+def test_a_plan_says_what_was_left_out_of_the_search() -> None:
     import tensoropt
 
     def shown(plan: Plan) -> str:
@@ -84,7 +82,7 @@ def test_a_plan_that_runs_says_what_was_left_out_of_the_search_and_one_that_does
         assert f"Space: {left_out}" in shown(plan)
     placed = tensoropt.find_strategy(topology=cpu(2), search="model_parallel")
     assert "space" not in placed.notes
-    assert "Planned and compared only: placement does not execute yet" in shown(placed)
+    assert "not execute yet" not in shown(placed)
 
 
 _TEXTS = ("[red]red[/red]", "[/]", "[link=file:///etc/passwd]x[/link]", ":bomb:", "a\x1b[2Jb\x07\u202ec")

@@ -76,5 +76,8 @@ class LateEngine(CollectiveEngine):
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor:
         return self._inner._emit_permute(self._late(x), sources)
 
+    def _emit_move(self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]) -> tf.Tensor:
+        return self._inner._emit_move(self._late(x), source, target, shape)
+
 
 ENGINES[LateEngine.name] = LateEngine

@@ -327,8 +327,12 @@ class CollectiveEngine(abc.ABC):
     @abc.abstractmethod
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor: ...
 
-    @abc.abstractmethod
-    def _emit_move(self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]) -> tf.Tensor: ...
+    def _emit_move(self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]) -> tf.Tensor:
+        raise EngineError(
+            f"Engine '{self.name}': has no messages between two ranks (rank {self.rank} has one of {list(shape)} "
+            f"from {source} and to {target}), which plans with operators on a part of the devices need. Use the engine "
+            "'mpi'."
+        )
 
     # ----------------------------------------------------------------------------------------------- checking
 

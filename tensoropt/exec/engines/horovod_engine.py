@@ -121,13 +121,6 @@ class HorovodEngine(CollectiveEngine):
         y, _ = self._hvd.alltoall(coded, splits, name=self._unique("permute"), ignore_name_scope=True)
         return decode(tf.squeeze(tf.ensure_shape(y, coded.shape), [0]))
 
-    def _emit_move(self, x: tf.Tensor, source: int | None, target: int | None, shape: tuple[int, ...]) -> tf.Tensor:
-        raise EngineError(
-            f"Engine '{self.name}': has no messages between two ranks (rank {self.rank} has one of {list(shape)} "
-            f"from {source} and to {target}), which plans with operators on a part of the devices need. Use the engine "
-            "'mpi'."
-        )
-
     def _unique(self, kind: str) -> str:
         """Return a name by which Horovod matches the ranks' tensors: the same on all of them, used once."""
         self._emissions += 1

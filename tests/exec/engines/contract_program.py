@@ -128,6 +128,18 @@ class Contract:
         sent = 0 if sources[rank] == rank else mine.nbytes
         self.cases.append(Case(name, result, values(sources[rank], dtype, TAIL, name), "permute", sent))
 
+    def add_move(self, dtype: str) -> None:
+        """Emit messages from each rank but the last to the next one; the first gets none."""
+        name, rank, size = f"move {dtype}", self.engine.rank, self.engine.size
+        mine = values(rank, dtype, TAIL, name)
+        came = self.engine.move(tf.constant(mine), {to: to - 1 for to in range(1, size)}, mine.shape)
+        if (came is None) != (rank == 0):
+            raise AssertionError(f"{name}: rank {rank} got {came}")
+        # What the first rank sends has no result of its own: the case after it waits for it.
+        result = tf.constant(mine) if came is None else came
+        expected = values(max(0, rank - 1), dtype, TAIL, name)
+        self.cases.append(Case(name, result, expected, "move", mine.nbytes if rank < size - 1 else 0))
+
     def run(self) -> int:
         """Run all cases, and compare values, static shapes and counted bytes."""
         self.engine.reset_counts()
@@ -142,7 +154,7 @@ class Contract:
                 raise AssertionError(f"{case.name}:\n{result!r}\n, not\n{case.expected!r}")
         expected_bytes = {
             kind: sum(case.sent_bytes for case in self.cases if case.kind == kind)
-            for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "permute")
+            for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "permute", "move")
         }
         if self.engine.counted_bytes() != expected_bytes:
             raise AssertionError(f"counted {self.engine.counted_bytes()}, not {expected_bytes}")
@@ -195,6 +207,9 @@ def check_every_kind_axes_and_dtype(engine: CollectiveEngine, comm: Any) -> int:
         contract.add_permute(ranks[::-1], "float32")  # with a fixed rank in the middle, if the number is odd
         contract.add_permute(ranks[:-2] + ranks[-2:][::-1], "float32")  # most ranks keep theirs
         contract.add_permute(ranks, "float32")
+        if engine.name != "horovod" and engine.size > 1:
+            contract.add_move("float32")
+            contract.add_permute(ranks[::-1], "int32")
     checked = contract.run()
     agree(comm, "emitted collectives", "\n".join(engine.emitted(graph)))
     alone = all(size == 1 for size in engine.mesh_shape)

@@ -115,7 +115,7 @@ def is_everywhere(graph: Graph, op: Operator) -> bool:
     Outputs beyond the first that nothing reads are TensorFlow's own gradient's.
     """
     given = [spec for index, spec in enumerate(op.outputs) if not index or graph.consumers(TensorId(op.name, index))]
-    return not traits(op).is_constant and not all(spec.is_movable for spec in given)
+    return not all(spec.is_movable for spec in given)
 
 
 def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places | None:

@@ -144,7 +144,8 @@ def find_plan(
                 break
             best = plan
     best = best or _find_plan(planner, topology, option, limit, finder)
-    if option != MINI_TIME or finder is not None or not 1 < topology.device_count <= _PIPELINES_UP_TO:
+    is_tracking = finder is None or finder.name == FT
+    if option != MINI_TIME or not is_tracking or not 1 < topology.device_count <= _PIPELINES_UP_TO:
         return best
     try:
         pipeline = _fastest_pipeline(planner, topology, limit)

@@ -149,7 +149,7 @@ def places_of(graph: Graph, plan: Plan, steps: InTime | None = None) -> Places |
     return Places(graph, at, part, moving)
 
 
-def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edge], steps: InTime | None) -> str | None:
+def why_not_apart(graph: Graph, plan: Plan, places: Places, rows: Collection[Edge]) -> str | None:
     """The reason why operators cannot be at the places that a plan gives them, as a sentence; None if they can."""
     if graph.is_differentiated_twice:
         return "The graph has a gradient of a gradient, which is one of operators that all devices compute."

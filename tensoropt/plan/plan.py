@@ -265,7 +265,7 @@ class Plan:
             returns = edge in graph.differentiable and edge not in rows
             self._check_edge(graph, rules, edge, shape, whole_gradient=returns)
         places = places_of(graph, self, steps)
-        reason = None if places is None or not runs else why_not_apart(graph, self, places, rows, steps)
+        reason = None if places is None or not runs else why_not_apart(graph, self, places, rows)
         if reason is not None:
             raise PlanError(f"Plan: {reason} Make the plan again with find_strategy.")
 

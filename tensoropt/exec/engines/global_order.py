@@ -41,7 +41,7 @@ def why_not_in_order(ranks: Sequence[Sequence[Emitted]]) -> str | None:
     if not left:
         return None
     said = [
-        f"ank {rank} is at: {ranks[rank][at[rank]][0]}, of ranks {', '.join(map(str, ranks[rank][at[rank]][1]))}"
+        f"rank {rank} is at: {ranks[rank][at[rank]][0]}, of ranks {', '.join(map(str, ranks[rank][at[rank]][1]))}"
         for rank in left
     ]
-    return "R" + "; r".join(said) + "."
+    return f"R{'; '.join(said)[1:]}."

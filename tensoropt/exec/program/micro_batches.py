@@ -53,6 +53,7 @@ class MicroBatches(Builder):
         self._held: dict[Edge, Any] = {}
         self._placeholders: dict[str, Any] = {}
         self._sums: dict[int, dict[Edge, Any]] = {}  # by differentiation
+        self._ways: dict[int, frozenset[Edge]] = {}  # likewise
         super().__init__(*given, **named)
 
     @property
@@ -263,6 +264,20 @@ class MicroBatches(Builder):
         losses = [name for name in operators[0].attrs["losses"] if not self.steps.is_each(name)]
         return self._differentiate_parts(operators, losses, borders, returned)
 
+    def ways(self, first: Operator) -> frozenset[Edge]:
+        """The edges inside of micro-batches over which the gradients of a differentiation flow.
+
+        Args:
+            first: one of the differentiation's gradients.
+        """
+        call, graph, places = first.attrs["call"], self._local.graph, self._local.places
+        assert places is not None  # noqa: S101
+        if call not in self._ways:
+            losses = [name for name in first.attrs["losses"] if self.steps.is_each(name)]
+            entered = [edge.consumer for edge in graph.differentiable if self.steps.is_border(edge)]
+            self._ways[call] = places.ways(losses, entered, first.attrs["stopped"])
+        return self._ways[call]
+
     def _moved_back(self, edge: Edge, total: Any) -> Any:
         """The gradient of a tensor that each micro-batch has moved for itself, at its producer."""
         local, spec = self._local, self._local.graph.spec(edge.tensor)
@@ -362,9 +377,7 @@ class _MicroBatch(Builder):
         places, steps = self._local.places, self._once.steps
         assert places is not None  # noqa: S101
         losses = [name for name in first.attrs["losses"] if steps.is_each(name)]
-        graph = self._local.graph
-        entered = [edge.consumer for edge in graph.edges() if edge in graph.differentiable and steps.is_border(edge)]
-        ways = places.ways(losses, entered, first.attrs["stopped"])
+        ways = self._once.ways(first)
         points = {edge: point for edge, point in self._points.items() if places.part[edge.consumer] is part}
         own = [name for name in losses if places.part[name] is part]
         call = first.attrs["call"]

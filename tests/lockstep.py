@@ -98,3 +98,9 @@ class _LockstepEngine:
     def all_gather(self, tensor: Any, axes: Sequence[int]) -> Any:
         """See the engines."""
         return tf.stack(self._gathered("all_gather", tensor, axes))
+
+    def shift(self, tensor: Any, axes: Sequence[int], by: int) -> Any:
+        """See the engines."""
+        gathered = self._gathered(f"shift[{by}]", tensor, axes)
+        number = self._world.members(self.rank, axes).index(self.rank)
+        return tf.identity(gathered[(number - by) % len(gathered)])

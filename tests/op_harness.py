@@ -243,7 +243,7 @@ class SampleGraph:
         listed = []
         for mesh in meshes:
             for configuration in self.configurations(mesh):
-                if set(configuration.actions) & self.rule.internal:
+                if set(configuration.actions) & self.rule.communicates_over:
                     continue
                 for rank in _distinct(mesh, configuration):
                     axes = [configuration.mesh_axes(axis) for axis in self.rule.split]
@@ -300,7 +300,7 @@ class SampleGraph:
         """Each mesh and configuration, and both without the replicating axes."""
         for mesh in meshes:
             for configuration in self.configurations(mesh):
-                if set(configuration.actions) & self.rule.internal:
+                if set(configuration.actions) & self.rule.communicates_over:
                     pairs = zip(mesh.shape, configuration.actions, strict=True)
                     extents, actions = zip(*((x, action) for x, action in pairs if action is not None), strict=True)
                     yield mesh, configuration, Mesh(extents), Configuration(actions)
@@ -507,4 +507,4 @@ class _Silent:
 
     def all_reduce(self, tensor: Any, axes: Sequence[int], *, op: str = "sum") -> Any:
         """Refuses."""
-        raise RuntimeError(f"all_reduce of {tensor} over {axes}, but no internal axis of the op is split.")
+        raise RuntimeError(f"all_reduce of {tensor} over {axes}, but the op splits no axis over which it communicates.")

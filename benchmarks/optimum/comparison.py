@@ -87,7 +87,7 @@ def compare_with_optimum(case: Case, chains: int = 4, partial: int = 400_000_000
     """
     runs = planner(case.model, Options(sizes={case.model: case.sizes})).space(scaled(p100(), 4))
     coarsening = Coarsening(free_up_to_axes=0, blocks=1) if case.one_block else None
-    space = SearchSpace(without_updates(runs.graph), runs.cost, coarsening=coarsening, halos=True)
+    space = SearchSpace(without_updates(runs.graph), runs.cost, coarsening=coarsening)
     network = network_of(space, overlap=True)
     network.add_all_rows()
     every = case.every

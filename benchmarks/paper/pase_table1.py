@@ -49,7 +49,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
         for devices in options.devices or _DEVICES:
             wall, cpu = time.perf_counter(), time.process_time()
             cost = PaseCost(scaled(gtx1080ti(), devices))
-            problem = with_repeated_cells(SearchSpace(without_updates(imported.graph), cost, halos=True))
+            problem = with_repeated_cells(SearchSpace(without_updates(imported.graph), cost))
             built = _since(wall, cpu)
             rows[f"{model}, {devices} devices"] = {
                 "devices": devices,

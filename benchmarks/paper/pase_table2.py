@@ -102,7 +102,7 @@ def run(options: Options, plot: Path | None = None) -> Report:
         imported = planner(model, dataclasses.replace(options, sizes={model: sizes})).imported
         began = time.perf_counter()
         cost = PaseCost(scaled(gtx1080ti(), devices))
-        space = SearchSpace(without_updates(imported.graph), cost, halos=True)
+        space = SearchSpace(without_updates(imported.graph), cost)
         best = fastest_point(with_repeated_cells(space))
         models[model] = {
             "sizes": sizes,

@@ -62,7 +62,7 @@ class WholeSpaceResult:
 def whole_space(space: SearchSpace) -> SearchSpace:
     """The strategies of a space, and those that place operators or split images; inputs come as they do there."""
     fed = {op.name: space.choices(op.name) for op in space.operators if traits(op).is_input}
-    return SearchSpace(space.graph, space.cost, allowed=fed, placements=True, halos=True)
+    return SearchSpace(space.graph, space.cost, allowed=fed, placements=True)
 
 
 def space_of_one_strategy(space: SearchSpace, strategy: Strategy) -> SearchSpace:
@@ -73,7 +73,7 @@ def space_of_one_strategy(space: SearchSpace, strategy: Strategy) -> SearchSpace
         strategy: of the whole space.
     """
     allowed = {name: (configuration,) for name, configuration in strategy.items()}
-    return SearchSpace(space.graph, space.cost, allowed=allowed, reuse=True, placements=True, halos=True)
+    return SearchSpace(space.graph, space.cost, allowed=allowed, reuse=True, placements=True)
 
 
 def search_whole_space(

@@ -2,7 +2,7 @@
 
 from tensoropt.cost.analytic_cost import AnalyticCost
 from tensoropt.cost.cost_model import CostModel, OpCall
-from tensoropt.cost.memory import KnowsScratch, piece_bytes
+from tensoropt.cost.memory import KnowsScratch, piece_bytes, rim_copies
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, collective_key, profile_key, whole_key
 from tensoropt.cost.packing import KnowsPacking, packing_of
 from tensoropt.cost.pase import PaseCost
@@ -24,5 +24,6 @@ __all__ = [
     "packing_of",
     "piece_bytes",
     "profile_key",
+    "rim_copies",
     "whole_key",
 ]

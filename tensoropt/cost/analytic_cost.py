@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.cost_model import OpCall
+from tensoropt.cost.memory import rim_copies
 from tensoropt.graph.spec import sum_dtype
 from tensoropt.layout import Mesh, StepKind
 
@@ -78,7 +79,8 @@ class AnalyticCost:
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._reduction_seconds(call)
-        rims = self.halo_seconds(call)
+        # Each copy is written and read once more, and so is its gradient.
+        rims = self.halo_seconds(call) + self.traffic_seconds(2 * sum(rim_copies(call, self.mesh)))
         forward += rims
         if not gradients:
             return forward
@@ -107,11 +109,11 @@ class AnalyticCost:
         crossed the outermost one.
         """
         rule, configuration = call.rule, call.configuration
-        if not rule.halos:
+        if not rule.halo_axes:
             return 0.0
-        total = 0.0
+        total, read = 0.0, rule.halos[0].input
         idle = tuple(axis for axis, _ in configuration.at)
-        piece_bytes = call.inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
+        piece_bytes = call.inputs[read].size_bytes / configuration.cuts(rule.inputs[read], self.mesh)
         for halo in rule.halos:
             axes = configuration.mesh_axes(halo.axis)
             pieces = self.mesh.extent(axes)

@@ -119,9 +119,10 @@ class PaseCost:
     def _rim_seconds(self, call: OpCall) -> float:
         """The rims that neighbours exchange of a split image, those of the second dimension with the corners."""
         rule, configuration = call.rule, call.configuration
-        if not rule.halos:
+        if not rule.halo_axes:
             return 0.0
-        piece_bytes = call.inputs[0].size_bytes / configuration.cuts(rule.inputs[0], self.mesh)
+        read = rule.halos[0].input
+        piece_bytes = call.inputs[read].size_bytes / configuration.cuts(rule.inputs[read], self.mesh)
         received = 0.0
         for halo in rule.halos:
             pieces = self.mesh.extent(configuration.mesh_axes(halo.axis))

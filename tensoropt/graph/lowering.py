@@ -81,6 +81,10 @@ class Lowering(Protocol):
         """
         ...
 
+    def shift(self, tensor: Tensor, axis: str, by: int) -> Tensor:
+        """The tensor of the device that has the piece ``by`` before this one's of an iteration axis; in a circle."""
+        ...
+
     def with_gradient(
         self,
         inputs: Sequence[Tensor],

@@ -42,8 +42,8 @@ class OpRule:
         sparse_input: the input whose gradient TensorFlow gives as rows (``IndexedSlices``), if any.
         defer_gradient: whether a replicated mesh axis may carry a partial gradient through (fan-outs).
         pinned: the inputs that must arrive exactly as their producers hold them (the variable of an assignment).
-        halos: dimensions of the first input and the first output that can be split if neighbours exchange rims. They
-            are no part of ``split``, as this is planned and compared, but not executed yet: see :meth:`with_halos`.
+        halos: dimensions of one input and the first output over which a window moves; those that are split are so
+            because neighbours exchange rims.
 
     Invariants:
         Every name in a tensor is in ``sizes``, and dimensions have the products of their axes.
@@ -102,8 +102,13 @@ class OpRule:
 
     @property
     def halo_axes(self) -> frozenset[str]:
-        """The names of the axes that can be split only if neighbours exchange rims."""
-        return frozenset(halo.axis for halo in self.halos)
+        """The names of the axes that are split by exchanging rims."""
+        return frozenset(halo.axis for halo in self.halos if halo.axis in self.split)
+
+    @property
+    def communicates_over(self) -> frozenset[str]:
+        """The names of the axes over which devices communicate inside the op, if they are split."""
+        return self.internal | self.halo_axes
 
     def fits(self, axis: str, pieces: int) -> bool:
         """Tells whether a splittable axis can be cut into ``pieces`` equal pieces."""
@@ -112,23 +117,27 @@ class OpRule:
                 return halo.fits(pieces)
         return self.size(axis) % pieces == 0
 
-    def with_halos(self) -> OpRule:
-        """The rule in the whole space: axes with halos may be split too. It is the same if there are none."""
-        halos = [halo for halo in self.halos if halo.axis not in self.split]
-        if not halos:
-            return self
-        named = {halo.dim: (halo.axis,) for halo in halos}
-        image, made = (
-            tuple(named.get(position, dim) for position, dim in enumerate(dims))
-            for dims in (self.inputs[0], self.outputs[0])
-        )
+    def with_halos(self, halos: Sequence[Halo]) -> OpRule:
+        """The rule with windows over dimensions that so far may not be split."""
+        split = [halo for halo in halos if halo.is_splittable]
+        named = {halo.dim: (halo.axis,) for halo in split}
+
+        def named_in(dims: Dims) -> Dims:
+            return tuple(named.get(position, dim) for position, dim in enumerate(dims))
+
+        read = {halo.input for halo in halos}
         return replace(
             self,
-            sizes=(*self.sizes, *((halo.axis, halo.size_out) for halo in halos)),
-            inputs=(image, *self.inputs[1:]),
-            outputs=(made, *self.outputs[1:]),
-            split=(*self.split, *(halo.axis for halo in halos)),
+            sizes=(*self.sizes, *((halo.axis, halo.size_out) for halo in split)),
+            inputs=tuple(named_in(dims) if place in read else dims for place, dims in enumerate(self.inputs)),
+            outputs=(named_in(self.outputs[0]), *self.outputs[1:]),
+            split=(*self.split, *(halo.axis for halo in split)),
+            halos=tuple(halos),
         )
+
+    def without_halos(self) -> OpRule:
+        """The rule by which no image is cut where neighbours would have to exchange rims."""
+        return replace(self, split=tuple(axis for axis in self.split if axis not in self.halo_axes))
 
 
 def replicated(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], flops: float = 0.0) -> OpRule:

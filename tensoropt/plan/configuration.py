@@ -24,7 +24,6 @@ __all__ = [
     "from_patterns",
     "is_legal",
     "legal_patterns",
-    "not_executed",
     "place_of",
     "to_patterns",
 ]
@@ -151,14 +150,6 @@ def _sharded(actions: tuple[str | None, ...], dims: Dims) -> Layout:
     return Layout(tuple(configuration.mesh_axes(dim[0]) if dim else () for dim in dims), at=configuration.at)
 
 
-def not_executed(configuration: Configuration, rule: OpRule) -> tuple[str, ...]:
-    """Returns the features of a configuration that are planned and compared but not executed yet; mostly none."""
-    found = []
-    if any(axis in rule.halo_axes for axis in configuration.actions):
-        found.append("halo splits")
-    return tuple(found)
-
-
 def is_legal(configuration: Configuration, rule: OpRule, mesh: Mesh) -> bool:
     """Tells whether every action of a configuration is allowed and every split divides its axis."""
     if len(configuration.actions) != len(mesh.axes):
@@ -241,10 +232,7 @@ def legal_patterns(rule: OpRule, mesh: Mesh, coarsening: Coarsening | None = Non
 
 
 def check_configuration(subject: str, configuration: Configuration, rule: OpRule, mesh: Mesh) -> None:
-    """Raises :class:`LayoutError` with the rule and the numbers unless the configuration is legal.
-
-    Axes with halos are legal by :meth:`OpRule.with_halos` only.
-    """
+    """Raises :class:`LayoutError` with the rule and the numbers unless the configuration is legal."""
     if len(configuration.actions) != len(mesh.axes):
         raise LayoutError(
             f"{subject}: configuration {configuration} has {len(configuration.actions)} actions, {mesh} has "

@@ -21,7 +21,7 @@ from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.layout import Layout, Mesh, Step, StepKind
 from tensoropt.plan.account import About, Move, Setting, read_about, read_move, read_setting
-from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration, not_executed
+from tensoropt.plan.configuration import Configuration, actions_from_json, check_configuration
 from tensoropt.plan.in_time import in_time
 from tensoropt.plan.places import places_of, why_not_apart
 from tensoropt.plan.recomputation import why_not_again
@@ -199,7 +199,8 @@ class Plan:
 
         Args:
             graph: the logical graph.
-            runs: False to let pass what is planned and compared, but not executed yet: images in pieces.
+            runs: False to let pass places of operators that are planned and compared only
+                (:func:`tensoropt.plan.places.why_not_apart`).
 
         Raises:
             PlanError: if it is for another graph, lacks an operator, has an illegal configuration, if the steps of an
@@ -221,7 +222,7 @@ class Plan:
                 f"Plan: was made for the graph {self.fingerprint}, this one is {graph.fingerprint()}. "
                 "The model, its shapes or its names changed; call find_strategy again."
             )
-        rules: Mapping[str, OpRule] = rules_of(graph, halos=True)
+        rules: Mapping[str, OpRule] = rules_of(graph)
         steps = in_time(graph, rules, self.micro_batches)
         if steps is not None:
             graph, rules = steps.graph, steps.rules
@@ -241,12 +242,6 @@ class Plan:
                 raise PlanError(
                     f"Plan: {op} is made again in the backward pass, but {reason}. "
                     "Keep its output, or make the plan again with find_strategy."
-                )
-            if runs and not_executed(configuration, rule):
-                raise PlanError(
-                    f"Plan: {op} has the configuration {configuration} on {self.mesh}, which needs "
-                    f"{' and '.join(not_executed(configuration, rule))}: planned and compared, but not executed "
-                    "yet. To run, make a plan in the default space: find_strategy, or SearchSpace without halos."
                 )
         for edge in graph.edges():
             reason = why_not_kept(graph, rules, edge, self.edge(edge).keep, again, steps)
@@ -475,18 +470,11 @@ def _read_notes(notes: Mapping[str, Any]) -> dict[str, Any]:
         parts = Fields(peak.mapping("parts"), "notes.peak_memory.parts", PlanError)
         for name in parts.values:
             parts.number(name, least=0)
-    if "not_executed" in notes:
-        Fields(notes, "notes", PlanError).texts("not_executed")
     return dict(notes)
 
 
-def rules_of(graph: Graph, *, halos: bool = False) -> dict[str, OpRule]:
-    """The rule of every operator.
-
-    Args:
-        graph: the logical graph.
-        halos: of the whole space, in which images may be split where neighbours exchange rims.
-    """
+def rules_of(graph: Graph) -> dict[str, OpRule]:
+    """The rule of every operator."""
     rules: dict[str, OpRule] = {}
     alike: dict[Hashable, OpRule] = {}  # as layers of a model are, in all that rules go by
     for op in graph.operators:
@@ -496,7 +484,7 @@ def rules_of(graph: Graph, *, halos: bool = False) -> dict[str, OpRule]:
             alike.setdefault(form, rules[op.name])
     if graph.is_differentiated_twice:
         rules = {name: rule if traits(graph[name]).role else _twice(rule) for name, rule in rules.items()}
-    return {name: rule.with_halos() for name, rule in rules.items()} if halos else rules
+    return rules
 
 
 def _form(graph: Graph, op: Operator) -> Hashable:

@@ -141,7 +141,7 @@ class Explanation(Shown):
         seconds: by parts, see :attr:`tensoropt.plan.summary.PlanSummary.seconds`.
         bytes: by parts, see :attr:`tensoropt.plan.summary.PlanSummary.bytes`.
         layers: their shares of both, how they are split; equal ones in one row.
-        peak: the most that is held at once; None of a plan that does not execute.
+        peak: the most that is held at once; None where operators are on a part of the devices.
         collectives: those that take longest; equal ones of several layers are one.
         collectives_in_all: how many there are.
         runner_ups: of every layer that is split; None where the model is not here.

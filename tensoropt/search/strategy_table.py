@@ -131,11 +131,7 @@ def _sentence(remarks: Sequence[str]) -> str:
 
 
 def _noted(plan: Plan) -> str:
-    """Returns a line on the search space and the search, or on features of the plan that do not execute yet."""
-    lacking = plan.notes.get("not_executed")
-    if lacking:
-        verb = "do" if len(lacking) > 1 else "does"
-        return shortened(f"\nPlanned and compared only: {' and '.join(lacking)} {verb} not execute yet")
+    """Returns a line on the search space and the search."""
     said = [f"Made again in the backward pass: {len(plan.again)} operators"] if plan.again else []
     said += [
         shortened(f"{label}: {plan.notes[key]}")

@@ -354,7 +354,7 @@ def _places(at: Sequence[tuple[int, int]]) -> tuple[tuple[int, tuple[int, ...]],
 
 def _internal_axes(choices: Choices) -> Ints:
     """For each configuration the mesh axes over which the op communicates itself, as bits."""
-    inside = {*choices.rule.internal, *choices.rule.halo_axes}
+    inside = choices.rule.communicates_over
     return np.array(
         [
             sum(1 << axis for axis, action in enumerate(configuration.actions) if action in inside)

@@ -134,19 +134,21 @@ class Choices:
     def alike(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Groups configurations by which every device does the same work.
 
-        That is: each iteration axis is cut into as many pieces, and those over which the op communicates itself, or
-        neighbours exchange rims, by the same mesh axes.
+        That is: each iteration axis is cut into as many pieces, and those over which the op communicates itself by the
+        same mesh axes, with the same ones idle.
 
         Returns:
             For each group one configuration; for each configuration its group.
         """
         extents = np.array(self.mesh.shape, dtype=np.int64)
+        bits = 1 << np.arange(len(extents), dtype=np.int64)
+        placed = (is_placed(self.patterns) * bits).sum(axis=1)
         columns = [np.zeros(len(self), np.int64)]
         for state, action in enumerate(self._actions):
             on = self.patterns == state
             columns.append(np.where(on, extents, 1).prod(axis=1, dtype=np.int64))
-            if action in self.rule.internal or action in self.rule.halo_axes:
-                columns.append((on * (1 << np.arange(len(extents), dtype=np.int64))).sum(axis=1))
+            if action in self.rule.communicates_over:
+                columns += [(on * bits).sum(axis=1), np.where(on.any(axis=1), placed, 0)]
         _, first, group = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
         return first, group.reshape(-1)
 

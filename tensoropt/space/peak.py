@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensoropt.cost import KnowsScratch, OpCall
+from tensoropt.cost import CostModel, KnowsScratch, OpCall, rim_copies
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -81,14 +81,17 @@ class MemoryCourse:
     buffers: tuple[tuple[str, str, float], ...]
 
 
-def scratch_of(cost: object, graph: Graph, rules: Mapping[str, OpRule]) -> Scratch:
-    """Returns the function that gives kernels' scratch memory by a cost model; it gives 0 if none was measured."""
-    if not isinstance(cost, KnowsScratch):
-        return _nothing
+def scratch_of(cost: CostModel, graph: Graph, rules: Mapping[str, OpRule]) -> Scratch:
+    """Returns the function that gives kernels' scratch memory: what a cost model measured, or rims of cut images."""
 
     def scratch(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
         gradients = sum(Edge(tensor, op.name, i) in graph.differentiable for i, tensor in enumerate(op.inputs))
-        return cost.scratch_bytes(OpCall(op, rules[op.name], graph.input_specs(op), configuration, gradients))
+        call = OpCall(op, rules[op.name], graph.input_specs(op), configuration, gradients)
+        if isinstance(cost, KnowsScratch):
+            return cost.scratch_bytes(call)
+        copies = rim_copies(call, cost.mesh)
+        is_read = gradients and copies and call.rule.halos[0].input in call.rule.saved_inputs
+        return sum(copies[-2:]), copies[-1] if is_read else 0.0, sum(copies[-1:])
 
     return scratch
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from tensoropt.cost import CostModel, OpCall, packing_of, piece_bytes
+from tensoropt.cost import CostModel, OpCall, packing_of, piece_bytes, rim_copies
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -19,7 +19,7 @@ from tensoropt.graph.registry import traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.layout import Coarsening, Layout, Mesh, Resharder, ReshardTable, Step
-from tensoropt.plan.configuration import Configuration, not_executed
+from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.in_time import in_time
 from tensoropt.plan.places import is_everywhere
 from tensoropt.plan.plan import ALTERNATIVES, KEEPS, EdgePlan, OperatorPlan, Plan, rules_of
@@ -46,9 +46,9 @@ class SearchSpace:
 
     An operator may have any mesh that ``coarsening`` allows (TensorOpt section 2.1); plans name it in their notes.
 
-    By default these are strategies that run. With ``placements`` and ``halos`` there are also those that are only
-    planned and compared (FlexFlow section 4, operator and attribute dimensions): an operator on a part of the devices,
-    with its tensors; height and width of images in pieces, whose rims neighbours exchange. Where something is placed,
+    Images are split by height and width, too, whose rims neighbours exchange (FlexFlow section 4, attribute
+    dimensions). With ``placements`` an operator may be on a part of the devices, with its tensors (operator dimension).
+    Where something is placed,
 
     - time stays additive: an operator on half of the devices counts its whole time, as if the others waited;
     - memory of a tensor counts as if every device had it, so that a strategy's memory bounds that of the fullest
@@ -86,7 +86,7 @@ class SearchSpace:
         recompute: bool = False,
         coarsening: Coarsening | None = None,
         placements: bool = False,
-        halos: bool = False,
+        halos: bool = True,
         micro_batches: int = 1,
     ) -> None:
         """Takes the graph; configurations and tables are made when they are asked for.
@@ -110,7 +110,7 @@ class SearchSpace:
         Raises:
             MicroBatchError: the step cannot be split into so many.
         """
-        rules = rules_of(graph, halos=halos)
+        rules = rules_of(graph) if halos else {name: rule.without_halos() for name, rule in rules_of(graph).items()}
         self.whole = graph
         self.steps = in_time(graph, rules, micro_batches)
         self.graph = graph if self.steps is None else self.steps.graph
@@ -315,7 +315,6 @@ class SearchSpace:
                 **(notes or {}),
                 "coarsening": self.coarsening.to_json(),
                 **({"largest_temporary_bytes": self._largest_temporary(chosen, keep)} if peak else {}),
-                **self._not_executed(chosen),
             },
             setting_of(self),
             self.whole,
@@ -324,7 +323,7 @@ class SearchSpace:
         if any(entry.configuration.at for entry in operators.values()):
             # What devices hold differs; the course of a peak is that of devices which do the same.
             return plan if self.steps is None else pipelined(plan, self.steps)
-        if "not_executed" in plan.notes or not peak:
+        if not peak:
             return plan
         found = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules), self.steps)
         return dataclasses.replace(plan, notes={**plan.notes, "peak_memory": found.to_json()})
@@ -426,11 +425,6 @@ class SearchSpace:
             result += self._edge_costs.communication(edge, given, wanted, picks[:, nodes + position])
         return result
 
-    def _not_executed(self, chosen: Mapping[str, int]) -> dict[str, list[str]]:
-        """The note of a plan that cannot run: what it needs that is not executed yet."""
-        used = sorted({what for name in chosen for what in not_executed(self._layouts(name, chosen), self.rules[name])})
-        return {"not_executed": used} if used else {}
-
     def _edge_plan(
         self, edge: Edge, chosen: Mapping[str, int], keep: int, costs: tuple[float, float] | None = None
     ) -> EdgePlan:
@@ -515,6 +509,7 @@ class SearchSpace:
                     time = np.array([self.cost.traffic_seconds(3.0 * float(s) * (readers - 1)) for s in sizes[0]])
             elif not own.is_sink and not own.is_group:
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
+                memory = memory + self._rim_bytes(op, gradients)
                 time = self._op_seconds(op, gradients)
                 again = choices.states == State.AGAIN
                 if again.any():
@@ -554,10 +549,20 @@ class SearchSpace:
         first, group = self.choices_of(op.name).alike()
         return np.array([self.cost.op_seconds(call) for call in self.calls(op, first, gradients)])[group]
 
+    def _rim_bytes(self, op: Operator, gradients: int) -> FloatArray:
+        """By configuration, the bytes of cut images with their neighbours' rims that the backward pass reads."""
+        choices = self.choices_of(op.name)
+        if not gradients or not choices.rule.halo_axes or choices.rule.halos[0].input not in choices.rule.saved_inputs:
+            return np.zeros(len(choices))
+        first, group = choices.alike()
+        return np.array([(rim_copies(call, self.mesh) or [0.0])[-1] for call in self.calls(op, first, gradients)])[
+            group
+        ]
+
     def _internal_seconds(self, op: Operator, indices: NDArray[np.int64]) -> FloatArray:
         """The collectives inside an operator, in some of its configurations."""
         rule = self.rules[op.name]
-        if traits(op).role is not None or (not rule.internal and not (self.halos and rule.halos)):
+        if traits(op).role is not None or not rule.communicates_over:
             return np.zeros(len(indices))
         different, place = np.unique(indices, return_inverse=True)
         calls = self.calls(op, different, self.gradients(op))

@@ -33,8 +33,8 @@ def _conv(image: int, made: int, kernel: int, stride: int = 1, dilation: int = 1
         dilations=[1, dilation, 1, 1],
         padding=padding,
     )
-    (halo,) = rule.halos
-    return halo
+    (axis,) = rule.halo_axes
+    return next(halo for halo in rule.halos if halo.axis == axis)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_pools_have_halos_unless_their_window_reaches_over_channels() -> None:
     assert over.halos == ()
 
 
-def test_a_halo_is_split_in_the_whole_space_only() -> None:
-    rule = _rule("Conv2D", (4, 8, 8, 3), (4, 8, 8, 6), (3, 3, 3, 6), strides=[1, 1, 1, 1], padding="SAME")
-    whole = rule.with_halos()
-    assert rule.split == ("n", "c", "f")
+def test_a_halo_is_split_unless_the_rule_is_without() -> None:
+    whole = _rule("Conv2D", (4, 8, 8, 3), (4, 8, 8, 6), (3, 3, 3, 6), strides=[1, 1, 1, 1], padding="SAME")
+    rule = whole.without_halos()
+    assert rule.split == ("n", "c", "f") and not rule.communicates_over
     assert whole.split == ("n", "c", "f", "height", "width")
-    assert whole.with_halos() is whole
+    assert whole.communicates_over == whole.halo_axes == {"height", "width"}
     mesh = Mesh((2, 2))
     assert all(not {"height", "width"} & set(c.actions) for c in configurations(rule, mesh))
     split = Configuration(("height", "width"))
@@ -120,7 +120,7 @@ def test_a_halo_is_split_in_the_whole_space_only() -> None:
 
 
 def test_a_split_whose_rim_is_too_wide_is_refused_with_its_numbers() -> None:
-    rule = _rule("Conv2D", (4, 8, 8, 3), (4, 8, 8, 6), (7, 7, 3, 6), strides=[1, 1, 1, 1], padding="SAME").with_halos()
+    rule = _rule("Conv2D", (4, 8, 8, 3), (4, 8, 8, 6), (7, 7, 3, 6), strides=[1, 1, 1, 1], padding="SAME")
     mesh, split = Mesh((2, 2)), Configuration(("height", "height"))
     assert not is_legal(split, rule, mesh) and split not in configurations(rule, mesh)
     with pytest.raises(

@@ -20,7 +20,6 @@ from tensoropt.plan.configuration import (
     configurations,
     from_patterns,
     is_legal,
-    not_executed,
     place_of,
     to_patterns,
 )
@@ -141,7 +140,6 @@ def test_a_placed_configuration_runs_and_keeps_its_tensors_where_it_is() -> None
     assert [str(one.value) for one in layouts] == ["{}{0} at{1=2}", "{0}{} at{1=2}", "{}{} partial{0} at{1=2}"]
     assert [str(one.gradient) for one in layouts] == ["{}{0} at{1=2}", "{0}{} at{1=2}", "{}{} at{1=2}"]
     assert str(placed) == "k,@2" and actions_from_json(placed.to_json()) == placed
-    assert not_executed(placed, rule) == () and not_executed(Configuration(("k", "m")), rule) == ()
 
 
 def test_only_coordinates_of_the_axis_are_places() -> None:

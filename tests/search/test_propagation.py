@@ -34,7 +34,7 @@ def _deciding(decisions: Mapping[str, Actions], since: Followed | None) -> Decid
 
 @pytest.mark.parametrize("graph", [mlp(), tied(), tied(more=2), convolutions(), embedding(), two_lookups(), deep(3)])
 def test_a_strategy_made_from_another_is_the_one_made_of_nothing(graph: Graph) -> None:
-    space = SearchSpace(graph, AnalyticCost(cpu(4)), placements=True, halos=True)
+    space = SearchSpace(graph, AnalyticCost(cpu(4)), placements=True)
     follower, rng = Follower(space), np.random.default_rng(0)
     names = [op.name for op in space.operators if op.name not in follower.still]
     decisions: dict[str, Actions] = {}

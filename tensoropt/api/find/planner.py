@@ -41,7 +41,7 @@ __all__ = ["FEEDS", "Planner"]
 
 _log = logging.getLogger("tensoropt")
 FEEDS = ("data_parallel", "global")
-_WHAT_EXECUTES = "every operator on all devices; without halo splits, which do not execute yet"
+_EVERYWHERE = "every operator on all devices"
 # Each micro-batch is in the program once more; beyond so many a program takes long to build and to start.
 _MOST_MICRO_BATCHES = 8
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
@@ -367,7 +367,6 @@ class Planner:
         return space.plan(space.assignment(data_parallel(space)), "data_parallel", self._notes(topology, limit, space))
 
     def _notes(self, topology: Topology, limit: MemoryLimit, space: SearchSpace) -> dict[str, object]:
-        executes = not (space.halos or space.coarsening.placed_blocks)
         return {
             "feed": self.feed,
             "memory_limit_bytes": limit.limit_bytes if math.isfinite(limit.limit_bytes) else None,  # JSON has no inf
@@ -376,7 +375,7 @@ class Planner:
             "costs": self._costs,
             "step_flops": sum(space.kept(step_flops).values()),
             "peak_flops_per_s": space.kept(peak_flops_per_s),
-            **({"space": _WHAT_EXECUTES} if executes else {}),
+            **({} if space.coarsening.placed_blocks else {"space": _EVERYWHERE}),
         }
 
     def _check_point(self, space: SearchSpace, point: FrontierPoint) -> None:

@@ -149,7 +149,7 @@ def compare(
         overlap: see :func:`tensoropt.compare`.
 
     Returns:
-        The table; ``plan("megatron")`` of it is an option of :func:`plan` and :func:`parallelize`, if it executes.
+        The table; ``plan("megatron")`` of it is an option of :func:`plan` and :func:`parallelize`.
 
     Raises:
         SessionError: for what is no such model.

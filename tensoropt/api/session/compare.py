@@ -51,8 +51,7 @@ def compare(
 
     Nothing runs; with ``topology`` it needs neither MPI nor devices. All methods are priced by the same tables.
     ``ft``, ``pase`` and ``optcnn`` search over the operators that decide, which the others follow. Methods
-    that place layers on a part of the devices are compared, but do not execute yet. Of a method that offers several
-    strategies, the fastest that fits is shown. One that does not apply is in the table with its reason.
+    that offer several strategies show the fastest that fits. One that does not apply is in the table with its reason.
 
     Times are predicted in two ways: all added (TensorOpt Eq. 1), by which methods choose, and simulated (FlexFlow
     section 5), by which ``mcmc`` chooses. When a plan runs, collectives keep devices busy, and so they do in simulated
@@ -79,7 +78,7 @@ def compare(
 
     Returns:
         The table: ``show()`` prints it, ``to_json()`` gives it as text, and ``plan("megatron")`` is the strategy of a
-        row, for :func:`show_strategy`, or for :func:`find_strategy` if it is one that executes.
+        row, for :func:`show_strategy` or :func:`find_strategy`.
 
     Raises:
         PlanError: an unknown method, a batch that devices do not divide, an unknown way to feed, an ``overlap`` that is

@@ -167,16 +167,13 @@ def _told(
 def _page(plan: Plan, planner: Planner, topology: Topology, measured: Measurement | None) -> Page:
     """All that a model's planner knows of a plan."""
     space = planner.space(topology)
-    executes = not plan.notes.get("not_executed")
     limit_bytes = plan.notes.get("memory_limit_bytes")
     return plan_page(
         plan,
         _explained(plan, planner, topology),
         course=memory_course(
             space.graph, space.rules, plan, scratch_of(space.cost, space.graph, space.rules), space.steps
-        )
-        if executes
-        else None,
+        ),
         frontier=planner.frontier(topology),
         space=space,
         profile=profile(planner, topology, None, limit_bytes, None),

@@ -44,7 +44,7 @@ def strategy_rows(plan: Plan) -> list[dict[str, Any]]:
     plan = as_plan(plan)
     graph = graph_of("strategy_rows, show_strategy", plan)
     plan.check(graph, runs=False)
-    rules = rules_of(graph, halos=True)
+    rules = rules_of(graph)
     rows = []
     for op in graph.operators:
         if op.name not in graph.training or traits(op).is_sink or traits(op).is_group:
@@ -136,12 +136,7 @@ def _plain(text: str) -> Text:
 
 
 def _caption(plan: Plan) -> str | None:
-    """Returns the caption of a plan: its search space and search, or its features that do not execute yet."""
-    lacking = plan.notes.get("not_executed")
-    if lacking:
-        return (
-            f"Planned and compared only: {' and '.join(lacking)} {'do' if len(lacking) > 1 else 'does'} not execute yet"
-        )
+    """Returns the caption of a plan: its search space and search."""
     labels = {"space": "Space", "searched": "Search"}
     said = [f"{label}: {plan.notes[key]}" for key, label in labels.items() if key in plan.notes]
     return ". ".join(said) or None

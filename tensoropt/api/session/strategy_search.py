@@ -102,7 +102,7 @@ def find_strategy(
             - ``data_parallel``;
             - a point of :func:`find_frontier`'s frontier, for the cluster that it was found for;
             - a plan, or the path of a saved one, which is checked against the model; with ``topology`` it may be one
-              that is planned and compared, but not executed yet.
+              with operators at places where they can be compared, but not run.
         memory_bytes: limit per device; by default the device's memory less a reserve of a tenth of the plan (16 GB
             hold a plan of 14.5).
         topology: plan for this cluster, or for the preset of this name; by default for the one that ``init`` collected.

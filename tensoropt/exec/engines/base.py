@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import tensorflow as tf
 
@@ -254,6 +254,21 @@ class CollectiveEngine(abc.ABC):
         return self._chained(
             f"permute{list(sources)}", x, everyone, None, lambda: self._emit_permute(x, sources), x.shape
         )
+
+    def shift(self, x: tf.Tensor, axes: Sequence[int], by: int) -> tf.Tensor:
+        """Move tensors along mesh axes, in a circle: of each group, member ``i`` gets the one of member ``i - by``.
+
+        Args:
+            x: The same static shape on all members of a group.
+            axes: As of :meth:`all_reduce`; their order is that of the members.
+            by: Less than the group's size either way, and not 0.
+
+        Raises:
+            CollectiveError: No program is open.
+        """
+        members = self._group(axes).members
+        moves = {to: members[(number - by) % len(members)] for number, to in enumerate(members)}
+        return cast(tf.Tensor, self.move(x, moves, x.shape.as_list()))  # each member gets one
 
     def move(self, x: tf.Tensor, moves: Mapping[int, int], shape: Sequence[int]) -> tf.Tensor | None:
         """Move tensors between some ranks: rank ``to`` gets the one of rank ``moves[to]``.

@@ -112,6 +112,11 @@ class HorovodEngine(CollectiveEngine):
         # Horovod wants the root's rank in the world, also inside a process set.
         return decode(self._hvd.broadcast(coded, group.members[root], **self._where(group, "broadcast")))
 
+    def shift(self, x: tf.Tensor, axes: Sequence[int], by: int) -> tf.Tensor:
+        """See :meth:`CollectiveEngine.shift`; all groups at once, as there are no messages between two ranks."""
+        groups = [Group.of(self.mesh_shape, tuple(axes), rank) for rank in range(self.size)]
+        return self.permute(x, [group.members[(group.index - by) % group.size] for group in groups])
+
     def _emit_permute(self, x: tf.Tensor, sources: tuple[int, ...]) -> tf.Tensor:
         coded, decode = _movable(x)
         moved = 1 if sources[self.rank] == self.rank else 2

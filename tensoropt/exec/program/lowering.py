@@ -35,6 +35,10 @@ class Device(Protocol):
         """See :meth:`tensoropt.exec.engines.base.CollectiveEngine.all_reduce`."""
         ...
 
+    def shift(self, x: Any, axes: Sequence[int], by: int) -> Any:
+        """See :meth:`tensoropt.exec.engines.base.CollectiveEngine.shift`."""
+        ...
+
 
 class OpLowering:
     """One operator on one device under one configuration."""
@@ -190,6 +194,13 @@ class OpLowering:
 
         return with_gradient([tensor], [reduced], backward)[0]
 
+    def shift(self, tensor: Any, axis: str, by: int) -> Any:
+        """See :meth:`tensoropt.graph.lowering.Lowering.shift`."""
+        moved = self._engine.shift(tensor, self._configuration.mesh_axes(axis), by)
+        if not _is_differentiable(tensor):
+            return moved
+        return with_gradient([tensor], [moved], lambda dy: [self.shift(tf.convert_to_tensor(dy), axis, -by)])[0]
+
     def with_gradient(
         self, inputs: Sequence[Any], outputs: Sequence[Any], backward: Callable[..., Sequence[Any]]
     ) -> list[Any]:
@@ -286,6 +297,7 @@ def _like(template: Any, value: Any) -> Any:
     if kind == "i":
         result.i = int(value)
     elif kind == "list":
+        result.list.SetInParent()  # it may be empty
         result.list.i.extend(int(item) for item in value)
     elif kind == "shape":
         for extent in value:

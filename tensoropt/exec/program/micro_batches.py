@@ -484,6 +484,10 @@ class _Here:
         """Reduces over devices; nothing is reduced over time inside an operator."""
         return self._engine.all_reduce(x, tuple(axis - 1 for axis in axes), op=op)
 
+    def shift(self, x: Any, axes: Sequence[int], by: int) -> Any:
+        """Moves along axes of devices."""
+        return self._engine.shift(x, tuple(axis - 1 for axis in axes), by)
+
 
 def _moved(local: LocalGraph, edge: Edge, tensor: Any, source: TensorLayouts, target: TensorLayouts) -> Any:
     """An edge's tensor in other layouts, by paths that need no costs; its gradient comes back to those before."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensoropt.graph.halo import Halo, window_halos
+from tensoropt.graph.halo import AXES, Halo, window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.rims import first_read, is_cut, own_part, unpadded, with_rims
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, contraction
 from tensoropt.graph.sample import Sample, floats, integers
@@ -17,27 +18,38 @@ from tensoropt.graph.traits import Traits, Work
 
 
 def _convolve(ctx: Lowering, image: Any, filters: Any) -> list[Any]:
-    attrs = ctx.op.attrs
-    if "block" not in attrs:
-        return _by_groups(ctx, image, filters)
-    # A dilated one (see api/frontend/dilation.py), made as TensorFlow makes it in one process.
-    tf = ctx.tf
-    moved = tf.space_to_batch(image, attrs["block"], attrs["block_paddings"])
+    cut = is_cut(ctx)
+    if cut:
+        image = with_rims(ctx, image)
+    if "block" in ctx.op.attrs:
+        return _dilated(ctx, image, filters, padded=cut)
+    return _by_groups(ctx, image, filters, unpadded(ctx) if cut else None)
+
+
+def _dilated(ctx: Lowering, image: Any, filters: Any, *, padded: bool) -> list[Any]:
+    """A dilated one (see api/frontend/dilation.py), made as TensorFlow makes it in one process."""
+    tf, attrs = ctx.tf, ctx.op.attrs
+    paddings, crops = attrs["block_paddings"], attrs["block_crops"]
+    if padded:
+        space = image.shape.as_list()[1:-1]
+        paddings = crops = [[0, -size % block] for size, block in zip(space, attrs["block"], strict=True)]
+    moved = tf.space_to_batch(image, attrs["block"], paddings)
     if len(attrs["block"]) < len(filters.shape) - 2:  # lines are images of one row
         made = tf.squeeze(ctx.emit([tf.expand_dims(moved, 1), filters])[0], 1)
     else:
         (made,) = _by_groups(ctx, moved, filters)
-    return [tf.batch_to_space(made, attrs["block"], attrs["block_crops"])]
+    return [tf.batch_to_space(made, attrs["block"], crops)]
 
 
-def _by_groups(ctx: Lowering, image: Any, filters: Any) -> list[Any]:
+def _by_groups(ctx: Lowering, image: Any, filters: Any, attrs: Mapping[str, Any] | None = None) -> list[Any]:
     """Each group by itself, since TensorFlow's gradients of grouped convolutions fail on CPUs for many shapes."""
     axis = 1 if ctx.op.attrs["data_format"].startswith("NC") else len(image.shape) - 1
     groups = image.shape[axis] // filters.shape[-2]
     if groups == 1:
-        return ctx.emit([image, filters])
+        return ctx.emit([image, filters], attrs=attrs)
     images, kernels = ctx.tf.split(image, groups, axis), ctx.tf.split(filters, groups, -1)
-    return [ctx.tf.concat([ctx.emit([x, w])[0] for x, w in zip(images, kernels, strict=True)], axis)]
+    made = [ctx.emit([x, w], attrs=attrs)[0] for x, w in zip(images, kernels, strict=True)]
+    return [ctx.tf.concat(made, axis)]
 
 
 def _image(op: Operator, channels: str) -> str:
@@ -58,19 +70,40 @@ def _convolution(
     image = op.outputs[0] if filters == 1 else inputs[1]
     channels = image.shape[1 if op.attrs["data_format"].startswith("NC") else -1]
     flops = 2.0 * (image.elements // max(channels, 1)) * inputs[filters].elements
-    return replace(rule, flops=flops, backward_flops=2 * flops, halos=_halos(op, inputs) if filters == 1 else ())
+    rule = replace(rule, flops=flops, backward_flops=2 * flops)
+    return rule.with_halos(_halos(op, inputs) if filters == 1 else _transposed_halos(op, inputs))
 
 
 def _halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
-    """Height and width of the image; the filter's first dimensions are the window. A dilated one has none."""
-    if "block" in op.attrs:
-        return ()
+    """Height and width of the image; the filter's first dimensions are the window."""
     image, kernel = inputs[0], inputs[1].shape[: inputs[0].rank - 2]
+    if "block" in op.attrs:
+        sides = zip(op.attrs["block_paddings"], op.attrs["block_crops"], strict=True)
+        padding = [before - crop for (before, _), (crop, _) in sides]
+        names = AXES[-len(padding) :]
+        # A line's filters are those of images of one row.
+        kernel = inputs[1].shape[: inputs[1].rank - 2][-len(padding) :]
+        return tuple(
+            Halo(name, dim, image.shape[dim], op.outputs[0].shape[dim], (size - 1) * block + 1, 1, before)
+            for name, dim, size, block, before in zip(
+                names, range(1, 1 + len(padding)), kernel, op.attrs["block"], padding, strict=True
+            )
+        )
     window = (1, 1, *kernel) if op.attrs["data_format"].startswith("NC") else (1, *kernel, 1)
     return window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
 
 
+def _transposed_halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
+    """As of the convolution whose gradient it is, with what is read and what is made exchanged."""
+    made = replace(op, outputs=(inputs[1],))
+    return tuple(
+        Halo(h.axis, h.dim, h.size_out, h.size_in, h.window, 1, h.window - 1 - h.padding, up=h.stride, input=1)
+        for h in _halos(made, [op.outputs[0], inputs[0]])
+    )
+
+
 _STRIDED = {"strides": [1, 2, 2, 1], "padding": "SAME"}
+_STRIDED_BY_3 = {"strides": [1, 2, 3, 1], "padding": "SAME"}
 _PLAIN = {"strides": [1, 1, 1, 1], "padding": "VALID"}
 
 
@@ -101,6 +134,7 @@ def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits
         Sample("Conv2D", (floats(2, 3, 3, 12), floats(2, 2, 2, 6)), _PLAIN),
         Sample("Conv2D", (floats(2, 3, 3, 6), floats(2, 2, 3, 4)), _PLAIN),
         Sample("Conv2D", (floats(4, 8, 8, 4), floats(3, 3, 2, 8)), _PLAIN),
+        Sample("Conv2D", (floats(1, 12, 8, 2), floats(5, 3, 2, 1)), {**_PLAIN, "padding": "SAME"}),
     ],
     traits=_traits("Conv2DBackpropInput", "Conv2DBackpropFilter", merged_with=("Pad",)),
 )
@@ -150,7 +184,16 @@ def depthwise_conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 
 
 def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
-    return ctx.emit([filters, image], static={0: ctx.output_shape()})
+    if not is_cut(ctx):
+        return ctx.emit([filters, image], static={0: ctx.output_shape()})
+    image = with_rims(ctx, image)
+    shape, starts = list(ctx.output_shape()), []
+    for halo in ctx.rule.halos:
+        shape[halo.dim] = (image.shape[halo.dim] - 1) * halo.up + halo.window
+        # As an output without padding: its first element is where the window begins that the first one adds to.
+        starts.append(first_read(ctx, halo) * halo.up - (halo.window - 1 - halo.padding))
+    (made,) = ctx.emit([filters, image], static={0: shape}, attrs=unpadded(ctx))
+    return [own_part(ctx, made, starts)]
 
 
 @register_op(
@@ -162,7 +205,8 @@ def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
             "Conv2DBackpropInput",
             ([4, 6, 5, 2], floats(3, 3, 2, 6), floats(4, 3, 3, 6)),
             {"strides": [1, 2, 2, 1], "padding": "SAME"},
-        )
+        ),
+        Sample("Conv2DBackpropInput", ([1, 8, 12, 2], floats(4, 3, 2, 1), floats(1, 4, 4, 1)), _STRIDED_BY_3),
     ],
     traits=_traits("Conv2DBackpropFilter", "Conv2D"),
 )

@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tensoropt.graph.halo import window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.movement import dimensions, movement
 from tensoropt.graph.operator import Operator
+from tensoropt.graph.ops.rims import is_cut, unpadded, with_rims
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, notation
 from tensoropt.graph.sample import Sample, floats, integers
@@ -17,8 +20,26 @@ from tensoropt.graph.spec import TensorSpec
 from tensoropt.graph.traits import Traits
 
 
-def _same(ctx: Lowering, *inputs: Any) -> list[Any]:
-    return ctx.emit(inputs)
+def _max(ctx: Lowering, image: Any) -> list[Any]:
+    if not is_cut(ctx):
+        return ctx.emit([image])
+    return ctx.emit([with_rims(ctx, image, image.dtype.min)], attrs=unpadded(ctx))
+
+
+def _average(ctx: Lowering, image: Any) -> list[Any]:
+    """TensorFlow's average is of what is inside the image."""
+    if not is_cut(ctx):
+        return ctx.emit([image])
+    (made,) = ctx.emit([with_rims(ctx, image)], attrs=unpadded(ctx))
+    for halo in ctx.rule.halos:
+        count = halo.size_out // ctx.pieces(halo.axis)
+        first = (ctx.offset(halo.axis) if ctx.pieces(halo.axis) > 1 else 0) * halo.stride - halo.padding
+        starts = first + np.arange(count) * halo.stride
+        inside = np.minimum(starts + halo.window, halo.size_in) - np.maximum(starts, 0)
+        if halo.is_padded:
+            shape = [count if dim == halo.dim else 1 for dim in range(len(made.shape))]
+            made *= ctx.tf.constant((halo.window / inside).reshape(shape), made.dtype)
+    return [made]
 
 
 def _pool(
@@ -43,8 +64,7 @@ def _pool(
         backward_flops=flops,
         saved_inputs=(0,) if keeps else (),
         saved_outputs=(0,) if keeps else (),
-        halos=window_halos(inputs[0], op.outputs[0], window, op.attrs, strides),
-    )
+    ).with_halos(window_halos(inputs[0], op.outputs[0], window, op.attrs, strides))
 
 
 _SAME = {"ksize": [1, 3, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
@@ -55,7 +75,7 @@ _3D = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 1, 2, 1, 1], "padding": "SAME"}
 @register_op(
     "MaxPool",
     "MaxPool3D",
-    lower=_same,
+    lower=_max,
     samples=[
         Sample("MaxPool", (floats(4, 5, 4, 6),), _SAME),
         Sample("MaxPool", (floats(6, 4, 3, 4),), _FIRST),
@@ -80,7 +100,7 @@ def max_pool(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 
 @register_op(
     "MaxPoolV2",
-    lower=_same,
+    lower=_max,
     static={1: "window", 2: "strides"},
     samples=[
         Sample("MaxPoolV2", (floats(4, 5, 4, 6), [1, 2, 2, 1], [1, 2, 2, 1]), {"padding": "SAME"}),
@@ -95,7 +115,7 @@ def max_pool_v2(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 @register_op(
     "AvgPool",
     "AvgPool3D",
-    lower=_same,
+    lower=_average,
     samples=[
         Sample("AvgPool", (floats(4, 5, 4, 6),), _SAME),
         Sample("AvgPool", (floats(6, 4, 3, 4),), _FIRST),

@@ -39,15 +39,14 @@ def _samples() -> list[Sample]:
 
 def _windowed(sample: Sample) -> bool:
     """Whether it is of an op whose window moves over an image; all other rules have no halos."""
-    return sample.type.startswith(("Conv2D", "Conv3D", "Depthwise", "MaxPool", "AvgPool"))
+    return sample.type.startswith(("Conv2D", "Conv3D", "Depthwise", "MaxPool", "AvgPool", "Pad", "Resize"))
 
 
-def _whole(built: SampleGraph, image: np.ndarray) -> np.ndarray:
-    """The unsplit op on another image."""
+def _whole(built: SampleGraph, image: np.ndarray, place: int) -> np.ndarray:
+    """The unsplit op on another image, which is the operand at a place."""
     output = built._whole[0][0]
     feeds = dict(built._feeds)
-    first = next(iter(feeds))
-    feeds[first] = image
+    feeds[list(feeds)[place]] = image
     with tf.compat.v1.Session(graph=built.graph) as session:
         value: np.ndarray = session.run(output, feeds)
     return value
@@ -66,11 +65,14 @@ def test_a_piece_with_its_rims_is_all_that_is_read(sample: Sample) -> None:
     built = SampleGraph(sample)
     rule: OpRule = built.rule
     for halo in rule.halos:
-        assert rule.inputs[0][halo.dim] == () == rule.outputs[0][halo.dim]
-        assert built.input_specs[0].shape[halo.dim] == halo.size_in
+        if not halo.is_splittable:
+            assert halo.axis not in rule.split
+            continue
+        assert rule.inputs[halo.input][halo.dim] == (halo.axis,) == rule.outputs[0][halo.dim]
+        assert built.input_specs[halo.input].shape[halo.dim] == halo.size_in
         assert built.op.outputs[0].shape[halo.dim] == halo.size_out
-        image = built.inputs[0]
-        expected = _whole(built, image)
+        image = built.inputs[halo.input]
+        expected = _whole(built, image, halo.input)
         for pieces in _pieces_of(halo):
             read, made = halo.size_in // pieces, halo.size_out // pieces
             for number, (before, after) in enumerate(halo.rims(pieces)):
@@ -79,12 +81,12 @@ def test_a_piece_with_its_rims_is_all_that_is_read(sample: Sample) -> None:
                 part = _piece(halo.dim, number * made, (number + 1) * made)
                 spoilt = np.full(image.shape, _FAR, image.dtype)
                 spoilt[kept] = image[kept]
-                found = _whole(built, spoilt)
+                found = _whole(built, spoilt, halo.input)
                 assert np.array_equal(found[part], expected[part]), f"{halo}, piece {number} of {pieces}: more is read"
                 for edge in [start] * bool(before) + [end - 1] * bool(after):
                     spoilt = image.copy()
                     spoilt[_piece(halo.dim, edge, edge + 1)] = _FAR
-                    found = _whole(built, spoilt)
+                    found = _whole(built, spoilt, halo.input)
                     assert not np.array_equal(found[part], expected[part]), f"{halo}: row {edge} is not read"
 
 

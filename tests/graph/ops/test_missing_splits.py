@@ -51,7 +51,7 @@ class Op:
     def __init__(self, sample: Sample) -> None:
         self._sample = sample
         built = SampleGraph(sample)
-        self.rule: OpRule = built.rule.with_halos()
+        self.rule: OpRule = built.rule
         self.operator, self.specs = built.op, built.input_specs
         self.inputs: list[np.ndarray] = built.inputs
         self._counts = [

@@ -109,7 +109,7 @@ def test_check_passes_the_same_op_with_its_sums(declare: Callable[..., None]) ->
 
 def test_check_finds_communication_that_the_rule_does_not_declare(declare: Callable[..., None]) -> None:
     declare(lambda op, inputs: elementwise(inputs, op.outputs), _with_sum("partial"))
-    with pytest.raises(RuntimeError, match="no internal axis of the op is split"):
+    with pytest.raises(RuntimeError, match="the op splits no axis over which it communicates"):
         check_sample(SOFTMAX, [Mesh((2,))])
 
 

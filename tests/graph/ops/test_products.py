@@ -63,5 +63,5 @@ def test_convolution_costs_its_filter_at_every_point(
 
 def test_grouped_convolution_splits_whole_groups_only() -> None:
     made = rule("Conv2D", [(4, 6, 9, 9), (3, 3, 2, 12)], (4, 12, 7, 7), data_format="NCHW", **PLAIN)
-    assert made.split == ("n", "g")
+    assert made.split == ("n", "g", "height", "width")
     assert made.size("g") == 3

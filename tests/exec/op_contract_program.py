@@ -26,7 +26,7 @@ def chosen(rule: OpRule, mesh: Mesh, count: int) -> list[Configuration]:
 
     def order(configuration: Configuration) -> tuple[bool, int, int]:
         actions = [action for action in configuration.actions if action is not None]
-        return not set(actions) & rule.internal, -len(set(actions)), -len(actions)
+        return not set(actions) & rule.communicates_over, -len(set(actions)), -len(actions)
 
     return sorted(configurations(rule, mesh), key=order)[:count]
 
@@ -39,7 +39,7 @@ def check(mesh: Mesh, count: int, skipped: int) -> list[str]:
     checked = types = quiet = 0
     for op_type in lowered_types():
         graph = SampleGraph(samples_of(op_type)[0])
-        if not graph.rule.internal:
+        if not graph.rule.communicates_over:
             quiet += 1
             if (quiet - 1) % (skipped + 1):
                 continue

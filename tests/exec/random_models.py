@@ -304,6 +304,34 @@ class _Maker:
             y = pool(y, ksize=2, strides=self.pick([1, 2]), padding=self.pick(["SAME", "VALID"]))
         return y
 
+    def image(self) -> Any:
+        """A window over an image, each of which reads its neighbours' rims in a way of its own."""
+        x = self.tensor(lambda s: len(s) == 4 and s[1] >= 4 and s[2] >= 4 and s[1] % 2 == s[2] % 2 == 0)
+        if x is None:
+            x = self.input((self.pick([1, 2, 4]), self.pick([8, 12]), self.pick([4, 8]), self.pick([1, 2])))
+        batch, height, width, channels = x.shape.as_list()
+
+        def kernel(*window: int) -> Any:
+            return self.variable((*window, channels, self.pick([1, 2, 3])), 0.3)
+
+        made = self.pick(
+            [
+                lambda: to.nn.conv2d(x, kernel(3, 3), 1, "SAME"),
+                lambda: to.nn.conv2d(x, kernel(2, 5), [1, 2, 1, 1], "SAME"),
+                lambda: to.nn.conv2d(to.pad(x, [[0, 0], [1, 1], [2, 0], [0, 0]]), kernel(3, 3), 1, "VALID"),
+                lambda: to.nn.convolution(x, kernel(2, 3), padding="SAME", dilations=[2, 1]),
+                lambda: to.nn.depthwise_conv2d(x, self.variable((3, 2, channels, 1), 0.3), [1, 1, 1, 1], "SAME"),
+                lambda: to.nn.max_pool2d(x, ksize=3, strides=2, padding="SAME"),
+                lambda: to.nn.avg_pool2d(x, ksize=3, strides=self.pick([1, 2]), padding="SAME"),
+                lambda: to.nn.conv2d_transpose(
+                    x, self.variable((3, 3, 2, channels), 0.3), [batch, 2 * height, 2 * width, 2], [1, 2, 2, 1]
+                ),
+                lambda: to.image.resize(x, [2 * height, width], method="nearest"),
+                lambda: to.cast(to.image.resize(x, [2 * height, 2 * width]), x.dtype),
+            ]
+        )()
+        return self.pick([lambda: made, lambda: to.nn.relu(made)])()
+
     def special(self) -> Any:
         x = self.tensor(lambda s: len(s) >= 2)
         choice = self.random.random()
@@ -398,20 +426,24 @@ class _Maker:
         return self.pick([to.reduce_mean, to.reduce_mean, to.reduce_sum])(to.square(x)) * 0.1
 
     def build(self) -> tuple[Turn, Turn, Turn]:
-        start = self.pick(["matrix", "matrix", "sequence", "ids", "images"])
+        start = self.pick(["matrix", "matrix", "sequence", "ids", "images", "windows", "windows"])
         if start == "matrix":
             self.pool.append(self.input((self.batch, self.size())))
         elif start == "sequence":
             self.pool.append(self.input((self.batch, self.pick([2, 4, 6]), self.size())))
         elif start == "ids":
             self.pool.append(self.embedding())
-        else:
+        elif start == "images":
             self.pool.append(self.convolution())
+        else:
+            for _ in range(self.pick([2, 3])):
+                self.pool.append(self.image())
         layers = [
             (self.dense, 4), (self.unary, 4), (self.binary, 3), (self.residual, 1), (self.reduction, 2),
             (self.reshape, 2), (self.transpose, 2), (self.concat, 2), (self.split, 2), (self.cut, 2),
             (self.softmax, 1), (self.attention, 2), (self.layer_norm, 2), (self.embedding, 1),
-            (self.convolution, 1), (self.special, 1), (self.layer, 1), (self.normalization, 1), (self.rare, 3),
+            (self.convolution, 1), (self.image, 1), (self.special, 1), (self.layer, 1),
+            (self.normalization, 1), (self.rare, 3),
         ]  # fmt: skip
         weights = np.array([weight for _, weight in layers], dtype=float)
         self.pool.append(self.dense())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -261,14 +262,17 @@ class CollectiveEngine(abc.ABC):
         Args:
             x: The same static shape on all members of a group.
             axes: As of :meth:`all_reduce`; their order is that of the members.
-            by: Less than the group's size either way, and not 0.
+            by: How far.
 
         Raises:
             CollectiveError: No program is open.
         """
-        members = self._group(axes).members
-        moves = {to: members[(number - by) % len(members)] for number, to in enumerate(members)}
-        return cast(tf.Tensor, self.move(x, moves, x.shape.as_list()))  # each member gets one
+        x, group = self._checked("shift", x, _MOVED), self._group(axes)
+        if by % group.size == 0:
+            return x
+        source, target = (group.members[(group.index + step) % group.size] for step in (-by, by))
+        emit = functools.partial(self._emit_move, x, source, target, tuple(x.shape.as_list()))
+        return self._chained(f"shift[{by}]", x, group.members, group.axes, emit, x.shape)
 
     def move(self, x: tf.Tensor, moves: Mapping[int, int], shape: Sequence[int]) -> tf.Tensor | None:
         """Move tensors between some ranks: rank ``to`` gets the one of rank ``moves[to]``.

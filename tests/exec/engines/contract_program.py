@@ -128,6 +128,16 @@ class Contract:
         sent = 0 if sources[rank] == rank else mine.nbytes
         self.cases.append(Case(name, result, values(sources[rank], dtype, TAIL, name), "permute", sent))
 
+    def add_shift(self, axes: tuple[int, ...], by: int, dtype: str) -> None:
+        """Emit messages along mesh axes, in a circle."""
+        name, group = f"shift {axes} {by} {dtype}", Group.of(self.engine.mesh_shape, axes, self.engine.rank)
+        mine = values(self.engine.rank, dtype, TAIL, name)
+        result = self.engine.shift(tf.constant(mine), axes, by)
+        source = group.members[(group.index - by) % group.size]
+        kind = "permute" if self.engine.name == "horovod" else "move"
+        sent = 0 if by % group.size == 0 else mine.nbytes
+        self.cases.append(Case(name, result, values(source, dtype, TAIL, name), kind, sent))
+
     def add_move(self, dtype: str) -> None:
         """Emit messages from each rank but the last to the next one; the first gets none."""
         name, rank, size = f"move {dtype}", self.engine.rank, self.engine.size
@@ -204,6 +214,10 @@ def check_every_kind_axes_and_dtype(engine: CollectiveEngine, comm: Any) -> int:
         ranks = tuple(range(engine.size))
         for dtype in MOVED:
             contract.add_permute(ranks[1:] + ranks[:1], dtype)
+        for axes in ((axis,) for axis in range(len(engine.mesh_shape))):
+            contract.add_shift(axes, 1, "float32")
+            contract.add_shift(axes, -1, "bfloat16")
+        contract.add_shift(tuple(range(len(engine.mesh_shape))), 2, "float64")
         contract.add_permute(ranks[::-1], "float32")  # with a fixed rank in the middle, if the number is odd
         contract.add_permute(ranks[:-2] + ranks[-2:][::-1], "float32")  # most ranks keep theirs
         contract.add_permute(ranks, "float32")

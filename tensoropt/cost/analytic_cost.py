@@ -79,9 +79,8 @@ class AnalyticCost:
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._reduction_seconds(call)
-        # Each copy is written and read once more, and so is its gradient.
-        rims = self.halo_seconds(call) + self.traffic_seconds(2 * sum(rim_copies(call, self.mesh)))
-        forward += rims
+        rims, copied = self.halo_seconds(call), self.traffic_seconds(2 * sum(rim_copies(call, self.mesh)))
+        forward += rims + copied
         if not gradients:
             return forward
         share = gradients / max(1, len(rule.inputs))
@@ -92,7 +91,7 @@ class AnalyticCost:
         backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
         backward += self._device.op_overhead_s * gradients
         if gradients == len(rule.inputs):
-            backward += rims  # gradients of the rims go back
+            backward += rims + 2 * copied  # copies are made again, and gradients of the rims go back from theirs
         return forward + backward + self._reduction_seconds(call)
 
     def internal_seconds(self, call: OpCall) -> float:

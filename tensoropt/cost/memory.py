@@ -26,7 +26,7 @@ class KnowsScratch(Protocol):
 def rim_copies(call: OpCall, mesh: Mesh) -> list[float]:
     """Bytes of the copies of a cut image that its neighbours' rims and its padding are joined to, one by dimension.
 
-    What the window moves over is the last one; if the backward pass reads the image, it reads that copy.
+    What the window moves over is the last one. The backward pass makes them again.
     """
     rule, configuration = call.rule, call.configuration
     copies: list[float] = []

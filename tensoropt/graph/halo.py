@@ -31,6 +31,7 @@ class Halo:
         padding: positions before the first element of the input.
         up: positions from one input element to the next: more than 1 where the output is larger than the input.
         input: which input is read.
+        pads: whether the operator itself pads this dimension where it is not cut.
 
     Example:
         >>> same = Halo("height", 1, 8, 8, window=3, stride=1, padding=1)
@@ -49,6 +50,7 @@ class Halo:
     padding: int
     up: int = 1
     input: int = 0
+    pads: bool = False
 
     @property
     def is_splittable(self) -> bool:
@@ -56,10 +58,10 @@ class Halo:
         return self.size_in > 1 and self.size_out > 1
 
     @property
-    def is_padded(self) -> bool:
-        """Tells whether an output element reads beyond the input's ends."""
+    def paddings(self) -> tuple[int, int]:
+        """How far output elements read beyond the input's ends."""
         ((first, count),) = self.reads(1)
-        return first < 0 or first + count > self.size_in
+        return max(0, -first), max(0, first + count - self.size_in)
 
     def reads(self, pieces: int) -> tuple[tuple[int, int], ...]:
         """For each piece of the output the first input element that it reads, and how many from there on.
@@ -93,7 +95,9 @@ class Halo:
         return max(before), max(after)
 
     def copied(self, pieces: int) -> int:
-        """The elements of a piece with its rims and padding; 0 if there are none, and so nothing to copy."""
+        """The elements of a piece with its rims and padding; 0 if there are none to be joined, and so no copy."""
+        if pieces == 1 and self.pads:
+            return 0
         read = self.size_in // pieces
         reads = self.reads(pieces)
         if all(

@@ -85,6 +85,10 @@ class Lowering(Protocol):
         """The tensor of the device that has the piece ``by`` before this one's of an iteration axis; in a circle."""
         ...
 
+    def late(self, tensor: Tensor, after: Tensor) -> Tensor:
+        """The tensor, but not before another one: what the backward pass makes of it is not kept for it."""
+        ...
+
     def with_gradient(
         self,
         inputs: Sequence[Tensor],

@@ -90,8 +90,7 @@ def scratch_of(cost: CostModel, graph: Graph, rules: Mapping[str, OpRule]) -> Sc
         if isinstance(cost, KnowsScratch):
             return cost.scratch_bytes(call)
         copies = rim_copies(call, cost.mesh)
-        is_read = gradients and copies and call.rule.halos[0].input in call.rule.saved_inputs
-        return sum(copies[-2:]), copies[-1] if is_read else 0.0, sum(copies[-1:])
+        return sum(copies[-2:]), 0.0, 2 * sum(copies[-1:])
 
     return scratch
 

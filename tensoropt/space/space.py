@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from tensoropt.cost import CostModel, OpCall, packing_of, piece_bytes, rim_copies
+from tensoropt.cost import CostModel, OpCall, packing_of, piece_bytes
 from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
@@ -509,7 +509,6 @@ class SearchSpace:
                     time = np.array([self.cost.traffic_seconds(3.0 * float(s) * (readers - 1)) for s in sizes[0]])
             elif not own.is_sink and not own.is_group:
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
-                memory = memory + self._rim_bytes(op, gradients)
                 time = self._op_seconds(op, gradients)
                 again = choices.states == State.AGAIN
                 if again.any():
@@ -548,16 +547,6 @@ class SearchSpace:
         """An operator's time in each configuration, asked for once for those in which devices do the same work."""
         first, group = self.choices_of(op.name).alike()
         return np.array([self.cost.op_seconds(call) for call in self.calls(op, first, gradients)])[group]
-
-    def _rim_bytes(self, op: Operator, gradients: int) -> FloatArray:
-        """By configuration, the bytes of cut images with their neighbours' rims that the backward pass reads."""
-        choices = self.choices_of(op.name)
-        if not gradients or not choices.rule.halo_axes or choices.rule.halos[0].input not in choices.rule.saved_inputs:
-            return np.zeros(len(choices))
-        first, group = choices.alike()
-        return np.array([(rim_copies(call, self.mesh) or [0.0])[-1] for call in self.calls(op, first, gradients)])[
-            group
-        ]
 
     def _internal_seconds(self, op: Operator, indices: NDArray[np.int64]) -> FloatArray:
         """The collectives inside an operator, in some of its configurations."""

@@ -16,7 +16,7 @@ from tests.mpi_support import run_mpi
 _FOLDER = Path(__file__).parents[2] / "examples" / "keras"
 _SCRIPTS = sorted(_FOLDER.glob("*.py"))
 # The others are much as cases of `tests/api/test_functions.py` and `test_keras.py`; this one is in the docs.
-_RUN = [path for path in _SCRIPTS if THOROUGH or path.stem == "image_classifier"]
+_RUN = [path for path in _SCRIPTS if THOROUGH or path.stem in ("image_classifier", "large_image")]
 _NUMBERS = re.compile(r"(\w*(?:loss|accuracy)):? (\d+\.\d+)")
 # How a script's one line reads without tensoropt.
 _WITHOUT = {
@@ -35,7 +35,7 @@ def _numbers(printed: str) -> list[tuple[str, float]]:
 
 @pytest.mark.pure
 def test_scripts_are_short() -> None:
-    assert [path.stem for path in _SCRIPTS] == ["custom_loop", "image_classifier", "text_transformer"]
+    assert [path.stem for path in _SCRIPTS] == ["custom_loop", "image_classifier", "large_image", "text_transformer"]
     for path in _SCRIPTS:
         assert 40 <= len(path.read_text(encoding="utf-8").splitlines()) <= 80, path
 

@@ -201,6 +201,10 @@ class OpLowering:
             return moved
         return with_gradient([tensor], [moved], lambda dy: [self.shift(tf.convert_to_tensor(dy), axis, -by)])[0]
 
+    def late(self, tensor: Any, after: Any) -> Any:
+        """See :meth:`tensoropt.graph.lowering.Lowering.late`."""
+        return late(tensor, [after])
+
     def with_gradient(
         self, inputs: Sequence[Any], outputs: Sequence[Any], backward: Callable[..., Sequence[Any]]
     ) -> list[Any]:

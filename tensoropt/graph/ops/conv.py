@@ -9,7 +9,7 @@ from typing import Any
 from tensoropt.graph.halo import AXES, Halo, window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.rims import first_read, is_cut, own_part, unpadded, with_rims
+from tensoropt.graph.ops.rims import first_read, is_cut, over_window, own_part, unpadded
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, contraction
 from tensoropt.graph.sample import Sample, floats, integers
@@ -18,15 +18,19 @@ from tensoropt.graph.traits import Traits, Work
 
 
 def _convolve(ctx: Lowering, image: Any, filters: Any) -> list[Any]:
-    cut = is_cut(ctx)
-    if cut:
-        image = with_rims(ctx, image)
-    if "block" in ctx.op.attrs:
-        return _dilated(ctx, image, filters, padded=cut)
-    return _by_groups(ctx, image, filters, unpadded(ctx) if cut else None)
+    dilated = "block" in ctx.op.attrs
+    if not is_cut(ctx):
+        return _dilated(ctx, image, filters) if dilated else _by_groups(ctx, image, filters)
+
+    def window(piece: Any, filters: Any) -> Any:
+        if dilated:
+            return _dilated(ctx, piece, filters, padded=True)[0]
+        return _by_groups(ctx, piece, filters, unpadded(ctx))[0]
+
+    return [over_window(ctx, window, image, filters)]
 
 
-def _dilated(ctx: Lowering, image: Any, filters: Any, *, padded: bool) -> list[Any]:
+def _dilated(ctx: Lowering, image: Any, filters: Any, *, padded: bool = False) -> list[Any]:
     """A dilated one (see api/frontend/dilation.py), made as TensorFlow makes it in one process."""
     tf, attrs = ctx.tf, ctx.op.attrs
     paddings, crops = attrs["block_paddings"], attrs["block_crops"]
@@ -90,7 +94,8 @@ def _halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
             )
         )
     window = (1, 1, *kernel) if op.attrs["data_format"].startswith("NC") else (1, *kernel, 1)
-    return window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
+    halos = window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
+    return tuple(replace(halo, pads="explicit_paddings" in op.attrs) for halo in halos)
 
 
 def _transposed_halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
@@ -186,14 +191,17 @@ def depthwise_conv2d(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
 def _transposed(ctx: Lowering, filters: Any, image: Any) -> list[Any]:
     if not is_cut(ctx):
         return ctx.emit([filters, image], static={0: ctx.output_shape()})
-    image = with_rims(ctx, image)
-    shape, starts = list(ctx.output_shape()), []
-    for halo in ctx.rule.halos:
-        shape[halo.dim] = (image.shape[halo.dim] - 1) * halo.up + halo.window
-        # As an output without padding: its first element is where the window begins that the first one adds to.
-        starts.append(first_read(ctx, halo) * halo.up - (halo.window - 1 - halo.padding))
-    (made,) = ctx.emit([filters, image], static={0: shape}, attrs=unpadded(ctx))
-    return [own_part(ctx, made, starts)]
+
+    def window(piece: Any, filters: Any) -> Any:
+        shape, starts = list(ctx.output_shape()), []
+        for halo in ctx.rule.halos:
+            shape[halo.dim] = (piece.shape[halo.dim] - 1) * halo.up + halo.window
+            # As an output without padding: its first element is where the window begins that the first one adds to.
+            starts.append(first_read(ctx, halo) * halo.up - (halo.window - 1 - halo.padding))
+        (made,) = ctx.emit([filters, piece], static={0: shape}, attrs=unpadded(ctx))
+        return own_part(ctx, made, starts)
+
+    return [over_window(ctx, window, image, filters)]
 
 
 @register_op(

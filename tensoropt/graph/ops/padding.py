@@ -11,7 +11,7 @@ from tensoropt.graph.halo import Halo
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.movement import movement, passed
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.rims import is_cut, with_rims
+from tensoropt.graph.ops.rims import is_cut, over_window
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats
@@ -21,7 +21,7 @@ from tensoropt.graph.spec import TensorSpec
 def _pad(ctx: Lowering, image: Any, value: Any = 0) -> list[Any]:
     if not is_cut(ctx):
         return ctx.emit([image] if ctx.op.type == "Pad" else [image, value])
-    return [with_rims(ctx, image, value)]
+    return [over_window(ctx, lambda piece: piece, image, padding=value)]
 
 
 def _same(ctx: Lowering, image: Any) -> list[Any]:

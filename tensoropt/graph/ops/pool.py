@@ -12,7 +12,7 @@ from tensoropt.graph.halo import window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.movement import dimensions, movement
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.rims import is_cut, unpadded, with_rims
+from tensoropt.graph.ops.rims import is_cut, over_window, unpadded
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, notation
 from tensoropt.graph.sample import Sample, floats, integers
@@ -23,20 +23,22 @@ from tensoropt.graph.traits import Traits
 def _max(ctx: Lowering, image: Any) -> list[Any]:
     if not is_cut(ctx):
         return ctx.emit([image])
-    return ctx.emit([with_rims(ctx, image, image.dtype.min)], attrs=unpadded(ctx))
+    attrs = unpadded(ctx)
+    return [over_window(ctx, lambda piece: ctx.emit([piece], attrs=attrs)[0], image, padding=image.dtype.min)]
 
 
 def _average(ctx: Lowering, image: Any) -> list[Any]:
     """TensorFlow's average is of what is inside the image."""
     if not is_cut(ctx):
         return ctx.emit([image])
-    (made,) = ctx.emit([with_rims(ctx, image)], attrs=unpadded(ctx))
+    attrs = unpadded(ctx)
+    made = over_window(ctx, lambda piece: ctx.emit([piece], attrs=attrs)[0], image)
     for halo in ctx.rule.halos:
         count = halo.size_out // ctx.pieces(halo.axis)
         first = (ctx.offset(halo.axis) if ctx.pieces(halo.axis) > 1 else 0) * halo.stride - halo.padding
         starts = first + np.arange(count) * halo.stride
         inside = np.minimum(starts + halo.window, halo.size_in) - np.maximum(starts, 0)
-        if halo.is_padded:
+        if any(halo.paddings):
             shape = [count if dim == halo.dim else 1 for dim in range(len(made.shape))]
             made *= ctx.tf.constant((halo.window / inside).reshape(shape), made.dtype)
     return [made]

@@ -9,7 +9,7 @@ from tensoropt.graph.halo import Halo
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.movement import movement, passed
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.rims import EDGE, first_read, own_part, with_rims
+from tensoropt.graph.ops.rims import EDGE, first_read, over_window, own_part
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.sample import Sample, floats
@@ -22,14 +22,15 @@ _FLOPS = {"ResizeNearestNeighbor": 0.0, "ResizeBilinear": 8.0, "ResizeBicubic": 
 
 def _resize(ctx: Lowering, image: Any) -> list[Any]:
     cut = [halo if ctx.pieces(halo.axis) > 1 else None for halo in ctx.rule.halos]
-    size = list(ctx.output_shape()[1:3])
-    image = with_rims(ctx, image, EDGE)
-    for halo in cut:
-        if halo is not None:
-            size[halo.dim - 1] = image.shape[halo.dim] * halo.up // halo.stride
-    made = ctx.emit([image], static={1: size})[0]
-    starts = [None if halo is None else first_read(ctx, halo) * halo.up // halo.stride for halo in cut]
-    return [own_part(ctx, made, starts)]
+
+    def window(piece: Any) -> Any:
+        size = list(ctx.output_shape()[1:3])
+        for halo in filter(None, cut):
+            size[halo.dim - 1] = piece.shape[halo.dim] * halo.up // halo.stride
+        starts = [None if halo is None else first_read(ctx, halo) * halo.up // halo.stride for halo in cut]
+        return own_part(ctx, ctx.emit([piece], static={1: size})[0], starts)
+
+    return [over_window(ctx, window, image, padding=EDGE)]
 
 
 def _halos(op: Operator, image: TensorSpec) -> tuple[Halo, ...]:

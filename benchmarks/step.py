@@ -15,9 +15,10 @@ alone, by Horovod, and by TensorFlow's MultiWorkerMirroredStrategy. They begin w
 are compared with the one process's, too.
 
 With ``--hosts 2`` ranks are on two hosts (network namespaces, so as root) with a link of some rate between them, one
-rank and one thread on each. Beside one such rank alone stand data parallelism, ``mini_time`` and a pipeline, with
-what was predicted in brackets; for each model and rate they take turns in one job. Horovod follows, tuned in its cycle
-time and its fusion threshold.
+rank and one thread on each. Beside one rank alone stand data parallelism, ``mini_time`` and a pipeline, with what was
+predicted in brackets; for each model and rate they take turns in one job. Horovod follows, tuned in its cycle time and
+its fusion threshold. *Each its own* says what one machine for both hosts costs: both train the whole model at once, and
+share its memory.
 """
 
 from __future__ import annotations

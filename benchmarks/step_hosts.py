@@ -25,7 +25,7 @@ __all__ = ["ONE_MACHINE", "RATES", "measure", "rate", "steps_of_turn", "table"]
 ONE_MACHINE = "none"
 """In place of a rate: two ranks on this machine."""
 RATES = ("100mbit", "1gbit", "5gbit", ONE_MACHINE)
-_WAYS = ("one_process", "data_parallel", "mini_time", "pipeline", "horovod")
+_WAYS = ("one_process", "each_alone", "data_parallel", "mini_time", "pipeline", "horovod")
 _WORKER, _RIVAL = "benchmarks.step_hosts_worker", "benchmarks.step_worker"
 _TURN_S, _LEAST_STEPS = 3.0, 2
 
@@ -101,7 +101,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> tuple[Table, list[str]]:
             and ``link_bytes_per_s``.
     """
     columns = Table(box=box.MARKDOWN, pad_edge=False)
-    names = ("one rank", "data parallelism", "`mini_time`", "pipeline", "Horovod")
+    names = ("one rank", "each its own", "data parallelism", "`mini_time`", "pipeline", "Horovod")
     for header in ("model", "link", "measured", *names, "times one rank", "times Horovod"):
         columns.add_column(header, no_wrap=True)
     lines = []

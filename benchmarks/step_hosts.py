@@ -124,7 +124,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> tuple[Table, list[str]]:
 
 def _show(found: Sequence[Mapping[str, Any]], console: Console) -> None:
     columns, lines = table(found)
-    console.width = max(console.width, 150)  # a column that is cut off says nothing
+    console.width = max(console.width, 200)  # a column that is cut off says nothing
     console.print(columns)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)

@@ -3,6 +3,7 @@
     python -m benchmarks.step --ranks 2 --json step.json
     python -m benchmarks.step --models vgg lstm --optimizer adam --options mini_time data_parallel mini_memory
     python -m benchmarks.step --front-end keras
+    python -m benchmarks.step --hosts 2 --rate 1gbit
 
 All variants of a model are there at once and train in turns of some steps, so that a machine whose speed drifts is fair
 to all. All have the same allocator, MPI and thread settings; the rivals are tuned beyond that, one setting after the
@@ -12,43 +13,43 @@ in its cycle time, its fusion threshold, and what its ranks and its own thread a
 The front end ``keras`` has the same models written in Keras beside these: by ``tensoropt.keras.parallelize``, by Keras
 alone, by Horovod, and by TensorFlow's MultiWorkerMirroredStrategy. They begin with the same weights, so their losses
 are compared with the one process's, too.
+
+With ``--hosts 2`` ranks are on two hosts (network namespaces, so as root) with a link of some rate between them, one
+rank and one thread on each. Beside one rank alone stand data parallelism, ``mini_time`` and a pipeline, with what was
+predicted in brackets; for each model and rate they take turns in one job. Horovod follows, tuned in its cycle time and
+its fusion threshold. *Each its own* says what one machine for both hosts costs: both train the whole model at once, and
+share its memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import step_hosts
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT
-from benchmarks.step_worker import JIT, OPTIONS
+from benchmarks.rivals import DEFAULTS, KERAS, MIRRORED, alternatives, has_horovod, summary, tune
+from benchmarks.step_worker import OPTIONS
 from benchmarks.turns import Setting, Team
+from benchmarks.two_hosts import why_no_hosts
 
-__all__ = ["alternatives", "measured", "summary"]
+__all__ = ["measured"]
 
 _WORKER, _KERAS_WORKER = "benchmarks.step_worker", "benchmarks.step_keras_worker"
-_KERAS = "keras_"  # what names of variants begin with
-_MIRRORED = "keras_mirrored"  # TensorFlow's own strategy, which may not run: then the table says why
-_DEFAULTS = "defaults"
 _CAUSE_LINES = 6
 
-_RIVALS = {"": ("one_process", "horovod"), _KERAS: ("one_process", "horovod", "mirrored")}
-
-# What differs from a rival's defaults, by name; of each group one is chosen.
-Groups = Sequence[Mapping[str, tuple[Mapping[str, str], bool]]]
+_RIVALS = {"": ("one_process", "horovod"), KERAS: ("one_process", "horovod", "mirrored")}
 
 
 def main() -> None:
@@ -60,6 +61,15 @@ def main() -> None:
     parser.add_argument("--front-end", choices=("tf1", "keras"), default="tf1", help="keras: both (default tf1 alone)")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--optimizer", choices=sorted(OPTIMIZERS), default="sgd")
+    parser.add_argument("--hosts", type=int, choices=(2,), default=None, help="a rank on each, in place of --ranks")
+    parser.add_argument(
+        "--rate",
+        nargs="+",
+        type=step_hosts.rate,
+        default=list(step_hosts.RATES),
+        metavar="RATE",
+        help=f"of the link between hosts; {step_hosts.ONE_MACHINE}: on one machine (default: %(default)s)",
+    )
     parser.add_argument("--turns", type=int, default=6, help="of each variant (default %(default)s)")
     parser.add_argument("--steps", type=int, default=10, help="of a turn (default %(default)s)")
     parser.add_argument(
@@ -72,12 +82,17 @@ def main() -> None:
     unknown = sorted(set(flags.models) - set(known))
     if unknown:
         parser.error(f"--models: {', '.join(unknown)} not among {', '.join(known)}")
+    if flags.hosts and set(flags.rate) != {step_hosts.ONE_MACHINE} and why_no_hosts():
+        parser.error(f"--hosts: cannot make hosts here, which are network namespaces: {why_no_hosts()}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("benchmarks.step: ended from outside"))  # with its programs
     names = ("front_end", "ranks", "optimizer", "turns", "steps", "short", "cached")
     report: dict[str, Any] = {name: getattr(flags, name) for name in names} | {"cores": _cores(), "models": {}}
     console = Console(stderr=True)
-    if not _has_horovod():
+    if not has_horovod():
         console.print("Horovod is not installed, so it is left out: make horovod")
+    if flags.hosts:
+        step_hosts.measure(flags, report, console)
+        return
     for name in flags.models:
         report["models"][name] = measured(name, flags, console)
         _show(name, report["models"][name], flags)
@@ -95,13 +110,13 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
 
         def start(name: str, setting: Setting) -> Team:
             console.print(f"{model}: starts {name}", markup=False)
-            team = Team(_KERAS_WORKER if name.startswith(_KERAS) else _WORKER, setting)
+            team = Team(_KERAS_WORKER if name.startswith(KERAS) else _WORKER, setting)
             stack.callback(team.end)
             return team
 
         # TensorFlow then looks for Keras 2, in vain. To load Keras 3 takes half of a start; Horovod needs it, too.
-        fast, whole = {"TF_USE_LEGACY_KERAS": "1"}, {"TF_USE_LEGACY_KERAS": ""}
-        ends = ("", _KERAS) if flags.front_end == "keras" else ("",)
+        fast, whole = {"TF_USE_LEGACYKERAS": "1"}, {"TF_USE_LEGACYKERAS": ""}
+        ends = ("", KERAS) if flags.front_end == "keras" else ("",)
         for end in ends:
             for number, option in enumerate(flags.options):
                 refresh = ["--refresh"] if number == 0 and not end and not flags.cached else []
@@ -111,14 +126,14 @@ def measured(model: str, flags: argparse.Namespace, console: Console) -> dict[st
                 teams[end + option] = start(end + option, setting)
         groups = alternatives(flags.ranks, _cores())
         for rival in (end + rival for end in ends for rival in _RIVALS[end]):
-            if "horovod" in rival and not _has_horovod():
+            if "horovod" in rival and not has_horovod():
                 continue
-            extra = {**(fast if rival == "one_process" else whole), **groups[rival][0][_DEFAULTS][0]}
+            extra = {**(fast if rival == "one_process" else whole), **groups[rival][0][DEFAULTS][0]}
             setting = Setting(
                 (*arguments, "--variant", rival), None if rival.endswith("one_process") else flags.ranks, extra
             )
             with _noting(rival, failed):
-                teams[rival], tuned[rival] = _tune(rival, setting, groups[rival], flags, start)
+                teams[rival], tuned[rival] = tune(rival, setting, groups[rival], flags, start)
         for number in range(flags.turns):
             console.print(f"{model}: turn {number + 1} of {flags.turns}", markup=False)
             for name, team in teams.items():
@@ -135,7 +150,7 @@ def _noting(variant: str, failed: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if variant != _MIRRORED:
+        if variant != MIRRORED:
             raise
         failed[variant] = _cause(str(error))
 
@@ -147,136 +162,6 @@ def _cause(printed: str) -> str:
     if not errors:
         return lines[-1]
     return " ".join(line for line in lines[errors[-1] :][:_CAUSE_LINES] if line)
-
-
-def _tune(
-    rival: str, setting: Setting, groups: Groups, flags: argparse.Namespace, start: Callable[[str, Setting], Team]
-) -> tuple[Team, dict[str, Any]]:
-    """The team of a rival's fastest setting, and what was tried: of each group the fastest stays, by turns."""
-    team, chosen = start(rival, setting), list[str]()
-    tried: dict[str, float] = {}
-    for group in groups if flags.tuning_turns else ():
-        settings, tries = {_DEFAULTS: setting}, {_DEFAULTS: team}
-        for name, (more, bound) in group.items():
-            if name != _DEFAULTS:
-                environment = {**setting.environment, **more}
-                settings[name] = Setting(setting.arguments, setting.ranks, environment, setting.bind and bound)
-                tries[name] = start(f"{rival} with {', '.join([*chosen, name])}", settings[name])
-        if len(tries) == 1:
-            continue
-        team.turns_s.clear()
-        for _ in range(flags.tuning_turns):
-            for other in tries.values():
-                other.turn(flags.steps)
-        medians = {name: _median(other.turns_s) for name, other in tries.items()}
-        for name, median_s in medians.items():
-            tried[", ".join(chosen if name == _DEFAULTS else [*chosen, name]) or _DEFAULTS] = median_s
-        best = min(medians, key=lambda name: medians[name])
-        for name, other in tries.items():
-            if name != best:
-                other.end()
-        team, setting = tries[best], settings[best]
-        chosen += [] if best == _DEFAULTS else [best]
-    # What was measured while settings were compared does not count.
-    team.turns_s.clear()
-    about = {"environment": dict(setting.environment), "bound": setting.bind}
-    return team, {"tried": tried, "chosen": chosen or [_DEFAULTS], **about}
-
-
-def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
-    """What rivals are tuned in.
-
-    Args:
-        ranks: Horovod's.
-        cores: of this machine.
-    """
-    every = {"TF_NUM_INTRAOP_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), "TF_NUM_INTEROP_THREADS": "1"}
-    one_process: Groups = [
-        {
-            _DEFAULTS: (every, True),
-            **({f"{cores} operators at once": ({"TF_NUM_INTEROP_THREADS": str(cores)}, True)} if cores > 1 else {}),
-        }
-    ]
-    nothing: tuple[Mapping[str, str], bool] = ({}, True)
-    affinity = ",".join(str(rank % cores) for rank in range(ranks))
-    binding: Mapping[str, tuple[Mapping[str, str], bool]] = {
-        # A thread is Horovod's own, which talks to MPI: it stays on a core, and what computes goes where there is room.
-        f"unbound ranks, threads on {affinity}": ({"HOROVOD_THREAD_AFFINITY": affinity}, False),
-        **({} if ranks > cores else {"unbound ranks": ({}, False)}),  # those that share cores are unbound anyway
-    }
-    horovod: Groups = [
-        {_DEFAULTS: nothing, **{f"cycle {ms} ms": ({"HOROVOD_CYCLE_TIME": ms}, True) for ms in ("0.5", "2")}},
-        {
-            _DEFAULTS: nothing,
-            **{f"fusion {size} MiB": ({"HOROVOD_FUSION_THRESHOLD": str(size * 2**20)}, True) for size in (0, 4)},
-        },
-        {_DEFAULTS: nothing, **binding},
-    ]
-    # By default Keras compiles what it runs, where all layers can be.
-    jit: Mapping[str, tuple[Mapping[str, str], bool]] = {_DEFAULTS: nothing, "no XLA": ({JIT: "0"}, True)}
-    return {
-        "one_process": one_process,
-        "horovod": horovod,
-        "keras_one_process": [*one_process, jit],
-        "keras_horovod": horovod,
-        _MIRRORED: [{_DEFAULTS: nothing}],
-    }
-
-
-def _has_horovod() -> bool:
-    return importlib.util.find_spec("horovod") is not None
-
-
-def summary(
-    variants: Mapping[str, tuple[list[list[float]], list[float], Mapping[str, Any]]],
-    tuned: Mapping[str, Mapping[str, Any]],
-    ours: str,
-    failed: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """What was measured of a model.
-
-    Args:
-        variants: seconds of each step by turn, losses of all steps, and what was said of the start, by variant.
-        tuned: how rivals were, by variant.
-        ours: the variant whose speed is compared with the others'.
-        failed: why what did not run did not, by variant.
-    """
-    reference = np.array(variants["one_process"][1])
-    result: dict[str, Any] = {"variants": {}}
-    for name, (turns_s, losses, about) in variants.items():
-        medians = [float(np.median(turn)) for turn in turns_s]
-        steps = min(len(losses), len(reference))
-        result["variants"][name] = {
-            "median_s": _median(turns_s),
-            "least_turn_s": min(medians),
-            "longest_turn_s": max(medians),
-            "turn_medians_s": medians,
-            "max_loss_difference": float(np.abs(np.array(losses[:steps]) - reference[:steps]).max()),
-            **about,
-            **tuned.get(name, {}),
-        }
-    best = result["variants"][ours]["median_s"]
-    result[f"speedup_of_{ours}_over"] = {
-        name: entry["median_s"] / best for name, entry in result["variants"].items() if name != ours
-    }
-    keras = [name for name in variants if name.startswith(_KERAS) and name.removeprefix(_KERAS) in OPTIONS]
-    if keras:
-        result["keras_over_tf1"] = {
-            name: result["variants"][name]["median_s"] / result["variants"][name.removeprefix(_KERAS)]["median_s"]
-            for name in keras
-        }
-    if failed:
-        result["failed"] = dict(failed)
-    if "horovod" in variants:
-        rival = result["variants"]["horovod"]["median_s"]
-        result["speedup_over_horovod"] = {
-            name: rival / entry["median_s"] for name, entry in result["variants"].items() if name != "horovod"
-        }
-    return result
-
-
-def _median(turns_s: Sequence[Sequence[float]]) -> float:
-    return float(np.median([second for turn in turns_s for second in turn]))
 
 
 def _cores() -> int:

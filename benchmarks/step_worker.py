@@ -13,12 +13,14 @@ import numpy as np
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT, Model
 from benchmarks.turns import take_turns
 
-__all__ = ["JIT", "OPTIONS", "SEED", "models"]
+__all__ = ["JIT", "OPTIONS", "SEED", "Planned", "Step", "horovod", "models", "one_process", "trainer"]
 
 OPTIONS = ("mini_time", "data_parallel", "mini_memory", "turning_point")
 SEED = 7
 JIT = "STEP_JIT_COMPILE"
 """An environment variable: 0 keeps Keras alone from compiling what it runs."""
+Step = Callable[[dict[str, np.ndarray]], float]
+"""Trains on arrays by placeholder name, and gives the loss."""
 
 
 def models(short: bool) -> Mapping[str, Model]:
@@ -41,10 +43,18 @@ def main() -> None:
     runners.get(flags.variant, _tensoropt)(model, flags)
 
 
-def _trainer(
-    model: Model, rank: int, size: int, step: Callable[[dict[str, np.ndarray]], float]
-) -> Callable[[int], dict[str, Any]]:
-    """Trains on this rank's shares of batches that are the same in every variant."""
+def trainer(model: Model, rank: int, size: int, step: Step) -> Callable[[int], dict[str, Any]]:
+    """Trains on this rank's shares of batches that are the same in every variant.
+
+    Args:
+        model: the model.
+        rank: this one.
+        size: how many share a batch.
+        step: takes arrays by placeholder name, gives the loss.
+
+    Returns:
+        What :func:`benchmarks.turns.take_turns` takes.
+    """
     rng = np.random.default_rng(SEED)
     count = model.batch_size // size
 
@@ -67,21 +77,13 @@ def _tensoropt(model: Model, flags: argparse.Namespace) -> None:
     started = time.perf_counter()
     tensoropt.init(refresh=flags.refresh)
     init_s = time.perf_counter() - started
-    tensoropt.set_random_seed(SEED)
-    built = model.build(tensoropt, model.batch_size)
-    train_op = model.train(tensoropt, flags.optimizer, built.loss)
+    planned = Planned(model, flags.optimizer)
     started = time.perf_counter()
     plan = tensoropt.find_strategy(flags.variant)
     find_s = time.perf_counter() - started
     search_s = float(plan.notes.get("search_seconds", 0.0))  # data parallelism is not searched
     started = time.perf_counter()
-    tensoropt.build_execution_graph(plan=plan)
-    rank, size = tensoropt.world_rank(), tensoropt.world_size()
-
-    def step(batch: dict[str, np.ndarray]) -> float:
-        loss, _ = tensoropt.run([built.loss, train_op], {built.feeds[name]: array for name, array in batch.items()})
-        return float(loss)
-
+    step = planned.step(plan)
     about = {
         "init_s": init_s,
         "profile_s": find_s - search_s,
@@ -89,37 +91,79 @@ def _tensoropt(model: Model, flags: argparse.Namespace) -> None:
         "build_s": time.perf_counter() - started,
         "strategy": tensoropt.strategy_rows(plan),
     }
-    take_turns(flags.turns, rank, about, _trainer(model, rank, size, step))
+    rank, size = tensoropt.world_rank(), tensoropt.world_size()
+    take_turns(flags.turns, rank, about, trainer(model, rank, size, step))
+
+
+class Planned:
+    """A model that tensoropt trains, by one plan after another."""
+
+    def __init__(self, model: Model, optimizer: str) -> None:
+        """Builds the model.
+
+        Args:
+            model: which.
+            optimizer: one of :data:`benchmarks.models.OPTIMIZERS`.
+        """
+        import tensoropt
+
+        tensoropt.set_random_seed(SEED)
+        self._built = model.build(tensoropt, model.batch_size)
+        self._train = model.train(tensoropt, optimizer, self._built.loss)
+
+    def step(self, plan: Any) -> Step:
+        """A step by a plan, from initial values; those of earlier plans are over."""
+        import tensoropt
+
+        tensoropt.build_execution_graph(plan=plan)
+        loss, feeds = self._built.loss, self._built.feeds
+
+        def step(batch: dict[str, np.ndarray]) -> float:
+            value, _ = tensoropt.run([loss, self._train], {feeds[name]: array for name, array in batch.items()})
+            return float(value)
+
+        return step
 
 
 def _one_process(model: Model, flags: argparse.Namespace) -> None:
+    take_turns(flags.turns, 0, {}, trainer(model, 0, 1, one_process(model, flags.optimizer)))
+
+
+def one_process(model: Model, optimizer: str) -> Step:
+    """A step of TensorFlow alone, from initial values."""
     import tensorflow as tf
 
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(SEED)
         built = model.build(tf.compat.v1, model.batch_size)
-        train_op = model.train(tf.compat.v1, flags.optimizer, built.loss)
-        take_turns(flags.turns, 0, {}, _trainer(model, 0, 1, _session_step(tf, built, built.loss, train_op)))
+        train_op = model.train(tf.compat.v1, optimizer, built.loss)
+        return _session_step(tf, built, built.loss, train_op)
 
 
 def _horovod(model: Model, flags: argparse.Namespace) -> None:
     import horovod.tensorflow as hvd
-    import tensorflow as tf
 
     hvd.init()
+    train = trainer(model, hvd.rank(), hvd.size(), horovod(model, flags.optimizer))
+    take_turns(flags.turns, hvd.rank(), {}, train)
+
+
+def horovod(model: Model, optimizer: str) -> Step:
+    """A step by Horovod, which has begun, from initial values."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(SEED)
         built = model.build(tf.compat.v1, model.batch_size // hvd.size())
         # The embedding's gradient travels as rows, which is Horovod's own and here its faster way.
         train_op = model.train(
-            tf.compat.v1, flags.optimizer, built.loss, lambda gradient: hvd.allreduce(gradient, op=hvd.Average)
+            tf.compat.v1, optimizer, built.loss, lambda gradient: hvd.allreduce(gradient, op=hvd.Average)
         )
-        mean = hvd.allreduce(built.loss, op=hvd.Average)
-        train = _trainer(model, hvd.rank(), hvd.size(), _session_step(tf, built, mean, train_op))
-        take_turns(flags.turns, hvd.rank(), {}, train)
+        return _session_step(tf, built, hvd.allreduce(built.loss, op=hvd.Average), train_op)
 
 
-def _session_step(tf: Any, built: Any, loss: Any, train_op: Any) -> Callable[[dict[str, np.ndarray]], float]:
+def _session_step(tf: Any, built: Any, loss: Any, train_op: Any) -> Step:
     """A step of TensorFlow's own session, with variables at their initial values."""
     session = tf.compat.v1.Session()
     session.run(tf.compat.v1.global_variables_initializer())

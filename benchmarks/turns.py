@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.launch import ROOT, command_of
 
-__all__ = ["Setting", "Team", "take_turns"]
+__all__ = ["Setting", "Team", "Turns", "take_turns"]
 
 _POLL_S = 0.005
 _GRACE_S = 15.0
@@ -32,12 +32,32 @@ class Setting:
         ranks: processes under mpirun; None for one without it.
         environment: more variables.
         bind: each rank to a core of its own, where there are enough.
+        launcher: what starts the ranks, if it is not mpirun on this machine.
     """
 
     arguments: tuple[str, ...]
     ranks: int | None
     environment: Mapping[str, str] = field(default_factory=dict)
     bind: bool = True
+    launcher: tuple[str, ...] = ()
+
+
+class Turns(Protocol):
+    """Ranks that train in turns.
+
+    Attributes:
+        turns_s: per turn the seconds of each step that counts, on the rank that took longest.
+        losses: of steps.
+    """
+
+    turns_s: list[list[float]]
+    losses: list[float]
+
+    def turn(self, steps: int) -> None:
+        """Trains for so many steps, and some before them that do not count."""
+
+    def end(self) -> None:
+        """Ends for good."""
 
 
 class Team:
@@ -66,7 +86,7 @@ class Team:
         self._path = Path(self._folder.name)
         arguments = [*setting.arguments, "--turns", str(self._path)]
         self._command, environment = command_of(
-            module, arguments, setting.ranks, dict(setting.environment), bind=setting.bind
+            module, arguments, setting.ranks, dict(setting.environment), bind=setting.bind, launcher=setting.launcher
         )
         with (self._path / "printed").open("w") as printed:
             self._process = subprocess.Popen(

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,24 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MpiRunError", "mpirun_path", "result_of", "run_mpi"]
+from benchmarks.launch import OF_A_RANK, ROOT, mpirun_path, search_path
 
-_ROOT = Path(__file__).resolve().parent.parent
+__all__ = ["MpiRunError", "result_of", "run_mpi"]
 
 # After this long a job that was asked to end is killed.
 _GRACE_S = 5.0
-
-# Names that mpirun gives to the processes it starts. A test that itself runs under mpirun must not pass them
-# on, or the inner job takes itself for a part of the outer one.
-_INHERITED_PREFIXES = (
-    "OMPI_COMM_",
-    "OMPI_FILE_",
-    "OMPI_UNIVERSE_",
-    "PMIX_",
-    "PMI_",
-    "PRTE_NODE",
-    "PRTE_LAUNCHED",
-)
 
 
 class MpiRunError(RuntimeError):
@@ -53,11 +40,6 @@ class MpiRunError(RuntimeError):
         self.returncode = returncode
         self.stdout = stdout
         self.stderr = stderr
-
-
-def mpirun_path() -> str | None:
-    """Returns the ``mpirun`` beside the running interpreter, else the one on ``PATH``, else ``None``."""
-    return shutil.which("mpirun", path=_search_path())
 
 
 def run_mpi(
@@ -82,7 +64,7 @@ def run_mpi(
         timeout: seconds after which the whole job is killed.
         env: variables to add to the environment of the ranks.
         check: whether an exit code other than 0 is an error.
-        launcher: what starts so many ranks, if it is not ``mpirun`` on this machine (:mod:`tests.two_hosts`).
+        launcher: what starts so many ranks, if it is not ``mpirun`` on this machine (:mod:`benchmarks.two_hosts`).
         once: a name of the job, if it is to run once for all workers that share the tests.
 
     Returns:
@@ -177,15 +159,10 @@ def _one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _search_path() -> str:
-    """Returns the search path with the running interpreter's programs first."""
-    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-
-
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a job. Open MPI 5 reads ``PRTE_*``, 4 the ``OMPI_*`` twin."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_INHERITED_PREFIXES)}
-    python_path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_RANK)}
+    python_path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_NUM_INTRAOP_THREADS": "1",
@@ -194,7 +171,7 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
         # with SciPy and Matplotlib where they are installed, and no rank of a test uses it.
         "TF_USE_LEGACY_KERAS": "1",
         **inherited,
-        "PATH": _search_path(),
+        "PATH": search_path(),
         "PYTHONPATH": os.pathsep.join(python_path),
         "PYTHONUNBUFFERED": "1",
         # Containers are root, where Open MPI starts nothing until it is told twice.

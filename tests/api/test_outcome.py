@@ -9,25 +9,29 @@ from dataclasses import replace
 import pytest
 
 import tensoropt
-from tensoropt.cluster import Topology
+from tensoropt.cluster import Level, Topology
 from tensoropt.cluster.presets import preset
 
 pytestmark = pytest.mark.tf
 
 
-def _model(batch: int, width: int) -> None:
+def _model(batch: int, width: int, layers: int = 1) -> None:
     tensoropt.reset_default_graph()
     images = tensoropt.placeholder(tensoropt.float32, [batch, width])
     labels = tensoropt.placeholder(tensoropt.int32, [batch])
-    hidden = tensoropt.layers.dense(images, width, activation=tensoropt.nn.relu)
+    hidden = images
+    for _ in range(layers):
+        hidden = tensoropt.layers.dense(hidden, width, activation=tensoropt.nn.relu)
     loss = tensoropt.softmax_cross_entropy(labels, tensoropt.layers.dense(hidden, width))
     tensoropt.GradientDescentOptimizer(0.1).minimize(loss)
 
 
-def _outcome(caplog: pytest.LogCaptureFixture, topology: Topology, option: str = "mini_time") -> str:
+def _outcome(
+    caplog: pytest.LogCaptureFixture, topology: Topology, option: str = "mini_time", micro_batches: int | str = 1
+) -> str:
     caplog.clear()
     with caplog.at_level(logging.INFO, "tensoropt"):
-        tensoropt.find_strategy(option, topology=topology)
+        tensoropt.find_strategy(option, topology=topology, micro_batches=micro_batches)
     assert re.fullmatch(r"search: (.*, )?\S+ s", caplog.messages[-2])
     return caplog.messages[-1]
 
@@ -53,12 +57,28 @@ def test_no_gain_is_said_where_one_device_is_as_fast(caplog: pytest.LogCaptureFi
     few = preset("v100").with_device_count(4)
     slow = replace(few, levels=tuple(replace(level, latency_s=1e-2) for level in few.levels))
     assert re.fullmatch(
-        r"no gain from 4 devices: mini_time is predicted to take \S+ ms a step, one device \S+ µs; \S+ KiB a device"
+        r"no gain from 4 devices, since data parallelism takes \S+ ms a step, \S+ ms to communicate: mini_time is "
+        r"predicted to take \S+ ms a step, one device \S+ µs; \S+ KiB a device"
         r"\. Fewer ranks or a larger batch may serve better",
         _outcome(caplog, slow),
     )
     assert _outcome(caplog, slow, "mini_memory").startswith("mini_memory on 4 devices: ")  # time is not what it is for
     assert _outcome(caplog, few.with_device_count(1)).startswith("mini_time on 1 device: ")
+
+
+def test_hosts_are_named_and_so_is_a_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    link = Level("host", 2, 1e-4, 40e6)
+    hosts = Topology("two hosts", (link,), preset("cpu").device)
+    _model(256, 1024, layers=8)
+    assert re.fullmatch(
+        r"pipeline on 2 hosts: \S+ ms a step, 1\.\d+ times as fast as one device by a pipeline of 2 stages and "
+        r"[2-8] micro-batches, \S+ times as fast as data parallelism, \S+ MiB a device",
+        _outcome(caplog, hosts, micro_batches="auto"),
+    )
+    slow = replace(hosts, levels=(replace(link, bandwidth_bytes_per_s=1e6),))
+    assert _outcome(caplog, slow, micro_batches="auto").startswith("no gain from the second host, since data ")
+    several = replace(hosts, levels=(replace(link, latency_s=10.0), Level("device", 2, 1e-6, 1e10)))
+    assert _outcome(caplog, several).startswith("no gain from 4 devices of 2 hosts, since ")
 
 
 def test_fewer_devices_are_compared_among_themselves(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks import turns
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT
-from benchmarks.step import _tune, alternatives, summary
+from benchmarks.rivals import alternatives, summary, tune
 from benchmarks.turns import Setting, Team
 from tests.effort import THOROUGH
 from tests.mpi_support import run_mpi
@@ -98,7 +98,7 @@ def test_a_rival_keeps_the_fastest_setting_of_each_group() -> None:
 
     flags = argparse.Namespace(steps=2, tuning_turns=1)
     setting = Setting(("--variant", "horovod"), 2, {"OTHER": "1"})
-    team, about = _tune("horovod", setting, alternatives(2, 4)["horovod"], flags, start)
+    team, about = tune("horovod", setting, alternatives(2, 4)["horovod"], flags, start)
     assert about["chosen"] == ["cycle 0.5 ms", "unbound ranks, threads on 0,1"]
     affinity = {"HOROVOD_THREAD_AFFINITY": "0,1"}
     assert about["environment"] == {"OTHER": "1", "HOROVOD_CYCLE_TIME": "0.5", **affinity} and not about["bound"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.two_hosts import two_hosts, why_no_hosts
 from tensoropt.cluster import COLLECTIVE_KINDS
 from tests.mpi_support import run_mpi
-from tests.two_hosts import two_hosts, why_no_hosts
 
 SCRIPT = Path(__file__).with_name("two_hosts_ranks.py")
 LINK_BYTES_PER_S = 100e6 / 8

@@ -29,7 +29,7 @@ STAGES = [
     r"import: \d+ operators, 20 of them variables, \S+ s",
     r"profiling: measured \d+ of \d+ operators, \d+ are left to estimates, \S+ s",
     r"search: all \d+ operators, \S+ s",
-    rf"(mini_time on {_RANKS} devices: \S+ \S+ a step, .* a device|no gain from {_RANKS} devices: .*)",
+    rf"(mini_time on {_RANKS} devices: \S+ \S+ a step, .* a device|no gain from {_RANKS} devices, since .*)",
     r"build: collectives through '\w+', \S+ s",
 ]
 

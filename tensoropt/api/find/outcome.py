@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensoropt.api.find.choosing import DATA_PARALLEL
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import MINI_PARALLELISM
@@ -14,6 +16,7 @@ from tensoropt.viz.canvas import bytes_unit, seconds_unit
 __all__ = ["describe_outcome"]
 
 _MINI_MEMORY = "mini_memory"
+_HOST = "host"  # the level of it
 # Predictions that differ by less are the same to people.
 _ALIKE = 0.005
 
@@ -30,26 +33,51 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
     parallelism, 0.9 GiB a device``. One device comes first: who beats data parallelism need not gain.
     """
     devices, memory = plan.mesh.size, f"{_bytes(plan.memory_bytes)} a device"
-    subject = f"{plan.option} on {devices} device{'s' * (devices > 1)}"
+    part = scaled(topology, devices) if plan.option == MINI_PARALLELISM else topology
+    where = _where(part)
     if devices == 1:
-        return f"{subject}: {_seconds(plan.time_s)} a step, {memory}"
+        return f"{plan.option} on {where}: {_seconds(plan.time_s)} a step, {memory}"
+    common = None if planner.is_pinned else _data_parallelism(planner, part)  # which holds all variables whole
     alone_s = planner.alone_seconds(topology, float(str(plan.notes["memory_limit_bytes"])))
     if alone_s is not None and alone_s <= plan.time_s * (1 + _ALIKE) and plan.option != _MINI_MEMORY:
+        since = ""
+        if common is not None:
+            since = f", since data parallelism takes {_seconds(common[0])} a step, {_seconds(common[1])} to communicate"
         return (
-            f"no gain from {devices} devices: {plan.option} is predicted to take {_seconds(plan.time_s)} a step, one "
-            f"device {_seconds(alone_s)}; {memory}. Fewer ranks or a larger batch may serve better"
+            f"no gain from {'the second host' if where == '2 hosts' else where}{since}: {plan.option} is predicted to "
+            f"take {_seconds(plan.time_s)} a step, one device {_seconds(alone_s)}; {memory}. Fewer ranks or a larger "
+            "batch may serve better"
         )
     alone = "one device does not hold it" if alone_s is None else _beside(alone_s, plan, "one device")
+    pipeline: Any = plan.notes.get("pipeline")
+    if pipeline is not None:
+        alone += f" by a pipeline of {pipeline['stages']} stages and {pipeline['micro_batches']} micro-batches"
     beside = None
-    if not planner.is_pinned and plan.option != DATA_PARALLEL:  # which holds all variables whole
-        try:
-            part = scaled(topology, devices) if plan.option == MINI_PARALLELISM else topology
-            common_s = float(planner.find(part, DATA_PARALLEL).frontier.time_s[0])
-        except PlanError:
-            pass  # data parallelism does not apply to the model
-        else:
-            beside = _beside(common_s, plan, "data parallelism")
-    return ", ".join(filter(None, (f"{subject}: {_seconds(plan.time_s)} a step", alone, beside, memory)))
+    if common is not None and plan.option != DATA_PARALLEL:
+        beside = _beside(common[0], plan, "data parallelism")
+    said = f"{plan.option} on {where}: {_seconds(plan.time_s)} a step"
+    return ", ".join(filter(None, (said, alone, beside, memory)))
+
+
+def _where(topology: Topology) -> str:
+    """The devices in words; hosts have names of their own where there are several."""
+    devices = topology.device_count
+    hosts = next((level.size for level in topology.levels if level.name == _HOST), 1)
+    on_hosts = f"{hosts} hosts" if hosts > 1 else ""
+    if devices == hosts > 1:
+        return on_hosts
+    return f"{devices} device{'s' * (devices > 1)}{' of ' * bool(on_hosts)}{on_hosts}"
+
+
+def _data_parallelism(planner: Planner, topology: Topology) -> tuple[float, float] | None:
+    """The seconds of a step, and those of them that devices communicate; None if it does not apply to the model."""
+    try:
+        found = planner.find(topology, DATA_PARALLEL)
+    except PlanError:
+        return None
+    point = found.frontier.point(0)
+    network_s = found.space.network_seconds(point.assignment, point.alternatives)
+    return point.time_s, float(network_s[0])
 
 
 def _beside(other_s: float, plan: Plan, other: str) -> str:

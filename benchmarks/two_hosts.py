@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -12,9 +13,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.mpi_support import mpirun_path
+from benchmarks.launch import mpirun_path
 
-__all__ = ["two_hosts", "why_no_hosts"]
+__all__ = ["bits_per_s", "two_hosts", "why_no_hosts"]
 
 # What mpirun calls instead of ssh, as ``agent [options] ADDRESS COMMAND…``.
 _AGENT = """#!/bin/sh
@@ -23,6 +24,22 @@ case $1 in {cases} esac
 shift
 exec ip netns exec $name unshare --uts sh -c "hostname $name; $*"
 """
+_UNITS = {"mbit": 1e6, "gbit": 1e9}
+# A link's bucket holds what it carries in so long, but a packet at least: one that fills up sooner than a timer comes
+# makes the link slower than its rate.
+_BUCKET_S, _LEAST_BUCKET_BYTES = 1e-3, 4096
+
+
+def bits_per_s(rate: str) -> float:
+    """A rate of a link such as ``100mbit``, as a number.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mg]bit)", rate)
+    if found is None or not float(found[1]):
+        raise ValueError(f"a rate must be like 100mbit or 2.5gbit, got {rate!r}")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 @functools.cache
@@ -49,7 +66,7 @@ def two_hosts(folder: Path, ranks_per_host: int, *, rate: str = "100mbit") -> It
     Args:
         folder: for what this writes.
         ranks_per_host: of a job.
-        rate: of the link between them in each direction, as ``tc`` takes it.
+        rate: of the link between them in each direction, see :func:`bits_per_s`.
 
     Yields:
         The command to start a job on them, without its program: see ``launcher`` of ``run_mpi``.
@@ -93,7 +110,8 @@ def _linked(names: Sequence[str], rate: str) -> Iterator[None]:
             _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 _run("ip", "-n", name, "link", "set", device, "up")
-            limit = ["tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
+            bucket_bytes = max(bits_per_s(rate) / 8 * _BUCKET_S, _LEAST_BUCKET_BYTES)
+            limit = ["tbf", "rate", rate, "burst", f"{bucket_bytes:.0f}b", "latency", "400ms"]
             _run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", *limit)
         yield
     finally:

@@ -2,11 +2,12 @@
 
 from tensoropt.cost.analytic_cost import AnalyticCost
 from tensoropt.cost.cost_model import CostModel, OpCall
-from tensoropt.cost.memory import KnowsScratch, piece_bytes, rim_copies
+from tensoropt.cost.memory import KnowsScratch, piece_bytes
 from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, collective_key, profile_key, whole_key
 from tensoropt.cost.packing import KnowsPacking, packing_of
 from tensoropt.cost.pase import PaseCost
 from tensoropt.cost.profiled_cost import ProfiledCost, gradient_positions
+from tensoropt.cost.rims import rim_copies
 
 __all__ = [
     "AnalyticCost",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.cost_model import OpCall
-from tensoropt.cost.memory import rim_copies
+from tensoropt.cost.rims import rim_copies, rim_seconds
 from tensoropt.graph.spec import sum_dtype
 from tensoropt.layout import Mesh, StepKind
 
@@ -79,8 +79,8 @@ class AnalyticCost:
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
         forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
         forward += self._reduction_seconds(call)
-        rims, copied = self.halo_seconds(call), self.traffic_seconds(2 * sum(rim_copies(call, self.mesh)))
-        forward += rims + copied
+        copied = self.traffic_seconds(2 * sum(rim_copies(call, self.mesh)))
+        forward += copied + rim_seconds(call, self.mesh, self.step_seconds)
         if not gradients:
             return forward
         share = gradients / max(1, len(rule.inputs))
@@ -90,41 +90,14 @@ class AnalyticCost:
             arithmetic *= sum(rate / wide_rate if part else 1.0 for part in parts) / len(parts)
         backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
         backward += self._device.op_overhead_s * gradients
-        if gradients == len(rule.inputs):
-            backward += rims + 2 * copied  # copies are made again, and gradients of the rims go back from theirs
+        # Copies are made again, and those of their gradients are taken apart.
+        backward += copied * (2 if gradients == len(rule.inputs) else 1)
         return forward + backward + self._reduction_seconds(call)
 
     def internal_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""
-        rims = self.halo_seconds(call)
-        times = 2 if call.gradients == len(call.rule.inputs) else 1
-        return (2 if call.gradients else 1) * self._reduction_seconds(call) + times * rims
-
-    def halo_seconds(self, call: OpCall) -> float:
-        """Seconds in which neighbours exchange the rims of the pieces of an image, one dimension after the other.
-
-        Every device sends a rim to the one before and one to the one after; rims of the second dimension have the
-        corners, and so those of the first in them. Rims over several levels of the cluster are priced as if all of them
-        crossed the outermost one.
-        """
-        rule, configuration = call.rule, call.configuration
-        if not rule.halo_axes:
-            return 0.0
-        total, read = 0.0, rule.halos[0].input
-        idle = tuple(axis for axis, _ in configuration.at)
-        piece_bytes = call.inputs[read].size_bytes / configuration.cuts(rule.inputs[read], self.mesh)
-        for halo in rule.halos:
-            axes = configuration.mesh_axes(halo.axis)
-            pieces = self.mesh.extent(axes)
-            if pieces == 1:
-                continue
-            widths, elements = halo.widths(pieces), halo.size_in // pieces
-            for width in widths:
-                if width:
-                    rim = np.array([piece_bytes * width / elements])
-                    total += float(self.step_seconds(StepKind.PERMUTE, axes, rim, idle)[0])
-            piece_bytes *= (elements + sum(widths)) / elements
-        return total
+        inside = (2 if call.gradients else 1) * self._reduction_seconds(call)
+        return inside + rim_seconds(call, self.mesh, self.step_seconds)
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""

@@ -11,7 +11,7 @@ from tensoropt.cost.cost_model import OpCall
 from tensoropt.graph.spec import TensorSpec
 from tensoropt.layout import PARTIAL, Mesh
 
-__all__ = ["KnowsScratch", "piece_bytes", "rim_copies"]
+__all__ = ["KnowsScratch", "piece_bytes"]
 
 
 @runtime_checkable
@@ -21,26 +21,6 @@ class KnowsScratch(Protocol):
     def scratch_bytes(self, call: OpCall) -> tuple[float, float, float]:
         """Bytes at most at once forward, kept for the backward pass, and at most at once backward."""
         ...
-
-
-def rim_copies(call: OpCall, mesh: Mesh) -> list[float]:
-    """Bytes of the copies of a cut image that its neighbours' rims and its padding are joined to, one by dimension.
-
-    What the window moves over is the last one. The backward pass makes them again.
-    """
-    rule, configuration = call.rule, call.configuration
-    copies: list[float] = []
-    if rule.halo_axes.isdisjoint(filter(None, configuration.actions)):
-        return copies
-    read = rule.halos[0].input
-    size_bytes = call.inputs[read].size_bytes / configuration.cuts(rule.inputs[read], mesh)
-    for halo in rule.halos:
-        pieces = mesh.extent(configuration.mesh_axes(halo.axis))
-        copied = halo.copied(pieces)
-        if copied:
-            size_bytes *= copied / (halo.size_in // pieces)
-            copies.append(size_bytes)
-    return copies
 
 
 def piece_bytes(spec: TensorSpec, states: NDArray[np.int8], mesh: Mesh) -> NDArray[np.float64]:

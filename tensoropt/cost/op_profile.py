@@ -282,7 +282,7 @@ def profile_key(
             sorted((position, _described(value)) for position, value in op.static.items()),
             [(layout.local_shape(s.shape, mesh), s.dtype) for s, layout in zip(inputs, layouts, strict=True)],
             [(layout.local_shape(s.shape, mesh), s.dtype) for s, layout in zip(op.outputs, results, strict=True)],
-            sorted((axis, mesh.extent(configuration.mesh_axes(axis))) for axis in rule.internal),
+            sorted((axis, mesh.extent(configuration.mesh_axes(axis))) for axis in rule.communicates_over),
             tuple(wanted),
             tuple(outgoing),
         )

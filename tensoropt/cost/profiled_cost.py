@@ -9,6 +9,7 @@ from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.analytic_cost import AnalyticCost
 from tensoropt.cost.cost_model import OpCall
 from tensoropt.cost.op_profile import OpProfile, OpTime, collective_key, profile_key, whole_key
+from tensoropt.cost.rims import rim_seconds
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -87,14 +88,14 @@ class ProfiledCost:
             return self._ratio(call) * self._analytic.op_seconds(call)
         # What TensorFlow's graph optimizer makes a part of the kernel before it takes next to nothing itself.
         forward_s = 0.0 if _is_fused(self._graph, call.op) else measured.forward_s
-        return forward_s + measured.backward_s + self._reduction_seconds(measured, call)
+        return forward_s + measured.backward_s + self.internal_seconds(call)
 
     def internal_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""
         measured = self._measured(call)
         if measured is None:
             return self._ratio(call) * self._analytic.internal_seconds(call)
-        return self._reduction_seconds(measured, call)
+        return self._reduction_seconds(measured, call) + rim_seconds(call, self.mesh, self.step_seconds)
 
     def scratch_bytes(self, call: OpCall) -> tuple[float, float, float]:
         """See :class:`tensoropt.cost.memory.KnowsScratch`."""

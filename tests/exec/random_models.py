@@ -371,8 +371,8 @@ class _Maker:
             lambda: to.nn.gelu(x),
             lambda: to.repeat(x, 2, axis=0) if shape[0] < 9 else x,
             lambda: to.matmul(x, x, transpose_b=True) / last,
-            lambda: to.tensor_scatter_nd_add(x, [[0], [1]], x[:2] * 0.5),
-            lambda: to.scatter_nd([[0], [2]], x[:2], [4, *shape[1:]]),
+            lambda: to.tensor_scatter_nd_add(x, [[0], [1]], x[:2] * 0.5) if shape[0] > 1 else x,
+            lambda: to.scatter_nd([[0], [2]], x[:2], [4, *shape[1:]]) if shape[0] > 1 else x,
         ]
         if len(shape) == 3 and shape[1] >= 3:
             makers += [lambda: to.nn.conv1d(x, self.variable((3, last, 4), 0.3), stride=1, padding="SAME")] * 3

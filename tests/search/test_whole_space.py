@@ -332,9 +332,10 @@ def test_a_split_image_costs_the_rims_and_network_time_has_them() -> None:
     split, samples = conv.index(Configuration(("height",))), conv.index(Configuration(("n",)))
     # One row of 64 x 4 elements each way; none back, as the input wants no gradient.
     rim = float(space.cost.step_seconds(StepKind.PERMUTE, (0,), np.array([8 * 64 * 4 * 4.0]))[0])
-    # A half of 32 rows gets one of them, and both sides of each row get padding, in copies that are written and read.
+    # A half of 32 rows gets one of them, and both sides of each row get padding, in copies that
+    # are written and read, once more in the backward pass.
     copies = 8 * 4 * 4.0 * (34 * 64 + 34 * 66)
-    more = 2 * rim + space.cost.traffic_seconds(2 * copies)
+    more = 2 * rim + space.cost.traffic_seconds(4 * copies)
     assert space.node_costs("y", split)[0] - space.node_costs("y", samples)[0] == pytest.approx(more, rel=1e-9)
     # Windows of two, two apart, need nothing of their neighbours.
     pool = space.choices("p")

@@ -65,7 +65,7 @@ class DeviceState:
             gather: gives what each rank gives; called before a new program of a plan whose ranks differ first runs.
             config: ``tf.compat.v1.ConfigProto`` of the session.
             outside: gives the handle of a variable that eager code has, by name. One that this device stores whole is
-                stored there, and nowhere else, unless it is large and a step replaces its value.
+                stored there, and nowhere else, unless it is on a graphics card, or large and a step replaces its value.
         """
         plan.check(graph)
         if engine.size != plan.mesh.size:
@@ -274,8 +274,10 @@ class DeviceState:
         layout = self._root.plan.configuration(op.name).output_layouts(self._root.rules[op.name], 0).value
         shape = layout.local_shape(op.outputs[0].shape, self._root.plan.mesh)
         if self._outside is not None and layout.is_replicated and not self._is_replaced(op):
-            self._is_outside.add(op.name)
-            return OutsideVariable(self._outside(op.name), shape, op.outputs[0].dtype, op.name)
+            handle = self._outside(op.name)
+            if "CPU" in handle.device:  # a handle that is a value is the host's, whose ops reach no card's storage
+                self._is_outside.add(op.name)
+                return OutsideVariable(handle, shape, op.outputs[0].dtype, op.name)
         feed = tf.compat.v1.placeholder(op.outputs[0].dtype, shape, name=f"{op.name}/initial")
         variable = tf.compat.v1.Variable(
             feed, use_resource=True, trainable=True, name=op.name, collections=["tensoropt_variables"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import kernels  # no public name says what kernels there are
 
 from tensoropt.errors import CollectiveError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
@@ -297,10 +298,23 @@ class DeviceState:
         return root.layout_of(TensorId(name)).slices(shape, root.plan.mesh, root.engine.rank)
 
     def _make_variables(self, operators: Iterable[Operator]) -> None:
+        on_host = self._taken_on_the_host()
         with self.tf_graph.as_default():
             for op in operators:
                 if self._root.holds(op.name):
-                    self._root.variables[op.name] = self._make_variable(op)
+                    with tf.device("/cpu:0" if op.name in on_host else None):
+                        self._root.variables[op.name] = self._make_variable(op)
+
+    def _taken_on_the_host(self) -> set[str]:
+        """The variables that an op takes itself of which TensorFlow has no kernel for graphics cards.
+
+        TensorFlow places a variable when it is made, and later ops where the variable is.
+        """
+        if not tf.config.list_physical_devices("GPU"):
+            return set()
+        takers = [op for op in self._root.graph.operators if op.handles]
+        on_host = {type_ for type_ in {op.type for op in takers} if not _has_card_kernel(type_)}
+        return {op.inputs[place].op for op in takers if op.type in on_host for place in op.handles}
 
     def count_step(self) -> None:
         """Counts a training step; copies are made equal now and then."""
@@ -339,3 +353,8 @@ class DeviceState:
     def close(self) -> None:
         """Ends the session."""
         self.session.close()
+
+
+def _has_card_kernel(op_type: str) -> bool:
+    registered = kernels.get_registered_kernels_for_op(op_type).kernel
+    return any(kernel.device_type in ("GPU", "DEFAULT") for kernel in registered)

@@ -95,7 +95,7 @@ class Machine:
         hosts: the name of each rank's.
         sharing: how many ranks share each rank's memory: its card's, or else its host's.
         cores: of each rank; those that share a core have equal parts of it.
-        crowding: by how much a rank's work takes longer because ranks share cores.
+        crowding: by how much a rank's work takes longer because ranks share cores or cards.
     """
 
     def __init__(self, comm: Communicator, ranks: Sequence[Rank]) -> None:
@@ -111,8 +111,9 @@ class Machine:
             shares = host.cores_per_rank([ranks[index].affinity for index in members])
             for index, share in zip(members, shares, strict=True):
                 self.cores[index] = share
-        self.crowding = max(1.0, 1.0 / min(self.cores))
-        # How many turns ranks take, so that no more run at once than there are cores, and which is this rank's.
+        on_cards = (several for rank, several in zip(ranks, self.sharing, strict=True) if rank.card)
+        self.crowding = max(1.0, 1.0 / min(self.cores), *on_cards)
+        # How many turns ranks take, so that no more run at once than there are cores or cards; which is this rank's.
         self._turns = math.ceil(self.crowding - 1e-9)
         mine = self.hosts[comm.rank]
         self._turn = self.hosts[: comm.rank].count(mine) // -(-self.hosts.count(mine) // self._turns)
@@ -124,7 +125,7 @@ class Machine:
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
-        """This rank's turn: at most as many ranks as cores are in it at the same time. Collective."""
+        """This rank's turn: at most as many ranks as cores or cards are in it at the same time. Collective."""
         for _ in range(self._turn):
             self._meet()
         self._meet()
@@ -134,7 +135,7 @@ class Machine:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """All ranks are in it at the same time, also those that share a core. Collective."""
+        """All ranks are in it at the same time, also those that share a core or a card. Collective."""
         self._meet()
         yield
         self._meet()

@@ -28,9 +28,9 @@ def run_probes(
     clock the slowest rank, each time another one: ranks meet in collectives, many times in a step. A single pass is too
     short for a clock. Where ranks share cores, others work while one waits, and traces in turns do not show how they
     take a core's caches from one another, each kernel in its own way: there each pass takes the mean of the ranks'
-    processor time, times how many share a core. Of a card a trace without TensorFlow's profiler says only how long the
-    host takes to start its kernels; each pass takes what it takes the slowest rank by the clock, for which the host
-    waits until the card is done.
+    processor time, times how many share a core. Of a card a trace says only how long the host takes to start its
+    kernels: there each pass takes what it takes the slowest rank by the clock, for which the host waits until the card
+    is done, times how many share the card. They take turns, since cards change from process to process now and then.
 
     Args:
         machine: with all ranks.
@@ -40,15 +40,14 @@ def run_probes(
     Returns:
         With what this rank measured; None for a probe that cannot be measured.
     """
-    comm = machine.comm
+    comm, is_crowded = machine.comm, machine.crowding > 1
     has_cards = any(rank.card for rank in machine.ranks)
-    is_crowded = machine.crowding > 1 and not has_cards
     times = measure_batch(
         probes,
         turn=machine.in_turn,
         spread=lambda mine: set().union(*comm.allgather(mine)),
-        crowd=machine.at_once,
-        clock=time.process_time if is_crowded else time.perf_counter,
+        crowd=machine.in_turn if has_cards else machine.at_once,
+        clock=time.process_time if is_crowded and not has_cards else time.perf_counter,
         runs=runs,
         traced_runs=1 if is_crowded or has_cards else runs,
     )
@@ -59,7 +58,7 @@ def run_probes(
     passes_s = np.array(comm.allgather(times.passes_s))
     slowest_s = np.median(passes_s.max(axis=0), axis=0)
     if has_cards:
-        seconds = slowest_s
+        seconds = slowest_s * machine.crowding
     elif is_crowded:
         seconds = np.median(passes_s, axis=1).mean(axis=0) * machine.crowding
     else:

@@ -55,10 +55,12 @@ def test_ranks_that_share_a_core_take_it_for_their_processor_time(monkeypatch: p
     assert found == [(2.0 * (1.0 + 2.0) / 2, 2.0 * (4.0 + 3.0) / 2, Measured(1.0, 4.0)), None]
 
 
-def test_passes_on_a_card_take_what_they_take_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, found = _run_probes(monkeypatch, 1, card="0000:01:00.0")
+def test_passes_on_a_shared_card_take_those_of_the_slowest_rank_for_each_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, found = _run_probes(monkeypatch, 2, card="0000:01:00.0")
     assert clock is time.perf_counter
-    assert found == [(2.0, 4.0, Measured(1.0, 4.0)), None]
+    assert found == [(2 * 2.0, 2 * 4.0, Measured(1.0, 4.0)), None]
 
 
 def test_a_disturbance_has_bounds_and_without_kernels_there_is_no_pace() -> None:

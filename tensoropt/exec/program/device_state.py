@@ -306,15 +306,21 @@ class DeviceState:
                         self._root.variables[op.name] = self._make_variable(op)
 
     def _taken_on_the_host(self) -> set[str]:
-        """The variables that an op takes itself of which TensorFlow has no kernel for graphics cards.
+        """The variables that an op takes itself that has no kernel for graphics cards, and others that go with them.
 
-        TensorFlow places a variable when it is made, and later ops where the variable is.
+        TensorFlow places a variable when it is made, and later an op where all variables are that it takes.
         """
+        found: set[str] = set()
         if not tf.config.list_physical_devices("GPU"):
-            return set()
+            return found
         takers = [op for op in self._root.graph.operators if op.handles]
-        on_host = {type_ for type_ in {op.type for op in takers} if not _has_card_kernel(type_)}
-        return {op.inputs[place].op for op in takers if op.type in on_host for place in op.handles}
+        of_host = {name for name in {op.type for op in takers} if _is_of_the_host(name)}
+        taken = [(op.type in of_host, {op.inputs[place].op for place in op.handles}) for op in takers]
+        while True:
+            more = found.union(*(names for is_of_host, names in taken if is_of_host or names & found))
+            if more == found:
+                return found
+            found = more
 
     def count_step(self) -> None:
         """Counts a training step; copies are made equal now and then."""
@@ -355,6 +361,6 @@ class DeviceState:
         self.session.close()
 
 
-def _has_card_kernel(op_type: str) -> bool:
-    registered = kernels.get_registered_kernels_for_op(op_type).kernel
-    return any(kernel.device_type in ("GPU", "DEFAULT") for kernel in registered)
+def _is_of_the_host(op_type: str) -> bool:
+    devices = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op_type).kernel}
+    return "CPU" in devices and devices.isdisjoint(("GPU", "DEFAULT"))

@@ -187,8 +187,7 @@ def _gpus(tensorflow: Mapping[str, Any]) -> Finding:
     gpus = tensorflow["gpus"]
     if gpus:
         return Finding(
-            "GPUs", "note", f"{len(gpus)} that TensorFlow sees; tensoropt's code for GPUs was never run on one",
-            "Hide them to train on CPUs: CUDA_VISIBLE_DEVICES=-1.",
+            "GPUs", "fine", f"each rank computes on one; rank 0 on {gpus[0]}",
         )  # fmt: skip
     if _GPU_DRIVER.exists():
         with_cuda = "" if tensorflow["with_cuda"] else ", which was built without CUDA,"

@@ -78,7 +78,7 @@ class _Chain:
         self._stacked = kind in _STACKED
         self._work_bytes = _CROWDED_WORK_BYTES if crowded else COLD_WORK_BYTES
         graph = tf.Graph()
-        with graph.as_default(), tf.device(engine.device):
+        with graph.as_default():
             extent = tf.compat.v1.placeholder(tf.int32, [], name="extent")
             # Fed, so that nothing is computed once and for all.
             value = tf.compat.v1.placeholder(tf.float32, [], name="value")
@@ -150,6 +150,7 @@ class _Chain:
             start_s = tf.timestamp()
         with tf.control_dependencies([start_s]):
             result = _collective(self._engine, self._kind, tf.identity(buffer), self._axes, self._members, number)
+            result = tf.identity(result)  # on a graphics card again, if it came from one
         with tf.control_dependencies([result]):
             return start_s, tf.timestamp()
 
@@ -157,8 +158,8 @@ class _Chain:
         """Two clocks with nothing in between, as those of :meth:`_timed` have a collective."""
         with tf.control_dependencies([before]):
             start_s = tf.timestamp()
-        with tf.control_dependencies([start_s]):
-            nothing = tf.identity(before)
+        with tf.control_dependencies([start_s]), tf.device("/cpu:0"):
+            nothing = tf.identity(tf.identity(before))
         with tf.control_dependencies([nothing]):
             return start_s, tf.timestamp()
 

@@ -103,6 +103,7 @@ def _collect(
         "ranks": [hosts.index(host) for host in machine.hosts],
         "cpus": sorted({rank.cpu for rank in machine.ranks}),
         "cores": machine.cores,
+        "sharing": machine.sharing,
         "environment": sorted({"\n".join(rank.environment) for rank in machine.ranks}),
         "mpi": mpi_version(),
         "engine": engine,
@@ -121,8 +122,8 @@ def _collect(
 
 
 def _memory_per_rank_bytes(machine: Machine) -> int:
-    """The least that any rank can have: every host's memory is shared evenly by its ranks."""
-    least = min(rank.memory_bytes // machine.hosts.count(rank.host) for rank in machine.ranks)
+    """The least that any rank can have: every host's or card's memory is shared evenly by its ranks."""
+    least = min(rank.memory_bytes // several for rank, several in zip(machine.ranks, machine.sharing, strict=True))
     return max(least // _MEMORY_STEP_BYTES * _MEMORY_STEP_BYTES, 1)
 
 
@@ -138,11 +139,7 @@ def _measure_topology(
     speeds = _on_every_rank(
         comm,
         "measuring computation",
-        lambda: (
-            measure_flops_per_s("float32", 0.1),
-            measure_flops_per_s("float64", 0.05),
-            measure_memory_bandwidth_bytes_per_s(0.1),
-        ),
+        _speeds_of_the_card if machine.ranks[comm.rank].card else _speeds_of_the_processor,
     )
     # The slowest rank sets the pace of all.
     float32_flops_per_s, float64_flops_per_s, memory_bandwidth_bytes_per_s = (
@@ -258,6 +255,20 @@ class _Ranks:
         if largest[0] > 0:
             _raise_first("measuring collectives", self._comm.allgather(_described(error)), error)
         return [float(value) for value in largest[1:]]
+
+
+def _speeds_of_the_processor() -> tuple[float, float, float]:
+    return (
+        measure_flops_per_s("float32", 0.1),
+        measure_flops_per_s("float64", 0.05),
+        measure_memory_bandwidth_bytes_per_s(0.1),
+    )
+
+
+def _speeds_of_the_card() -> tuple[float, float, float]:
+    from tensoropt.measure.card import card_speeds  # takes TensorFlow
+
+    return card_speeds()
 
 
 def _counted(number: float, what: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tensoropt.cluster import host
+from tensoropt.exec.engines.graphics_cards import has_driver
 
 __all__ = ["COLD_WORK_BYTES", "WARM_BYTES", "Communicator", "Machine", "Rank"]
 
@@ -53,10 +54,11 @@ class Rank:
 
     Attributes:
         host: its name.
-        cpu: the processor's name.
+        cpu: the processor's name; where the rank computes on a graphics card, the card's.
         affinity: numbers of the processors that the rank may run on.
-        memory_bytes: that new allocations on the host can use.
+        memory_bytes: that new allocations can use, on the host or else on the card.
         environment: the variables that say with how many threads NumPy computes.
+        card: where on its host the card is; empty without one.
     """
 
     host: str
@@ -64,16 +66,23 @@ class Rank:
     affinity: tuple[int, ...]
     memory_bytes: int
     environment: tuple[str, ...]
+    card: str = ""
 
     @classmethod
     def of_this_process(cls) -> Rank:
         """Describes this process."""
+        card = None
+        if has_driver():
+            from tensoropt.measure.card import card_of_this_process  # takes TensorFlow
+
+            card = card_of_this_process()
         return cls(
             os.uname().nodename,
-            host.cpu_model(),
+            host.cpu_model() if card is None else card.name,
             host.affinity(),
-            host.available_memory_bytes(),
+            host.available_memory_bytes() if card is None else card.memory_bytes,
             tuple(os.environ.get(name, "") for name in _THREADS),
+            "" if card is None else card.address,
         )
 
 
@@ -84,8 +93,9 @@ class Machine:
         comm: of all ranks.
         ranks: what each says of itself.
         hosts: the name of each rank's.
+        sharing: how many ranks share each rank's memory: its card's, or else its host's.
         cores: of each rank; those that share a core have equal parts of it.
-        crowding: by how much a rank's work takes longer because ranks share cores.
+        crowding: by how much a rank's work takes longer because ranks share cores or cards.
     """
 
     def __init__(self, comm: Communicator, ranks: Sequence[Rank]) -> None:
@@ -93,14 +103,17 @@ class Machine:
         self.comm = comm
         self.ranks = tuple(ranks)
         self.hosts = [rank.host for rank in ranks]
+        memories = [(rank.host, rank.card) for rank in ranks]
+        self.sharing = [memories.count(memory) for memory in memories]
         self.cores = [0.0] * len(ranks)
         for name in dict.fromkeys(self.hosts):
             members = [index for index, other in enumerate(self.hosts) if other == name]
             shares = host.cores_per_rank([ranks[index].affinity for index in members])
             for index, share in zip(members, shares, strict=True):
                 self.cores[index] = share
-        self.crowding = max(1.0, 1.0 / min(self.cores))
-        # How many turns ranks take, so that no more run at once than there are cores, and which is this rank's.
+        on_cards = (several for rank, several in zip(ranks, self.sharing, strict=True) if rank.card)
+        self.crowding = max(1.0, 1.0 / min(self.cores), *on_cards)
+        # How many turns ranks take, so that no more run at once than there are cores or cards; which is this rank's.
         self._turns = math.ceil(self.crowding - 1e-9)
         mine = self.hosts[comm.rank]
         self._turn = self.hosts[: comm.rank].count(mine) // -(-self.hosts.count(mine) // self._turns)
@@ -112,7 +125,7 @@ class Machine:
 
     @contextlib.contextmanager
     def in_turn(self) -> Iterator[None]:
-        """This rank's turn: at most as many ranks as cores are in it at the same time. Collective."""
+        """This rank's turn: at most as many ranks as cores or cards are in it at the same time. Collective."""
         for _ in range(self._turn):
             self._meet()
         self._meet()
@@ -122,7 +135,7 @@ class Machine:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """All ranks are in it at the same time, also those that share a core. Collective."""
+        """All ranks are in it at the same time, also those that share a core or a card. Collective."""
         self._meet()
         yield
         self._meet()

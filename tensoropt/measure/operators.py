@@ -132,9 +132,9 @@ def _key(machine: Machine) -> dict[str, Any]:
     """Returns the key under which the measurements of this machine are cached."""
     return {
         "hosts": sorted(set(machine.hosts)),
-        "ranks_per_host": max(machine.hosts.count(host) for host in machine.hosts),
         "cpus": sorted({rank.cpu for rank in machine.ranks}),
         "cores": min(machine.cores),
+        "sharing": max(machine.sharing),
         "tensorflow": tf.__version__,
         "environment": [os.environ.get(name, "") for name in _ENVIRONMENT],
     }

@@ -6,8 +6,8 @@ so they contend for memory as they do when they train, and for caches where they
 
 TensorFlow's own trace says how long each kernel took, to be trusted for how they compare; a trace makes ranks that
 share cores look slow, so they take turns at it. What a pass takes in a step, with what TensorFlow takes between its
-kernels, a clock says that is read before and after each pass of each probe. It cannot see what another device than the
-host does: there runs without a trace say how long all of a batch takes.
+kernels, a clock says that is read before and after each pass of each probe. What reads it waits for kernels of a
+graphics card, too: TensorFlow hands on to the host only what the card has done.
 """
 
 from __future__ import annotations
@@ -68,17 +68,11 @@ class BatchTimes:
     Attributes:
         probes: per probe; None for a probe that cannot be built or run by itself.
         failures: by a probe's number, why it is None.
-        traced_s: in all kernels of a traced run, those that make inputs or read a clock included: the sum of their
-            medians.
-        plain_s: of each run without a trace, less the part of a run in which no kernel runs; none with a clock.
-        passes_s: ``(runs, 2 * probes)``, each probe's forward and backward pass: by the clock, in runs without a trace,
-            or else in its kernels, in traced runs.
+        passes_s: ``(runs, 2 * probes)``, each probe's forward and backward pass by the clock, in runs without a trace.
     """
 
     probes: tuple[Measured | None, ...]
     failures: dict[int, str]
-    traced_s: float = 0.0
-    plain_s: tuple[float, ...] = ()
     passes_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
 
@@ -88,7 +82,7 @@ def measure_batch(
     turn: Callable[[], AbstractContextManager[None]],
     spread: Callable[[set[int]], set[int]],
     crowd: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
     runs: int = RUNS,
     traced_runs: int | None = None,
 ) -> BatchTimes:
@@ -101,13 +95,13 @@ def measure_batch(
         turn: a context in which this rank runs, entered and left by all ranks together.
         spread: the union over ranks of what failed.
         crowd: a context in which all ranks run at once, also those that share a core.
-        clock: seconds, to be read around each pass while all ranks run at once; None to go by traces alone.
+        clock: seconds, to be read around each pass while all ranks run at once.
         runs: how many count without a trace, after one that is thrown away.
         traced_runs: how many count with it; as many, by default.
     """
     failures: dict[int, str] = {}
     while True:
-        batch = _Batch(probes, set(failures), clock=clock)
+        batch = _Batch(probes, set(failures), clock)
         failures |= batch.failures
         session = session_as_built(batch.graph)
         try:
@@ -125,37 +119,16 @@ def measure_batch(
                     stats = _trace(session, batch)
                 traced.append(kernel_seconds(stats))
             held = held_by(stats, _pass_of, lambda name: (_pass_of(name) or ("", 0))[0] == "b")
-            kernels_s, passes_s, traced_s = _traced_seconds(batch, traced)
-            plain_s: tuple[float, ...] = ()
-            if clock is None:
-                plain_s = _plain_seconds(session, batch, turn, runs)
-            else:
-                passes_s = _clocked_seconds(session, batch, crowd, runs)
+            passes_s = _clocked_seconds(session, batch, crowd, runs)
         finally:
             session.close()
-        return BatchTimes(_measured(batch, kernels_s, held, failures), failures, traced_s, plain_s, passes_s)
+        return BatchTimes(_measured(batch, _traced_seconds(batch, traced), held, failures), failures, passes_s)
 
 
 def _pass_of(name: str) -> tuple[str, int] | None:
     """Returns a kernel's pass (``f`` forward, ``b`` backward) and its probe's number; None for other kernels."""
     match = _SCOPE.match(name)
     return None if match is None or match[1] not in "fb" else (match[1], int(match[2]))
-
-
-def _plain_seconds(
-    session: Any, batch: _Batch, turn: Callable[[], AbstractContextManager[None]], runs: int
-) -> tuple[float, ...]:
-    calls = [session.make_callable(end, [batch.value]) for end in (batch.nothing, batch.target)]
-    result = []
-    for _ in range(runs + 1):
-        with turn():
-            times = [time.perf_counter()]
-            for call in calls:
-                call(0.5)
-                times.append(time.perf_counter())
-        nothing_s, all_s = np.diff(times).tolist()
-        result.append(max(all_s - nothing_s, 0.0))
-    return tuple(result[1:])
 
 
 def _clocked_seconds(
@@ -177,21 +150,13 @@ def _clocked_seconds(
     return result[1:]
 
 
-def _traced_seconds(
-    batch: _Batch, runs: Sequence[dict[str, float]]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Seconds of each probe's passes by their kernels' medians, those of every run, and the sum of all medians."""
-    names = sorted(runs[0])
-    every = np.array([[run.get(name, 0.0) for name in names] for run in runs])
-    middle = np.median(every, axis=0)
-    passes_s = np.zeros((len(runs), 2 * len(batch.built)))
-    medians_s = np.zeros(2 * len(batch.built))
-    for column, name in enumerate(names):
+def _traced_seconds(batch: _Batch, runs: Sequence[dict[str, float]]) -> NDArray[np.float64]:
+    """Seconds of each probe's passes, by their kernels' medians."""
+    passes_s = np.zeros(2 * len(batch.built))
+    for name in sorted(runs[0]):
         if (part := _pass_of(name)) is not None:
-            place = 2 * part[1] + (part[0] == "b")
-            passes_s[:, place] += every[:, column]
-            medians_s[place] += middle[column]
-    return medians_s, passes_s, float(middle.sum())
+            passes_s[2 * part[1] + (part[0] == "b")] += np.median([run.get(name, 0.0) for run in runs])
+    return passes_s
 
 
 def _measured(
@@ -249,11 +214,9 @@ def _broken(session: Any, batch: _Batch, failures: dict[int, str]) -> set[int]:
 
 def _trace(session: Any, batch: _Batch) -> Any:
     metadata = tf.compat.v1.RunMetadata()
-    # The executor itself times kernels of the host. TensorFlow's profiler, which a fuller trace starts and which writes
-    # some lines of log for each, is needed only for other devices.
-    has_gpus = bool(tf.config.list_physical_devices("GPU"))
-    level = tf.compat.v1.RunOptions.FULL_TRACE if has_gpus else tf.compat.v1.RunOptions.SOFTWARE_TRACE
-    options = tf.compat.v1.RunOptions(trace_level=level)
+    # The executor itself times kernels of the host. A fuller trace would start TensorFlow's profiler, which writes some
+    # lines of log for each.
+    options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.SOFTWARE_TRACE)
     session.run(batch.target, {batch.value: 0.5}, options=options, run_metadata=metadata)
     return metadata.step_stats
 
@@ -281,7 +244,6 @@ class _Batch:
         failures: why they cannot be built.
         graph: all of it.
         value: a placeholder that all numbers are made of.
-        nothing: an operation that does nothing.
         target: the end of the chain.
         initial: initializes variables.
         readings: of the clock, before and after each pass (``f`` and ``b``) of a run, and before and after nothing
@@ -290,12 +252,11 @@ class _Batch:
 
     probes: Sequence[Probe]
     left_out: set[int]
-    clock: Callable[[], float] | None = None
+    clock: Callable[[], float]
     built: list[_Built | None] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     graph: Any = None
     value: Any = None
-    nothing: Any = None
     target: Any = None
     initial: Any = None
     readings: dict[tuple[str, int], list[float]] = field(default_factory=dict)
@@ -306,13 +267,16 @@ class _Batch:
             tf.compat.v1.set_random_seed(1)
             # Not a constant, which TensorFlow would compute with once and for all.
             self.value = tf.compat.v1.placeholder(tf.float32, [], name="value")
-            self.nothing = tf.no_op()
             self.target = tf.no_op()
             self.built = [self._forward(number, probe) for number, probe in enumerate(self.probes)]
             for number in reversed(range(len(self.probes))):
                 self._backward(number, self.probes[number])
-            for number in range(0 if self.clock is None else _PASSES_OF_NOTHING):
-                self.target = tf.group(*self._read_clock("n", number, self._read_clock("n", number, [self.target])))
+            for number in range(_PASSES_OF_NOTHING):
+                begun = self._read_clock("n", number, [self.target])
+                if tf.config.list_physical_devices("GPU"):  # the way there and back is no part of what a kernel takes
+                    with tf.control_dependencies(begun):
+                        begun = [self.value + 1.0]
+                self.target = tf.group(*self._read_clock("n", number, begun))
             self.initial = tf.compat.v1.global_variables_initializer()
 
     def _forward(self, number: int, probe: Probe) -> _Built | None:
@@ -357,12 +321,9 @@ class _Batch:
 
     def _read_clock(self, which: str, number: int, after: list[Any]) -> list[Any]:
         """Reads the clock once all of ``after`` is there; returns the ops that the next work has to wait for."""
-        clock = self.clock
-        if clock is None:
-            return after
 
         def read() -> None:
-            self.readings.setdefault((which, number), []).append(clock())
+            self.readings.setdefault((which, number), []).append(self.clock())
 
         with tf.control_dependencies(after), tf.name_scope("clock"):
             return [tf.numpy_function(read, [], [])]

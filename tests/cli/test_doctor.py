@@ -118,7 +118,7 @@ def test_a_job_that_says_nothing_of_itself() -> None:
 @pytest.mark.pure
 def test_graphics_cards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     one = {**_RANK["tensorflow"], "gpus": ["/gpu:0"]}
-    assert "1 that TensorFlow sees" in found([rank(tensorflow=one)])["GPUs"].text
+    assert found([rank(tensorflow=one)])["GPUs"].text == "each rank computes on one; rank 0 on /gpu:0"
     monkeypatch.setattr(doctor, "_GPU_DRIVER", tmp_path)
     assert "built without CUDA, sees none" in found([rank()])["GPUs"].text
 

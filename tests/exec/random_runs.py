@@ -217,7 +217,6 @@ def small_session() -> Any:
         use_per_session_threads=True,
         inter_op_parallelism_threads=2,
         intra_op_parallelism_threads=1,
-        device_count={"GPU": 0},
     )
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -230,7 +229,6 @@ def real_session() -> Any:
         use_per_session_threads=True,
         inter_op_parallelism_threads=1,
         intra_op_parallelism_threads=1,
-        device_count={"GPU": 0},
     )
 
 

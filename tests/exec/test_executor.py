@@ -77,6 +77,20 @@ def test_a_variable_is_held_in_pieces_and_fetched_whole() -> None:
         np.testing.assert_array_equal(value, np.arange(6).reshape(3, 2))
 
 
+@pytest.mark.parametrize("host", ["ResourceApplyGradientDescent", "ResourceApplyAdagradDA"])
+def test_variables_of_an_op_without_a_kernel_for_cards_are_on_the_host(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    from tensoropt.exec.program import device_state
+
+    monkeypatch.setattr(device_state, "_is_of_the_host", lambda op_type: op_type == host)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    found = on_every_rank(lambda executor, rank: executor.state.variables["w"].device)
+    assert all("CPU" in device if host == "ResourceApplyGradientDescent" else not device for device in found)
+
+
 def test_copies_that_have_come_apart_are_made_equal_after_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensoropt.exec.program import device_state
 

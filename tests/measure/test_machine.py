@@ -45,6 +45,15 @@ def test_ranks_of_a_host_have_parts_of_the_cores_that_they_share() -> None:
     assert _machines("aa", [(0, 1), (0, 1)])[0].crowding == 1.0
 
 
+def test_ranks_share_the_memory_of_a_card_or_else_of_a_host() -> None:
+    places = [("a", ""), ("a", ""), ("b", "0000:01:00.0"), ("b", "0000:01:00.0"), ("b", "0000:02:00.0")]
+    comm: Any = SimpleNamespace(rank=0)
+    ranks = [Rank(host, "cpu", (0,), 2**30, (), card) for host, card in places]
+    machine = Machine(comm, ranks)
+    assert machine.sharing == [2, 2, 2, 2, 1] and machine.crowding == 3.0  # three ranks of b share a core
+    assert Machine(comm, [Rank("b", "cpu", (rank,), 2**30, (), "0000:01:00.0") for rank in range(4)]).crowding == 4.0
+
+
 @pytest.mark.parametrize("cores", [1, 2, 4])
 def test_no_more_ranks_than_cores_run_in_a_turn(cores: int) -> None:
     inside: set[int] = set()

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -60,10 +59,7 @@ def test_operators_are_measured_forward_and_backward_at_local_shapes() -> None:
     (times,) = batch.probes
     assert times is not None
     assert times.forward_s > 0 and times.backward_s > 0
-    # Kernels that make inputs are in the runs, too.
-    assert batch.traced_s > times.forward_s + times.backward_s and len(batch.plain_s) == 2
-    assert batch.passes_s.shape == (2, 2)
-    assert np.median(batch.passes_s, axis=0)[0] == pytest.approx(times.forward_s)
+    assert batch.passes_s.shape == (2, 2) and batch.passes_s.all()
     assert times.forward_reduced_bytes == times.backward_reduced_bytes == ()
 
 
@@ -131,7 +127,6 @@ def test_a_clock_is_read_around_each_pass_while_all_ranks_run_at_once() -> None:
     assert entered == ["turn"] * 2 + ["crowd"] * 4
     # Less the second between two readings of the clock.
     assert times.passes_s.tolist() == [[5, 10, 0, 0, 7, 0]] * 3
-    assert times.plain_s == ()
 
 
 def test_other_work_comes_between_the_inputs_of_a_cold_probe_and_itself() -> None:
@@ -140,13 +135,14 @@ def test_other_work_comes_between_the_inputs_of_a_cold_probe_and_itself() -> Non
 
     def build(x: Any) -> list[Any]:
         y = tf.negative(x)
-        before = [op.outputs[0] for op in y.op.control_inputs if op.type == "Fill"]
+        (clock,) = y.op.control_inputs
+        before = [op.outputs[0] for op in clock.control_inputs if op.type == "Fill"]
         seen.append(max((made.shape.num_elements() for made in before), default=0))
         return [y]
 
     warm, cold = _measure(FunctionProbe(vector, build), FunctionProbe(vector, build, is_cold=True)).probes
     assert warm is not None and cold is not None
-    assert seen == [0, 2**21]  # elements of the largest other buffer that was made before
+    assert seen == [64, 2**21]  # elements of the largest buffer that was made before: the input, or another one
 
 
 def test_what_an_operator_reduces_itself_is_noted_and_not_run() -> None:

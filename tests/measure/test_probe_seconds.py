@@ -13,14 +13,14 @@ import pytest
 from tensoropt.measure import probe_seconds
 from tensoropt.measure.machine import Machine, Rank
 from tensoropt.measure.probe_batch import BatchTimes, Measured
-from tensoropt.measure.probe_seconds import _pace, run_probes
+from tensoropt.measure.probe_seconds import _bounded_pace, run_probes
 from tensoropt.measure.probes import FunctionProbe, Probe
 
 pytestmark = pytest.mark.tf
 
 
 def _run_probes(
-    monkeypatch: pytest.MonkeyPatch, cores: int, *, gpus: Sequence[str] = (), others_gpus: bool = False
+    monkeypatch: pytest.MonkeyPatch, cores: int, card: str = ""
 ) -> tuple[Any, list[tuple[float, float, Measured] | None]]:
     """The clock that two ranks on some cores measure two probes by, of which one fails, and what is made of it."""
     mine = np.array([[1.0, 4.0, 0.0, 0.0], [1.0, 4.0, 0.0, 0.0], [9.0, 4.0, 0.0, 0.0]])
@@ -29,18 +29,13 @@ def _run_probes(
 
     def measure(probes: Sequence[Probe], **given: Any) -> BatchTimes:
         clocks.append(given["clock"])
-        return BatchTimes((Measured(1.0, 4.0), None), {1: "broken"}, 5.0, (5.0,) * 3, mine)
+        return BatchTimes((Measured(1.0, 4.0), None), {1: "broken"}, mine)
 
     def allgather(value: Any) -> list[Any]:
-        if isinstance(value, bool):
-            return [value, others_gpus]
-        if isinstance(value, tuple):
-            return [value, (5.0, (5.0,) * 3, other)]
-        return [value, [(2.0, 3.0), (0.0, 0.0)]]
+        return [value, other if isinstance(value, np.ndarray) else [(2.0, 3.0), (0.0, 0.0)]]
 
     monkeypatch.setattr(probe_seconds, "measure_batch", measure)
-    monkeypatch.setattr(probe_seconds.tf.config, "list_physical_devices", lambda kind: list(gpus))
-    ranks = [Rank("host", "cpu", (rank % cores,), 2**30, ()) for rank in range(2)]
+    ranks = [Rank("host", "cpu", (rank % cores,), 2**30, (), card) for rank in range(2)]
     comm: Any = SimpleNamespace(rank=0, allgather=allgather)
     found = run_probes(Machine(comm, ranks), [FunctionProbe((), lambda: [])] * 2)
     return clocks[0], found
@@ -60,26 +55,15 @@ def test_ranks_that_share_a_core_take_it_for_their_processor_time(monkeypatch: p
     assert found == [(2.0 * (1.0 + 2.0) / 2, 2.0 * (4.0 + 3.0) / 2, Measured(1.0, 4.0)), None]
 
 
-@pytest.mark.parametrize(("gpus", "others_gpus"), [(["GPU:0"], False), ([], True)])
-def test_no_clock_tells_what_gpus_do_and_ranks_agree(
-    monkeypatch: pytest.MonkeyPatch, gpus: list[str], others_gpus: bool
+def test_passes_on_a_shared_card_take_those_of_the_slowest_rank_for_each_rank(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, found = _run_probes(monkeypatch, 2, gpus=gpus, others_gpus=others_gpus)
-    assert clock is None
-    # The slowest of each pass together takes six, and each rank alone five.
-    assert found[0] is not None and found[1] is None
-    assert found[0][:2] == pytest.approx((1.5 * 6 / 5, 3.5 * 6 / 5))
-
-
-def test_the_slowest_rank_and_waiting_set_the_pace() -> None:
-    # Two passes of which each rank is slow in another one; without the trace they take nine tenths of the time.
-    passes = [np.array([[1.0, 2.0]] * 3), np.array([[2.0, 1.0]] * 3)]
-    ranks = [(4.0, (3.6, 3.6, 9.0), passes[0]), (4.0, (3.5, 3.6, 3.6), passes[1])]
-    assert _pace(ranks) == pytest.approx(0.9 * 4 / 3)
+    clock, found = _run_probes(monkeypatch, 2, card="0000:01:00.0")
+    assert clock is time.perf_counter
+    assert found == [(2 * 2.0, 2 * 4.0, Measured(1.0, 4.0)), None]
 
 
 def test_a_disturbance_has_bounds_and_without_kernels_there_is_no_pace() -> None:
-    passes = np.array([[1.0, 1.0]])
-    assert _pace([(2.0, (20.0,), passes)]) == 1.5
-    assert _pace([(2.0, (0.1,), passes)]) == 0.8
-    assert _pace([(0.0, (), np.zeros((0, 0)))]) == 1.0
+    assert _bounded_pace(20.0, 2.0) == 1.5
+    assert _bounded_pace(0.1, 2.0) == 0.8
+    assert _bounded_pace(1.0, 0.0) == 1.0

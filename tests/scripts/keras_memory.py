@@ -53,7 +53,8 @@ def _model(*, scope: bool = False, seeded: bool = True) -> Any:
                 layers.Dense(4),
             ]
         )
-    model.compile(keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=False)  # see keras_models.trained
     return model
 
 

@@ -245,10 +245,15 @@ class Values:
                 self.bring(group)
 
     def _bring_for(self, name: str) -> None:
-        """Brings a variable, and others with it that are likely to be asked for next.
+        """Brings a variable, and if it is in pieces others with it that are likely to be asked for next.
 
         Other groups than the last few have their storage emptied again.
         """
+        with self._entered() as job:
+            executor = job.require_executor(f"reading variable {name}")
+        if executor.layout_of(TensorId(name)).is_replicated:
+            self.bring([name])
+            return
         group = [name]
         # One is often asked for after each run, such as a counter of steps; who asks for another one reads many.
         if self._brought:
@@ -257,8 +262,7 @@ class Values:
         self._brought.append(group)
         if len(self._brought) > _BROUGHT_GROUPS:
             before = self._brought.popleft()
-            with self._entered() as job:
-                executor = job.require_executor(f"reading variable {name}")
+            with self._entered():
                 self._give(executor, [each for each in before if each in self._stale])
             self._free([each for each in before if each not in group])
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tensoropt.exec.engines.graphics_cards import has_driver, take_card
 from tensoropt.logs import log_level
 from tensoropt.stages import announce, came_to, stage
 
@@ -26,9 +27,6 @@ _log = logging.getLogger("tensoropt")
 _LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _EVERYTHING = "0"
 _NO_WARNINGS, _NO_ERRORS = "2", "3"
-# Where the drivers of graphics cards can be reached. Without any, TensorFlow calls that an error; with one, what it
-# calls an error may be the reason why the card is not used.
-_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 _LOADED = b"tensoropt has loaded TensorFlow\n"
 # A process of its own, since a crash of this one must not take the last words with it. Whatever is no line of the
@@ -84,6 +82,7 @@ def load_tensorflow() -> None:
         SessionError: TENSOROPT_LOG is no level.
         ImportError: there is no TensorFlow, or it cannot be loaded.
     """
+    take_card()
     if "tensorflow" in sys.modules:
         return
     announce("loading TensorFlow")  # while a library is loaded nothing else runs in this process
@@ -94,8 +93,9 @@ def load_tensorflow() -> None:
         else:
             try:
                 if given is None:
-                    has_driver = any(path.exists() for path in _GPU_DRIVERS)
-                    os.environ[_LEVEL_VARIABLE] = _NO_WARNINGS if has_driver else _NO_ERRORS
+                    # Without a driver, TensorFlow calls that an error; with one, what it calls an error may be the
+                    # reason why the card is not used.
+                    os.environ[_LEVEL_VARIABLE] = _NO_WARNINGS if has_driver() else _NO_ERRORS
                 with _strained_stderr():
                     import tensorflow as tf
             finally:

@@ -16,6 +16,7 @@ from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines import watch as watch_module
 from tensoropt.exec.engines.communicator import watched
 from tensoropt.exec.engines.failures import Failures
+from tensoropt.exec.engines.graphics_cards import take_card
 from tensoropt.exec.engines.ranks import written_holders, written_ranks
 from tensoropt.exec.engines.settings import agree_on_settings
 from tensoropt.exec.engines.shared_memory import remove_segments
@@ -85,6 +86,7 @@ def _wait_for_all_ranks_to_start_mpi() -> Any:
     """
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0") == "0":
         remove_segments()  # before MPI needs the room
+    take_card()  # before MPI or TensorFlow looks for one
     limit_s = _own_limit_s()
     if limit_s is not None:
         faulthandler.dump_traceback_later(max(limit_s, watch_module.LEAST_START_S), exit=True)

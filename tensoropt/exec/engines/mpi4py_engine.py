@@ -23,7 +23,7 @@ class Mpi4pyEngine(CollectiveEngine):
     """Collectives through ``tf.numpy_function`` and mpi4py, or any other ``Transport``.
 
     Slower than the engine ``mpi``, by a call of Python and a copy for each collective. GPU tensors are copied
-    to the host and back by TensorFlow. Untested on machines with GPUs.
+    to the host and back by TensorFlow.
     """
 
     name: ClassVar[str] = "mpi4py"

@@ -415,13 +415,19 @@ REGISTER_OP("TensoroptMove")
     .SetIsStateful()
     .SetShapeFn(MovedShape);
 
-REGISTER_KERNEL_BUILDER(Name("TensoroptAllReduce").Device(tensorflow::DEVICE_CPU), AllReduce);
-REGISTER_KERNEL_BUILDER(Name("TensoroptAllGather").Device(tensorflow::DEVICE_CPU), AllGather);
-REGISTER_KERNEL_BUILDER(Name("TensoroptReduceScatter").Device(tensorflow::DEVICE_CPU), ReduceScatter);
-REGISTER_KERNEL_BUILDER(Name("TensoroptAllToAll").Device(tensorflow::DEVICE_CPU), AllToAll);
-REGISTER_KERNEL_BUILDER(Name("TensoroptBroadcast").Device(tensorflow::DEVICE_CPU), Broadcast);
-REGISTER_KERNEL_BUILDER(Name("TensoroptPermute").Device(tensorflow::DEVICE_CPU), Permute);
-REGISTER_KERNEL_BUILDER(Name("TensoroptMove").Device(tensorflow::DEVICE_CPU), Move);
+// MPI takes tensors in the host's memory. On a GPU, TensorFlow copies those that are elsewhere there, and back.
+#define TENSOROPT_KERNELS(kernel)                                                             \
+  REGISTER_KERNEL_BUILDER(Name("Tensoropt" #kernel).Device(tensorflow::DEVICE_CPU), kernel);   \
+  REGISTER_KERNEL_BUILDER(                                                                     \
+      Name("Tensoropt" #kernel).Device(tensorflow::DEVICE_GPU).HostMemory("x").HostMemory("y"), kernel)
+
+TENSOROPT_KERNELS(AllReduce);
+TENSOROPT_KERNELS(AllGather);
+TENSOROPT_KERNELS(ReduceScatter);
+TENSOROPT_KERNELS(AllToAll);
+TENSOROPT_KERNELS(Broadcast);
+TENSOROPT_KERNELS(Permute);
+TENSOROPT_KERNELS(Move);
 
 }  // namespace tensoropt
 

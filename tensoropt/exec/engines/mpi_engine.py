@@ -22,13 +22,14 @@ __all__ = ["MpiEngine"]
 class MpiEngine(CollectiveEngine):
     """Collectives as TensorFlow ops that call MPI on the tensor's own buffer.
 
-    The ops are compiled on first use and cached (see ``mpi_library``). They run on the CPU: a tensor on a GPU
-    is copied to the host and back by TensorFlow. Untested on machines with GPUs.
+    The ops are compiled on first use and cached (see ``mpi_library``). On GPUs they take tensors in the host's memory,
+    which TensorFlow copies there and back.
 
     16-bit floats are reduced pairwise, in float32, and rounded after each pair. Integers wrap around.
     """
 
     name: ClassVar[str] = "mpi"
+    device: ClassVar[str | None] = None
 
     def __init__(self, mesh_shape: Sequence[int]) -> None:
         """Start MPI and load the ops; collective.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import kernels  # no public name says what kernels there are
 
 from tensoropt.errors import CollectiveError, PlanError, SessionError
 from tensoropt.exec.engines.base import CollectiveEngine
@@ -65,7 +66,7 @@ class DeviceState:
             gather: gives what each rank gives; called before a new program of a plan whose ranks differ first runs.
             config: ``tf.compat.v1.ConfigProto`` of the session.
             outside: gives the handle of a variable that eager code has, by name. One that this device stores whole is
-                stored there, and nowhere else, unless it is large and a step replaces its value.
+                stored there, and nowhere else, unless it is on a graphics card, or large and a step replaces its value.
         """
         plan.check(graph)
         if engine.size != plan.mesh.size:
@@ -274,8 +275,10 @@ class DeviceState:
         layout = self._root.plan.configuration(op.name).output_layouts(self._root.rules[op.name], 0).value
         shape = layout.local_shape(op.outputs[0].shape, self._root.plan.mesh)
         if self._outside is not None and layout.is_replicated and not self._is_replaced(op):
-            self._is_outside.add(op.name)
-            return OutsideVariable(self._outside(op.name), shape, op.outputs[0].dtype, op.name)
+            handle = self._outside(op.name)
+            if "CPU" in handle.device:  # a handle that is a value is the host's, whose ops reach no card's storage
+                self._is_outside.add(op.name)
+                return OutsideVariable(handle, shape, op.outputs[0].dtype, op.name)
         feed = tf.compat.v1.placeholder(op.outputs[0].dtype, shape, name=f"{op.name}/initial")
         variable = tf.compat.v1.Variable(
             feed, use_resource=True, trainable=True, name=op.name, collections=["tensoropt_variables"]
@@ -295,10 +298,29 @@ class DeviceState:
         return root.layout_of(TensorId(name)).slices(shape, root.plan.mesh, root.engine.rank)
 
     def _make_variables(self, operators: Iterable[Operator]) -> None:
+        on_host = self._taken_on_the_host()
         with self.tf_graph.as_default():
             for op in operators:
                 if self._root.holds(op.name):
-                    self._root.variables[op.name] = self._make_variable(op)
+                    with tf.device("/cpu:0" if op.name in on_host else None):
+                        self._root.variables[op.name] = self._make_variable(op)
+
+    def _taken_on_the_host(self) -> set[str]:
+        """The variables that an op takes itself that has no kernel for graphics cards, and others that go with them.
+
+        TensorFlow places a variable when it is made, and later an op where all variables are that it takes.
+        """
+        found: set[str] = set()
+        if not tf.config.list_physical_devices("GPU"):
+            return found
+        takers = [op for op in self._root.graph.operators if op.handles]
+        of_host = {name for name in {op.type for op in takers} if _is_of_the_host(name)}
+        taken = [(op.type in of_host, {op.inputs[place].op for place in op.handles}) for op in takers]
+        while True:
+            more = found.union(*(names for is_of_host, names in taken if is_of_host or names & found))
+            if more == found:
+                return found
+            found = more
 
     def count_step(self) -> None:
         """Counts a training step; copies are made equal now and then."""
@@ -337,3 +359,8 @@ class DeviceState:
     def close(self) -> None:
         """Ends the session."""
         self.session.close()
+
+
+def _is_of_the_host(op_type: str) -> bool:
+    devices = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op_type).kernel}
+    return "CPU" in devices and devices.isdisjoint(("GPU", "DEFAULT"))

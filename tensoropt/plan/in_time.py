@@ -215,7 +215,7 @@ class _Walk:
         }
         names |= {("d0",)} if is_fed else set()
         axis = next(iter(names))[0] if len(names) == 1 and () not in names else None
-        if axis is None or axis not in rule.split or axis in rule.internal or not rule.fits(axis, self._times):
+        if axis is None or axis not in rule.split or axis in rule.communicates_over or not rule.fits(axis, self._times):
             if axis is not None and axis in rule.internal:
                 return f"it computes over all samples of the batch together (axis '{axis}' of {rule.size(axis)})"
             return "it cannot be computed from a part of the batch's samples"

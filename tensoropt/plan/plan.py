@@ -508,7 +508,7 @@ def _twice(rule: OpRule) -> OpRule:
 
     Such gradients cannot be differentiated again; those of reshards and of TensorFlow's ops can.
     """
-    own = rule.internal | (rule.reduced if rule.sparse_input is not None else frozenset())
+    own = rule.communicates_over | (rule.reduced if rule.sparse_input is not None else frozenset())
     return dataclasses.replace(rule, split=tuple(axis for axis in rule.split if axis not in own))
 
 

@@ -436,8 +436,7 @@ class _Maker:
         elif start == "images":
             self.pool.append(self.convolution())
         else:
-            for _ in range(self.pick([2, 3])):
-                self.pool.append(self.image())
+            self.pool += [self.convolution(), self.image(), self.image()]
         layers = [
             (self.dense, 4), (self.unary, 4), (self.binary, 3), (self.residual, 1), (self.reduction, 2),
             (self.reshape, 2), (self.transpose, 2), (self.concat, 2), (self.split, 2), (self.cut, 2),

@@ -7,7 +7,7 @@ from tensoropt.cost.op_profile import Curve, OpProfile, OpTime, collective_key, 
 from tensoropt.cost.packing import KnowsPacking, packing_of
 from tensoropt.cost.pase import PaseCost
 from tensoropt.cost.profiled_cost import ProfiledCost, gradient_positions
-from tensoropt.cost.rims import rim_copies
+from tensoropt.cost.rim_costs import rim_copies
 
 __all__ = [
     "AnalyticCost",

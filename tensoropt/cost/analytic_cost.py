@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.cost_model import OpCall
-from tensoropt.cost.rims import rim_copies, rim_seconds
+from tensoropt.cost.rim_costs import rim_copies, rim_seconds
 from tensoropt.graph.spec import sum_dtype
 from tensoropt.layout import Mesh, StepKind
 

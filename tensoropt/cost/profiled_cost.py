@@ -9,7 +9,7 @@ from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.analytic_cost import AnalyticCost
 from tensoropt.cost.cost_model import OpCall
 from tensoropt.cost.op_profile import OpProfile, OpTime, collective_key, profile_key, whole_key
-from tensoropt.cost.rims import rim_seconds
+from tensoropt.cost.rim_costs import rim_seconds
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits

@@ -182,6 +182,8 @@ def rule_of(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
         for index, (dims, spec) in enumerate(zip(dims_list, specs, strict=True)):
             if len(dims) != spec.rank:
                 raise OpError(f"{op}: its rule gives {what} {index} {len(dims)} dimensions, it is {spec}.")
+    if not all(inputs[halo.input].is_movable for halo in rule.halos):
+        return rule.without_halos()  # a rim whose size a run decides cannot be sent
     return rule
 
 

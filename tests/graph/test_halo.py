@@ -119,6 +119,12 @@ def test_a_halo_is_split_unless_the_rule_is_without() -> None:
     assert [str(one.gradient) for one in layouts] == ["{}{0}{1}{}", "{}{}{}{} partial{0,1}", "{}{0}{1}{}"]
 
 
+def test_a_rim_whose_size_a_run_decides_is_not_sent() -> None:
+    attrs = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+    rule = _rule("Conv2D", (0, 8, 8, 3), (0, 8, 8, 6), (3, 3, 3, 6), **attrs)
+    assert rule.halos and not rule.halo_axes and rule.split == ("n", "c", "f")
+
+
 def test_a_split_whose_rim_is_too_wide_is_refused_with_its_numbers() -> None:
     rule = _rule("Conv2D", (4, 8, 8, 3), (4, 8, 8, 6), (7, 7, 3, 6), strides=[1, 1, 1, 1], padding="SAME")
     mesh, split = Mesh((2, 2)), Configuration(("height", "height"))

@@ -115,6 +115,12 @@ def test_a_softmax_over_the_batch_is_refused() -> None:
         _split(to.reduce_mean(to.square(to.nn.softmax(y, name="over"))))
 
 
+def test_padding_among_samples_is_refused_as_it_moves_them_from_one_micro_batch_to_another() -> None:
+    y = to.pad(to.matmul(_batch(), _weight()), [[2, 2], [0, 0]], name="padded")
+    with pytest.raises(MicroBatchError, match=r"Pad 'padded'.*cannot be computed from a part of the batch's samples"):
+        _split(to.reduce_mean(to.square(y)))
+
+
 def test_a_batch_that_micro_batches_do_not_divide_is_refused() -> None:
     with pytest.raises(MicroBatchError, match="4 of them must divide the batch, which has 6 samples"):
         _split(to.reduce_mean(to.matmul(_batch(6), _weight())))

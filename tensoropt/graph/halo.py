@@ -31,7 +31,6 @@ class Halo:
         padding: positions before the first element of the input.
         up: positions from one input element to the next: more than 1 where the output is larger than the input.
         input: which input is read.
-        pads: whether the operator itself pads this dimension where it is not cut.
 
     Example:
         >>> same = Halo("height", 1, 8, 8, window=3, stride=1, padding=1)
@@ -50,7 +49,6 @@ class Halo:
     padding: int
     up: int = 1
     input: int = 0
-    pads: bool = False
 
     @property
     def is_splittable(self) -> bool:
@@ -96,8 +94,6 @@ class Halo:
 
     def copied(self, pieces: int) -> int:
         """The elements of a piece with its rims and padding; 0 if there are none to be joined, and so no copy."""
-        if pieces == 1 and self.pads:
-            return 0
         read = self.size_in // pieces
         reads = self.reads(pieces)
         if all(

@@ -42,6 +42,8 @@ class _Maker:
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
+        # Three of ten are of windows over images; the others are what they were before there were any.
+        self.has_windows = np.random.default_rng((seed, 8)).random() < 0.3
         self.dtype = "float32" if self.random.random() < 0.15 else "float64"
         self.batch = int(self.random.choice([4, 8, 8, 12]))
         self.pool: list[Any] = []
@@ -426,24 +428,24 @@ class _Maker:
         return self.pick([to.reduce_mean, to.reduce_mean, to.reduce_sum])(to.square(x)) * 0.1
 
     def build(self) -> tuple[Turn, Turn, Turn]:
-        start = self.pick(["matrix", "matrix", "sequence", "ids", "images", "windows", "windows"])
-        if start == "matrix":
+        start = self.pick(["matrix", "matrix", "sequence", "ids", "images"])
+        if self.has_windows:
+            self.pool += [self.convolution(), self.image(), self.image()]
+        elif start == "matrix":
             self.pool.append(self.input((self.batch, self.size())))
         elif start == "sequence":
             self.pool.append(self.input((self.batch, self.pick([2, 4, 6]), self.size())))
         elif start == "ids":
             self.pool.append(self.embedding())
-        elif start == "images":
-            self.pool.append(self.convolution())
         else:
-            self.pool += [self.convolution(), self.image(), self.image()]
+            self.pool.append(self.convolution())
         layers = [
             (self.dense, 4), (self.unary, 4), (self.binary, 3), (self.residual, 1), (self.reduction, 2),
             (self.reshape, 2), (self.transpose, 2), (self.concat, 2), (self.split, 2), (self.cut, 2),
             (self.softmax, 1), (self.attention, 2), (self.layer_norm, 2), (self.embedding, 1),
-            (self.convolution, 1), (self.image, 1), (self.special, 1), (self.layer, 1),
-            (self.normalization, 1), (self.rare, 3),
+            (self.convolution, 1), (self.special, 1), (self.layer, 1), (self.normalization, 1), (self.rare, 3),
         ]  # fmt: skip
+        layers += [(self.image, 2)] if self.has_windows else []
         weights = np.array([weight for _, weight in layers], dtype=float)
         self.pool.append(self.dense())
         for _ in range(int(self.random.integers(3, 8))):

@@ -168,6 +168,23 @@ def test_stages_of_zero_take_what_is_predicted() -> None:
 
 
 @pytest.mark.mpi
+def test_one_large_image_takes_less_of_each_rank_the_more_there_are() -> None:
+    found = []
+    for ranks in (1, 2, 4):
+        printed = run_mpi(Path(__file__).with_name("image_memory_ranks.py"), ranks, timeout=200).stdout
+        _, _, figures = next(line for line in printed.splitlines() if line.startswith("image: ")).partition(": ")
+        measured, predicted, cut, *losses = map(float, figures.split())
+        assert measured == pytest.approx(predicted, rel=0.25), printed
+        assert (cut >= 2) == (ranks > 1)
+        found.append((measured, predicted, losses))
+    (one, predicted_one, expected), *more = found
+    for measured, predicted, losses in more:
+        assert losses == pytest.approx(expected, rel=1e-5)
+        assert measured / one == pytest.approx(predicted / predicted_one, rel=0.25)
+    assert more[1][0] < 0.75 * more[0][0] < 0.6 * one
+
+
+@pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_stages_of_zero_give_one_process_s_numbers_and_send_the_paper_s_bytes(ranks: int) -> None:
     program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"

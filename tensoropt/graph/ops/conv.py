@@ -94,8 +94,7 @@ def _halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
             )
         )
     window = (1, 1, *kernel) if op.attrs["data_format"].startswith("NC") else (1, *kernel, 1)
-    halos = window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
-    return tuple(replace(halo, pads="explicit_paddings" in op.attrs) for halo in halos)
+    return window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
 
 
 def _transposed_halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:

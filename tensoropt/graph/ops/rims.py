@@ -34,7 +34,7 @@ def over_window(ctx: Lowering, window: Callable[..., Any], image: Any, *others: 
     """
     tf, joined, sides = ctx.tf, image, []
     for halo in ctx.rule.halos:
-        if ctx.pieces(halo.axis) > 1 or not (padding is EDGE or halo.pads):
+        if ctx.pieces(halo.axis) > 1 or padding is not EDGE:
             sides.append(_Side(ctx, joined, halo, padding))
             joined = sides[-1].join(joined)
     made = window(joined, *others)
@@ -56,13 +56,12 @@ def over_window(ctx: Lowering, window: Callable[..., Any], image: Any, *others: 
 
 
 def unpadded(ctx: Lowering) -> dict[str, Any]:
-    """The attributes of the operator on an image that has its padding already, but where the operator pads itself."""
-    attrs = {name: value for name, value in _UNPADDED.items() if name in ctx.op.attrs}
-    sides = {halo.dim: halo.paddings for halo in ctx.rule.halos if halo.pads and ctx.pieces(halo.axis) == 1}
-    if any(map(any, sides.values())):
-        dims = range(len(ctx.op.outputs[0].shape))
-        attrs |= {"padding": "EXPLICIT", "explicit_paddings": [n for dim in dims for n in sides.get(dim, (0, 0))]}
-    return attrs
+    """The attributes of the operator on an image that has its padding already.
+
+    An uncut dimension is padded by hand, too: with explicit paddings TensorFlow takes other kernels on CPUs, which are
+    slower and hold windows' elements one by one.
+    """
+    return {name: value for name, value in _UNPADDED.items() if name in ctx.op.attrs}
 
 
 def own_part(ctx: Lowering, made: Any, starts: Sequence[int | None]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensoropt.graph.spec import TensorSpec
 
-__all__ = ["AXES", "Halo", "window_halos"]
+__all__ = ["AXES", "Halo", "padding_of", "window_halos"]
 
 AXES = ("depth", "height", "width")  # of the dimensions of space, the last ones of them for images and lines
 
@@ -153,10 +153,12 @@ def window_halos(
             "SAME": max(0, (size_out - 1) * strides[dim] + extent - size_in) // 2,
             "VALID": 0,
             "EXPLICIT": int(explicit[2 * dim]),
-        }[_text(attrs["padding"])]
+        }[padding_of(attrs)]
         result.append(Halo(name, dim, size_in, size_out, int(extent), int(strides[dim]), padding))
     return tuple(result)
 
 
-def _text(value: Any) -> str:
+def padding_of(attrs: Mapping[str, Any]) -> str:
+    """The kind of padding that an operator has: ``SAME``, ``VALID`` or ``EXPLICIT``."""
+    value = attrs["padding"]
     return value.decode() if isinstance(value, bytes) else str(value)

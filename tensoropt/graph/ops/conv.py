@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensoropt.graph.halo import AXES, Halo, window_halos
+from tensoropt.graph.halo import AXES, Halo, padding_of, window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.rims import first_read, is_cut, over_window, own_part, unpadded
@@ -50,10 +50,26 @@ def _by_groups(ctx: Lowering, image: Any, filters: Any, attrs: Mapping[str, Any]
     axis = 1 if ctx.op.attrs["data_format"].startswith("NC") else len(image.shape) - 1
     groups = image.shape[axis] // filters.shape[-2]
     if groups == 1:
-        return ctx.emit([image, filters], attrs=attrs)
+        return _emitted(ctx, image, filters, attrs)
     images, kernels = ctx.tf.split(image, groups, axis), ctx.tf.split(filters, groups, -1)
-    made = [ctx.emit([x, w], attrs=attrs)[0] for x, w in zip(images, kernels, strict=True)]
+    made = [_emitted(ctx, x, w, attrs)[0] for x, w in zip(images, kernels, strict=True)]
     return [ctx.tf.concat(made, axis)]
+
+
+def _emitted(ctx: Lowering, image: Any, filters: Any, attrs: Mapping[str, Any] | None) -> list[Any]:
+    """The convolution itself; points with strides are taken from the image first where there are few channels.
+
+    TensorFlow 2.21's oneDNN kernel crashes for windows of one point with strides over fewer than 16 channels, as a
+    device's piece may have of many.
+    """
+    strides = [int(step) for step in ctx.op.attrs["strides"]]
+    is_point = all(size == 1 for size in filters.shape[:-2])
+    if is_point and max(strides) > 1 and filters.shape[-2] < _CHANNELS and ctx.op.type in ("Conv2D", "Conv3D"):
+        # Padding is for windows; one point needs none, unless the script gives it.
+        if padding_of(ctx.op.attrs) != "EXPLICIT":
+            image = image[tuple(slice(None, None, step) for step in strides)]
+            attrs = {**(attrs or {}), "strides": [1] * len(strides)}
+    return ctx.emit([image, filters], attrs=attrs)
 
 
 def _image(op: Operator, channels: str) -> str:
@@ -107,6 +123,7 @@ def _transposed_halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo,
 
 
 _STRIDED = {"strides": [1, 2, 2, 1], "padding": "SAME"}
+_CHANNELS = 16  # fewer are few to oneDNN
 _STRIDED_BY_3 = {"strides": [1, 2, 3, 1], "padding": "SAME"}
 _PLAIN = {"strides": [1, 1, 1, 1], "padding": "VALID"}
 
@@ -139,6 +156,7 @@ def _traits(*gradient_kernels: str, merged_with: tuple[str, ...] = ()) -> Traits
         Sample("Conv2D", (floats(2, 3, 3, 6), floats(2, 2, 3, 4)), _PLAIN),
         Sample("Conv2D", (floats(4, 8, 8, 4), floats(3, 3, 2, 8)), _PLAIN),
         Sample("Conv2D", (floats(1, 12, 8, 2), floats(5, 3, 2, 1)), {**_PLAIN, "padding": "SAME"}),
+        Sample("Conv2D", (floats(2, 8, 5, 4), floats(1, 1, 4, 6)), _STRIDED),
     ],
     traits=_traits("Conv2DBackpropInput", "Conv2DBackpropFilter", merged_with=("Pad",)),
 )

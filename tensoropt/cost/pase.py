@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tensoropt.cluster import Topology
 from tensoropt.cost.cost_model import OpCall
+from tensoropt.cost.rim_costs import rims
 from tensoropt.errors import CostError
 from tensoropt.layout import Mesh, StepKind
 
@@ -94,8 +95,8 @@ class PaseCost:
     def internal_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""
         passes = 2 if call.gradients else 1
-        rims = 2 if call.gradients == len(call.rule.inputs) else 1  # gradients of the rims go back
-        return passes * self._reduction_seconds(call) + rims * self._rim_seconds(call)
+        ways = 2 if call.gradients == len(call.rule.inputs) else 1  # gradients of the rims go back
+        return passes * self._reduction_seconds(call) + ways * self._rim_seconds(call)
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """None: see the class."""
@@ -117,16 +118,5 @@ class PaseCost:
         return 2 * float(self.step_seconds(StepKind.ALL_REDUCE, axes, size)[0])
 
     def _rim_seconds(self, call: OpCall) -> float:
-        """The rims that neighbours exchange of a split image, those of the second dimension with the corners."""
-        rule, configuration = call.rule, call.configuration
-        if not rule.halo_axes:
-            return 0.0
-        read = rule.halos[0].input
-        piece_bytes = call.inputs[read].size_bytes / configuration.cuts(rule.inputs[read], self.mesh)
-        received = 0.0
-        for halo in rule.halos:
-            pieces = self.mesh.extent(configuration.mesh_axes(halo.axis))
-            if pieces > 1:
-                rim_bytes = piece_bytes * sum(halo.widths(pieces)) / (halo.size_in // pieces)
-                received, piece_bytes = received + rim_bytes, piece_bytes + rim_bytes
-        return received * self.flop_per_byte / self._flops
+        """The rims that neighbours exchange of a split image."""
+        return sum(size_bytes for _, size_bytes in rims(call, self.mesh)) * self.flop_per_byte / self._flops

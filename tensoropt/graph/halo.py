@@ -8,9 +8,9 @@ from typing import Any
 
 from tensoropt.graph.spec import TensorSpec
 
-__all__ = ["AXES", "Halo", "padding_of", "window_halos"]
+__all__ = ["Halo", "padding_of", "window_halos"]
 
-AXES = ("depth", "height", "width")  # of the dimensions of space, the last ones of them for images and lines
+_AXES = ("depth", "height", "width")  # of the dimensions of space, the last ones of them for images and lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class Halo:
         return self.size_in > 1 and self.size_out > 1
 
     @property
-    def paddings(self) -> tuple[int, int]:
-        """How far output elements read beyond the input's ends."""
+    def is_padded(self) -> bool:
+        """Tells whether an output element reads beyond the input's ends."""
         ((first, count),) = self.reads(1)
-        return max(0, -first), max(0, first + count - self.size_in)
+        return first < 0 or first + count > self.size_in
 
     def reads(self, pieces: int) -> tuple[tuple[int, int], ...]:
         """For each piece of the output the first input element that it reads, and how many from there on.
@@ -145,7 +145,7 @@ def window_halos(
     dilations = attrs.get("dilations") or [1] * image.rank
     explicit = attrs.get("explicit_paddings") or [0] * 2 * image.rank
     result = []
-    for dim, name in zip(space, AXES[-len(space) :], strict=True):
+    for dim, name in zip(space, _AXES[-len(space) :], strict=True):
         size_in, size_out = image.shape[dim], made.shape[dim]
         extent = (window[dim] - 1) * dilations[dim] + 1
         padding = {

@@ -85,11 +85,11 @@ def scratch_of(cost: CostModel, graph: Graph, rules: Mapping[str, OpRule]) -> Sc
     """Returns the function that gives kernels' scratch memory: what a cost model measured, or rims of cut images."""
 
     def scratch(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
-        gradients = sum(Edge(tensor, op.name, i) in graph.differentiable for i, tensor in enumerate(op.inputs))
-        call = OpCall(op, rules[op.name], graph.input_specs(op), configuration, gradients)
+        rule, inputs = rules[op.name], graph.input_specs(op)
         if isinstance(cost, KnowsScratch):
-            return cost.scratch_bytes(call)
-        copies = rim_copies(call, cost.mesh)
+            gradients = sum(Edge(tensor, op.name, i) in graph.differentiable for i, tensor in enumerate(op.inputs))
+            return cost.scratch_bytes(OpCall(op, rule, inputs, configuration, gradients))
+        copies = rim_copies(OpCall(op, rule, inputs, configuration, 0), cost.mesh)
         return sum(copies[-2:]), 0.0, 2 * sum(copies[-1:])
 
     return scratch

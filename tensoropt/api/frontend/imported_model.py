@@ -91,7 +91,7 @@ def storable_variables(model: Model) -> frozenset[str]:
 
 
 def load_plan(source: Plan | str | os.PathLike[str], graph: Graph, devices: int, *, runs: bool = True) -> Plan:
-    """A plan that was made before, checked against the graph and the number of devices, or does not execute.
+    """A plan that was made before, checked against the graph and the number of devices.
 
     Args:
         source: the plan, or the path of its file.

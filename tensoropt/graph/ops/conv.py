@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensoropt.graph.halo import AXES, Halo, padding_of, window_halos
+from tensoropt.graph.halo import Halo, padding_of, window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.rims import first_read, is_cut, over_window, own_part, unpadded
@@ -99,16 +99,12 @@ def _halos(op: Operator, inputs: Sequence[TensorSpec]) -> tuple[Halo, ...]:
     image, kernel = inputs[0], inputs[1].shape[: inputs[0].rank - 2]
     if "block" in op.attrs:
         sides = zip(op.attrs["block_paddings"], op.attrs["block_crops"], strict=True)
-        padding = [before - crop for (before, _), (crop, _) in sides]
-        names = AXES[-len(padding) :]
+        paddings = [0, 0, *(n for (before, _), (crop, _) in sides for n in (before - crop, 0)), 0, 0]
+        dilated = {"padding": "EXPLICIT", "explicit_paddings": paddings, "dilations": (1, *op.attrs["block"], 1)}
         # A line's filters are those of images of one row.
-        kernel = inputs[1].shape[: inputs[1].rank - 2][-len(padding) :]
-        return tuple(
-            Halo(name, dim, image.shape[dim], op.outputs[0].shape[dim], (size - 1) * block + 1, 1, before)
-            for name, dim, size, block, before in zip(
-                names, range(1, 1 + len(padding)), kernel, op.attrs["block"], padding, strict=True
-            )
-        )
+        kernel = inputs[1].shape[: inputs[1].rank - 2][-len(op.attrs["block"]) :]
+        window = (1, *kernel, 1)
+        return window_halos(image, op.outputs[0], window, {"data_format": "NHWC", **dilated}, (1,) * len(window))
     window = (1, 1, *kernel) if op.attrs["data_format"].startswith("NC") else (1, *kernel, 1)
     return window_halos(image, op.outputs[0], window, op.attrs, op.attrs["strides"])
 

@@ -12,7 +12,7 @@ from tensoropt.graph.halo import window_halos
 from tensoropt.graph.lowering import Lowering
 from tensoropt.graph.movement import dimensions, movement
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.ops.rims import is_cut, over_window, unpadded
+from tensoropt.graph.ops.rims import is_cut, over_window, piece_number, unpadded
 from tensoropt.graph.registry import register_op
 from tensoropt.graph.rule import OpRule, notation
 from tensoropt.graph.sample import Sample, floats, integers
@@ -35,10 +35,9 @@ def _average(ctx: Lowering, image: Any) -> list[Any]:
     made = over_window(ctx, lambda piece: ctx.emit([piece], attrs=attrs)[0], image)
     for halo in ctx.rule.halos:
         count = halo.size_out // ctx.pieces(halo.axis)
-        first = (ctx.offset(halo.axis) if ctx.pieces(halo.axis) > 1 else 0) * halo.stride - halo.padding
-        starts = first + np.arange(count) * halo.stride
+        starts = (piece_number(ctx, halo) * count + np.arange(count)) * halo.stride - halo.padding
         inside = np.minimum(starts + halo.window, halo.size_in) - np.maximum(starts, 0)
-        if any(halo.paddings):
+        if halo.is_padded:
             shape = [count if dim == halo.dim else 1 for dim in range(len(made.shape))]
             made *= ctx.tf.constant((halo.window / inside).reshape(shape), made.dtype)
     return [made]

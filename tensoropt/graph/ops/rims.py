@@ -8,7 +8,7 @@ from typing import Any
 from tensoropt.graph.halo import Halo
 from tensoropt.graph.lowering import Lowering
 
-__all__ = ["EDGE", "first_read", "is_cut", "over_window", "own_part", "unpadded"]
+__all__ = ["EDGE", "first_read", "is_cut", "over_window", "own_part", "piece_number", "unpadded"]
 
 EDGE = "edge"  # padding repeats the element at the image's end
 _UNPADDED: dict[str, Any] = {"padding": "VALID", "explicit_paddings": []}
@@ -76,16 +76,16 @@ def own_part(ctx: Lowering, made: Any, starts: Sequence[int | None]) -> Any:
     for halo, start in zip(ctx.rule.halos, starts, strict=True):
         if start is not None:
             count = halo.size_out // ctx.pieces(halo.axis)
-            shape[halo.dim], begin[halo.dim] = count, _number(ctx, halo) * count - start
+            shape[halo.dim], begin[halo.dim] = count, piece_number(ctx, halo) * count - start
     return made if shape == made.shape.as_list() else ctx.tf.slice(made, begin, shape)
 
 
 def first_read(ctx: Lowering, halo: Halo) -> int:
     """The element of the whole image with which the device's piece begins, rims and padding included."""
-    return halo.reads(ctx.pieces(halo.axis))[_number(ctx, halo)][0]
+    return halo.reads(ctx.pieces(halo.axis))[piece_number(ctx, halo)][0]
 
 
-def _number(ctx: Lowering, halo: Halo) -> int:
+def piece_number(ctx: Lowering, halo: Halo) -> int:
     """Which of the pieces is the device's."""
     return ctx.offset(halo.axis) // ctx.local_size(halo.axis) if ctx.pieces(halo.axis) > 1 else 0
 
@@ -98,7 +98,7 @@ class _Side:
         ranges = [_range(halo, pieces, piece) for piece in range(pieces)]
         self._ctx, self._axis, self._dim, self._padding = ctx, halo.axis, halo.dim, padding
         self._read, (self._before, self._after) = halo.size_in // pieces, halo.widths(pieces)
-        self._low, start, end, self._high = ranges[_number(ctx, halo)]
+        self._low, start, end, self._high = ranges[piece_number(ctx, halo)]
         self._own = min(max(0, start), self._read), max(0, min(self._read, end))
         # What differs between devices is how long parts are, not whether there are any.
         self._has_low, self._has_high = any(r[0] for r in ranges), any(r[3] for r in ranges)

@@ -35,17 +35,23 @@ FROZEN = [
         2,
         r"rank 0: waiting for rank 1, .*, since \d+ s in collective '\S*all_reduce' \(number \d+\) of run \[",
     ),
+    (
+        "step of a pipeline",
+        1,
+        2,
+        r"rank 0: waiting for rank 1, .*, since \d+ s in collective '\S*move_?\d*' \(number \d+\) of run \[",
+    ),
 ]
 
 
-def _run(stage: str, how: str, rank: int, ranks: int) -> tuple[subprocess.CompletedProcess[str], float]:
+def _run(stage: str, how: str, rank: int, ranks: int, *more: str) -> tuple[subprocess.CompletedProcess[str], float]:
     """The job, and how many seconds after the event it was over."""
     environment = {
         "TENSOROPT_STALL_SECONDS": str(_LIMIT_S),
         "TENSOROPT_COLLECTIVES": "mpi4py",
         "TENSOROPT_COSTS": "",
     }
-    job = run_mpi(_PROGRAM, ranks, stage, how, rank, timeout=120, env=environment, check=False)
+    job = run_mpi(_PROGRAM, ranks, stage, how, rank, *more, timeout=120, env=environment, check=False)
     ended_at = time.time()
     happened_at = re.search(r"happened at ([0-9.]+)", job.stdout)
     assert happened_at is not None, job.stderr
@@ -56,7 +62,8 @@ def _run(stage: str, how: str, rank: int, ranks: int) -> tuple[subprocess.Comple
 @pytest.mark.waits
 @pytest.mark.parametrize(("stage", "rank", "ranks", "said"), FROZEN, ids=[stage for stage, *_ in FROZEN])
 def test_a_frozen_rank_is_named_and_the_job_ends(stage: str, rank: int, ranks: int, said: str) -> None:
-    job, took_s = _run(stage, "frozen", rank, ranks)
+    stage, _, search = stage.partition(" of a ")
+    job, took_s = _run(stage, "frozen", rank, ranks, *filter(None, [search]))
     assert job.returncode != 0 and "over" not in job.stdout
     assert re.search(said, job.stderr), job.stderr
     assert took_s < _LIMIT_S + _SOON_S
@@ -69,8 +76,9 @@ def test_a_frozen_rank_is_named_and_the_job_ends(stage: str, rank: int, ranks: i
 
 @pytest.mark.mpi
 @pytest.mark.waits
-def test_a_killed_rank_is_named_and_the_job_ends() -> None:
-    job, took_s = _run("step", "killed", 1, 2)
+@pytest.mark.parametrize("search", ["ft", "pipeline"])
+def test_a_killed_rank_is_named_and_the_job_ends(search: str) -> None:
+    job, took_s = _run("step", "killed", 1, 2, search)
     assert job.returncode != 0 and "over" not in job.stdout
     assert re.search(r"rank 1 .*signal 9", " ".join(job.stderr.split())), job.stderr
     assert took_s < _LIMIT_S

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,22 +18,41 @@ from keras import layers
 
 import tensoropt
 from tensoropt.errors import CollectiveError
+from tensoropt.exec.engines.base import CollectiveEngine
 from tensoropt.keras import parallelize
 from tests.scripts.cases import case, core_case
 from tests.scripts.misuse import guilty
 
 _ROWS, _BATCH = 64, 16
-_made: list[Any] = []
+# Ranks that run one program, and ranks that have different layers.
+_PLANS: dict[str, dict[str, Any]] = {
+    "copies": {"option": "data_parallel"},
+    "stages": {"option": "mini_time", "search": "pipeline", "micro_batches": 2},
+}
+_made: dict[str, Any] = {}
+_current = "copies"
 
 
 def _model() -> Any:
-    """One small model, which takes up again after each fault."""
-    if not _made:
+    """One small model by each plan, which takes up again after each fault."""
+    if _current not in _made:
         keras.utils.set_random_seed(0)
-        model = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(8, "tanh"), layers.Dense(8, "tanh"), layers.Dense(4)])
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        _made.append(parallelize(model, "data_parallel"))
-    return _made[0]
+        _made[_current] = parallelize(model, **_PLANS[_current])
+    return _made[_current]
+
+
+def by_each_plan(run: Callable[[], None]) -> Callable[[], None]:
+    """Runs a case on each of the models."""
+
+    @functools.wraps(run)
+    def on_all() -> None:
+        global _current
+        for _current in _PLANS:
+            run()
+
+    return on_all
 
 
 def _data(width: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -74,6 +95,7 @@ def _last() -> str:
 
 
 @core_case
+@by_each_plan
 def callback_that_fails_on_one_rank_ends_fit_on_all() -> None:
     def fail(model: Any) -> None:
         raise ValueError("this callback is wrong")
@@ -82,6 +104,7 @@ def callback_that_fails_on_one_rank_ends_fit_on_all() -> None:
 
 
 @case
+@by_each_plan
 def interrupt_of_one_rank_ends_fit_on_all() -> None:
     def interrupt(model: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -90,6 +113,7 @@ def interrupt_of_one_rank_ends_fit_on_all() -> None:
 
 
 @case
+@by_each_plan
 def callback_that_stops_one_rank_is_named() -> None:
     def stop(model: Any) -> None:
         model.stop_training = True
@@ -98,6 +122,7 @@ def callback_that_stops_one_rank_is_named() -> None:
 
 
 @case
+@by_each_plan
 def callback_that_stops_one_rank_after_an_epoch_is_named() -> None:
     stop = keras.callbacks.EarlyStopping(monitor="loss", patience=0, min_delta=100.0)
     words = (f"the end on {_last()}", "another epoch on rank", "after epoch 2", "EarlyStopping, to all ranks")
@@ -111,6 +136,7 @@ def callback_that_stops_one_rank_after_an_epoch_is_named() -> None:
 
 
 @case
+@by_each_plan
 def one_rank_that_assigns_alone_is_named() -> None:
     class Slower(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -128,6 +154,7 @@ def one_rank_that_assigns_alone_is_named() -> None:
 
 
 @case
+@by_each_plan
 def data_that_end_early_on_one_rank_are_named() -> None:
     def batches(count: int) -> Iterator[Any]:
         x, y = _data()
@@ -148,10 +175,36 @@ def data_that_end_early_on_one_rank_are_named() -> None:
 
 
 @case
+@by_each_plan
 def data_of_other_shapes_on_one_rank_are_named() -> None:
     wide = _data(width=8 + 8 * guilty())
     _fails(lambda: _fit(wide), "'x' must have one shape", f"(16, 16) on {_last()}")
     _fails(lambda: _fit(batch_size=_BATCH // (1 + guilty())), "'x' must have", f"(8, 8) on {_last()}")
+
+
+@case
+def collectives_in_no_common_order_are_found_before_they_run() -> None:
+    """The guilty rank says that it runs the collectives of its stage backwards."""
+    right = CollectiveEngine.emitted
+
+    def backwards(self: CollectiveEngine, graph: tf.Graph) -> tuple[str, ...]:
+        return right(self, graph)[::-1]
+
+    global _current
+    _current = "stages"
+    _made.pop(_current, None)
+    if guilty():
+        CollectiveEngine.emitted = backwards  # type: ignore[method-assign]
+    try:
+        _fit()
+    except CollectiveError as error:
+        wanted = r"in no order that all ranks can keep\. Rank 0 is at: .*; rank 1 is at: "
+        assert re.search(wanted, str(error)), error
+    else:
+        raise AssertionError("did not fail")
+    finally:
+        CollectiveEngine.emitted = right  # type: ignore[method-assign]
+        _made.pop(_current)
 
 
 @case

@@ -1,6 +1,7 @@
 """Trains a small model until the given rank is frozen, killed or late at the given stage.
 
-Arguments: stage, what happens (``frozen``, ``killed``, or for how many seconds it is late), rank.
+Arguments: stage, what happens (``frozen``, ``killed``, or for how many seconds it is late), rank; with ``pipeline``
+the ranks have different layers and so different programs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def happen(how: str) -> None:
         time.sleep(float(how))
 
 
-def main(stage: str, how: str, rank: int) -> None:
+def main(stage: str, how: str, rank: int, search: str = "ft") -> None:
     """Every stage of a job, in order."""
 
     def here(name: str) -> None:
@@ -60,15 +61,22 @@ def main(stage: str, how: str, rank: int) -> None:
     tensoropt.init()
     job_module.current_job().remeasure = True  # whatever is known from other jobs
     x = tensoropt.placeholder(tensoropt.float32, [8, 4], name="x")
-    w = tensoropt.get_variable("w", [4, 4])
-    loss = tensoropt.reduce_mean(tensoropt.square(tensoropt.matmul(x, w)))
+    hidden = x
+    for layer in range(4):
+        w = tensoropt.get_variable(f"w{layer}", [4, 4])
+        hidden = tensoropt.tanh(tensoropt.matmul(hidden, w))
+    loss = tensoropt.reduce_mean(tensoropt.square(hidden))
     step = tensoropt.GradientDescentOptimizer(0.1).minimize(loss)
-    plan = tensoropt.find_strategy("data_parallel", costs="measured" if stage == "profiling" else "analytic")
+    costs = "measured" if stage == "profiling" else "analytic"
+    if search == "pipeline":
+        plan = tensoropt.find_strategy("mini_time", search=search, micro_batches=2, costs=costs)
+    else:
+        plan = tensoropt.find_strategy("data_parallel", costs=costs)
     tensoropt.build_execution_graph(plan=plan)
     for number in range(5):
         if number == 2:
             here("between steps")
-            before(MpiTransport, "all_reduce", "step")
+            before(MpiTransport, "move" if search == "pipeline" else "all_reduce", "step")
         tensoropt.run(step, {x: np.ones([8, 4], np.float32)})
     print("over", flush=True)
 
@@ -78,4 +86,4 @@ def _launched_as() -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

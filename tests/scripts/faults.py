@@ -22,7 +22,7 @@ from tensoropt.exec.program.building import Builder
 from tensoropt.plan.plan import Plan, row_edges, rules_of
 from tests.scripts.cases import BATCH, classifier, normal, random_plans
 
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "rows")
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "rows", "shift", "move")
 _SEEDS = 12
 
 
@@ -99,7 +99,7 @@ def dropped(kind: str, x: Any, y: Any) -> Any:
         return x
     if kind == "reduce_scatter":
         return x[0]
-    return tf.zeros_like(y) if kind == "permute" else tf.concat([y[:-1], tf.zeros_like(y[-1:])], 0)
+    return tf.zeros_like(y) if kind in ("permute", "shift", "move") else tf.concat([y[:-1], tf.zeros_like(y[-1:])], 0)
 
 
 _FAULTS = (one_percent, one_element, dropped)
@@ -116,7 +116,9 @@ class Fault:
 
     def plant(self, engine: CollectiveEngine) -> CollectiveEngine:
         """Wraps the engine's collectives."""
-        for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"):
+        for kind in _KINDS:
+            if kind == "rows":  # gathers of rows
+                continue
             setattr(engine, kind, self._wrapped(kind, getattr(engine, kind)))
         return engine
 
@@ -124,7 +126,7 @@ class Fault:
         def collective(x: Any, *arguments: Any, **options: Any) -> Any:
             y = right(x, *arguments, **options)
             wanted = "rows" if self.rows and kind == "all_gather" else kind
-            if self.fetching or wanted != self.kind or self.change is None or not x.dtype.is_floating:
+            if self.fetching or wanted != self.kind or self.change is None or not x.dtype.is_floating or y is None:
                 return y
             self.planted += 1
             # The same ops on every rank: the order of gradients, and so of their collectives, follows them.
@@ -185,12 +187,15 @@ def kinds_of(plan: Plan) -> set[str]:
         needed = plan.configuration(edge.tensor.op).output_layouts(rules[edge.tensor.op], edge.tensor.index).gradient
         if set(made.partial) - set(needed.partial):
             kinds.add("rows")
+    if any(rules[name].halo_axes & {*plan.configuration(name).actions} for name in graph.training):
+        kinds.add("shift")
     return kinds & set(_KINDS)
 
 
 def plans() -> dict[str, Plan]:
-    """A random plan of the current model for each kind of collective that any has."""
-    found: dict[str, Plan] = {}
+    """A plan of the current model for each kind of collective that any has: a pipeline, which moves, or random ones."""
+    pipeline = tensoropt.find_strategy(search="pipeline", micro_batches=2, costs="analytic")
+    found: dict[str, Plan] = {"move": pipeline}
     for plan in random_plans(range(_SEEDS)):
         fresh = kinds_of(plan) - set(found)
         found |= dict.fromkeys(sorted(fresh), plan)
@@ -199,6 +204,8 @@ def plans() -> dict[str, Plan]:
 
 def main(each: int, models: Sequence[str]) -> None:
     """Plants so many of each kind of collective in each model."""
+    from mpi4py import MPI
+
     tensoropt.init("cpu")
     ranks, mine = tensoropt.world_size(), tensoropt.world_rank()
     turns = itertools.count()
@@ -224,6 +231,8 @@ def main(each: int, models: Sequence[str]) -> None:
                     except VerificationError as error:
                         message = str(error).split(" differs from")[0]
                     fault.change = None
+                    if not MPI.COMM_WORLD.bcast(fault.planted, root=rank):  # stages differ in what they are sent
+                        continue
                     planted += 1
                     seen.add((kind, rank))
                     if not re.match(r"^\w+ '[^']+'( \(.*\))?: its (value|gradient)", message):

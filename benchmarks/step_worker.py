@@ -129,15 +129,15 @@ def _one_process(model: Model, flags: argparse.Namespace) -> None:
     take_turns(flags.turns, 0, {}, trainer(model, 0, 1, one_process(model, flags.optimizer)))
 
 
-def one_process(model: Model, optimizer: str) -> Step:
-    """A step of TensorFlow alone, from initial values."""
+def one_process(model: Model, optimizer: str, scale: float = 1.0) -> Step:
+    """A step of TensorFlow alone, from initial values times ``scale``."""
     import tensorflow as tf
 
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(SEED)
         built = model.build(tf.compat.v1, model.batch_size)
         train_op = model.train(tf.compat.v1, optimizer, built.loss)
-        return _session_step(tf, built, built.loss, train_op)
+        return _session_step(tf, built, built.loss, train_op, scale)
 
 
 def _horovod(model: Model, flags: argparse.Namespace) -> None:
@@ -163,10 +163,12 @@ def horovod(model: Model, optimizer: str) -> Step:
         return _session_step(tf, built, hvd.allreduce(built.loss, op=hvd.Average), train_op)
 
 
-def _session_step(tf: Any, built: Any, loss: Any, train_op: Any) -> Step:
-    """A step of TensorFlow's own session, with variables at their initial values."""
+def _session_step(tf: Any, built: Any, loss: Any, train_op: Any, scale: float = 1.0) -> Step:
+    """A step of TensorFlow's own session, with trained variables at their initial values times ``scale``."""
     session = tf.compat.v1.Session()
     session.run(tf.compat.v1.global_variables_initializer())
+    if scale != 1.0:
+        session.run([tf.compat.v1.assign(v, v * scale) for v in tf.compat.v1.trainable_variables()])
     names = sorted(built.feeds)
     # Goes past most of Session.run's Python, as tensoropt's steps do.
     call = session.make_callable([loss, train_op], [built.feeds[name] for name in names])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.operator import Operator
@@ -16,6 +17,8 @@ from tensoropt.search.registry import Finder, get_finder, register
 from tensoropt.space.propagation import Actions, follow, placed
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.stages import stages
+
+__all__ = ["pipelines"]
 
 
 def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
@@ -37,9 +40,7 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
         )
     best: Found | None = None
     least, smallest = float("inf"), float("inf")
-    for count in range(1, len(space.mesh.axes) + 1):
-        axes = space.mesh.axes[:count]
-        inner = _inside(space, axes)
+    for inner in pipelines(space):
         frontier = _frontier(inner)
         for index in range(len(frontier.time_s) - 1, -1, -1):
             point = frontier.point(index)
@@ -64,6 +65,12 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
         )
     return best
+
+
+def pipelines(space: SearchSpace) -> Iterator[SearchSpace]:
+    """The spaces of all strategies with stages, of each number that is a product of outermost mesh extents."""
+    for count in range(1, len(space.mesh.axes) + 1):
+        yield _inside(space, space.mesh.axes[:count])
 
 
 def _frontier(space: SearchSpace) -> Frontier:

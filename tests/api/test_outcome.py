@@ -86,3 +86,14 @@ def test_fewer_devices_are_compared_among_themselves(caplog: pytest.LogCaptureFi
     assert _outcome(caplog, preset("v100").with_device_count(4), "mini_parallelism").startswith(
         "mini_parallelism on 1 device: "
     )
+
+
+@pytest.mark.parametrize(("bytes_per_s", "is_pipeline"), [(40e6, True), (1e6, False), (1e10, False)])
+def test_the_fastest_of_whole_batches_and_all_pipelines_is_taken(bytes_per_s: float, is_pipeline: bool) -> None:
+    hosts = Topology("two hosts", (Level("host", 2, 1e-4, bytes_per_s),), preset("cpu").device)
+    _model(256, 1024, layers=8)
+    asked = [{"micro_batches": times, "search": "pipeline"} for times in (2, 4, 8)]
+    others = [tensoropt.find_strategy(topology=hosts, **each) for each in (*asked, {})]  # type: ignore[arg-type]
+    plan = tensoropt.find_strategy(topology=hosts, micro_batches="auto")
+    assert plan.time_s == min(other.time_s for other in others)
+    assert ("pipeline" in plan.notes) is is_pipeline

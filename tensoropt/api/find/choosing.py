@@ -116,7 +116,6 @@ def find_plan(
         option: ``mini_time``, ``mini_memory``, ``turning_point``, ``mini_parallelism`` or ``data_parallel``.
         memory_bytes: limit per device; by default the device's less the reserve.
         finder: what finds strategies, see :func:`check_search`; frontier tracking by default.
-
         micro_batches: how many a step has; ``auto`` for those of the fastest pipeline, where that is faster than one
             whole batch; where no plan of a whole batch fits, for the number that gives the best plan.
 

@@ -124,8 +124,8 @@ def find_strategy(
             - a baseline of `tensoropt.baselines`, such as ``megatron`` (options ``mini_time``,
               ``mini_memory`` and ``turning_point``, of what it offers).
         micro_batches: into how many parts a step splits the batch in time, one after the other, to take less memory;
-            the numbers are those of the whole batch. ``auto`` splits only where no strategy fits without, and then into
-            as many as give the fastest plan, eight at most.
+            the numbers are those of the whole batch. ``auto`` splits where no strategy fits without, into as many as
+            give the fastest plan, eight at most; with ``mini_time`` also where a pipeline is faster.
         recompute: whether outputs of operators may be made again in the backward pass instead of being kept for it,
             each where it pays: less memory, more computing, the same numbers but for roundings.
 

@@ -1,0 +1,28 @@
+"""The benchmark of pipelines: every number of stages and micro-batches gives one process's losses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.effort import THOROUGH
+from tests.mpi_support import run_mpi
+
+_LAUNCH = "import runpy; runpy.run_module('benchmarks.bubbles', run_name='__main__')"
+
+
+@pytest.mark.mpi
+def test_pipelines_of_two_and_four_stages_give_one_process_s_losses(tmp_path: Path) -> None:
+    program, out = tmp_path / "program.py", tmp_path / "found.json"
+    program.write_text(_LAUNCH, encoding="utf-8")
+    models, times = (("transformer", "cnn"), ("2", "4", "8")) if THOROUGH else (("transformer",), ("2", "8"))
+    arguments = ("--short", "--models", *models, "--times", *times, "--steps", "2", "--json", str(out))
+    run_mpi(program, 4, *arguments, timeout=600, env={"TENSOROPT_COSTS": "analytic"})
+    rows = json.loads(out.read_text(encoding="utf-8"))
+    assert len(rows) == 2 * len(models) * len(times)
+    assert {(row["stages"], row["micro_batches"]) for row in rows} == {(s, int(t)) for s in (2, 4) for t in times}
+    for row in rows:
+        assert row["off"] < 1e-5
+        assert 0 < row["predicted_rest"] < 1 and 0 < row["rest"] < 1

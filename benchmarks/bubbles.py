@@ -69,7 +69,8 @@ class Row:
 def main() -> None:
     """Runs the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *SHORT}), help="default: transformer, vgg or cnn")
+    known = sorted({*MODELS, *SHORT})
+    parser.add_argument("--models", nargs="+", choices=known, help="by default transformer, and vgg or cnn")
     parser.add_argument("--short", action="store_true", help="small models of the same kinds, to try the program")
     parser.add_argument("--times", type=positive, nargs="+", default=[2, 4, 8], help="micro-batches of a step")
     parser.add_argument("--steps", type=positive, default=10)

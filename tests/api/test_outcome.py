@@ -92,8 +92,8 @@ def test_fewer_devices_are_compared_among_themselves(caplog: pytest.LogCaptureFi
 def test_the_fastest_of_whole_batches_and_all_pipelines_is_taken(bytes_per_s: float, is_pipeline: bool) -> None:
     hosts = Topology("two hosts", (Level("host", 2, 1e-4, bytes_per_s),), preset("cpu").device)
     _model(256, 1024, layers=8)
-    asked = [{"micro_batches": times, "search": "pipeline"} for times in (2, 4, 8)]
-    others = [tensoropt.find_strategy(topology=hosts, **each) for each in (*asked, {})]  # type: ignore[arg-type]
+    others = [tensoropt.find_strategy(topology=hosts, micro_batches=n, search="pipeline") for n in (2, 4, 8)]
+    others.append(tensoropt.find_strategy(topology=hosts))
     plan = tensoropt.find_strategy(topology=hosts, micro_batches="auto")
     assert plan.time_s == min(other.time_s for other in others)
     assert ("pipeline" in plan.notes) is is_pipeline

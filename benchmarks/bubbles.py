@@ -118,7 +118,7 @@ def _rows(name: str, topology: Topology, flags: argparse.Namespace) -> Iterator[
 def _plans(times: int, topology: Topology) -> Iterator[tuple[Plan, float]]:
     """The fastest pipeline of each number of stages, and the share of its step in which devices rest."""
     tensoropt.find_strategy(search="pipeline", micro_batches=times)  # measures operators
-    planner = current_job().planner("data_parallel").split(times)
+    planner = current_job().planner("data_parallel").with_steps(times)
     for space in pipelines(planner.space(topology)):
         frontier = get_finder("ft").find(space).frontier
         point = frontier.point(len(frontier) - 1)

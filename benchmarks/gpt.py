@@ -261,15 +261,14 @@ def measure(
         imported = import_model(made)
         # Shares of a batch that devices do not divide are cut from the whole batch.
         feed = "data_parallel" if decoder.batch % decoder.devices == 0 else "global"
-        planner = Planner(imported, feed, made)
-        planner.allow_recomputation(recompute)
+        planner = Planner(imported, feed, made, recompute=recompute)
     plan = None
     numbers = (1, *planner.numbers_of_micro_batches()) if micro_batches is None else (micro_batches,)
     tried: dict[int, str] = {}
     said(f"imported: {phases}")
     for number in numbers:
         try:
-            found = _planned(planner.split(number), topology, limit, phases)
+            found = _planned(planner.with_steps(number), topology, limit, phases)
         except TensorOptError as error:
             tried[number] = str(error)
             continue
@@ -283,7 +282,7 @@ def measure(
             break
     if plan is None:
         raise InfeasibleError("; ".join(f"{number} micro-batches: {why}" for number, why in tried.items()))
-    planner = planner.split(plan.micro_batches)
+    planner = planner.with_steps(plan.micro_batches)
     return {
         "operators": len(imported.graph.operators),
         "parameters": sum(op.outputs[0].elements for op in imported.graph.variables() if "Adam" not in op.name),

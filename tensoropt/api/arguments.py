@@ -136,14 +136,21 @@ def listed(caller: str, name: str, values: Any, example: str) -> list[Any]:
     return list(values)
 
 
-def check_micro_batches(caller: str, given: Any) -> None:
+def check_micro_batches(caller: str, given: Any, *, auto: bool = True) -> None:
     """Checks a number of micro-batches.
 
+    Args:
+        caller: the name of the function that the user has called.
+        given: the number.
+        auto: whether it may be ``auto``.
+
     Raises:
-        PlanError: it is neither a whole number of at least 1 nor ``auto``.
+        PlanError: it is neither a whole number of at least 1 nor, where that is allowed, ``auto``.
     """
-    if given != "auto" and (isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1):
+    if auto and given == "auto":
+        return
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
         raise PlanError(
-            f"{caller}: micro_batches must be a whole number of at least 1, or 'auto', got {given!r}. Give for example "
-            "4, or leave it out for whole batches."
+            f"{caller}: micro_batches must be a whole number of at least 1{', or ' * auto}{repr('auto') * auto}, got "
+            f"{given!r}. Give for example 4, or leave it out for whole batches."
         )

@@ -9,8 +9,20 @@ import typer
 
 from tensoropt.cli.clusters import Cluster, cluster_of
 from tensoropt.cli.output import NO, Json, UsageError, answer, example, table, write
-from tensoropt.cli.scripts import BEFORE_SCRIPT, Arguments, BatchSize, Script, Shares, ready, rehearsed
-from tensoropt.errors import did_you_mean
+from tensoropt.cli.scripts import (
+    BEFORE_SCRIPT,
+    Arguments,
+    BatchSize,
+    MicroBatches,
+    Recompute,
+    Script,
+    Shares,
+    ready,
+    rehearsed,
+    steps_of,
+    whole_or_split,
+)
+from tensoropt.errors import PlanError, did_you_mean
 
 if TYPE_CHECKING:
     from tensoropt.api.find.planner import Planner
@@ -53,6 +65,8 @@ def _plan(
         str | None, typer.Option(help="ft, pase, mcmc or a baseline; by default the script's own.")
     ] = None,
     memory: Memory = None,
+    micro_batches: MicroBatches = None,
+    recompute: Recompute = None,
     batch_size: BatchSize = None,
     shares: Shares = False,
     save: Annotated[Path | None, typer.Option(help="Write the plan to a file, for find_strategy(PATH).")] = None,
@@ -80,7 +94,13 @@ def _plan(
     if search is not None:
         check_search(search, None if from_file else option or "mini_time")
     rehearsal = Rehearsal(
-        topology, option=option, memory_bytes=bytes_of(memory), search=search, batch_size=batch_size, shares=shares
+        topology,
+        option=option,
+        memory_bytes=bytes_of(memory),
+        search=search,
+        steps=steps_of("plan", micro_batches, recompute),
+        batch_size=batch_size,
+        shares=shares,
     )
     plan = rehearsed("plan", script, arguments or (), rehearsal)
     if save is not None:
@@ -105,6 +125,8 @@ def _estimate(
     devices: Annotated[str | None, typer.Option(help="Counts, as 1,2,4; by default powers of two, up to all.")] = None,
     price: Annotated[float | None, typer.Option(min=0, help="Of a device and hour, for the columns of cost.")] = None,
     memory: Memory = None,
+    micro_batches: MicroBatches = None,
+    recompute: Recompute = None,
     batch_size: BatchSize = None,
     shares: Shares = False,
     as_json: Json = False,
@@ -122,7 +144,8 @@ def _estimate(
 
     rehearsal = Rehearsal(
         topology,
-        lambda planner, where: profile(planner, where, counts, bytes_of(memory), price),
+        lambda planner, where, times: profile(planner, where, counts, bytes_of(memory), price, times),
+        steps=steps_of("estimate", micro_batches, recompute),
         batch_size=batch_size,
         shares=shares,
     )
@@ -138,6 +161,8 @@ def _frontier(
     arguments: Arguments = None,
     devices: Devices = None,
     memory: Memory = None,
+    micro_batches: MicroBatches = None,
+    recompute: Recompute = None,
     batch_size: BatchSize = None,
     shares: Shares = False,
     save: Annotated[Path | None, typer.Option(help="Write the frontier as JSON, for Frontier.from_json.")] = None,
@@ -154,7 +179,11 @@ def _frontier(
     from tensoropt.api.session.rehearsal import Rehearsal
 
     rehearsal = Rehearsal(
-        topology, lambda planner, where: planner.frontier(where), batch_size=batch_size, shares=shares
+        topology,
+        lambda planner, where, times: whole_or_split(planner, times).frontier(where),
+        steps=steps_of("frontier", micro_batches, recompute),
+        batch_size=batch_size,
+        shares=shares,
     )
     frontier = rehearsed("frontier", script, arguments or (), rehearsal)
     text = frontier.to_json()
@@ -178,6 +207,8 @@ def _trace(
     option: Annotated[str, typer.Option(help="mini_time, mini_memory or turning_point.")] = "mini_time",
     search: Annotated[str, typer.Option(help="What finds the strategy: ft, or a baseline.")] = "ft",
     memory: Memory = None,
+    micro_batches: MicroBatches = None,
+    recompute: Recompute = None,
     batch_size: BatchSize = None,
     shares: Shares = False,
     overlap: Annotated[bool, typer.Option("--overlap", help="Links move data while devices compute.")] = False,
@@ -203,11 +234,17 @@ def _trace(
     finder = check_search(search, option)
     limit = MemoryLimit.of(topology.device.memory_bytes, bytes_of(memory))
 
-    def simulated(planner: Planner, where: Topology) -> Timeline:
+    def simulated(planner: Planner, where: Topology, times: int | str) -> Timeline:
+        if not whole_or_split(planner, times).is_simulated:
+            raise PlanError(
+                "trace: steps are simulated in whole batches, with nothing made again, got "
+                f"micro_batches={times}, recompute={planner.recompute}. Give --micro-batches 1 --no-recompute."
+            )
         found = planner.find(where, finder, limit)
         return simulate(found.space, found.choose(option, limit).assignment, overlap=overlap)
 
-    rehearsal = Rehearsal(topology, simulated, batch_size=batch_size, shares=shares)
+    steps = steps_of("trace", micro_batches, recompute)
+    rehearsal = Rehearsal(topology, simulated, steps=steps, batch_size=batch_size, shares=shares)
     timeline = rehearsed("trace", script, arguments or (), rehearsal)
     write("trace --out", out, timeline.to_chrome_trace())
     tasks, seconds = len(timeline.tasks), timeline.makespan_s
@@ -225,6 +262,8 @@ def _compare(
         str | None, typer.Option(help="Searches and baselines, as ft,megatron,zero3; by default all, which takes long.")
     ] = None,
     memory: Memory = None,
+    micro_batches: MicroBatches = None,
+    recompute: Recompute = None,
     batch_size: BatchSize = None,
     shares: Shares = False,
     overlap: Annotated[bool, typer.Option("--overlap", help="Links move data while devices compute.")] = False,
@@ -243,7 +282,10 @@ def _compare(
     chosen = methods_of(names, bytes_of(memory), overlap)
     rehearsal = Rehearsal(
         topology,
-        lambda planner, where: compared(planner, where, chosen, bytes_of(memory), overlap),
+        lambda planner, where, times: compared(
+            whole_or_split(planner, times), where, chosen, bytes_of(memory), overlap
+        ),
+        steps=steps_of("compare", micro_batches, recompute),
         batch_size=batch_size,
         shares=shares,
     )

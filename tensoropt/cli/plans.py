@@ -10,7 +10,17 @@ import typer
 from tensoropt.cli.clusters import cluster_of
 from tensoropt.cli.output import Json, UsageError, answer, example
 from tensoropt.cli.planning import Devices, Memory, bytes_of, parsed
-from tensoropt.cli.scripts import BEFORE_SCRIPT, Arguments, BatchSize, Shares, ready, rehearsed
+from tensoropt.cli.scripts import (
+    BEFORE_SCRIPT,
+    Arguments,
+    BatchSize,
+    MicroBatches,
+    Recompute,
+    Shares,
+    ready,
+    rehearsed,
+    steps_of,
+)
 from tensoropt.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -70,6 +80,8 @@ def _explain(
     devices: Devices = None,
     option: OptionOfScript = None,
     memory: Memory = None,
+    micro_batches: MicroBatches = None,
+    recompute: Recompute = None,
     batch_size: BatchSize = None,
     shares: Shares = False,
     as_json: Json = False,
@@ -92,7 +104,13 @@ def _explain(
     from tensoropt.api.session.rehearsal import Rehearsal
 
     rehearsal = Rehearsal(
-        topology, after=explain, option=option, memory_bytes=bytes_of(memory), batch_size=batch_size, shares=shares
+        topology,
+        after=explain,
+        option=option,
+        memory_bytes=bytes_of(memory),
+        steps=steps_of("explain", micro_batches, recompute),
+        batch_size=batch_size,
+        shares=shares,
     )
     _answer(as_json, rehearsed("explain", subject, arguments or (), rehearsal))
 
@@ -105,6 +123,8 @@ def _report(
     devices: Devices = None,
     option: OptionOfScript = None,
     memory: Memory = None,
+    micro_batches: MicroBatches = None,
+    recompute: Recompute = None,
     batch_size: BatchSize = None,
     shares: Shares = False,
     as_json: Json = False,
@@ -130,7 +150,13 @@ def _report(
             report(found, out)
 
         rehearsal = Rehearsal(
-            topology, after=write, option=option, memory_bytes=bytes_of(memory), batch_size=batch_size, shares=shares
+            topology,
+            after=write,
+            option=option,
+            memory_bytes=bytes_of(memory),
+            steps=steps_of("report", micro_batches, recompute),
+            batch_size=batch_size,
+            shares=shares,
         )
         rehearsed("report", subject, arguments or (), rehearsal)
     answer(as_json, {"report": str(out)}, lambda: typer.echo(f"written: {out}"))

@@ -21,7 +21,20 @@ if TYPE_CHECKING:
     from tensoropt.api.find.planner import Planner
     from tensoropt.cluster import Topology
 
-__all__ = ["BEFORE_SCRIPT", "Arguments", "BatchSize", "Script", "Shares", "check_script", "ready", "rehearsed"]
+__all__ = [
+    "BEFORE_SCRIPT",
+    "Arguments",
+    "BatchSize",
+    "MicroBatches",
+    "Recompute",
+    "Script",
+    "Shares",
+    "check_script",
+    "ready",
+    "rehearsed",
+    "steps_of",
+    "whole_or_split",
+]
 
 BEFORE_SCRIPT = {"allow_interspersed_args": False}
 """Settings of commands whose own options stand before the script: what comes after it is the script's."""
@@ -34,6 +47,38 @@ BatchSize = Annotated[
 Shares = Annotated[
     bool, typer.Option("--shares", help="Batches of open size that the script feeds are one rank's share.")
 ]
+
+MicroBatches = Annotated[
+    str | None, typer.Option(help="Parts of a step's batch in time, or auto; by default the script's own.")
+]
+Recompute = Annotated[
+    bool | None,
+    typer.Option(
+        "--recompute/--no-recompute",
+        help="Make outputs again in the backward pass; by default as the script has it.",
+    ),
+]
+
+
+def steps_of(caller: str, micro_batches: str | None, recompute: bool | None) -> tuple[int | str | None, bool | None]:
+    """The steps that a rehearsal asks for in the place of the script's.
+
+    Raises:
+        UsageError: a number of micro-batches that is none.
+    """
+    if micro_batches is None or micro_batches == "auto":
+        return micro_batches, recompute
+    if not micro_batches.isdecimal() or int(micro_batches) < 1:
+        raise UsageError(
+            f"{caller}: --micro-batches must be a whole number of at least 1, or auto, got '{micro_batches}'. Give 4, "
+            "for example."
+        )
+    return int(micro_batches), recompute
+
+
+def whole_or_split(planner: Planner, micro_batches: int | str) -> Planner:
+    """The planner of steps in so many micro-batches; of whole batches, where ``auto`` leaves the number open."""
+    return planner if isinstance(micro_batches, str) else planner.with_steps(micro_batches)
 
 
 def check_script(caller: str, script: str) -> None:
@@ -86,9 +131,9 @@ def rehearsed(caller: str, script: str, arguments: Sequence[str], rehearsal: Reh
     ended, make = "", rehearsal.instead
     if make is not None:
 
-        def instead(planner: Planner, topology: Topology) -> Any:
+        def instead(planner: Planner, topology: Topology, micro_batches: int | str) -> Any:
             with stage(caller, if_long=True):
-                return make(planner, topology)
+                return make(planner, topology, micro_batches)
 
         rehearsal.instead = instead
     try:

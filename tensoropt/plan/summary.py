@@ -32,12 +32,12 @@ __all__ = [
 BATCH = "batch"
 _WHOLE = "whole"
 _LOCAL = {"add", *(kind.value for kind in StepKind if kind.is_local)}
-_COMPUTE, _AGAIN, _COPIES, _UPDATE, _INSIDE, _CONSTANT = (
-    "compute", "compute again", "local copies", "update", "inside operators", "constant",
+_COMPUTE, _AGAIN, _COPIES, _UPDATE, _INSIDE, _CONSTANT, _AT_ONCE = (
+    "compute", "compute again", "local copies", "update", "inside operators", "constant", "at the same time",
 )  # fmt: skip
-_ALONE = (_COMPUTE, _AGAIN, _COPIES, _UPDATE, _CONSTANT)
+_ALONE = (_COMPUTE, _AGAIN, _COPIES, _UPDATE, _CONSTANT, _AT_ONCE)
 """Parts of the time in which no device waits for another."""
-_GRADIENTS = "gradients"
+_GRADIENTS, _ELSEWHERE = "gradients", "on other devices"
 _MOST = 0.9
 """The share of operations from which an axis has a role."""
 _DIGITS = 6
@@ -159,9 +159,12 @@ class PlanSummary:
         setting: the cluster that it is for.
         seconds: the step's time by its parts: ``compute``, ``compute again`` (for the backward pass), ``update`` of
             variables, ``local copies``, each kind of collective (``all_reduce``, …), ``inside operators`` that
-            communicate themselves, and ``constant``, what every step takes. They add up to the plan's time.
-        bytes: its memory: ``weights``, ``slots``, ``gradients`` of variables, ``activations``, ``inputs``. They add up
-            to the plan's.
+            communicate themselves, and ``constant``, what every step takes. Where operators are on a part of the
+            devices, ``at the same time`` is negative: what devices do while others work. They add up to the plan's
+            time.
+        bytes: its memory: ``weights``, ``slots``, ``gradients`` of variables, ``activations``, ``inputs``, and
+            negative, where operators are on a part of the devices, what is ``on other devices`` than the fullest. They
+            add up to the plan's.
         mesh: its axes, which have names.
         layers: in the order of the model.
     """
@@ -198,6 +201,9 @@ class PlanSummary:
         )
         self.seconds = {**_summed(seconds.values()), _CONSTANT: self.setting.constant_s}
         self.bytes = {part: 0.0 for part in (*HELD[:2], _GRADIENTS, *HELD[2:])} | _summed(held.values())
+        if any(entry.configuration.at for entry, _ in self._operators.values()):
+            self.seconds[_AT_ONCE] = min(0.0, plan.time_s - math.fsum(self.seconds.values()))
+            self.bytes[_ELSEWHERE] = min(0.0, plan.memory_bytes - math.fsum(self.bytes.values()))
 
     def moves(self) -> Iterator[tuple[Edge, Move]]:
         """Yields the moves of the training step, each with its edge."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +22,21 @@ class Provenance:
         topology: the devices.
         feed: how inputs come: ``data_parallel`` or ``global``.
         costs: what operators' times go by: ``measured`` or ``analytic``.
+        micro_batches: how many a step has.
+        recompute: whether operators may be made again in the backward pass.
     """
 
     graph: str
     topology: Topology
     feed: str
     costs: str = "analytic"
+    micro_batches: int = 1
+    recompute: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        return {"graph": self.graph, "topology": self.topology.to_json(), "feed": self.feed, "costs": self.costs}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "topology": self.topology.to_json()}
 
     @classmethod
     def from_json(cls, data: object) -> Provenance:
@@ -40,9 +46,18 @@ class Provenance:
             ProblemError: a field is missing or malformed.
         """
         try:
-            fields = Fields.of(data, "a field is wrong", ProblemError, ("graph", "topology", "feed", "costs"))
+            names = ("graph", "topology", "feed", "costs")
+            later = {"micro_batches": 1, "recompute": False}  # which earlier versions did not write
+            fields = Fields.of(data, "a field is wrong", ProblemError, names, later)
             topology = Topology.from_json(fields.values["topology"])
-            return cls(fields.text("graph"), topology, fields.text("feed"), fields.text("costs"))
+            return cls(
+                fields.text("graph"),
+                topology,
+                fields.text("feed"),
+                fields.text("costs"),
+                fields.integer("micro_batches", least=1),
+                fields.boolean("recompute"),
+            )
         except TensorOptError as error:
             raise refused(
                 ProblemError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,7 +28,8 @@ class ComparisonRow:
         method: its name.
         kind: ``search`` or ``baseline``.
         time_s: predicted seconds per step, all added (TensorOpt Eq. 1); None where there is no strategy.
-        simulated_time_s: predicted by the simulator (FlexFlow section 5), as `Comparison.overlap` says.
+        simulated_time_s: predicted by the simulator (FlexFlow section 5), as `Comparison.overlap` says; None of steps
+            in micro-batches, or in which operators are made again.
         memory_bytes: what the strategy takes per device.
         network_time_s: the part of ``time_s`` that is communication.
         network_bytes: what all devices send in a step.
@@ -156,17 +156,14 @@ class Comparison(Report):
         return row.plan
 
     def fastest(self, *, simulated: bool = False) -> ComparisonRow | None:
-        """The row of least time of those that fit, of equal ones that of least memory; None where none fits.
+        """The row of least time of those that fit, of equal ones that of least memory; None where there is none.
 
         Args:
             simulated: whether the simulated time counts.
         """
-
-        def key(row: ComparisonRow) -> tuple[float, float]:
-            time_s = row.simulated_time_s if simulated else row.time_s
-            return (math.inf if time_s is None else time_s), row.memory_bytes or 0.0
-
-        return min([row for row in self.rows if row.fits], key=key, default=None)
+        timed = [(row.simulated_time_s if simulated else row.time_s, row) for row in self.rows if row.fits]
+        rows = [(time_s, row.memory_bytes or 0.0, row) for time_s, row in timed if time_s is not None]
+        return min(rows, key=lambda found: found[:2], default=(0.0, 0.0, None))[2]
 
     def to_json(self) -> str:
         """JSON text; :meth:`from_json` gives the comparison back unchanged."""
@@ -180,11 +177,14 @@ class Comparison(Report):
     def _remarks(self) -> str:
         """Returns the sentences below the table: the fastest methods, and how they were simulated."""
         added, simulated = self.fastest(), self.fastest(simulated=True)
-        first = "Nothing fits."
+        first, how = "Nothing fits.", ""
+        if added is not None:
+            first = f"Fastest of those that fit: {added.method}."
         if added is not None and simulated is not None:
             first = f"Fastest of those that fit: {added.method} by the sum, {simulated.method} by simulation."
-        how = "communication beside computation" if self.overlap else "collectives that keep devices busy"
-        return f"{first}\nSimulated with {how}. Pricing all strategies took {self.tables_s:.3g} s."
+            how = "communication beside computation" if self.overlap else "collectives that keep devices busy"
+            how = f"Simulated with {how}. "
+        return f"{first}\n{how}Pricing all strategies took {self.tables_s:.3g} s."
 
     def _headers(self) -> Sequence[str]:
         return _HEADERS

@@ -41,6 +41,7 @@ class ParallelismRow:
         cost_per_hour: of all devices, in the unit of the price; None without a price.
         cost_per_million_samples: the same.
         reason: why there is no strategy; None where there is one.
+        micro_batches: of a step.
     """
 
     devices: int
@@ -52,6 +53,7 @@ class ParallelismRow:
     cost_per_hour: float | None = None
     cost_per_million_samples: float | None = None
     reason: str | None = None
+    micro_batches: int = 1
 
     @classmethod
     def of(
@@ -64,6 +66,7 @@ class ParallelismRow:
         *,
         batch: int | None,
         price_per_device_hour: float | None,
+        micro_batches: int = 1,
     ) -> ParallelismRow:
         """The row of a strategy, with what follows from its costs.
 
@@ -75,11 +78,22 @@ class ParallelismRow:
             peak_bytes: per device, at its peak.
             batch: samples per step, if known.
             price_per_device_hour: in any unit.
+            micro_batches: of a step.
         """
         rate = None if batch is None or time_s <= 0 else batch / time_s
         per_hour = None if price_per_device_hour is None else price_per_device_hour * devices
         per_million = None if per_hour is None or rate is None else per_hour / _HOUR_S / rate * 1e6
-        return cls(devices, time_s, network_time_s, memory_bytes, peak_bytes, rate, per_hour, per_million)
+        return cls(
+            devices,
+            time_s,
+            network_time_s,
+            memory_bytes,
+            peak_bytes,
+            rate,
+            per_hour,
+            per_million,
+            micro_batches=micro_batches,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +185,18 @@ class ParallelismProfile(Report):
 
     def _headers(self) -> Sequence[str]:
         money = [] if self.price_per_device_hour is None else ["cost/hour", "cost/million samples"]
-        return ["devices", "time, ms", "network, ms", "memory, MiB", "peak, MiB", "samples/s", *money]
+        steps = ["micro-batches"] if self._are_split() else []
+        return ["devices", *steps, "time, ms", "network, ms", "memory, MiB", "peak, MiB", "samples/s", *money]
+
+    def _are_split(self) -> bool:
+        return any(row.micro_batches > 1 for row in self.rows)
 
     def _cells(self) -> Sequence[Sequence[str]]:
         priced = self.price_per_device_hour is not None
         return [
             [
                 str(row.devices),
+                *([str(row.micro_batches)] if self._are_split() else []),
                 figure(row.time_s, 1e3),
                 figure(row.network_time_s, 1e3),
                 figure(row.memory_bytes, 2**-20),
@@ -202,11 +221,14 @@ class ParallelismProfile(Report):
 
 
 def _read_row(data: object) -> ParallelismRow:
-    figures = [field.name for field in dataclasses.fields(ParallelismRow) if field.name not in ("devices", "reason")]
-    fields = Fields.of(data, "cannot be read: a row", ProblemError, ("devices", *figures, "reason"))
+    others = ("devices", "reason", "micro_batches")
+    figures = [field.name for field in dataclasses.fields(ParallelismRow) if field.name not in others]
+    names, later = ("devices", *figures, "reason"), {"micro_batches": 1}  # which earlier versions did not write
+    fields = Fields.of(data, "cannot be read: a row", ProblemError, names, later)
     return ParallelismRow(
         fields.integer("devices", least=1),
         reason=fields.optional("reason", fields.text),
+        micro_batches=fields.integer("micro_batches", least=1),
         **{name: fields.optional(name, lambda name: fields.number(name, least=0)) for name in figures},
     )
 

@@ -77,6 +77,8 @@ class StrategyTable(Shown):
         if constant_s:
             remarks.append(f"every step takes {in_units(constant_s)} besides")
         remarks.append("kept: of the variables, by a device; ×n: figures of all n")
+        if any(entry.configuration.at for entry in self.plan.operators.values()):
+            remarks.append("each layer's figures are of its own devices, and devices work at the same time")
         return (self.title, Grid(headers, cells, (0, 1, 2), framed=False), _sentence(remarks) + _noted(self.plan))
 
 
@@ -86,7 +88,9 @@ def plan_title(summary: PlanSummary) -> str:
     mesh = " × ".join(f"{axis.name} {axis.size}" for axis in summary.mesh) or "1 device"
     devices = f"{plan.mesh.size} device{'s' * (plan.mesh.size != 1)}"
     used, parts = plan.utilization, plan.micro_batches
-    split = f" of {parts} micro-batches" if parts > 1 else ""
+    pipeline: Any = plan.notes.get("pipeline")
+    through = "" if pipeline is None else f" through {pipeline['stages']} stages"
+    split = f" of {parts} micro-batches{through}" if parts > 1 else ""
     return (
         f"{plan.option} on {devices} of {setting.cluster} (mesh: {mesh}):\n"
         f"{in_units(plan.time_s)} a step{split}, {in_units(plan.memory_bytes, 'bytes')} a device, predicted"
@@ -132,7 +136,8 @@ def _sentence(remarks: Sequence[str]) -> str:
 
 def _noted(plan: Plan) -> str:
     """Returns a line on the search space and the search."""
-    said = [f"Made again in the backward pass: {len(plan.again)} operators"] if plan.again else []
+    count = len(plan.again)
+    said = [f"Made again in the backward pass: {count} operator{'s' * (count != 1)}"] if count else []
     said += [
         shortened(f"{label}: {plan.notes[key]}")
         for key, label in (("space", "Space"), ("searched", "Search"))

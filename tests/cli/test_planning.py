@@ -114,6 +114,23 @@ def test_estimate_over_device_counts(capsys: pytest.CaptureFixture[str], graph: 
 
 
 @pytest.mark.tf
+def test_commands_plan_for_other_steps_than_the_script_s(capsys: pytest.CaptureFixture[str], graph: str) -> None:
+    on = ("--cluster", "v100", "--devices", "2")
+    split = ("--micro-batches", "2", "--recompute")
+    plans = [json.loads(ran(capsys, "plan", *on, *steps, "--json", graph).out) for steps in ((), split)]
+    assert plans[1]["time_s"] > plans[0]["time_s"]
+    rows = json.loads(ran(capsys, "estimate", *on, *split, "--json", graph).out)["rows"]
+    assert rows[0]["micro_batches"] == 2 and rows[0]["time_s"] == pytest.approx(plans[1]["time_s"])
+    table = ran(capsys, "compare", *on, "--methods", "ft", *split, "--json", graph)
+    assert json.loads(table.out)["rows"][0]["time_s"] == pytest.approx(plans[1]["time_s"])
+    found = json.loads(ran(capsys, "frontier", *on, *split, "--json", graph).out)
+    assert found["provenance"]["micro_batches"] == 2 and found["provenance"]["recompute"] is True
+    assert "a step of 2 micro-batches" in ran(capsys, "explain", *on, *split, graph).out
+    _one_line(ran(capsys, "trace", *on, *split, graph), "Give --micro-batches 1 --no-recompute")
+    _one_line(ran(capsys, "plan", *on, "--micro-batches", "some", graph), "--micro-batches must be a whole number")
+
+
+@pytest.mark.tf
 def test_frontier_as_table_json_and_file(capsys: pytest.CaptureFixture[str], graph: str, tmp_path: Path) -> None:
     done = ran(capsys, "frontier", "--cluster", "v100", "--devices", "4", "--memory", "1", graph)
     assert done.code == 0 and "turning point" in done.out and "fastest that fits" in done.out

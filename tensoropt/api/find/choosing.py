@@ -126,16 +126,16 @@ def find_plan(
     """
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     if micro_batches != AUTO:
-        return _find_plan(planner.split(int(micro_batches)), topology, option, limit, finder)
+        return _find_plan(planner.with_steps(int(micro_batches)), topology, option, limit, finder)
     if finder is not None and finder.name == PIPELINE:
         return _fastest_pipeline(planner, topology, limit)
     best: Plan | None = None
     if planner.undivided(topology.device_count) is None and planner.least_bytes(topology) > limit.limit_bytes:
         for times in planner.numbers_of_micro_batches():
             try:
-                if planner.split(times).least_bytes(topology) > limit.limit_bytes:
+                if planner.with_steps(times).least_bytes(topology) > limit.limit_bytes:
                     continue
-                plan = _find_plan(planner.split(times), topology, option, limit, finder)
+                plan = _find_plan(planner.with_steps(times), topology, option, limit, finder)
             except (MicroBatchError, InfeasibleError) as error:
                 _log.debug("%d micro-batches: %s", times, error)
                 continue
@@ -163,7 +163,7 @@ def _fastest_pipeline(planner: Planner, topology: Topology, limit: MemoryLimit) 
     best, failure = None, None
     for times in planner.numbers_of_micro_batches():
         try:
-            plan = _find_plan(planner.split(times), topology, MINI_TIME, limit, get_finder(PIPELINE))
+            plan = _find_plan(planner.with_steps(times), topology, MINI_TIME, limit, get_finder(PIPELINE))
         except (MicroBatchError, InfeasibleError) as error:
             failure = failure or error
             continue
@@ -191,12 +191,6 @@ def _find_plan(planner: Planner, topology: Topology, option: str, limit: MemoryL
             )
         return plan
     if finder is not None and search != FT:
-        if finder.simulates and (planner.micro_batches > 1 or planner.recompute):
-            raise PlanError(
-                f"find_strategy(search={finder.name!r}): goes by simulated steps of whole batches in which nothing is "
-                f"made again, got micro_batches={planner.micro_batches}, recompute={planner.recompute}. Leave search "
-                "out, or micro_batches and recompute."
-            )
         return _plan_of_search(planner, topology, option, limit, finder)
     fastest = fastest_that_fits(planner, topology, MINI_TIME, limit) if option == MINI_TIME else None
     if fastest is not None:
@@ -312,7 +306,9 @@ def plan_of_point(planner: Planner, point: FrontierPoint, memory_bytes: float | 
             f"{memory_bytes:,.0f} bytes (memory_bytes). Take frontier.best(memory_bytes={memory_bytes:.0f})."
         )
     limit = MemoryLimit.of(source.topology.device.memory_bytes, memory_bytes)
-    return planner.plan(source.topology, point, "frontier_point", limit)
+    return planner.with_steps(source.micro_batches, source.recompute).plan(
+        source.topology, point, "frontier_point", limit
+    )
 
 
 def _mini_parallelism(planner: Planner, topology: Topology, limit: MemoryLimit) -> Plan:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from tensoropt.api.arguments import NUMBERS
-from tensoropt.api.find.choosing import PROFILING, fastest_that_fits, plan_that_holds
+from tensoropt.api.find.choosing import AUTO, PROFILING, fastest_that_fits, plan_that_holds
 from tensoropt.api.find.planner import Planner
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled, usual_counts
-from tensoropt.errors import ClusterError, PlanError
+from tensoropt.errors import ClusterError, MicroBatchError, PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.options import MemoryLimit
@@ -19,6 +20,8 @@ from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
 from tensoropt.stages import doing
 
 __all__ = ["check_counts", "profile"]
+
+_log = logging.getLogger("tensoropt")
 
 
 def check_counts(devices: Sequence[Any]) -> tuple[int, ...]:
@@ -46,22 +49,51 @@ def profile(
     counts: Sequence[int] | None,
     memory_bytes: float | None,
     price_per_device_hour: float | None,
+    micro_batches: int | str = 1,
 ) -> ParallelismProfile:
     """Searches on each count.
 
     Args:
-        planner: for the model.
+        planner: for the model, whose steps may be made of other micro-batches.
         topology: a cluster of the kind.
         counts: ascending; by default those of the cluster.
         memory_bytes: limit per device; by default the device's less the reserve.
         price_per_device_hour: in any unit.
+        micro_batches: how many a step has; ``auto`` for as many as give the fastest plan where nothing fits without.
+
+    Raises:
+        MicroBatchError: a step cannot be split into so many.
     """
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     rows = []
     for count in usual_counts(topology) if counts is None else counts:
         doing(f"{count} device{'s' * (count > 1)}")
-        rows.append(_row(planner, topology, count, limit, price_per_device_hour))
+        if micro_batches == AUTO:
+            rows.append(_fitting_row(planner, topology, count, limit, price_per_device_hour))
+        else:
+            split = planner.with_steps(int(micro_batches))
+            rows.append(_row(split, topology, count, limit, price_per_device_hour))
     return ParallelismProfile(topology.name, str(limit), planner.batch(), price_per_device_hour, tuple(rows))
+
+
+def _fitting_row(
+    planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None
+) -> ParallelismRow:
+    """The row of whole batches, or where they do not fit, of the number of micro-batches with the fastest plan."""
+    whole = _row(planner, topology, count, limit, price)
+    if whole.reason is None or planner.undivided(count) or planner.misfit(count):
+        return whole
+    best = whole
+    for times in planner.numbers_of_micro_batches():
+        try:
+            row = _row(planner.with_steps(times), topology, count, limit, price)
+        except MicroBatchError as error:
+            _log.debug("%d micro-batches: %s", times, error)
+            continue
+        if row.time_s is not None and best.time_s is not None and row.time_s >= best.time_s:
+            break  # more parts have more to start
+        best = row if row.time_s is not None else best
+    return best
 
 
 def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None) -> ParallelismRow:
@@ -102,4 +134,5 @@ def _of_plan(
         plan.peak_bytes,
         batch=planner.batch(),
         price_per_device_hour=price,
+        micro_batches=planner.micro_batches,
     )

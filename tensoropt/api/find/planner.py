@@ -63,7 +63,9 @@ class Planner:
         recompute: whether operators may be made again in the backward pass.
     """
 
-    def __init__(self, imported: ImportedModel, feed: str, model: Model, micro_batches: int = 1) -> None:
+    def __init__(
+        self, imported: ImportedModel, feed: str, model: Model, micro_batches: int = 1, recompute: bool = False
+    ) -> None:
         """Takes a model.
 
         Raises:
@@ -85,29 +87,30 @@ class Planner:
         self.feed = "global" if imported.graph.batch_size() == 1 else feed  # nobody can share one sample
         self.model = model
         self.micro_batches = micro_batches
-        self._split: dict[int, Planner] = {}  # by the number of micro-batches
+        self.recompute = recompute
+        self._steps = {(micro_batches, recompute): self}  # planners of the same model
         self._space: tuple[str, SearchSpace] | None = None
         self._frontier: tuple[str, Frontier] | None = None
         self._least: dict[int, float] = {}  # by device count, where it is exact
         self._warned = False
         self._profile: OpProfile | None = None
-        self.recompute = False
 
-    def allow_recomputation(self, allowed: bool) -> None:
-        """Whether operators may be made again in the backward pass; by default none is."""
-        if allowed != self.recompute:
-            self.recompute, self._space, self._frontier = allowed, None, None
-            self._least.clear()
+    def with_steps(self, micro_batches: int | None = None, recompute: bool | None = None) -> Planner:
+        """The planner of the same model with other steps, which goes by the same measurements; it is made once.
 
-    def split(self, micro_batches: int) -> Planner:
-        """The planner of the same model with so many micro-batches in a step; it keeps what it finds alike."""
-        if micro_batches == self.micro_batches:
-            return self
-        if micro_batches not in self._split:
-            other = self._split[micro_batches] = Planner(self.imported, self._asked, self.model, micro_batches)
-            other._profile, other._warned = self._profile, True
-        self._split[micro_batches].allow_recomputation(self.recompute)
-        return self._split[micro_batches]
+        Args:
+            micro_batches: how many a step has; as here if None.
+            recompute: whether operators may be made again; as here if None.
+        """
+        key = (micro_batches or self.micro_batches, self.recompute if recompute is None else recompute)
+        if key not in self._steps:
+            other = self._steps[key] = Planner(self.imported, self._asked, self.model, *key)
+            other._steps, other._profile, other._warned = self._steps, self._profile, True
+        return self._steps[key]
+
+    def of_plan(self, plan: Plan) -> Planner:
+        """The planner whose steps are as those of a plan of this model."""
+        return self.with_steps(plan.micro_batches, bool(plan.again))
 
     def numbers_of_micro_batches(self) -> tuple[int, ...]:
         """The numbers of micro-batches above one that are tried where none is asked for, ascending."""
@@ -122,8 +125,8 @@ class Planner:
     def calibrate(self, profile: OpProfile | None) -> None:
         """Goes by what was measured of this machine's operators from now on; by the analytic model if None."""
         if profile != self._profile:
-            self._profile, self._space, self._frontier = profile, None, None
-            self._split.clear()
+            for planner in self._steps.values():
+                planner._profile, planner._space, planner._frontier = profile, None, None
 
     @property
     def profile(self) -> OpProfile | None:
@@ -205,10 +208,10 @@ class Planner:
     # --------------------------------------------------------------------------------------------------- the search
 
     def searched_on(self, fingerprint: str) -> Topology | None:
-        """The cluster of the space that is kept, if it has this fingerprint."""
-        if self._space is None or self._space[0] != fingerprint:
-            return None
-        return self._space[1].cost.topology
+        """The cluster of a space that is kept, for any steps, if it has this fingerprint."""
+        spaces = (planner._space for planner in self._steps.values())
+        found = (space[1].cost.topology for space in spaces if space is not None and space[0] == fingerprint)
+        return next(found, None)
 
     def space(self, topology: Topology) -> SearchSpace:
         """All strategies on a cluster; the space of before, if the cluster is the same.
@@ -245,6 +248,23 @@ class Planner:
             self._space = key, space
         return self._space[1]
 
+    def space_with(self, topology: Topology, plan: Plan) -> SearchSpace:
+        """A space that has a plan of this model's steps on a cluster: of all strategies, or where operators are on a
+        part of the devices, of the plan alone.
+        """
+        entries = {op: entry.configuration for op, entry in plan.operators.items()}
+        if not any(configuration.at for configuration in entries.values()):
+            return self.space(topology)
+        return SearchSpace(
+            self.imported.graph,
+            self._cost(topology),
+            allowed={op: (configuration,) for op, configuration in entries.items()},
+            reuse=True,
+            recompute=self.recompute,
+            placements=True,
+            micro_batches=self.micro_batches,
+        )
+
     def _piece(self, op: Operator) -> tuple[str, int]:
         """An input, and how many samples of it a micro-batch has."""
         samples = op.outputs[0].shape[0]
@@ -266,7 +286,14 @@ class Planner:
             space = self.space(topology)
             with _compiling(f"tracking the frontier on {topology.device_count} devices"):
                 found = get_finder("ft").find(space).frontier
-            provenance = Provenance(self.imported.graph.fingerprint(), topology, self.feed, self._costs)
+            provenance = Provenance(
+                self.imported.graph.fingerprint(),
+                topology,
+                self.feed,
+                self._costs,
+                self.micro_batches,
+                self.recompute,
+            )
             self._frontier = key, dataclasses.replace(found, provenance=provenance)
         return self._frontier[1]
 
@@ -288,12 +315,23 @@ class Planner:
         finder = search if isinstance(search, Finder) else get_finder(search)
         if self.is_pinned and finder.places:
             raise self._apart(finder.name)
+        if finder.simulates and not self.is_simulated:
+            raise PlanError(
+                f"search {finder.name!r}: goes by simulated steps of whole batches in which nothing is made again, got "
+                f"micro_batches={self.micro_batches}, recompute={self.recompute}. Leave search out, or micro_batches "
+                "and recompute."
+            )
         try:
             return finder.find(self.space(topology), limit, start)
         except ProblemError as error:
             if not self.is_pinned:
                 raise
             raise self._apart(finder.name) from error
+
+    @property
+    def is_simulated(self) -> bool:
+        """True if the simulator knows such steps: of whole batches, in which nothing is made again."""
+        return self.micro_batches == 1 and not self.recompute
 
     def least_bytes(self, topology: Topology) -> float:
         """The least memory per device that any strategy takes.

@@ -1,10 +1,11 @@
-"""Remedies where nothing fits: more devices, or a smaller batch, found by searching for them."""
+"""Remedies where nothing fits: other steps, more devices, or a smaller batch, found by searching for them."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensoropt.api.find.planner import Planner
@@ -56,30 +57,62 @@ def remedies(planner: Planner, topology: Topology, limit: MemoryLimit, *, data_p
         least_text = ""
     batch = _smaller_batch(planner, topology, limit, deadline_s)  # first, as fewer devices are searched faster
     devices = _more_devices(planner, topology, limit, deadline_s)
-    split = _micro_batches(planner, topology, limit, deadline_s)
+    steps = _other_steps(planner, topology, limit, deadline_s)
     allow = None if least is None else f"allow {math.ceil(least)} bytes"
-    ways = [way for way in (allow, split, devices.found, batch.found) if way]
+    ways = [way for way in (allow, *steps, devices.found, batch.found) if way]
     advice = ", or ".join(ways)
     first = f"{advice[:1].upper()}{advice[1:]}." if ways else ""
     return " ".join(filter(None, [least_text.strip(), first, devices.otherwise, batch.otherwise]))
 
 
-def _micro_batches(planner: Planner, topology: Topology, limit: MemoryLimit, deadline_s: float) -> str | None:
-    """The smallest number of micro-batches with which a strategy fits; None if none is found."""
-    if planner.micro_batches > 1 or planner.undivided(topology.device_count) or planner.misfit(topology.device_count):
-        return None
-    for times in planner.numbers_of_micro_batches():
+def _other_steps(planner: Planner, topology: Topology, limit: MemoryLimit, deadline_s: float) -> list[str]:
+    """The steps in which a strategy fits: the smallest number of micro-batches, and operators that are made again;
+    both together where neither does alone.
+    """
+    if planner.undivided(topology.device_count) or planner.misfit(topology.device_count):
+        return []
+    again = [] if planner.recompute else [True]
+    split = [] if planner.micro_batches > 1 else list(planner.numbers_of_micro_batches())
+    ways = [_fitting_steps(planner, topology, limit, deadline_s, split, False)]
+    ways += [_fitting_steps(planner, topology, limit, deadline_s, [1], each) for each in again]
+    if not any(ways):
+        ways = [_fitting_steps(planner, topology, limit, deadline_s, split, each) for each in again]
+    return [way for way in ways if way]
+
+
+def _fitting_steps(
+    planner: Planner,
+    topology: Topology,
+    limit: MemoryLimit,
+    deadline_s: float,
+    numbers: Sequence[int],
+    again: bool,
+) -> str | None:
+    """The first number of micro-batches in which a strategy fits, in words; None if there is none.
+
+    Args:
+        planner: for the model.
+        topology: the devices.
+        limit: of each.
+        deadline_s: no search begins after it.
+        numbers: of micro-batches, times those that the planner has.
+        again: whether operators may be made again, too.
+    """
+    for times in numbers:
         if time.monotonic() > deadline_s:
             return None
+        steps = planner.with_steps(times * planner.micro_batches, again or planner.recompute)
         try:
-            least = planner.split(times).least_bytes(topology)
+            least = steps.least_bytes(topology)
         except TensorOptError as error:
             _log.debug("%d micro-batches cannot be planned: %s", times, error)
             continue
         if least <= limit.limit_bytes:
-            return (
-                f"split each step into {times} micro-batches (micro_batches={times}, the least is {least:,.0f} bytes)"
-            )
+            what = [f"split each step into {times} micro-batches"] if times > 1 else []
+            what += ["allow operators to be made again in the backward pass"] if again else []
+            asked = [f"micro_batches={times}"] if times > 1 else []
+            asked += ["recompute=True"] if again else []
+            return f"{' and '.join(what)} ({', '.join(asked)}, the least is {least:,.0f} bytes)"
     return None
 
 
@@ -151,6 +184,4 @@ def _with_batch(planner: Planner, batch: int) -> Planner:
         if traits(op).must_be_fed:
             shape = op.outputs[0].shape.as_list()
             shapes[op.name] = [batch, *shape[1:]] if shape and shape[0] == old else shape
-    other = Planner(import_model(planner.model, shapes=shapes), planner.feed, planner.model)
-    other.allow_recomputation(planner.recompute)
-    return other
+    return Planner(import_model(planner.model, shapes=shapes), planner.feed, planner.model, recompute=planner.recompute)

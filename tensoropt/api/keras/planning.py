@@ -102,6 +102,8 @@ def frontier(
     layout_map: Mapping[str, Any] | None = None,
     mesh: Mapping[str, int] | None = None,
     costs: str | None = None,
+    recompute: bool = False,
+    micro_batches: int = 1,
 ) -> Frontier:
     """All strategies for training a Keras model that are worth having: the trade-off between time and memory.
 
@@ -115,6 +117,8 @@ def frontier(
         layout_map: see :func:`parallelize`.
         mesh: see there.
         costs: see :func:`tensoropt.find_strategy`.
+        recompute: see there.
+        micro_batches: how many a step has, see there.
 
     Raises:
         SessionError: for what is no such model.
@@ -122,7 +126,7 @@ def frontier(
         TensorOptError: what :func:`tensoropt.find_frontier` raises.
     """
     planning, arguments = _traced("frontier", model, topology, batch_size, example, layout_map, mesh, "mini_time")
-    return planning.frontier({**arguments, "costs": costs})
+    return planning.frontier({**arguments, "costs": costs, "recompute": recompute, "micro_batches": micro_batches})
 
 
 def compare(
@@ -135,6 +139,8 @@ def compare(
     example: Any = None,
     costs: str | None = None,
     overlap: bool = False,
+    recompute: bool = False,
+    micro_batches: int = 1,
 ) -> Comparison:
     """Compares the strategies that all searches and baselines choose for training a Keras model, by predicted cost.
 
@@ -147,6 +153,8 @@ def compare(
         example: see there.
         costs: see :func:`tensoropt.find_strategy`.
         overlap: see :func:`tensoropt.compare`.
+        recompute: see there.
+        micro_batches: see there.
 
     Returns:
         The table; ``plan("megatron")`` of it is an option of :func:`plan` and :func:`parallelize`.
@@ -158,7 +166,8 @@ def compare(
     """
     planning, arguments = _traced("compare", model, topology, batch_size, example, None, None, "mini_time")
     asked = {"methods": methods, "memory_bytes": memory_bytes, "costs": costs, "overlap": overlap}
-    return planning.compare({**arguments, **asked})
+    steps = {"recompute": recompute, "micro_batches": micro_batches}
+    return planning.compare({**arguments, **asked, **steps})
 
 
 def _traced(

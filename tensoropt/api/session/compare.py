@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensoropt.api.arguments import check_sizes, listed, where_to_plan
+from tensoropt.api.arguments import check_micro_batches, check_sizes, listed, where_to_plan
 from tensoropt.api.find.deferred_plan import as_plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.frontend.imported_model import ImportedModel
@@ -46,6 +46,8 @@ def compare(
     feed: str = "data_parallel",
     costs: str | None = None,
     overlap: bool = False,
+    recompute: bool | None = None,
+    micro_batches: int | None = None,
 ) -> Comparison:
     """Compares the strategies that all searches and baselines choose, by their predicted costs.
 
@@ -75,6 +77,9 @@ def compare(
         costs: see there; a ``Graph`` has analytic ones, as a plan of a model that is gone.
         overlap: whether simulated times have communication beside computation, and methods by Markov chains that are
             given by name search so; ``tensoropt.Mcmc(…)`` has its own.
+        recompute: whether operators may be made again in the backward pass; of a plan as there, else not.
+        micro_batches: how many a step has; of a plan as there, else one. Steps of several, or in which operators are
+            made again, are not simulated.
 
     Returns:
         The table: ``show()`` prints it, ``to_json()`` gives it as text, and ``plan("megatron")`` is the strategy of a
@@ -83,6 +88,7 @@ def compare(
     Raises:
         PlanError: an unknown method, a batch that devices do not divide, an unknown way to feed, an ``overlap`` that is
             neither True nor False.
+        MicroBatchError: a step cannot be split in time.
         GraphError: a loss of another model, or one that nothing minimizes.
         SessionError: before ``init``, if no topology is given.
 
@@ -95,19 +101,23 @@ def compare(
     model = as_plan(model)
     asked = None if methods is None else listed("compare", "methods", methods, "['ft', 'megatron']")
     names = "all" if asked is None else [getattr(method, "name", method) for method in asked]
-    what = f"compare(methods={names}, memory_bytes={memory_bytes}, feed={feed!r})"
+    what = f"compare(methods={names}, memory_bytes={memory_bytes}, feed={feed!r}, recompute={recompute}, "
+    what += f"micro_batches={micro_batches!r})"
     is_here = isinstance(model, Plan) and planned_as("compare", model) is not None
     with job_of("compare", model) if is_here else contextlib.nullcontext(current_job()) as job:
         where = where_to_plan("compare", topology, job.topology)
         with job.world.step(what):
             chosen = methods_of(asked, memory_bytes, overlap, batch_size)
+            if micro_batches is not None:
+                check_micro_batches("compare", micro_batches, auto=False)
             planner = _planner(job, model, is_here, batch_size, feed)
         imported = planner.imported
         job.world.agree_on_model(imported)
         if imported.tf_graph is not None:
             settle_costs(job, planner, where, costs)
+        split = (planner.of_plan(model) if isinstance(model, Plan) else planner).with_steps(micro_batches, recompute)
         with stage("compare"):
-            found = job.world.on_rank_0(what, lambda: compared(planner, where, chosen, memory_bytes, overlap))
+            found = job.world.on_rank_0(what, lambda: compared(split, where, chosen, memory_bytes, overlap))
     rows = [
         row if row.plan is None else dataclasses.replace(row, plan=row.plan.of(imported.graph)) for row in found.rows
     ]
@@ -192,16 +202,17 @@ def _row(
     search_s = time.perf_counter() - began
     space, frontier = found.space, found.frontier
     point = found.fastest(limit)
-    memory_bytes = found.fullest_bytes(point)
-    simulated_s = step_seconds(space, point, overlap=overlap)
-    fits = memory_bytes <= limit.limit_bytes
-    if fits:
-        known.append(Known(simulated_s, space, point.assignment))
     plan = planner.plan_found(topology, found, point, method.name, limit)
+    # Of stages through which micro-batches go at once, a plan has the time and the memory.
+    memory_bytes = plan.memory_bytes if plan.micro_batches > 1 else found.fullest_bytes(point)
+    simulated_s = step_seconds(space, point, overlap=overlap) if planner.is_simulated else None
+    fits = memory_bytes <= limit.limit_bytes
+    if fits and simulated_s is not None:
+        known.append(Known(simulated_s, space, point.assignment))
     row = ComparisonRow(
         method.name,
         method.kind,
-        time_s=point.time_s,
+        time_s=plan.time_s,
         simulated_time_s=simulated_s,
         memory_bytes=memory_bytes,
         network_time_s=float(space.network_seconds(point.assignment, point.alternatives)[0]),

@@ -143,7 +143,7 @@ def _told(
             return alone(given, _NO_CLUSTER)
         where = where_to_plan(name, topology, None)
         _check_cluster(name, given, where)
-        return whole(given, Planner(ImportedModel(given.graph, None, ()), feed, Model()), where)
+        return whole(given, Planner(ImportedModel(given.graph, None, ()), feed, Model()).of_plan(given), where)
     what = f"{name}({given.option})"
     with job_of(name, given) as job:
         cluster = None if topology is None else where_to_plan(name, topology, None)
@@ -158,7 +158,7 @@ def _told(
 
         def make() -> _Told:
             known = cluster or planner.searched_on(str(noted))
-            return alone(given, _NO_CLUSTER) if known is None else whole(given, planner, known)
+            return alone(given, _NO_CLUSTER) if known is None else whole(given, planner.of_plan(given), known)
 
         with stage(name):
             return job.world.on_rank_0(what, make)
@@ -176,7 +176,7 @@ def _page(plan: Plan, planner: Planner, topology: Topology, measured: Measuremen
         ),
         frontier=planner.frontier(topology),
         space=space,
-        profile=profile(planner, topology, None, limit_bytes, None),
+        profile=profile(planner, topology, None, limit_bytes, None, planner.micro_batches),
         limit_bytes=limit_bytes,
         measured=measured,
     )

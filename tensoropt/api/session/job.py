@@ -141,12 +141,11 @@ class Job:
         """The current model as it was when it was planned last; as it is now if it never was."""
         return self.imported.get(model_to_plan()) or import_model(model_to_plan())
 
-    def planner(self, feed: str, *, recompute: bool = False) -> Planner:
+    def planner(self, feed: str) -> Planner:
         """The planner of the model that was imported last; the one before, with what it found, if nothing changed.
 
         Args:
             feed: of ``find_strategy``.
-            recompute: of ``find_strategy``.
 
         Raises:
             PlanError: an unknown way to feed.
@@ -162,7 +161,6 @@ class Job:
                     "nothing minimizes a loss of the model: what is planned is a step that computes all that can be "
                     "fetched, without gradients. Call optimizer.minimize(loss) first to plan training"
                 )
-        self._planner.allow_recomputation(recompute)
         return self._planner
 
     def build(self, plan: Plan, imported: ImportedModel, collectives: str, config: Any) -> None:

@@ -76,16 +76,19 @@ class Measuring:
             if topology is not None and topology.fingerprint() == plan.notes.get("topology"):
                 settle_costs(job, planner, topology, plan.notes.get("costs"))
             with job.world.step("recalibrate()"):
-                if topology is None or planner.profile is None:
+                profile = planner.profile
+                if topology is None or profile is None:
                     raise SessionError(
                         "recalibrate: the plan goes by analytic costs, or is not for this job's devices as they were "
                         "measured last. Let find_strategy search for them with costs='measured', and train by that."
                     )
-                planner.calibrate(planner.profile.scaled(result.factors(planner.space(topology))))
-                space = planner.space(topology)
+                planner = planner.of_plan(plan)
+                profile = profile.scaled(result.factors(planner.space_with(topology, plan)))
+                planner.calibrate(profile)
+                space = planner.space_with(topology, plan)
                 assignment, alternatives = space.strategy_of(plan)
                 again = space.plan(assignment.tolist(), plan.option, alternatives=alternatives, peak=False)
-            keep_operators(job.world.comm, planner.profile)
+            keep_operators(job.world.comm, profile)
         announce(
             f"recalibrate: {plan.option} is now predicted to take {again.time_s * 1e3:.4g} ms a step; predicted were "
             f"{plan.time_s * 1e3:.4g} ms, measured {result.step_s * 1e3:.4g}"
@@ -149,14 +152,19 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _predicted(plan: Plan) -> dict[str, Any] | None:
-    """The simulated step of a plan as a trace; None where its model or its cluster is not here."""
+    """The simulated step of a plan as a trace; None for steps of which there is no simulation, or where its model or
+    its cluster is not here.
+    """
     if planned_as("measuring", plan) is None:
         return None
     with job_of("measuring", plan) as job:
         topology = job.topology
         if topology is None or topology.fingerprint() != plan.notes.get("topology"):
             return None
-        space = job.planner(str(plan.notes.get("feed", "data_parallel"))).space(topology)
+        planner = job.planner(str(plan.notes.get("feed", "data_parallel"))).of_plan(plan)
+        if not planner.is_simulated:
+            return None
+        space = planner.space(topology)
         assignment, _ = space.strategy_of(plan)
     found: dict[str, Any] = json.loads(simulate(space, assignment.tolist()).to_chrome_trace())
     return found

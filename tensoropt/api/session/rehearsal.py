@@ -41,12 +41,13 @@ class Rehearsal:
 
     Attributes:
         topology: the cluster that the job is to have, whatever the script says to ``init``; None starts MPI.
-        instead: makes the result of the model and the cluster where the script would search; None lets the script
-            search.
+        instead: makes the result of the model, the cluster and the number of micro-batches where the script would
+            search; None lets the script search.
         after: makes the result of the plan, where devices are needed; None ends with the plan.
         option: of ``find_strategy``, in the place of the script's.
         memory_bytes: of ``find_strategy``, in the place of the script's.
         search: of ``find_strategy``, in the place of the script's.
+        steps: ``micro_batches`` and ``recompute`` of ``find_strategy``, in the place of the script's where not None.
         batch_size: of ``find_strategy``, where the script leaves sizes open.
         shares: whether arrays of open sizes that the script feeds are a rank's share of the batch, where nothing else
             says so.
@@ -54,11 +55,12 @@ class Rehearsal:
     """
 
     topology: Topology | None
-    instead: Callable[[Planner, Topology], Any] | None = None
+    instead: Callable[[Planner, Topology, int | str], Any] | None = None
     after: Callable[[Plan], Any] | None = None
     option: Any = None
     memory_bytes: float | None = None
     search: Any = None
+    steps: tuple[int | str | None, bool | None] = (None, None)
     batch_size: int | None = None
     shares: bool = False
     reached: Reached | None = None
@@ -75,15 +77,25 @@ class Rehearsal:
             batch_size if self.batch_size is None else self.batch_size,
         )
 
-    def end_at_search(self, planner: Planner, topology: Topology) -> None:
+    def asked_steps(self, micro_batches: int | str, recompute: bool) -> tuple[int | str, bool]:
+        """Returns the micro-batches and the recomputation to plan for, given those of the script."""
+        times, again = self.steps
+        return micro_batches if times is None else times, recompute if again is None else again
+
+    def end_at_search(self, planner: Planner, topology: Topology, micro_batches: int | str) -> None:
         """Ends the script where it would search, if the rehearsal is for something else than its plan.
+
+        Args:
+            planner: of the model in whole batches.
+            topology: the cluster.
+            micro_batches: that are asked for.
 
         Raises:
             Reached: with what was made.
         """
         instead = self.instead
         if instead is not None:
-            self._end(lambda: instead(planner, topology))
+            self._end(lambda: instead(planner, topology, micro_batches))
 
     def end(self, plan: Plan) -> None:
         """Ends the script where devices are needed; what is made of the plan then may use them.

@@ -144,6 +144,7 @@ def find_strategy(
     job, option = current_job(), as_plan(option)
     if job.rehearsal is not None:
         option, memory_bytes, search, batch_size = job.rehearsal.asked(option, memory_bytes, search, batch_size)
+        micro_batches, recompute = job.rehearsal.asked_steps(micro_batches, recompute)
     if isinstance(option, FrontierPoint) and topology is None and option.provenance is not None:
         topology = option.provenance.topology
     where = where_to_plan("find_strategy", topology, job.topology)
@@ -215,18 +216,19 @@ def _find(
             return load_plan(option, imported.graph, where.device_count, runs=request.runs)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
             feed, costs = _check_point(option, where, feed, costs)
-        planner = job.planner(feed, recompute=request.recompute)
+        planner = job.planner(feed).with_steps(recompute=request.recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     if job.rehearsal is not None:
-        job.rehearsal.end_at_search(planner, where)
+        job.rehearsal.end_at_search(planner, where, request.micro_batches)
     if isinstance(option, FrontierPoint):
         point = option
         with stage("search"):
             return job.world.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes)).of(imported.graph)
     if option == PROFILING:
         with stage("search"):
-            table = job.world.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None))
+            steps = request.micro_batches
+            table = job.world.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None, steps))
         table.show()
         return table
     outcome = ""
@@ -252,6 +254,7 @@ def find_frontier(
     feed: str = "data_parallel",
     costs: str | None = None,
     recompute: bool = False,
+    micro_batches: int = 1,
 ) -> Frontier:
     """All strategies for the model built so far that are worth having: the trade-off between time and memory.
 
@@ -261,24 +264,27 @@ def find_frontier(
     Args:
         topology: search for this cluster, or the preset of this name; by default for the one that ``init`` collected.
         batch_size: as of :func:`find_strategy`; so are ``example``, ``feed`` and ``costs``.
-        recompute: see :func:`find_strategy`, which needs it again to take a point.
+        recompute: see :func:`find_strategy`.
+        micro_batches: how many a step has, see there.
 
     Raises:
         PlanError: a batch that devices do not divide, or an unknown way to feed.
         GraphError: nothing was built that can be planned.
+        MicroBatchError: a step cannot be split in time.
         SessionError: before ``init``, if no topology is given.
     """
     job = current_job()
     where = where_to_plan("find_frontier", topology, job.topology)
-    what = f"find_frontier(feed={feed!r}, recompute={recompute})"
+    what = f"find_frontier(feed={feed!r}, recompute={recompute}, micro_batches={micro_batches!r})"
     with job.world.step(what):
         check_sizes("find_frontier", batch_size, None)
+        check_micro_batches("find_frontier", micro_batches, auto=False)
         imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
-        planner = job.planner(feed, recompute=recompute)
+        planner = job.planner(feed).with_steps(recompute=recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     with stage("search"):
-        frontier = job.world.on_rank_0(what, lambda: planner.frontier(where))
+        frontier = job.world.on_rank_0(what, lambda: planner.with_steps(micro_batches).frontier(where))
         came_to(f"a frontier of {len(frontier.time_s)} strategies")
     return frontier
 
@@ -292,6 +298,8 @@ def profile_strategies(
     batch_size: int | None = None,
     example: Mapping[Any, Any] | None = None,
     feed: str = "data_parallel",
+    recompute: bool = False,
+    micro_batches: int | str = 1,
 ) -> ParallelismProfile:
     """Predicts the cost of the model built so far on different numbers of devices, without running the model.
 
@@ -303,7 +311,9 @@ def profile_strategies(
             two that are regular parts of the cluster, and all of it.
         topology: a cluster of the kind, or a preset's name; by default the one that ``init`` collected.
         price_per_device_hour: in any unit, for the columns of cost.
-        memory_bytes: as of :func:`find_strategy`; so are ``batch_size``, ``example`` and ``feed``.
+        memory_bytes: as of :func:`find_strategy`; so are ``batch_size``, ``example``, ``feed`` and ``recompute``.
+        micro_batches: as there, but ``auto`` splits steps only on numbers of devices where nothing fits without; there
+            are no pipelines.
 
     Raises:
         PlanError: no count or one below 1, a negative price, an unknown way to feed.
@@ -313,9 +323,11 @@ def profile_strategies(
     job = current_job()
     where = where_to_plan("profile_strategies", topology, job.topology)
     asked = None if devices is None else listed("profile_strategies", "devices", devices, "[2, 4, 8]")
-    what = f"profile_strategies(devices={asked}, memory_bytes={memory_bytes}, feed={feed!r})"
+    what = f"profile_strategies(devices={asked}, memory_bytes={memory_bytes}, feed={feed!r}, recompute={recompute}, "
+    what += f"micro_batches={micro_batches!r})"
     with job.world.step(what):
         check_sizes("profile_strategies", batch_size, memory_bytes)
+        check_micro_batches("profile_strategies", micro_batches)
         counts = None if asked is None else check_counts(asked)
         price: Any = price_per_device_hour
         if price is not None and not (isinstance(price, NUMBERS) and price >= 0):
@@ -324,11 +336,15 @@ def profile_strategies(
                 "Leave it out to get no costs."
             )
         imported = job.import_model(batch_size, example_shapes("profile_strategies", model_to_plan(), example))
-        planner = job.planner(feed)
+        planner = job.planner(feed).with_steps(recompute=recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, None)
+
+    def make() -> ParallelismProfile:
+        return profile(planner, where, counts, memory_bytes, price_per_device_hour, micro_batches)
+
     with stage("search"):
-        return job.world.on_rank_0(what, lambda: profile(planner, where, counts, memory_bytes, price_per_device_hour))
+        return job.world.on_rank_0(what, make)
 
 
 def _check_point(point: FrontierPoint, where: Topology, feed: str, costs: str | None) -> tuple[str, str | None]:

@@ -25,11 +25,17 @@ def parser(description: str | None, *, steps: int, batch: int) -> argparse.Argum
     result.add_argument("--batch", type=int, default=batch, help="samples per step, of all ranks (default %(default)s)")
     result.add_argument("--option", default="mini_time", help="for find_strategy, or the path of a saved plan")
     result.add_argument("--memory", type=float, default=None, metavar="BYTES", help="limit per device")
+    result.add_argument("--micro-batches", type=_parts, default=1, metavar="N", help="parts of a step, or auto")
+    result.add_argument("--recompute", action="store_true", help="allow outputs to be made again in the backward pass")
     result.add_argument("--seed", type=int, default=0)
     result.add_argument("--collectives", default="auto", choices=("auto", "mpi", "mpi4py", "horovod"))
     result.add_argument("--save-plan", type=Path, default=None, metavar="FILE", help="write the plan as JSON")
     result.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results as JSON")
     return result
+
+
+def _parts(text: str) -> int | str:
+    return text if text == "auto" else int(text)
 
 
 def share(array: np.ndarray) -> np.ndarray:
@@ -71,7 +77,9 @@ def train(
     """
     main = tensoropt.world_rank() == 0
     console = Console()
-    plan = tensoropt.find_strategy(flags.option, memory_bytes=flags.memory)
+    plan = tensoropt.find_strategy(
+        flags.option, memory_bytes=flags.memory, micro_batches=flags.micro_batches, recompute=flags.recompute
+    )
     if flags.option == "profiling":  # which has printed its table, and is for choosing how to start the next job
         return json.loads(plan.to_json())
     if main and flags.save_plan is not None:

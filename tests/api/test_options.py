@@ -397,7 +397,7 @@ def test_plans_whose_temporaries_do_not_fit_give_way_to_smaller_ones(
     class Planned:
         """A planner whose plans have the peaks given."""
 
-        def split(self, _: int) -> Planned:
+        def with_steps(self, _: int) -> Planned:
             return self
 
         def has_frontier(self, _: Any) -> bool:

@@ -268,7 +268,7 @@ def test_one_micro_batch_prices_as_none() -> None:
 
 def test_a_search_by_simulated_steps_says_that_it_has_no_micro_batches() -> None:
     _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
-    with pytest.raises(PlanError, match=r"search='mcmc'.*micro_batches=2.*Leave search out"):
+    with pytest.raises(PlanError, match=r"search 'mcmc': .*micro_batches=2.*Leave search out"):
         to.find_strategy(topology=cpu(2), search="mcmc", micro_batches=2)
 
 

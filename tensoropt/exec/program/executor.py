@@ -203,7 +203,8 @@ class Executor:
                 TensorSpec(layout.local_shape(spec.shape, self.plan.mesh), spec.dtype)
                 for spec, layout in zip(inputs, layouts, strict=True)
             ]
-            raise operator_error(error, op, inputs, pieces, said, self.state.engine.rank) from error
+            rank, peak_bytes = self.state.engine.rank, self.plan.peak_bytes
+            raise operator_error(error, op, inputs, pieces, said, rank, peak_bytes) from error
 
     def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
         if self._guard is not None:

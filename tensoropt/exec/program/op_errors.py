@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tensoropt.errors import OpError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorSpec
@@ -48,7 +50,13 @@ def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[
 
 
 def operator_error(
-    failure: Any, op: Operator, inputs: Sequence[TensorSpec], pieces: Sequence[TensorSpec], said: str, rank: int
+    failure: Any,
+    op: Operator,
+    inputs: Sequence[TensorSpec],
+    pieces: Sequence[TensorSpec],
+    said: str,
+    rank: int,
+    peak_bytes: float,
 ) -> OpError:
     """Makes the error that tells the user of an operator that failed.
 
@@ -59,6 +67,7 @@ def operator_error(
         pieces: the specs of this rank's pieces of the inputs.
         said: TensorFlow's message.
         rank: of this process.
+        peak_bytes: that the plan is predicted to take of a device.
 
     Returns:
         An error that is of TensorFlow's class, too: scripts catch, say, ``tf.errors.InvalidArgumentError``.
@@ -67,7 +76,13 @@ def operator_error(
     text = f"{op}: failed on rank {rank}: {said}. It reads {', '.join(map(str, inputs)) or 'nothing'}"
     if list(inputs) != list(pieces):
         text += f", of which this rank has {', '.join(map(str, pieces))}"
-    text += ". Give it values that are legal for the whole operator."
+    if isinstance(failure, tf.errors.ResourceExhaustedError):
+        text += (
+            f". There is less memory than the plan takes, about {peak_bytes:,.0f} bytes for each step. Plan for less: "
+            "give memory_bytes, micro_batches='auto' or recompute=True."
+        )
+    else:
+        text += ". Give it values that are legal for the whole operator."
     return _error_class(failure.__class__)(failure.node_def, None, text)
 
 

@@ -1,0 +1,33 @@
+"""A model that does not fit trains with micro-batches and recomputation in processes that cannot have more memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.effort import THOROUGH
+from tests.mpi_support import MpiRunError, result_of, run_mpi
+
+pytestmark = pytest.mark.mpi
+
+_PROGRAM = Path(__file__).resolve().parent.parent / "scripts" / "held_memory.py"
+# Of 390 MB more that whole batches take. What TensorFlow has besides varies by some 10 MB.
+_SLACK_BYTES = 120_000_000
+
+
+def _trained(kind: str, steps: str, most_bytes: int = 0) -> Any:
+    return result_of(run_mpi(_PROGRAM, 2, kind, steps, most_bytes, timeout=300))
+
+
+@pytest.mark.parametrize("kind", ["graph", "keras"] if THOROUGH else ["graph"])
+def test_what_does_not_fit_trains_in_parts_and_whole_batches_say_what_to_do(kind: str) -> None:
+    most = _trained(kind, "split")["data_bytes"] + _SLACK_BYTES
+    whole, held = _trained(kind, "whole"), _trained(kind, "split", most)
+    assert held["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+    assert whole["data_bytes"] > most + _SLACK_BYTES
+    with pytest.raises(MpiRunError) as failure:
+        _trained(kind, "whole", most)
+    if kind == "graph":  # an op of Keras's model may end in another allocator's abort
+        assert "Plan for less: give memory_bytes, micro_batches='auto' or recompute=True." in failure.value.stderr

@@ -44,9 +44,9 @@ def main():
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    memory_bytes = arguments.memory_mib * 2**20
+    limit = arguments.memory_mib * 2**20
     parts, again = (1, False) if arguments.whole else ("auto", True)
-    model = tensoropt.keras.parallelize(model, memory_bytes=memory_bytes, micro_batches=parts, recompute=again)
+    model = tensoropt.keras.parallelize(model, memory_bytes=limit, micro_batches=parts, recompute=again)
     model.fit(samples, labels, batch_size=arguments.rows, epochs=arguments.epochs, shuffle=False, verbose=2)
 
 

@@ -24,7 +24,7 @@ _WITHOUT = {
     "@tensoropt.function": "@tf.function",
     '    model = tensoropt.keras.parallelize(model, option="mini_time")': "",
     '    model = tensoropt.keras.parallelize(model, option="data_parallel")': "",
-    "    model = tensoropt.keras.parallelize(model, memory_bytes=memory_bytes, micro_batches=parts, recompute=again)": "",
+    "    model = tensoropt.keras.parallelize(model, memory_bytes=limit, micro_batches=parts, recompute=again)": "",
     "import tensoropt.keras\n": "",
     "import tensoropt\n": "",
     "if tensoropt.world_rank() == 0:": "if True:",

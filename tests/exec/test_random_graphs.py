@@ -40,6 +40,8 @@ _THREADS = [
     *((first, min(_FEW, GRAPHS - first), (2, 2)) for first in range(_UNDER_MPIRUN, GRAPHS, _FEW)),
     (200, 6 if THOROUGH else 1, (2, 3)),
     (206, 3 if THOROUGH else 1, (2, 2, 2)),
+    (209, 6 if THOROUGH else 1, (3,)),
+    (215, 6 if THOROUGH else 1, (2,)),
 ]
 
 

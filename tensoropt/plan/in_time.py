@@ -127,6 +127,7 @@ class _Walk:
         self._forward = {op.name for op in graph.needed_for(losses)} if losses else set[str]()
         # Operators without parameters that are computed for the whole batch, as more than a piece of them is read.
         self._at_once: set[str] = set()
+        self._first: tuple[Operator, str] | None = None  # the first that read more than a piece of them, and the reason
         self._actions: dict[str, str | None] = {}
         self._layouts: dict[TensorId, Layout] = {}
         self._after: set[str] = set()
@@ -138,8 +139,10 @@ class _Walk:
         self._pass_on()
         learned = self._graph.differentiable
         if learned and not any(edge.consumer in self._actions for edge in learned):
-            first = next(op for op in self._graph.operators if op.name in self._at_once or op.name in self._forward)
-            raise self._refused(first, "all that gradients flow through is computed from the whole batch")
+            whole = "all that gradients flow through is computed from the whole batch"
+            if self._first is None:
+                raise self._refused(next(op for op in self._graph.operators if op.name in self._forward), whole)
+            raise self._refused(self._first[0], f"{self._first[1]}, and {whole} then")
         for op in self._graph.operators:
             if traits(op).is_gradient and op.inputs[0].op in self._actions:
                 raise self._refused(
@@ -181,6 +184,7 @@ class _Walk:
             if op.name not in self._forward:
                 self._after.add(op.name)
             elif self._compute_at_once(op):
+                self._first = self._first or (op, reason)
                 return False
             else:
                 raise self._refused(op, reason)

@@ -1,4 +1,4 @@
-"""What becomes of the writes of a branch, which are made whether or not it is taken."""
+"""What becomes of the writes and reads of branches and loops, of which all turns and branches are made."""
 
 from __future__ import annotations
 
@@ -80,3 +80,15 @@ def test_what_acts_beyond_the_model_stays_in_its_branch(
     graph = run_passes(model, Request())[0].graph
     assert not [op.name for op in graph.get_operations() if said in op.type]
     assert [op.type for op in graph.get_operations() if "If" in op.type] in (["If"], ["StatelessIf"])
+
+
+def test_turns_of_a_loop_read_late_only_variables_that_are_written(model: Model) -> None:
+    """A seed that moves on before the loop, say, is no reason for its weights to wait for the turns before."""
+    weight, seed = (to.get_variable(name, [2]) for name in ("weight", "seed"))
+    with to.control_dependencies([to.assign_add(seed, [1.0, 1.0])]):
+        x = seed.read_value() * 2.0
+    to.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y * weight + seed), [to.constant(0), x])
+    graph = run_passes(model, Request())[0].graph
+    reads = [op for op in graph.get_operations() if op.type == "ReadVariableOp" and "/turn_" in op.name]
+    assert {op.inputs[0].op.name: bool(op.control_inputs) for op in reads} == {"weight": False, "seed": True}
+    assert len(reads) == 4

@@ -105,7 +105,7 @@ def test_statistics_of_a_batch_are_refused_by_name() -> None:
 def test_a_step_that_takes_its_samples_apart_first_is_refused_as_nothing_would_be_saved() -> None:
     x, w = _batch(), _weight()
     parts = [to.reduce_sum(to.square(to.matmul(rows, w))) for rows in (x[:4], x[4:])]
-    with pytest.raises(MicroBatchError, match="all that gradients flow through is computed from the whole batch"):
+    with pytest.raises(MicroBatchError, match=r"StridedSlice 'strided_slice'.*computed from the whole batch then"):
         _split(to.add_n(parts))
 
 

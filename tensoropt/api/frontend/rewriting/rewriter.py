@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS, keep_shapes, types_of
-from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful
+from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful, only_reads
 from tensoropt.api.frontend.functions import add_functions, function_attrs, functions_in, is_call
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
@@ -161,6 +161,7 @@ class Rewriter:
         self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
         self._counted = 0
         self._late: dict[str, bool] = {}  # whether an op comes after one that has an effect
+        self._written: dict[frozenset[str], dict[str, bool]] = {}  # likewise, by the variables on which it has one
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
 
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
@@ -408,7 +409,7 @@ class Rewriter:
         made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn) if scope.turn else {})
         before = scope.before(op)
         if scope.after and is_stateful(made):
-            before += scope.after
+            before += self._after_writes(made, scope.after) if only_reads(made) else scope.after
         self._finish(made, before)
         return made
 
@@ -543,18 +544,16 @@ class Rewriter:
         """The ops behind values that are computed after an op that has an effect."""
         if not self.effects:
             return []
-        tensors = [x for x in values if isinstance(x, tf.Tensor)]
-        pending = [x.op for x in tensors]
-        while pending:
-            op = pending[-1]
-            before = needs(op)
-            unknown = [x for x in before if x.name not in self._late]
-            if op.name in self._late or not unknown:
-                self._late.setdefault(op.name, has_effect(op) or any(self._late[x.name] for x in before))
-                pending.pop()
-            else:
-                pending += unknown
-        return [x.op for x in tensors if self._late[x.op.name]]
+        return [x.op for x in values if isinstance(x, tf.Tensor) and _comes_after(x.op, has_effect, self._late)]
+
+    def _after_writes(self, read: Any, ops: Iterable[Any]) -> list[Any]:
+        """Those of some ops after which what an op reads of variables may be other than before them."""
+        handles = frozenset(x.name for x in read.inputs if x.dtype == tf.resource)
+
+        def writes(op: Any) -> bool:
+            return has_effect(op) and any(x.name in handles for x in op.inputs)
+
+        return [op for op in ops if _comes_after(op, writes, self._written.setdefault(handles, {}))]
 
     def _done(self, op: Any, scope: Scope, values: Iterable[Value], operations: list[Any]) -> None:
         scope.values |= {x.name: value for x, value in zip(op.outputs, values, strict=True)}
@@ -629,6 +628,21 @@ def order(
         return [*(t.op for t in op.inputs), *waited, *besides.get(op, ())]
 
     return post_order(roots, before, _waits_for_itself)
+
+
+def _comes_after(op: Any, acts: Callable[[Any], bool], memo: dict[str, bool]) -> bool:
+    """Tells whether an op acts, or is computed after one that does; answers by name are added to those known."""
+    pending = [op]
+    while pending:
+        current = pending[-1]
+        before = needs(current)
+        unknown = [x for x in before if x.name not in memo]
+        if current.name in memo or not unknown:
+            memo.setdefault(current.name, acts(current) or any(memo[x.name] for x in before))
+            pending.pop()
+        else:
+            pending += unknown
+    return memo[op.name]
 
 
 def _waits_for_itself(op: Any) -> NoReturn:

@@ -85,7 +85,8 @@ def test_what_acts_beyond_the_model_stays_in_its_branch(
 def test_turns_of_a_loop_read_late_only_variables_that_are_written(model: Model) -> None:
     """A seed that moves on before the loop, say, is no reason for its weights to wait for the turns before."""
     weight, seed = (to.get_variable(name, [2]) for name in ("weight", "seed"))
-    with to.control_dependencies([to.assign_add(seed, [1.0, 1.0])]):
+    other_name = tf.identity(seed.handle)
+    with to.control_dependencies([tf.raw_ops.AssignAddVariableOp(resource=other_name, value=[1.0, 1.0])]):
         x = seed.read_value() * 2.0
     to.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y * weight + seed), [to.constant(0), x])
     graph = run_passes(model, Request())[0].graph

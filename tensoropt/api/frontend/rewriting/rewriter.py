@@ -548,10 +548,10 @@ class Rewriter:
 
     def _after_writes(self, read: Any, ops: Iterable[Any]) -> list[Any]:
         """Those of some ops after which what an op reads of variables may be other than before them."""
-        handles = frozenset(x.name for x in read.inputs if x.dtype == tf.resource)
+        handles = frozenset(_handles(read))
 
         def writes(op: Any) -> bool:
-            return has_effect(op) and any(x.name in handles for x in op.inputs)
+            return has_effect(op) and not handles.isdisjoint(_handles(op))
 
         return [op for op in ops if _comes_after(op, writes, self._written.setdefault(handles, {}))]
 
@@ -628,6 +628,15 @@ def order(
         return [*(t.op for t in op.inputs), *waited, *besides.get(op, ())]
 
     return post_order(roots, before, _waits_for_itself)
+
+
+def _handles(op: Any) -> Iterator[str]:
+    """Yields the names of the resources that an op takes, those that are passed on by theirs at the source."""
+    for tensor in op.inputs:
+        if tensor.dtype == tf.resource:
+            while tensor.op.type == PASSED_ON:
+                tensor = tensor.op.inputs[0]
+            yield tensor.name
 
 
 def _comes_after(op: Any, acts: Callable[[Any], bool], memo: dict[str, bool]) -> bool:

@@ -19,6 +19,7 @@ def stages(space: SearchSpace, devices: int) -> dict[str, int]:
 
     A layer begins with weights: all operators that multiply by the same weights are of one layer, such as the steps of
     a recurrent one, and what follows them is of the latest layer that it reads. Layers stay in the order of the graph.
+    All from the first to the last lookup in one table are one layer, as rows of gradients stay on their device.
     The device that has the most to compute has as little as consecutive layers allow.
 
     Args:
@@ -28,7 +29,7 @@ def stages(space: SearchSpace, devices: int) -> dict[str, int]:
     Returns:
         Devices from 0, ascending along every path.
     """
-    layer_of = _layers(space)
+    layer_of = _joined(space, _layers(space))
     count = 1 + max(layer_of.values(), default=0)
     whole = Configuration((None,) * len(space.mesh.axes))
     work = np.zeros(count)
@@ -71,6 +72,26 @@ def _layers(space: SearchSpace) -> dict[str, int]:
             layer = max(layer, number.setdefault(op.name, len(number)))
         result[op.name] = layer
     return result
+
+
+def _joined(space: SearchSpace, layer_of: dict[str, int]) -> dict[str, int]:
+    """The layers, with those as one between which gradients would be sent as rows."""
+    graph, at, readers = space.graph, dict(layer_of), dict[str, list[int]]()
+    for edge in reversed(space.edges):  # a lookup of constants is where it is read
+        if edge.tensor.op not in layer_of and edge.consumer in at:
+            at[edge.tensor.op] = min(at[edge.consumer], at.get(edge.tensor.op, at[edge.consumer]))
+    for edge in space.edges:
+        looks_up = space.row_elements(edge) is not None and not traits(graph[edge.consumer]).is_fanout
+        if looks_up and edge.consumer in at:
+            table = edge.tensor.op
+            while traits(graph[table]).is_fanout:
+                table = graph[table].inputs[0].op
+            readers.setdefault(table, []).append(at[edge.consumer])
+    begins = np.ones(1 + max(layer_of.values(), default=0), np.int64)
+    for layers in readers.values():
+        begins[min(layers) + 1 : max(layers) + 1] = 0
+    number = np.cumsum(begins) - 1
+    return {name: int(number[layer]) for name, layer in layer_of.items()}
 
 
 def _filters(op: Operator, still: frozenset[str]) -> int | None:

@@ -257,6 +257,19 @@ def test_a_write_without_a_rule_runs_before_what_waits_for_it_on_a_variable_that
     assert rules["memory"].split == () and rules["w"].split == ("d0", "d1")
 
 
+def test_a_lookup_waits_for_what_its_indices_wait_for_only_where_that_writes_the_table(model: Model) -> None:
+    table, moved = (to.get_variable(name, [4, 2]) for name in ("table", "moved"))
+    drawn = to.random_uniform([3], maxval=4, dtype=to.int32)
+    with to.control_dependencies([to.scatter_sub(moved, [1], to.ones([1, 2]))]):
+        indices = to.identity(drawn)
+    found = to.gather(table, indices, name="at_any_time") + to.gather(moved, indices, name="afterwards")
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(found))
+    graph = _imported().graph
+    assert graph["at_any_time"].inputs[0].op == "table"
+    read = graph[graph["afterwards"].inputs[0].op]
+    assert read.type == "ReadVariableOp" and read.inputs == (TensorId("moved"),) and read.control_inputs
+
+
 def test_what_waits_for_an_operation_that_cannot_run_is_refused(model: Model) -> None:
     w = to.get_variable("w", [4])
     loss = to.reduce_sum(to.square(w))

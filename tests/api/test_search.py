@@ -307,3 +307,20 @@ def test_chains_search_models_with_repeated_cells() -> None:
 
     MODELS["rnntc"](batch_size=16, layers=1, hidden=16, embedding=8, steps=3, vocabulary=16)
     assert find(search="mcmc", devices=2).option == "mcmc"
+
+
+def test_a_pipeline_has_all_lookups_in_one_table_on_one_stage() -> None:
+    """Also where the words of the second lookup are made by later layers, as decoders make them."""
+    import tensoropt as to
+
+    hidden, table = to.placeholder(to.float32, [8, 6]), to.get_variable("table", [9, 6])
+    for layer in range(6):
+        hidden = to.tanh(to.matmul(hidden, to.get_variable(f"w{layer}", [6, 6])), name=f"layer{layer}")
+        if layer in (1, 3):
+            hidden += to.nn.embedding_lookup(table, to.argmax(hidden, 1), name=f"found{layer}")
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_mean(to.square(hidden)))
+    plan = find(search="pipeline", micro_batches=2, devices=2)
+    assert plan.notes["pipeline"]["stages"] == 2
+    places = {name: plan.configuration(name).actions for name in ("found1", "layer3", "found3", "layer0", "layer5")}
+    assert places["found1"] == places["layer3"] == places["found3"] == plan.configuration("table").actions
+    assert places["layer0"] != places["layer5"]

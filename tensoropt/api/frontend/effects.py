@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +16,9 @@ __all__ = [
     "PASSED_ON",
     "PLACEHOLDER",
     "WITH_DEFAULT",
+    "after_writes",
     "called_functions",
+    "comes_after",
     "has_effect",
     "is_pipeline",
     "is_plain_read",
@@ -126,12 +128,23 @@ def is_significant(op: Any, memo: dict[str, bool]) -> bool:
         op: a ``tf.Operation``.
         memo: known answers by name, to which this call adds.
     """
+    return comes_after(op, lambda each: traits(each).is_group or has_effect(each), memo)
+
+
+def comes_after(op: Any, acts: Callable[[Any], bool], memo: dict[str, bool]) -> bool:
+    """Tells whether an operation acts, or reads or waits for one that does.
+
+    Args:
+        op: a ``tf.Operation``.
+        acts: tells whether one acts.
+        memo: known answers by name, to which this call adds.
+    """
     pending = [] if op.name in memo else [op]
     while pending:
         current = pending[-1]
         before = needs(current)
         unknown = [] if current.name in memo else [other for other in before if other.name not in memo]
-        if traits(current).is_group or has_effect(current):
+        if acts(current):
             memo[current.name] = True
         elif unknown and current.type not in _LOOPS:
             pending += unknown
@@ -140,6 +153,31 @@ def is_significant(op: Any, memo: dict[str, bool]) -> bool:
             memo.setdefault(current.name, any(memo.get(other.name, False) for other in before))
         pending.pop()
     return memo[op.name]
+
+
+def after_writes(given: Iterable[Any], ops: Iterable[Any], memo: dict[frozenset[str], dict[str, bool]]) -> list[Any]:
+    """Those of some operations that come after a write of a variable.
+
+    Args:
+        given: tensors, among them the variables' handles.
+        ops: the operations.
+        memo: known answers by the variables, to which this call adds.
+    """
+    handles = frozenset(_handles(given))
+
+    def writes(op: Any) -> bool:
+        return has_effect(op) and not handles.isdisjoint(_handles(op.inputs))
+
+    return [op for op in ops if comes_after(op, writes, memo.setdefault(handles, {}))]
+
+
+def _handles(given: Iterable[Any]) -> Iterator[str]:
+    """Yields the names of the handles among some tensors; of one that is passed on, the name at its source."""
+    for tensor in given:
+        if tensor.dtype == tf.resource:
+            while tensor.op.type == PASSED_ON:
+                tensor = tensor.op.inputs[0]
+            yield tensor.name
 
 
 def called_functions(op: Any) -> tuple[Any, ...] | None:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensoropt.api.frontend.attributes import decoded, types_of
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
 from tensoropt.api.frontend.effects import (
+    after_writes,
     called_functions,
     is_plain_read,
     is_significant,
@@ -109,6 +110,7 @@ class Reader:
         self._sources = sources
         self._late = late_reads(graph, initializers)
         self._significant = dict.fromkeys(self._late, True)
+        self._written: dict[frozenset[str], dict[str, bool]] = {}  # whether one comes after a write, by the variables
         self._place = {op.name: float(position) for position, op in enumerate(graph.get_operations())}
         self._outputs = {
             output.name: (number, call, output) for number, call in enumerate(calls) for output in call.outputs
@@ -333,17 +335,21 @@ class Reader:
         return [*reads, operator], dynamic
 
     def _reading_late(self, operator: Operator, tensors: Sequence[Any]) -> tuple[list[Operator], Operator]:
-        """Reads of the variables whose values an operator takes, after all that it waits for, and the operator itself.
+        """Reads of the variables whose values an operator takes, after what it waits for, and the operator itself.
+
+        What its inputs wait for counts where that may write the variable.
 
         Args:
             operator: as it is by itself.
             tensors: its inputs in TensorFlow's graph.
         """
-        before = self._waited_for(tensor.op for tensor in tensors)
-        after = tuple(dict.fromkeys((*operator.control_inputs, *before)))
         inputs, reads = list(operator.inputs), []
         for place, tensor in enumerate(tensors):
-            if tensor.dtype == tf.resource and place not in operator.handles and (after or operator.name in self._late):
+            if tensor.dtype != tf.resource or place in operator.handles:
+                continue
+            before = self._waited_for(after_writes([tensor], (other.op for other in tensors), self._written))
+            after = tuple(dict.fromkeys((*operator.control_inputs, *before)))
+            if after or operator.name in self._late:
                 (spec,) = _variable(tensor.op, operator.source).outputs
                 node = {"dtype": tf.compat.v1.AttrValue(type=tf.as_dtype(spec.dtype).as_datatype_enum)}
                 read = Operator(

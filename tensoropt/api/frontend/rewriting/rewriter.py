@@ -16,13 +16,22 @@ import numpy as np
 import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS, keep_shapes, types_of
-from tensoropt.api.frontend.effects import PASSED_ON, PLACEHOLDER, has_effect, is_stateful, only_reads
+from tensoropt.api.frontend.effects import (
+    PASSED_ON,
+    PLACEHOLDER,
+    after_writes,
+    comes_after,
+    has_effect,
+    is_stateful,
+    only_reads,
+)
 from tensoropt.api.frontend.functions import add_functions, function_attrs, functions_in, is_call
 from tensoropt.api.frontend.rewriting.user_graph import UserGraph
 from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Value, VariableValue
 from tensoropt.api.frontend.stand_ins import Given
-from tensoropt.api.frontend.walks import needs, post_order
+from tensoropt.api.frontend.walks import post_order
 from tensoropt.errors import GraphError
+from tensoropt.graph.registry import declaration, has_rule
 
 __all__ = [
     "CALL",
@@ -408,8 +417,9 @@ class Rewriter:
         operands = [self.tensor(scope.value(x), op) for x in op.inputs] if inputs is None else list(inputs)
         made = self._copy(op, operands, name or self.name(op, scope), _seeds(op, scope.turn) if scope.turn else {})
         before = scope.before(op)
-        if scope.after and is_stateful(made):
-            before += self._after_writes(made, scope.after) if only_reads(made) else scope.after
+        draws = has_rule(made.type) and declaration(made.type).shared  # the same numbers, whenever it runs
+        if scope.after and is_stateful(made) and not draws:
+            before += after_writes(made.inputs, scope.after, self._written) if only_reads(made) else scope.after
         self._finish(made, before)
         return made
 
@@ -544,16 +554,7 @@ class Rewriter:
         """The ops behind values that are computed after an op that has an effect."""
         if not self.effects:
             return []
-        return [x.op for x in values if isinstance(x, tf.Tensor) and _comes_after(x.op, has_effect, self._late)]
-
-    def _after_writes(self, read: Any, ops: Iterable[Any]) -> list[Any]:
-        """Those of some ops after which what an op reads of variables may be other than before them."""
-        handles = frozenset(_handles(read))
-
-        def writes(op: Any) -> bool:
-            return has_effect(op) and not handles.isdisjoint(_handles(op))
-
-        return [op for op in ops if _comes_after(op, writes, self._written.setdefault(handles, {}))]
+        return [x.op for x in values if isinstance(x, tf.Tensor) and comes_after(x.op, has_effect, self._late)]
 
     def _done(self, op: Any, scope: Scope, values: Iterable[Value], operations: list[Any]) -> None:
         scope.values |= {x.name: value for x, value in zip(op.outputs, values, strict=True)}
@@ -628,30 +629,6 @@ def order(
         return [*(t.op for t in op.inputs), *waited, *besides.get(op, ())]
 
     return post_order(roots, before, _waits_for_itself)
-
-
-def _handles(op: Any) -> Iterator[str]:
-    """Yields the names of the resources that an op takes, those that are passed on by theirs at the source."""
-    for tensor in op.inputs:
-        if tensor.dtype == tf.resource:
-            while tensor.op.type == PASSED_ON:
-                tensor = tensor.op.inputs[0]
-            yield tensor.name
-
-
-def _comes_after(op: Any, acts: Callable[[Any], bool], memo: dict[str, bool]) -> bool:
-    """Tells whether an op acts, or is computed after one that does; answers by name are added to those known."""
-    pending = [op]
-    while pending:
-        current = pending[-1]
-        before = needs(current)
-        unknown = [x for x in before if x.name not in memo]
-        if current.name in memo or not unknown:
-            memo.setdefault(current.name, acts(current) or any(memo[x.name] for x in before))
-            pending.pop()
-        else:
-            pending += unknown
-    return memo[op.name]
 
 
 def _waits_for_itself(op: Any) -> NoReturn:

@@ -49,7 +49,7 @@ _MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             "batch_size": 16,
             "image_size": 75,
             "width": 0.25,
-            "modules": (("A", 32), ("B", 0), ("C", 128), ("D", 0), ("E", 0)),
+            "modules": (("a", 32), ("b", 0), ("c", 128), ("d", 0), ("e", 0)),
             "classes": 64,
         },
     ),

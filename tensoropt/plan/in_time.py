@@ -104,7 +104,11 @@ def in_time(graph: Graph, rules: Mapping[str, OpRule], times: int) -> InTime | N
 
 
 class _Walk:
-    """Follows the batch through a graph, from what is fed on."""
+    """Follows the batch through a graph: from what is fed on, and from what is computed whole and cut afterwards.
+
+    The latter are random numbers for every sample, which are drawn for the whole batch in any case, and what is
+    computed at once although it comes of what is fed, such as samples in another order. No gradient flows into either.
+    """
 
     def __init__(self, graph: Graph, rules: Mapping[str, OpRule], times: int) -> None:
         self._graph = graph
@@ -131,11 +135,20 @@ class _Walk:
         self._actions: dict[str, str | None] = {}
         self._layouts: dict[TensorId, Layout] = {}
         self._after: set[str] = set()
+        self._whole: set[str] = set()  # operators whose outputs micro-batches may take pieces of
+        self._learned = {edge.consumer for edge in graph.differentiable}
+        self._cuts = True  # whether a walk may begin at such outputs
 
     def result(self) -> InTime:
         """The step; raises MicroBatchError."""
-        while not self._walked():
-            pass
+        try:
+            self._walk()
+        except MicroBatchError:
+            if not self._whole:
+                raise
+            self._cuts, self._first = False, None
+            self._at_once.clear()
+            self._walk()
         self._pass_on()
         learned = self._graph.differentiable
         if learned and not any(edge.consumer in self._actions for edge in learned):
@@ -163,9 +176,25 @@ class _Walk:
         small = Graph(tuple(operators), self._graph.training, self._graph.differentiable)
         return InTime(self._times, self._graph, small, rules, self._actions, self._layouts, frozenset(self._after))
 
+    def _walk(self) -> None:
+        """Goes through all operators until no more of them are to be computed at once.
+
+        Raises:
+            MicroBatchError: the step cannot be split.
+        """
+        while not self._walked():
+            pass
+        for edge in sorted(self._graph.differentiable, key=str):
+            if edge.tensor.op in self._actions and edge.consumer not in self._actions:
+                raise self._refused(
+                    self._graph[edge.consumer],
+                    f"it is computed from the whole batch, after other gradients, and its own flow back to "
+                    f"'{edge.tensor}', of which each micro-batch has a piece",
+                )
+
     def _walked(self) -> bool:
         """Goes once through all operators; False if it is to go again, as more is to be computed at once."""
-        self._actions, self._layouts, self._after = {}, {}, set()
+        self._actions, self._layouts, self._after, self._whole = {}, {}, set(), set()
         for op in self._graph.operators:
             before = {*(tensor.op for tensor in op.inputs), *op.control_inputs}
             if op.name in self._late:
@@ -176,9 +205,16 @@ class _Walk:
             )
             if traits(op).gives_shape and not before & self._after:
                 continue  # of the whole batch, which needs none of the samples
-            if op.name in self._at_once or not (is_fed or before & self._actions.keys() or before & self._after):
+            cut = bool(before & self._whole)
+            if op.name in self._at_once or not (is_fed or cut or before & self._actions.keys() or before & self._after):
+                self._note_whole(op)
                 continue
-            reason = self._take(op, is_fed)
+            reason = self._take(op, is_fed, cut)
+            if reason is not None and cut:  # what is whole stays so here
+                if not before & (self._actions.keys() | self._after):
+                    self._note_whole(op)
+                    continue
+                reason = self._take(op, is_fed, False)
             if reason is None:
                 continue
             if op.name not in self._forward:
@@ -190,8 +226,24 @@ class _Walk:
                 raise self._refused(op, reason)
         return True
 
-    def _take(self, op: Operator, is_fed: bool) -> str | None:
-        """Notes how an operator runs for each micro-batch; returns the reason where it cannot."""
+    def _note_whole(self, op: Operator) -> None:
+        """Notes an operator that runs once for the whole batch, if it gives all samples what no gradient flows into."""
+        begins = op.name in self._at_once or self._rules[op.name].replicated_flops or self._reads_cut(op)
+        is_of_samples = all(spec.shape[:1] == (self._batch,) for spec in op.outputs)
+        if self._cuts and begins and op.outputs and is_of_samples and op.name not in self._learned:
+            self._whole.add(op.name)
+
+    def _reads_cut(self, op: Operator) -> bool:
+        return any(tensor.op in self._whole for tensor in op.inputs)
+
+    def _take(self, op: Operator, is_fed: bool, cut: bool) -> str | None:
+        """Notes how an operator runs for each micro-batch; returns the reason where it cannot.
+
+        Args:
+            op: the operator.
+            is_fed: whether it is a part of the batch.
+            cut: whether it takes pieces of what is computed whole.
+        """
         own, rule = traits(op), self._rules[op.name]
         waits = [name for name in (*(tensor.op for tensor in op.inputs), *op.control_inputs) if name in self._after]
         if waits:
@@ -199,6 +251,11 @@ class _Walk:
         if own.has_effect and not own.alias:
             return "it has an effect, which would come once for each micro-batch"
         given = {place: self._layouts[tensor] for place, tensor in enumerate(op.inputs) if tensor.op in self._actions}
+        if cut:
+            for place, tensor in enumerate(op.inputs):
+                if tensor.op in self._whole:
+                    rank = self._graph.spec(tensor).rank
+                    given[place] = Layout(((_AXIS,), *[()] * (rank - 1)))
         partial = [place for place, layout in given.items() if layout.partial]
         split = {place: layout for place, layout in given.items() if any(layout.dims)}
         if partial:

@@ -289,3 +289,38 @@ def test_a_number_of_micro_batches_is_checked(given: Any) -> None:
     _graph(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))))
     with pytest.raises(PlanError, match="micro_batches must be a whole number of at least 1, or 'auto'"):
         to.find_strategy(topology=cpu(2), micro_batches=given)
+
+
+def test_samples_in_another_order_and_random_numbers_are_whole_and_cut_afterwards() -> None:
+    """As mixed samples have them, and a generator whose only input is drawn."""
+    x, w = _batch(), _weight()
+    share = to.random_uniform([8, 1], name="share")
+    mixed = to.add(share * x, (1.0 - share) * to.reverse(x, [0], name="reversed"), name="mixed")
+    drawn = to.random_normal([8, 4], name="drawn")
+    made = to.matmul(drawn, to.get_variable("v", [4, 4]), name="made")
+    steps = _split(to.reduce_mean(to.square(to.matmul(mixed, w))) + to.reduce_mean(to.square(made - 1.0)))
+    assert {"mixed", "made"} <= steps.actions.keys()
+    whole = {op.name for op in steps.whole.of_type("ReverseV2", "RandomUniform", "RandomStandardNormal")}
+    assert len(whole) == 3 and not whole & steps.actions.keys() and not whole & steps.after
+
+
+def test_what_is_whole_stays_so_where_no_piece_of_it_will_do() -> None:
+    """Random numbers that are as many as samples by chance."""
+    drawn = to.random_normal([8, 4], name="drawn")
+    noise = to.reduce_sum(to.square(to.cumsum(drawn, name="in_order")))
+    steps = _split(to.reduce_mean(to.square(to.matmul(_batch(), _weight()))) + noise * to.reduce_sum(_weight("v")))
+    assert "in_order" not in steps.actions and "MatMul" in steps.actions
+
+
+def test_a_loss_by_weights_after_their_update_is_refused_as_its_gradient_would_come_too_late() -> None:
+    """As a generator's is, which the discriminator judges that has just learned."""
+    x, w, v = _batch(), _weight(), _weight("v")
+    optimizer = to.train.GradientDescentOptimizer(0.1)
+    learned = optimizer.minimize(to.reduce_mean(to.square(to.matmul(x, w))), var_list=[w])
+    made = to.matmul(to.placeholder(to.float32, [8, 6], name="z"), v, name="made")
+    with to.control_dependencies([learned]):
+        judged = to.matmul(made, w.read_value(), name="judged")
+    optimizer.minimize(to.reduce_mean(to.square(judged)), var_list=[v])
+    with pytest.raises(MicroBatchError, match=r"MatMul 'judged' .*its own flow back to 'made:0', of which each"):
+        graph = import_model(current_model()).graph
+        in_time(graph, rules_of(graph), 2)

@@ -26,7 +26,7 @@ _TIMES, _ROWS, _WIDTH = 4, 48, 32
 
 
 def losses_of_a_graph(option: str = "mini_memory", **split: Any) -> list[float]:
-    """Embeddings as rows, tied weights, dropout, a mask, a regularizer, clipping, a moving average and a summary."""
+    """Embeddings as rows, tied weights, dropout, sample weights, a regularizer, clipping, an average and a summary."""
     to.reset_default_graph()
     to.set_random_seed(3)
     words, mask = to.placeholder(to.int32, [24, 5], name="words"), to.placeholder(to.float32, [24, 5], name="mask")
@@ -36,7 +36,8 @@ def losses_of_a_graph(option: str = "mini_memory", **split: Any) -> list[float]:
     hidden = to.nn.dropout(to.tanh(to.tensordot(found, middle, 1)), rate=0.2)
     logits = to.tensordot(hidden, table, [[2], [1]])
     each = to.nn.sparse_softmax_cross_entropy_with_logits(labels=words, logits=logits)
-    loss = to.reduce_sum(each * mask) / to.reduce_sum(mask) + 1e-2 * to.nn.l2_loss(middle)
+    weights = mask + 0.5 * to.reverse(mask, [0])  # which is made of the whole batch, and cut afterwards
+    loss = to.reduce_sum(each * weights) / to.reduce_sum(weights) + 1e-2 * to.nn.l2_loss(middle)
     optimizer = to.train.AdamOptimizer(1e-2)
     gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
     clipped, norm = to.clip_by_global_norm(gradients, 0.5)

@@ -61,6 +61,7 @@ class _Run:
     strategy: Strategy
     plan: Plan
     executor: Executor
+    variants: Any  # the job's, which run by the executor
     kernels: dict[str, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     steps_s: list[float] = field(default_factory=list)
@@ -131,12 +132,12 @@ def main() -> None:
         plan_it = functools.partial(space.plan, strategy.assignment, "accuracy", alternatives=strategy.alternatives)
         plan = job.world.on_rank_0("planning", plan_it)
         tensoropt.build_execution_graph(plan=plan)
-        run = _Run(strategy, plan, job.require_executor("measuring"))
+        run = _Run(strategy, plan, job.require_executor("measuring"), job.variants)
         for _ in range(_WARM_UP):
             step()
         run.kernels, run.memory = tracer.trace(step, run.executor.state.tf_graph)
         runs.append(run)
-        job.executor = None  # kept open
+        job.executor = job.variants = None  # kept open
     spaces = [space]
     # The machine's speed may change, so all is profiled again, amid the steps and after them.
     for turns in np.array_split(np.arange(-(-flags.steps // TURN_STEPS)), max(flags.profiles - 1, 1)):
@@ -207,7 +208,7 @@ def _take_turns(job: Any, runs: Sequence[_Run], step: Callable[[], Any], referen
     """A turn of steps of each, and what the reference takes before and after it."""
     before_s = reference.seconds()
     for run in runs:
-        job.executor = run.executor
+        job.executor, job.variants = run.executor, run.variants
         steps = others.undisturbed(functools.partial(run.steps, job, step))
         after_s = reference.seconds()
         run.keep(steps, (before_s + after_s) / 2)

@@ -64,7 +64,7 @@ class _Strategy:
     names: list[str]
     plan: Plan
     simulated_s: float
-    executor: Any = None
+    program: tuple[Any, Any] = (None, None)
     steps_s: list[float] = field(default_factory=list)
 
 
@@ -125,10 +125,11 @@ def _rows(name: str, topology: Topology, flags: argparse.Namespace) -> Iterator[
         feeds[f"{op.name}:0"] = whole[comm.rank * count :][:count].astype(dtype)
     for strategy in strategies:
         tensoropt.build_execution_graph(plan=strategy.plan.of(imported.graph))
-        strategy.executor, job.executor = job.require_executor("flexflow_figure"), None  # kept open
+        strategy.program = job.executor, job.variants
+        job.executor = job.variants = None  # kept open
     for _ in range(_TURNS):
         for strategy in strategies:
-            job.executor = strategy.executor
+            job.executor, job.variants = strategy.program
             seconds = []
             for _ in range(_WARM_UP + flags.steps):
                 comm.Barrier()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +34,15 @@ class Provenance:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "topology": self.topology.to_json()}
+        steps: dict[str, Any] = {"micro_batches": self.micro_batches} if self.micro_batches > 1 else {}
+        steps |= {"recompute": True} if self.recompute else {}
+        return {
+            "graph": self.graph,
+            "topology": self.topology.to_json(),
+            "feed": self.feed,
+            "costs": self.costs,
+            **steps,
+        }
 
     @classmethod
     def from_json(cls, data: object) -> Provenance:
@@ -47,7 +53,7 @@ class Provenance:
         """
         try:
             names = ("graph", "topology", "feed", "costs")
-            later = {"micro_batches": 1, "recompute": False}  # which earlier versions did not write
+            later = {"micro_batches": 1, "recompute": False}  # of whole batches they are left out
             fields = Fields.of(data, "a field is wrong", ProblemError, names, later)
             topology = Topology.from_json(fields.values["topology"])
             return cls(

@@ -142,7 +142,11 @@ class ParallelismProfile(Report):
     def to_json(self) -> str:
         """JSON text; :meth:`from_json` gives the profile back unchanged."""
         fields = {name: getattr(self, name) for name in ("topology", "memory_limit", "batch", "price_per_device_hour")}
-        return json.dumps({"schema": self._SCHEMA, **fields, "rows": [dataclasses.asdict(row) for row in self.rows]})
+        rows = [dataclasses.asdict(row) for row in self.rows]
+        for row in rows:
+            if row["micro_batches"] == 1:
+                del row["micro_batches"]
+        return json.dumps({"schema": self._SCHEMA, **fields, "rows": rows})
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws time, throughput and, with a price, cost over the number of devices to an image file.
@@ -223,7 +227,7 @@ class ParallelismProfile(Report):
 def _read_row(data: object) -> ParallelismRow:
     others = ("devices", "reason", "micro_batches")
     figures = [field.name for field in dataclasses.fields(ParallelismRow) if field.name not in others]
-    names, later = ("devices", *figures, "reason"), {"micro_batches": 1}  # which earlier versions did not write
+    names, later = ("devices", *figures, "reason"), {"micro_batches": 1}  # of whole batches they are left out
     fields = Fields.of(data, "cannot be read: a row", ProblemError, names, later)
     return ParallelismRow(
         fields.integer("devices", least=1),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tensoropt as to
 from tensoropt.api.frontend.imported_model import import_model
@@ -17,8 +18,9 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.errors import OpError
 from tensoropt.exec.program.device_state import DeviceState
 from tensoropt.exec.program.executor import Executor
-from tensoropt.exec.program.op_errors import failed_operator
-from tensoropt.graph.spec import TensorId
+from tensoropt.exec.program.op_errors import failed_operator, operator_error
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.spec import TensorId, TensorSpec
 from tensoropt.plan.configuration import Configuration
 from tensoropt.space.space import SearchSpace
 from tests.thread_world import run_threads, session_config
@@ -116,3 +118,14 @@ def test_a_failure_backward_is_of_the_operator_whose_gradient_it_is() -> None:
         (dx,) = tf.gradients(y, x)
     message = f"2 root error(s) found.\n  (0) INVALID_ARGUMENT: too bad\n\t [[{{{{node {dx.op.name}}}}}]]"
     assert failed_operator(message, graph, {y.name: "act"}) == ("act", "too bad")
+
+
+def test_an_operator_that_finds_no_memory_says_what_to_plan() -> None:
+    spec = TensorSpec((8, 4), "float32")
+    op = Operator("wide", "MatMul", (), (spec,))
+    none_left = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    error = operator_error(none_left, op, [spec], [spec], "OOM when allocating tensor", 1, 2e6)
+    assert isinstance(error, tf.errors.ResourceExhaustedError)
+    assert "the plan takes, about 2,000,000 bytes for each step. Plan for less: give memory_bytes, " in str(error)
+    wrong = tf.errors.InvalidArgumentError(None, None, "no such row")
+    assert "Give it values that are legal" in str(operator_error(wrong, op, [spec], [spec], "no such row", 1, 2e6))

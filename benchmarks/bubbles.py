@@ -143,9 +143,8 @@ def _predicted_rest(plan: Plan, space: SearchSpace) -> float:
 
 
 def _show(rows: list[Row]) -> None:
-    table = Table(
-        "model", "stages", "micro-batches", "losses off", "ms", "predicted", "rests", "predicted", box=box.SIMPLE
-    )
+    columns = ("model", "stages", "parts", "losses off", "(itself)", "ms", "(predicted)", "rests", "(predicted)")
+    table = Table(*columns, box=box.SIMPLE)
     for row in rows:
         table.add_row(
             row.model,

@@ -26,7 +26,7 @@ from scipy.stats import spearmanr
 
 import tensoropt
 from benchmarks.arguments import positive
-from benchmarks.paper.whole_space import search_whole_space, space_of_one_strategy, whole_space
+from benchmarks.paper.whole_space import search_whole_space, whole_space
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import TensorOptError
@@ -165,7 +165,7 @@ def _strategies(topology: Topology, seconds: float) -> Iterator[_Strategy]:
         if key in found:
             found[key].names.append(method)
             continue
-        alone = space_of_one_strategy(space, chosen)
+        alone = space.of_one_strategy(chosen)
         zeros = [0] * len(alone.operators)
         found[key] = _Strategy([method], alone.plan(zeros, method), simulate(alone, zeros).makespan_s)
     yield from found.values()

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.paper.drawing import BASELINE_STYLES, save_figure
 from benchmarks.paper.pase_table1 import MODELS
 from benchmarks.paper.setting import Options, Report, planner
-from benchmarks.paper.whole_space import search_whole_space, space_of_one_strategy, whole_space
+from benchmarks.paper.whole_space import search_whole_space, whole_space
 from tensoropt.api.find.planner import Planner
 from tensoropt.cluster import Topology
 from tensoropt.cluster.presets import gtx1080ti, rtx2080ti
@@ -118,7 +118,7 @@ def _searched_whole(plans: Planner, topology: Topology, first: str, proposals: i
     begun = expert.space.configurations(expert.fastest(NO_LIMIT).assignment)
     space = whole_space(plans.space(topology))
     found = search_whole_space(space, [begun], stop=Stop(iterations=proposals), overlap=True)
-    alone = space_of_one_strategy(space, found.configurations)
+    alone = space.of_one_strategy(found.configurations)
     time_s, _ = alone.problem.costs([0] * len(alone.operators))
     return {
         "search": "whole_space",

@@ -23,7 +23,7 @@ from tensoropt.space.propagation import Actions, Followed, Follower, parameter_s
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.work import TICKS_PER_S
 
-__all__ = ["Mover", "WholeSpaceResult", "modules_of", "search_whole_space", "space_of_one_strategy", "whole_space"]
+__all__ = ["Mover", "WholeSpaceResult", "modules_of", "search_whole_space", "whole_space"]
 
 Strategy = Mapping[str, Configuration]
 
@@ -63,17 +63,6 @@ def whole_space(space: SearchSpace) -> SearchSpace:
     """The strategies of a space, and those that place operators or split images; inputs come as they do there."""
     fed = {op.name: space.choices(op.name) for op in space.operators if traits(op).is_input}
     return SearchSpace(space.graph, space.cost, allowed=fed, placements=True)
-
-
-def space_of_one_strategy(space: SearchSpace, strategy: Strategy) -> SearchSpace:
-    """The space of one strategy of a graph, whose tables are small; its one assignment is all zeros.
-
-    Args:
-        space: of the graph, in which the strategy need not be.
-        strategy: of the whole space.
-    """
-    allowed = {name: (configuration,) for name, configuration in strategy.items()}
-    return SearchSpace(space.graph, space.cost, allowed=allowed, reuse=True, placements=True)
 
 
 def search_whole_space(

@@ -150,7 +150,8 @@ def check_micro_batches(caller: str, given: Any, *, auto: bool = True) -> None:
     if auto and given == "auto":
         return
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
+        also = ", or 'auto'" if auto else ""
         raise PlanError(
-            f"{caller}: micro_batches must be a whole number of at least 1{', or ' * auto}{repr('auto') * auto}, got "
-            f"{given!r}. Give for example 4, or leave it out for whole batches."
+            f"{caller}: micro_batches must be a whole number of at least 1{also}, got {given!r}. Give for example 4, "
+            "or leave it out for whole batches."
         )

@@ -20,7 +20,6 @@ from tensoropt.cli.scripts import (
     ready,
     rehearsed,
     steps_of,
-    whole_or_split,
 )
 from tensoropt.errors import PlanError, did_you_mean
 
@@ -180,7 +179,7 @@ def _frontier(
 
     rehearsal = Rehearsal(
         topology,
-        lambda planner, where, times: whole_or_split(planner, times).frontier(where),
+        lambda planner, where, _: planner.frontier(where),
         steps=steps_of("frontier", micro_batches, recompute),
         batch_size=batch_size,
         shares=shares,
@@ -234,11 +233,12 @@ def _trace(
     finder = check_search(search, option)
     limit = MemoryLimit.of(topology.device.memory_bytes, bytes_of(memory))
 
-    def simulated(planner: Planner, where: Topology, times: int | str) -> Timeline:
-        if not whole_or_split(planner, times).is_simulated:
+    def simulated(planner: Planner, where: Topology, _: int | str) -> Timeline:
+        if not planner.is_simulated:
             raise PlanError(
                 "trace: steps are simulated in whole batches, with nothing made again, got "
-                f"micro_batches={times}, recompute={planner.recompute}. Give --micro-batches 1 --no-recompute."
+                f"micro_batches={planner.micro_batches}, recompute={planner.recompute}. Give --micro-batches 1 "
+                "--no-recompute."
             )
         found = planner.find(where, finder, limit)
         return simulate(found.space, found.choose(option, limit).assignment, overlap=overlap)
@@ -282,9 +282,7 @@ def _compare(
     chosen = methods_of(names, bytes_of(memory), overlap)
     rehearsal = Rehearsal(
         topology,
-        lambda planner, where, times: compared(
-            whole_or_split(planner, times), where, chosen, bytes_of(memory), overlap
-        ),
+        lambda planner, where, _: compared(planner, where, chosen, bytes_of(memory), overlap),
         steps=steps_of("compare", micro_batches, recompute),
         batch_size=batch_size,
         shares=shares,

@@ -33,7 +33,6 @@ __all__ = [
     "ready",
     "rehearsed",
     "steps_of",
-    "whole_or_split",
 ]
 
 BEFORE_SCRIPT = {"allow_interspersed_args": False}
@@ -74,11 +73,6 @@ def steps_of(caller: str, micro_batches: str | None, recompute: bool | None) -> 
             "for example."
         )
     return int(micro_batches), recompute
-
-
-def whole_or_split(planner: Planner, micro_batches: int | str) -> Planner:
-    """The planner of steps in so many micro-batches; of whole batches, where ``auto`` leaves the number open."""
-    return planner if isinstance(micro_batches, str) else planner.with_steps(micro_batches)
 
 
 def check_script(caller: str, script: str) -> None:

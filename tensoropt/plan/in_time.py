@@ -205,7 +205,7 @@ class _Walk:
             )
             if traits(op).gives_shape and not before & self._after:
                 continue  # of the whole batch, which needs none of the samples
-            cut = bool(before & self._whole)
+            cut = self._reads_cut(op)
             if op.name in self._at_once or not (is_fed or cut or before & self._actions.keys() or before & self._after):
                 self._note_whole(op)
                 continue
@@ -234,6 +234,7 @@ class _Walk:
             self._whole.add(op.name)
 
     def _reads_cut(self, op: Operator) -> bool:
+        """Tells whether an operator reads what is computed whole and may be cut."""
         return any(tensor.op in self._whole for tensor in op.inputs)
 
     def _take(self, op: Operator, is_fed: bool, cut: bool) -> str | None:

@@ -146,6 +146,22 @@ class SearchSpace:
             steps=self.steps,
         )
 
+    def of_one_strategy(self, strategy: Mapping[str, Configuration]) -> SearchSpace:
+        """The space of one strategy of the same steps, whose tables are small; its one assignment is all zeros.
+
+        Args:
+            strategy: by operator; this space need not have the strategy, which may place operators.
+        """
+        return SearchSpace(
+            self.whole,
+            self.cost,
+            allowed={name: (configuration,) for name, configuration in strategy.items()},
+            reuse=True,
+            recompute=self.recompute,
+            placements=True,
+            micro_batches=1 if self.steps is None else self.steps.times,
+        )
+
     def kept(self, make: Callable[Concatenate[SearchSpace, _P], _Made], *given: _P.args, **named: _P.kwargs) -> _Made:
         """Returns the value of ``make(space, …)``: computed once, then cached for the lifetime of the space."""
         key = (make, given, tuple(sorted(named.items())))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from benchmarks.paper.whole_space import Mover, modules_of, search_whole_space, space_of_one_strategy, whole_space
+from benchmarks.paper.whole_space import Mover, modules_of, search_whole_space, whole_space
 from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
@@ -73,7 +73,7 @@ def test_branches_of_sizes_that_do_not_divide_run_side_by_side() -> None:
     assert {place for name in ("left", "right") for _, place in places[name]} == {0, 1}
     assert found.simulated_s < 0.6 * found.first_s
     assert found.taken > 0
-    alone = space_of_one_strategy(whole, found.configurations)
+    alone = whole.of_one_strategy(found.configurations)
     assert simulate(alone, (0,) * len(alone.operators)).makespan_s == found.simulated_s
 
 
@@ -117,7 +117,7 @@ def test_a_limit_below_the_beginning_is_kept_and_below_the_fastest_costs_time() 
     whole, first = whole_space(space), _first(space)
 
     def fullest(chosen: Mapping[str, Configuration]) -> float:
-        alone = space_of_one_strategy(whole, chosen)
+        alone = whole.of_one_strategy(chosen)
         return float(alone.device_memory((0,) * len(alone.operators)).max())
 
     free = search_whole_space(whole, [first], moves=50, stop=Stop(iterations=500))

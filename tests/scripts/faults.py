@@ -116,9 +116,7 @@ class Fault:
 
     def plant(self, engine: CollectiveEngine) -> CollectiveEngine:
         """Wraps the engine's collectives."""
-        for kind in _KINDS:
-            if kind == "rows":  # gathers of rows
-                continue
+        for kind in set(_KINDS) - {"rows"}:  # those are gathers
             setattr(engine, kind, self._wrapped(kind, getattr(engine, kind)))
         return engine
 

@@ -252,18 +252,9 @@ class Planner:
         """A space that has a plan of this model's steps on a cluster: of all strategies, or where operators are on a
         part of the devices, of the plan alone.
         """
-        entries = {op: entry.configuration for op, entry in plan.operators.items()}
-        if not any(configuration.at for configuration in entries.values()):
-            return self.space(topology)
-        return SearchSpace(
-            self.imported.graph,
-            self._cost(topology),
-            allowed={op: (configuration,) for op, configuration in entries.items()},
-            reuse=True,
-            recompute=self.recompute,
-            placements=True,
-            micro_batches=self.micro_batches,
-        )
+        strategy = {op: entry.configuration for op, entry in plan.operators.items()}
+        space = self.space(topology)
+        return space.of_one_strategy(strategy) if any(each.at for each in strategy.values()) else space
 
     def _piece(self, op: Operator) -> tuple[str, int]:
         """An input, and how many samples of it a micro-batch has."""

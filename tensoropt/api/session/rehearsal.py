@@ -86,7 +86,7 @@ class Rehearsal:
         """Ends the script where it would search, if the rehearsal is for something else than its plan.
 
         Args:
-            planner: of the model in whole batches.
+            planner: of the model, in as many micro-batches; in whole batches where ``auto`` leaves the number open.
             topology: the cluster.
             micro_batches: that are asked for.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, overload
 
 from tensoropt.api.arguments import NUMBERS, check_micro_batches, check_sizes, listed, where_to_plan
-from tensoropt.api.find.choosing import PROFILING, check_option, check_search, find_plan, plan_of_point
+from tensoropt.api.find.choosing import AUTO, PROFILING, check_option, check_search, find_plan, plan_of_point
 from tensoropt.api.find.deferred_plan import DeferredPlan, as_plan
 from tensoropt.api.find.device_counts import check_counts, profile
 from tensoropt.api.find.outcome import describe_outcome
@@ -220,7 +220,8 @@ def _find(
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     if job.rehearsal is not None:
-        job.rehearsal.end_at_search(planner, where, request.micro_batches)
+        times = request.micro_batches
+        job.rehearsal.end_at_search(planner if times == AUTO else planner.with_steps(int(times)), where, times)
     if isinstance(option, FrontierPoint):
         point = option
         with stage("search"):

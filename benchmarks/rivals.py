@@ -70,12 +70,13 @@ def tune(
     return team, {"tried": tried, "chosen": chosen or [DEFAULTS], **about}
 
 
-def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
+def alternatives(ranks: int, cores: int, hosts: int = 1) -> dict[str, Groups]:
     """What rivals are tuned in.
 
     Args:
         ranks: Horovod's.
         cores: of this machine.
+        hosts: that the ranks are on.
     """
     every = {"TF_NUM_INTRAOP_THREADS": str(cores), "OMP_NUM_THREADS": str(cores), "TF_NUM_INTEROP_THREADS": "1"}
     one_process: Groups = [
@@ -91,13 +92,17 @@ def alternatives(ranks: int, cores: int) -> dict[str, Groups]:
         f"unbound ranks, threads on {affinity}": ({"HOROVOD_THREAD_AFFINITY": affinity}, False),
         **({} if ranks > cores else {"unbound ranks": ({}, False)}),  # those that share cores are unbound anyway
     }
+    # What tensoropt asks of Open MPI.
+    fragments: Mapping[str, tuple[Mapping[str, str], bool]] = {
+        "sends fragments": ({"OMPI_MCA_btl_tcp_flags": "send,inplace"}, True)
+    }
     horovod: Groups = [
         {DEFAULTS: nothing, **{f"cycle {ms} ms": ({"HOROVOD_CYCLE_TIME": ms}, True) for ms in ("0.5", "2")}},
         {
             DEFAULTS: nothing,
             **{f"fusion {size} MiB": ({"HOROVOD_FUSION_THRESHOLD": str(size * 2**20)}, True) for size in (0, 4)},
         },
-        {DEFAULTS: nothing, **binding},
+        {DEFAULTS: nothing, **(binding if hosts == 1 else fragments)},  # mpirun binds nothing on hosts
     ]
     # By default Keras compiles what it runs, where all layers can be.
     jit: Mapping[str, tuple[Mapping[str, str], bool]] = {DEFAULTS: nothing, "no XLA": ({JIT: "0"}, True)}

@@ -84,8 +84,7 @@ def _measured(model: str, each: str, flags: argparse.Namespace, folder: Path) ->
             common_s = summary(variants, {}, "data_parallel")["variants"]["data_parallel"]["median_s"]
             fewer = argparse.Namespace(steps=steps_of_turn(common_s, flags.steps), tuning_turns=flags.tuning_turns)
             setting = Setting((*arguments, "--variant", "horovod"), 2, launcher=tuple(launcher))
-            groups = alternatives(2, len(os.sched_getaffinity(0)))["horovod"]
-            groups = groups[: None if each == ONE_MACHINE else 2]  # mpirun binds nothing on hosts
+            groups = alternatives(2, len(os.sched_getaffinity(0)), 1 if each == ONE_MACHINE else 2)["horovod"]
             team, tuned["horovod"] = tune("horovod", setting, groups, fewer, start)
             for _ in range(flags.turns):
                 team.turn(fewer.steps)

@@ -49,7 +49,7 @@ def on_devices(space: SearchSpace, shared: tuple[int, ...]) -> dict[str, Configu
     """
     mesh = space.mesh
     inner = tuple(axis for axis in mesh.axes if axis not in shared)
-    stage_of = stages(space, mesh.extent(inner))
+    stage_of = stages(space, inner)
     # Coordinates of a device along the inner axes, the last one fastest.
     coordinates = {
         stage: [at(mesh.coordinates(rank)[axis]) for axis in inner]

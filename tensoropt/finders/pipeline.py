@@ -10,7 +10,8 @@ from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at, is_legal
 from tensoropt.plan.places import is_everywhere
-from tensoropt.problem.frontier import Frontier, frontier_of
+from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, get_finder, register
@@ -41,30 +42,50 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
     best: Found | None = None
     least, smallest = float("inf"), float("inf")
     for inner in pipelines(space):
-        frontier = _frontier(inner)
-        for index in range(len(frontier.time_s) - 1, -1, -1):
-            point = frontier.point(index)
-            plan = inner.plan(point.assignment, "pipeline", alternatives=point.alternatives, peak=False)
-            smallest = min(smallest, plan.memory_bytes)
-            if plan.memory_bytes > limit.limit_bytes:
-                continue
-            if plan.time_s < least:
-                least = plan.time_s
-                alone = frontier_of(
-                    inner.problem,
-                    point.assignment,
-                    point.alternatives,
-                    exact=False,
-                    eliminations=(),
-                    seconds=time.perf_counter() - began,
-                )
-                best = Found(inner, alone)
-            break
+        point, plan = _fastest_that_fits(inner, _frontier(inner), limit)
+        smallest = min(smallest, plan.memory_bytes)
+        if plan.memory_bytes <= limit.limit_bytes and plan.time_s < least:
+            least = plan.time_s
+            alone = frontier_of(
+                inner.problem,
+                point.assignment,
+                point.alternatives,
+                exact=False,
+                eliminations=(),
+                seconds=time.perf_counter() - began,
+            )
+            best = Found(inner, alone)
     if best is None:
         raise InfeasibleError(
             f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
         )
     return best
+
+
+def _fastest_that_fits(space: SearchSpace, frontier: Frontier, limit: MemoryLimit) -> tuple[FrontierPoint, Plan]:
+    """The fastest strategy of a frontier whose fullest device holds it, else the smallest.
+
+    A frontier counts what all stages hold together. What the fullest one holds mostly grows with it, so that halving
+    finds the point; a faster one that fits may lie among those that it passes by.
+    """
+
+    def at_index(index: int) -> tuple[FrontierPoint, Plan]:
+        point = frontier.point(index)
+        return point, space.plan(point.assignment, "pipeline", alternatives=point.alternatives, peak=False)
+
+    fits, beyond = 0, len(frontier.time_s) - 1
+    found = at_index(beyond)
+    if found[1].memory_bytes <= limit.limit_bytes or beyond == 0:
+        return found
+    found = at_index(fits)
+    while beyond - fits > 1:
+        middle = (fits + beyond) // 2
+        tried = at_index(middle)
+        if tried[1].memory_bytes <= limit.limit_bytes:
+            fits, found = middle, tried
+        else:
+            beyond = middle
+    return found
 
 
 def pipelines(space: SearchSpace) -> Iterator[SearchSpace]:
@@ -83,7 +104,7 @@ def _frontier(space: SearchSpace) -> Frontier:
 def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
     """The space of all strategies with stages along some mesh axes."""
     mesh, rest = space.mesh, space.mesh.axes[len(axes) :]
-    stage_of = stages(space, mesh.extent(axes))
+    stage_of = stages(space, axes, as_pipeline=True)
     for op in reversed(space.operators):
         if traits(op).is_input and op.name in stage_of:  # where it is read first
             readers = [stage_of[edge.consumer] for edge in space.edges if edge.tensor.op == op.name]
@@ -115,14 +136,14 @@ def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
             allowed[op.name] = (shared if is_legal(shared, space.rules[op.name], mesh) else whole,)
             continue
         own = [each for each in space.choices(op.name) if each.actions[: len(axes)] == (None,) * len(axes)]
-        inside = [Configuration((*place, *each.actions[len(axes) :]), each.again) for each in own]
+        inside = [Configuration((*place, *each.actions[len(axes) :])) for each in own]  # kept or made again: both
         allowed[op.name] = tuple(dict.fromkeys(inside))
     return SearchSpace(
         space.whole,
         space.cost,
         allowed=allowed,
         reuse=space.reuse,
-        recompute=False,
+        recompute=space.recompute,
         placements=True,
         micro_batches=space.steps.times if space.steps is not None else 1,
     )

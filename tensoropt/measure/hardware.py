@@ -94,7 +94,7 @@ def _collect(
     engine: str,
     budget_s: float | None,
 ) -> Topology:
-    from tensoropt.exec.engines.launch import mpi_version
+    from tensoropt.exec.engines.launch import mpi_settings, mpi_version
 
     machine = Machine(comm, _on_every_rank(comm, "describing the host", Rank.of_this_process))
     hosts = list(dict.fromkeys(machine.hosts))
@@ -106,6 +106,7 @@ def _collect(
         "sharing": machine.sharing,
         "environment": sorted({"\n".join(rank.environment) for rank in machine.ranks}),
         "mpi": mpi_version(),
+        "mpi_settings": mpi_settings(),
         "engine": engine,
         "method": METHOD,
         "kinds": list(COLLECTIVE_KINDS),

@@ -225,17 +225,19 @@ class EdgeCosts:
                 sooner = sooner - table.between(wanted.gradient, given.gradient).T - self._adding_seconds(size)
                 sooner = np.where(moved, sooner, np.inf)
             time = time + self._adding_seconds(size)
+        here, there = (np.where(is_placed(each.value), each.value, 0) for each in (given, wanted))
+        apart = (here[:, None, :] != there[None, :, :]).any(axis=-1)
         if producer.let_go:
-            if self.reads_in(edge, reader):
-                time += moves
-                if reader is State.KEPT and self._repeated(edge) is not None:
-                    time += self._forward_seconds(self._graph[edge.consumer])[consumer]
             memory = np.zeros_like(memory)
+            if self.reads_in(edge, reader):
+                again = moves
+                if reader is State.KEPT and self._repeated(edge) is not None:
+                    again = again + self._forward_seconds(self._graph[edge.consumer])[consumer]
+                # Another place keeps what has come.
+                time, memory = time + np.where(apart, 0.0, again), np.where(apart, held.after * after, memory)
         time = repeated * time if repeated > 1 else time
         if rows is not None or not spec.is_movable:
             # Rows come back within a place; what has no known bytes can be dropped, but not sent.
-            here, there = (np.where(is_placed(each.value), each.value, 0) for each in (given, wanted))
-            apart = (here[:, None, :] != there[None, :, :]).any(axis=-1)
             sent = np.asarray(here != 0).any(axis=-1, keepdims=True) | backward
             time[apart & sent] = np.inf
         if not self._go_together(edge, producer, reader):
@@ -263,6 +265,7 @@ class EdgeCosts:
                 bytes_kept[..., BOTH_BACK_EACH] = holding + early
                 extra[..., BEFORE_BACK_EACH] = extra[..., BEFORE] + sooner
                 bytes_kept[..., BEFORE_BACK_EACH] = bytes_kept[..., BEFORE] + (early - late)
+            extra[apart, 1:] = np.inf  # nothing is made again for another place
             extra = _worthwhile(extra, bytes_kept)
             if border:  # whoever asks for no alternative gets the first
                 extra[..., BOTH] = 0.0

@@ -6,6 +6,8 @@ import numpy as np
 
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
+from tensoropt.graph.spec import TensorId
+from tensoropt.layout import StepKind
 from tensoropt.plan.configuration import Configuration
 from tensoropt.problem.problem import FloatArray, IntArray
 from tensoropt.space.propagation import activations, parameter_side, weight_of
@@ -13,18 +15,24 @@ from tensoropt.space.space import SearchSpace
 
 __all__ = ["is_recurrent", "stages"]
 
+# How many lengths of the longest part are tried.
+_LIMITS = 64
 
-def stages(space: SearchSpace, devices: int) -> dict[str, int]:
+
+def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = False) -> dict[str, int]:
     """For every operator that is computed from samples the device of its layer.
 
     A layer begins with weights: all operators that multiply by the same weights are of one layer, such as the steps of
     a recurrent one, and what follows them is of the latest layer that it reads. Layers stay in the order of the graph.
     All from the first to the last lookup in one table are one layer, as rows of gradients stay on their device.
-    The device that has the most to compute has as little as consecutive layers allow.
+    The device that has the most to compute has as little as consecutive layers allow. Of a pipeline the step is as
+    short as they allow, of which micro-batches wait for the busiest stage, where each stage also sends what crosses its
+    borders.
 
     Args:
         space: the graph's search space.
-        devices: how many.
+        axes: the mesh axes along which the devices differ.
+        as_pipeline: whether micro-batches go through them one behind the other.
 
     Returns:
         Devices from 0, ascending along every path.
@@ -37,7 +45,9 @@ def stages(space: SearchSpace, devices: int) -> dict[str, int]:
         choices = space.choices(op.name)
         if op.name in layer_of and whole in choices:
             work[layer_of[op.name]] += space.node_costs(op.name, choices.index(whole))[0]
-    stage = _balanced(work, devices)
+    cuts = _cut_seconds(space, layer_of, axes) if as_pipeline else np.zeros(count + 1)
+    times = space.steps.times if as_pipeline and space.steps is not None else 1
+    stage = _partition(work, cuts, space.mesh.extent(axes), times)
     return {name: int(stage[layer]) for name, layer in layer_of.items()}
 
 
@@ -99,27 +109,79 @@ def _filters(op: Operator, still: frozenset[str]) -> int | None:
     return found[0] if found else None
 
 
-def _balanced(work: FloatArray, devices: int) -> IntArray:
-    """Consecutive layers per device, such that the greatest sum is the least possible.
+def _cut_seconds(space: SearchSpace, layer_of: dict[str, int], axes: tuple[int, ...]) -> FloatArray:
+    """The seconds in which a step sends whole tensors, and gradients back, that are read behind a border of layers.
+
+    Returns:
+        ``(layers + 1,)``: by the layer behind the border; 0 before the first and behind the last one.
+    """
+    graph = space.graph
+    last: dict[TensorId, int] = {}  # the last layer that reads a tensor, or what passes it on
+    returns: set[TensorId] = set()
+    for edge in space.edges:
+        tensor = edge.tensor
+        while traits(graph[tensor.op]).is_fanout:
+            tensor = graph[tensor.op].inputs[0]
+        if tensor.op in layer_of and edge.consumer in layer_of:
+            last[tensor] = max(last.get(tensor, 0), layer_of[edge.consumer])
+            if edge in graph.differentiable:
+                returns.add(tensor)
+    cuts = np.zeros(2 + max(layer_of.values(), default=0))
+    for tensor, end in last.items():
+        begin, spec = layer_of[tensor.op], graph.spec(tensor)
+        if begin < end:
+            size = np.array([float(max(1, spec.itemsize) * spec.elements)])
+            sent_s = space.repeats(tensor.op) * float(space.cost.step_seconds(StepKind.SEND, axes, size)[0])
+            cuts[begin + 1 : end + 1] += sent_s * (1 + (tensor in returns))
+    return cuts
+
+
+def _partition(work: FloatArray, cuts: FloatArray, devices: int, times: int) -> IntArray:
+    """Consecutive layers per device, such that micro-batches take the least possible time to go through all devices.
+
+    The first micro-batch takes its time in all parts, each further one that in the longest part. With one micro-batch
+    the longest part is as short as possible, as if there were a great many. Longer parts are tried where less is sent
+    if these are cut: all that there may be, or of many some of each length. Then the time may be longer than the least
+    by what two tried lengths differ.
+
+    Args:
+        work: ``(layers,)`` seconds.
+        cuts: ``(layers + 1,)`` seconds that a cut before each layer adds to the parts on both of its sides.
+        devices: how many.
+        times: micro-batches.
 
     Returns:
         ``(layers,)`` devices, ascending; of equally good ones that which gives the first devices the most layers.
     """
-    layers = len(work)
     before = np.concatenate([[0.0], np.cumsum(work)])
-    # least[d, n]: of the first n layers on d devices, the greatest sum; cut[d, n]: where the last device's begin.
-    least = np.full((devices + 1, layers + 1), np.inf)
-    cut = np.zeros((devices + 1, layers + 1), np.int64)
-    least[0, 0] = 0.0
-    for device in range(1, devices + 1):
-        for end in range(layers + 1):
-            worst = np.maximum(least[device - 1, : end + 1], before[end] - before[: end + 1])
-            cut[device, end] = end - int(np.argmin(worst[::-1]))
-            least[device, end] = worst[cut[device, end]]
-    result = np.zeros(layers, np.int64)
-    end = layers
-    for device in range(devices, 0, -1):
-        start = int(cut[device, end])
-        result[start:end] = device - 1
-        end = start
-    return result
+    starts = np.arange(len(before))
+    # part[start, end]: seconds of the layers from start to before end.
+    part = np.where(starts[:, None] < starts, before - before[:, None] + cuts[:, None] + cuts, 0.0)
+    part[starts[:, None] > starts] = np.inf
+    ends = _ends(part, devices, np.maximum)
+    longest = part[ends[:-1], ends[1:]].max()
+    best_s = np.inf
+    limits = np.unique(part[(part >= longest) & np.isfinite(part)])
+    tried = np.append(limits[:: -(-len(limits) // _LIMITS)], limits[-1])
+    for limit in tried if times > 1 and cuts.any() else ():
+        found = _ends(np.where(part <= limit, part, np.inf), devices, np.add)
+        parts = part[found[:-1], found[1:]]
+        if (seconds := parts.sum() + (times - 1) * parts.max()) < best_s:
+            best_s, ends = seconds, found
+    return np.repeat(np.arange(devices), np.diff(ends))
+
+
+def _ends(part: FloatArray, devices: int, join: np.ufunc) -> IntArray:
+    """``(devices + 1,)`` borders of consecutive layers, such that their joined seconds are the least possible."""
+    count = len(part)
+    least = np.full(count, np.inf)
+    least[0] = 0.0
+    cut = np.zeros((devices, count), np.int64)
+    for device in range(devices):
+        joined = join(least[:, None], part)
+        cut[device] = count - 1 - np.argmin(joined[::-1], axis=0)  # of equal ones the latest
+        least = joined[cut[device], np.arange(count)]
+    ends = np.full(devices + 1, count - 1)
+    for device in range(devices - 1, -1, -1):
+        ends[device] = cut[device, ends[device + 1]]
+    return ends

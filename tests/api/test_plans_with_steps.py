@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tensoropt as to
+from tensoropt.api.session.job import current_job
 from tensoropt.cluster import preset
 from tensoropt.cluster.presets import cpu
 from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError
@@ -128,8 +129,30 @@ def test_what_does_not_fit_names_each_way_that_would() -> None:
         assert f"{plan.memory_bytes:,.0f} bytes" in str(failure.value)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_pipelines_within_a_limit_are_plans_that_run(recompute: bool) -> None:
+    to.reset_default_graph()
+    x = hidden = to.placeholder(to.float32, [256, 16], name="x")
+    for layer in range(8):  # constants are read in both stages
+        hidden = to.nn.gelu(2.0 * to.tanh(to.matmul(hidden, to.get_variable(f"w{layer}", [16, 16]))))
+    to.train.AdamOptimizer(0.01).minimize(to.reduce_mean(to.square(hidden - x)))
+    asked: dict[str, Any] = {"topology": cpu(2), "search": "pipeline", "micro_batches": 4, "recompute": recompute}
+    least = to.find_strategy(**asked)
+    for share in (0.95, 0.9, 0.85, 0.8, 0.75, 0.7):
+        try:
+            plan = to.find_strategy(memory_bytes=share * least.memory_bytes, **asked)
+        except InfeasibleError:
+            assert not recompute or share < 0.8
+            continue
+        plan.check(current_job().imported_model().graph)
+        assert plan.memory_bytes <= share * least.memory_bytes and plan.time_s >= least.time_s
+        assert recompute or not plan.again
+
+
 @pytest.mark.mpi
-@pytest.mark.parametrize("steps", sorted(_STEPS))
+@pytest.mark.parametrize("steps", [*sorted(_STEPS), "pipeline of any"])
 def test_steps_that_ran_are_measured_and_correct_later_searches(steps: str) -> None:
-    found = result_of(run_mpi(_PROGRAM, 2, repr(_STEPS[steps]), env={"TENSOROPT_COSTS": ""}))
+    asked = _STEPS.get(steps, {"search": "pipeline", "micro_batches": "auto"})
+    found = result_of(run_mpi(_PROGRAM, 2, repr(asked), env={"TENSOROPT_COSTS": ""}))
+    assert found["estimated"] == 0  # a micro-batch's operators are measured in their sizes
     assert found["recalibrated_s"] > 0 and found["operators"] > 6 and found["events"] > 6

@@ -16,7 +16,7 @@ from tensoropt.errors import PlanError
 from tensoropt.graph.graph import Graph
 from tensoropt.search import get_finder
 from tensoropt.space.space import SearchSpace
-from tensoropt.space.stages import _balanced, is_recurrent, stages
+from tensoropt.space.stages import _partition, is_recurrent, stages
 from tests.examples.small_models import imported, small_space
 from tests.plan.small_graphs import mlp, tied
 
@@ -32,7 +32,7 @@ def test_stages_are_the_best_of_all_cuts(devices: int) -> None:
     rng = np.random.default_rng(devices)
     for _ in range(20):
         work = rng.random(4)
-        stage = _balanced(work, devices)
+        stage = _partition(work, np.zeros(5), devices, 1)
         assert (np.diff(stage) >= 0).all() and stage.max() < devices
         worst = max(work[stage == device].sum() for device in range(devices))
         best = min(
@@ -40,6 +40,26 @@ def test_stages_are_the_best_of_all_cuts(devices: int) -> None:
             for cut in itertools.combinations_with_replacement(range(5), devices - 1)
         )
         assert worst == pytest.approx(best)
+
+
+@pytest.mark.parametrize(("devices", "times"), [(1, 4), (2, 2), (2, 8), (3, 4), (4, 3)])
+def test_stages_of_a_pipeline_are_cut_where_it_takes_least(devices: int, times: int) -> None:
+    rng = np.random.default_rng(devices)
+    for _ in range(20):
+        work, cuts = rng.random(6), np.array([0.0, *rng.random(5) * rng.choice([0.1, 1.0, 5.0]), 0.0])
+        of_all = []
+        for inner in itertools.combinations_with_replacement(range(7), devices - 1):
+            ends = [0, *inner, 6]
+            of_all.append(_pipeline_seconds(work, cuts, ends, times))
+        stage = _partition(work, cuts, devices, times)
+        found = np.searchsorted(stage, np.arange(devices + 1))
+        assert (np.diff(stage) >= 0).all()
+        assert _pipeline_seconds(work, cuts, found.tolist(), times) == pytest.approx(min(of_all))
+
+
+def _pipeline_seconds(work: np.ndarray, cuts: np.ndarray, ends: list[int], times: int) -> float:
+    parts = [work[a:b].sum() + cuts[a] + cuts[b] if a < b else 0.0 for a, b in itertools.pairwise(ends)]
+    return sum(parts) + (times - 1) * max(parts)
 
 
 def test_model_parallelism_puts_consecutive_layers_on_one_device_each() -> None:
@@ -68,7 +88,7 @@ def test_gnmt_shares_the_batch_between_hosts_and_puts_layers_on_the_devices_of_e
     model = imported("rnnlm", 16, layers=2, hidden=16, steps=3, vocabulary=32)
     space = _space(model.graph, 16)
     chosen = gnmt(space)
-    stage = stages(space, 4)
+    stage = stages(space, space.mesh.axes[-2:])
     hosts = 2  # of four mesh axes
     for op in space.operators:
         actions = chosen[op.name].actions
@@ -92,7 +112,7 @@ def test_gnmt_shares_the_batch_between_hosts_and_puts_layers_on_the_devices_of_e
 
 def test_steps_of_a_recurrent_layer_are_on_one_device() -> None:
     space = small_space("nmt")
-    stage = stages(space, 4)
+    stage = stages(space, space.mesh.axes[-2:])
     readers: dict[str, set[int]] = {}
     for op in space.operators:
         for tensor in op.inputs:

@@ -70,6 +70,8 @@ def test_rivals_are_tuned_in_threads_cycle_fusion_and_binding(ranks: int, cores:
     assert affinities == {None, ",".join(str(rank % cores) for rank in range(ranks))}
     # Ranks that share cores are bound in no case.
     assert ("unbound ranks" in binding) == (ranks <= cores)
+    *_, fragments = alternatives(ranks, cores, 2)["horovod"]
+    assert {extra.get("OMPI_MCA_btl_tcp_flags") for extra, _ in fragments.values()} == {None, "send,inplace"}
 
 
 class _FakeTeam:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -73,10 +74,13 @@ def healthy() -> dict[str, object]:
     third = collect(COMM, budget_s=0.2, engine="numpy", measure=made)
     refreshed = collect(COMM, budget_s=0.2, engine="numpy", measure=made, refresh=True)
     other_engine = collect(COMM, budget_s=0.0, engine="invented", measure=lambda mesh, crowded: Made(lambda *_: 1e-5))
+    os.environ["OMPI_MCA_btl_tcp_links"] = "2"
+    other_messages = collect(COMM, budget_s=0.2, engine="numpy", measure=made)
+    everything = (first, second, third, refreshed, other_engine, other_messages)
     return {
         "topology": first.to_json(),
-        "equal": COMM.allgather([t.fingerprint() for t in (first, second, third, refreshed, other_engine)]),
-        "same_profile": [first.profile == other.profile for other in (second, third, refreshed, other_engine)],
+        "equal": COMM.allgather([t.fingerprint() for t in everything]),
+        "same_profile": [first.profile == other.profile for other in everything[1:]],
         "measured_s": measured_s,
         "cached_s": cached_s,
         "files": len(list(cache_directory().iterdir())),

@@ -25,12 +25,13 @@ def test_four_ranks_collect_one_topology_and_remember_it(tmp_path: Path) -> None
     assert measured == {(kind, group) for kind in COLLECTIVE_KINDS for group in ((2,), (4,))}
     (level,) = topology.levels
     assert 0 < level.latency_s < 1 and 1e5 < level.bandwidth_bytes_per_s < 1e12
-    # On every rank the same, five times.
+    # On every rank the same, six times.
     assert all(prints == result["equal"][0] for prints in result["equal"])
-    # From the cache; measured again as it was damaged, and as it was asked for; another engine's own.
-    assert result["same_profile"] == [True, False, False, False]
+    # From the cache; measured again as it was damaged, and as it was asked for; another engine's own, and of MPI
+    # that moves messages otherwise.
+    assert result["same_profile"] == [True, False, False, False, False]
     assert done.stderr.count("Ignoring the cached topology") == 1
-    assert result["files"] == 2
+    assert result["files"] == 3
     assert result["cached_s"] < result["measured_s"] / 3
 
 

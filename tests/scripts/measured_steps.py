@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 import tensoropt as to
+from tensoropt.api.session.job import current_job
+from tensoropt.measure.candidates import candidates_of
 
 
 def main(steps: dict[str, Any]) -> None:
@@ -26,6 +28,7 @@ def main(steps: dict[str, Any]) -> None:
         hidden = to.tanh(to.matmul(hidden, to.get_variable(f"w{layer}", [16, 16])))
     train = to.train.AdamOptimizer(0.01).minimize(to.reduce_mean(to.square(hidden - x)))
     plan = to.find_strategy(feed="global", costs="measured", **steps)
+    estimated = _estimated(plan)
     to.build_execution_graph(plan=plan)
     batch = {x: np.random.default_rng(0).normal(size=(32, 16))}
     for _ in range(3):
@@ -39,8 +42,24 @@ def main(steps: dict[str, Any]) -> None:
         found.save_trace(path)
         if to.world_rank() == 0:
             events = len(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
-            told = {"recalibrated_s": recalibrated_s, "operators": len(found.result.rows), "events": events}
+            told = {
+                "estimated": estimated,
+                "recalibrated_s": recalibrated_s,
+                "operators": len(found.result.rows),
+                "events": events,
+            }
             print("RESULT", json.dumps(told))
+
+
+def _estimated(plan: to.Plan) -> int:
+    """How many sizes in which the plan's steps compute operators were not measured."""
+    job, topology = current_job(), current_job().topology
+    assert topology is not None
+    planner = job.planner("global")
+    assert planner.profile is not None
+    strategy = {name: entry.configuration for name, entry in plan.operators.items()}
+    space = planner.of_plan(plan).space(topology).of_one_strategy(strategy)
+    return len(candidates_of(topology, space, to.world_rank()).keys() - planner.profile.times.keys())
 
 
 if __name__ == "__main__":

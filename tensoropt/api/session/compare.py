@@ -113,9 +113,9 @@ def compare(
             planner = _planner(job, model, is_here, batch_size, feed)
         imported = planner.imported
         job.world.agree_on_model(imported)
-        if imported.tf_graph is not None:
-            settle_costs(job, planner, where, costs)
         split = (planner.of_plan(model) if isinstance(model, Plan) else planner).with_steps(micro_batches, recompute)
+        if imported.tf_graph is not None:
+            settle_costs(job, split, where, costs)
         with stage("compare"):
             found = job.world.on_rank_0(what, lambda: compared(split, where, chosen, memory_bytes, overlap))
     rows = [

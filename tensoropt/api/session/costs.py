@@ -8,12 +8,13 @@ from __future__ import annotations
 from tensoropt.api.find.planner import Planner
 from tensoropt.api.session.job import Job
 from tensoropt.cluster import Topology
-from tensoropt.errors import PlanError, did_you_mean
+from tensoropt.errors import MicroBatchError, PlanError, did_you_mean
 from tensoropt.exec.engines.settings import setting
 from tensoropt.measure.operators import MEASURING_OPERATORS, measure_operators
+from tensoropt.plan.plan import Plan
 from tensoropt.stages import stage
 
-__all__ = ["COSTS", "check_costs", "settle_costs"]
+__all__ = ["COSTS", "check_costs", "settle_costs", "settle_costs_of"]
 
 COSTS = ("measured", "analytic")
 _VARIABLE = "TENSOROPT_COSTS"
@@ -61,11 +62,44 @@ def settle_costs(job: Job, planner: Planner, topology: Topology, costs: str | No
         return
     if planner.undivided(topology.device_count) is not None:
         return  # the search will say so
-    with stage("profiling", MEASURING_OPERATORS):
+    try:
         space = planner.space(topology)
+    except MicroBatchError:
+        return  # as here
+    with stage("profiling", MEASURING_OPERATORS):
         profile = measure_operators(job.world.comm, guard, topology, space, refresh=job.remeasure)
     planner.calibrate(profile)
     job.remeasure = False
+
+
+def settle_costs_of(job: Job, planner: Planner, topology: Topology, plan: Plan) -> bool:
+    """Measures the operators of a plan in the sizes that its micro-batches give them, where these are not known.
+
+    Before a search of whole batches and others, only those of whole batches are measured: all numbers of micro-batches
+    would take many times as long. But small pieces take longer than their share of large ones. Collective.
+
+    Args:
+        job: the current job.
+        planner: that found the plan.
+        topology: the cluster that it was found for.
+        plan: the same on all ranks.
+
+    Returns:
+        True if something was measured, so that another plan may be better.
+
+    Raises:
+        CollectiveError: if measuring fails on another rank.
+    """
+    guard, known = job.world.guard, planner.profile
+    is_here = guard is not None and plan.mesh.size == topology.device_count
+    if guard is None or known is None or plan.micro_batches == 1 or not is_here:
+        return False
+    strategy = {name: entry.configuration for name, entry in plan.operators.items()}
+    with stage("profiling", MEASURING_OPERATORS):
+        space = planner.of_plan(plan).space(topology).of_one_strategy(strategy)
+        profile = measure_operators(job.world.comm, guard, topology, space)
+    planner.calibrate(profile)
+    return profile.times.keys() != known.times.keys()
 
 
 def _unmeasurable(job: Job, topology: Topology) -> str | None:

@@ -154,7 +154,7 @@ def _told(
                 cluster = job.topology
             planner = job.planner(feed)
         if cluster is not None:
-            settle_costs(job, planner, cluster, given.notes.get("costs"))
+            settle_costs(job, planner.of_plan(given), cluster, given.notes.get("costs"))
 
         def make() -> _Told:
             known = cluster or planner.searched_on(str(noted))

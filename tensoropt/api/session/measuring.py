@@ -74,7 +74,7 @@ class Measuring:
         with job_of("recalibrate", plan) as job:
             planner, topology = job.planner(str(plan.notes.get("feed", "data_parallel"))), job.topology
             if topology is not None and topology.fingerprint() == plan.notes.get("topology"):
-                settle_costs(job, planner, topology, plan.notes.get("costs"))
+                settle_costs(job, planner.of_plan(plan), topology, plan.notes.get("costs"))
             with job.world.step("recalibrate()"):
                 profile = planner.profile
                 if topology is None or profile is None:

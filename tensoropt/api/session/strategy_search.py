@@ -18,7 +18,7 @@ from tensoropt.api.find.plans import is_plan_file
 from tensoropt.api.frontend.imported_model import MINI_PARALLELISM, ImportedModel, load_plan
 from tensoropt.api.frontend.placeholders import example_shapes, training_placeholders
 from tensoropt.api.mirror.model import model_to_plan
-from tensoropt.api.session.costs import settle_costs
+from tensoropt.api.session.costs import settle_costs, settle_costs_of
 from tensoropt.api.session.job import Job, current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
@@ -32,6 +32,8 @@ __all__ = ["check_request", "find_frontier", "find_strategy", "profile_strategie
 
 # These end before a run, or change how many ranks feed one.
 _NOT_DEFERRED = (PROFILING, MINI_PARALLELISM)
+# At most so many times a plan is searched, while operators of the last one had to be measured.
+_SEARCHES = 4
 
 
 @overload
@@ -216,33 +218,35 @@ def _find(
             return load_plan(option, imported.graph, where.device_count, runs=request.runs)  # type: ignore[arg-type]
         if isinstance(option, FrontierPoint):
             feed, costs = _check_point(option, where, feed, costs)
-        planner = job.planner(feed).with_steps(recompute=request.recompute)
+        planner, times = job.planner(feed).with_steps(recompute=request.recompute), request.micro_batches
+        split = planner if times == AUTO else planner.with_steps(int(times))
     job.world.agree_on_model(imported)
-    settle_costs(job, planner, where, costs)
+    settle_costs(job, split, where, costs)
     if job.rehearsal is not None:
-        times = request.micro_batches
-        job.rehearsal.end_at_search(planner if times == AUTO else planner.with_steps(int(times)), where, times)
+        job.rehearsal.end_at_search(split, where, times)
     if isinstance(option, FrontierPoint):
         point = option
         with stage("search"):
             return job.world.on_rank_0(what, lambda: plan_of_point(planner, point, memory_bytes)).of(imported.graph)
     if option == PROFILING:
         with stage("search"):
-            steps = request.micro_batches
-            table = job.world.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None, steps))
+            table = job.world.on_rank_0(what, lambda: profile(planner, where, None, memory_bytes, None, times))
         table.show()
         return table
     outcome = ""
 
     def find() -> Plan:
         nonlocal outcome
-        plan = find_plan(planner, where, str(option), memory_bytes, finder, request.micro_batches)
+        plan = find_plan(planner, where, str(option), memory_bytes, finder, times)
         outcome = describe_outcome(planner, where, plan)
         return plan
 
-    with stage("search"):
-        plan = job.world.on_rank_0(what, find).of(imported.graph)
-        came_to(str(plan.notes.get("searched", "")))
+    for left in reversed(range(_SEARCHES)):
+        with stage("search"):
+            plan = job.world.on_rank_0(what, find).of(imported.graph)
+            came_to(str(plan.notes.get("searched", "")))
+        if not (left and settle_costs_of(job, planner, where, plan)):
+            break
     announce(outcome)
     return plan
 
@@ -281,11 +285,11 @@ def find_frontier(
         check_sizes("find_frontier", batch_size, None)
         check_micro_batches("find_frontier", micro_batches, auto=False)
         imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
-        planner = job.planner(feed).with_steps(recompute=recompute)
+        planner = job.planner(feed).with_steps(micro_batches, recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
     with stage("search"):
-        frontier = job.world.on_rank_0(what, lambda: planner.with_steps(micro_batches).frontier(where))
+        frontier = job.world.on_rank_0(what, lambda: planner.frontier(where))
         came_to(f"a frontier of {len(frontier.time_s)} strategies")
     return frontier
 
@@ -339,7 +343,7 @@ def profile_strategies(
         imported = job.import_model(batch_size, example_shapes("profile_strategies", model_to_plan(), example))
         planner = job.planner(feed).with_steps(recompute=recompute)
     job.world.agree_on_model(imported)
-    settle_costs(job, planner, where, None)
+    settle_costs(job, planner if micro_batches == AUTO else planner.with_steps(int(micro_batches)), where, None)
 
     def make() -> ParallelismProfile:
         return profile(planner, where, counts, memory_bytes, price_per_device_hour, micro_batches)

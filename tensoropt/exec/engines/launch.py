@@ -22,8 +22,21 @@ from tensoropt.exec.engines.settings import agree_on_settings
 from tensoropt.exec.engines.shared_memory import remove_segments
 from tensoropt.exec.engines.watch import Watch, current_watch, set_current_watch, stall_limit_s
 
-__all__ = ["agree", "agree_on_success", "install_abort_hook", "keep_first_ranks", "mpi_version", "start_mpi"]
+__all__ = [
+    "agree",
+    "agree_on_success",
+    "install_abort_hook",
+    "keep_first_ranks",
+    "mpi_settings",
+    "mpi_version",
+    "start_mpi",
+]
 
+# Over TCP, Open MPI puts large messages, of which a collective then sends and receives one after the other: a link of
+# 1 Gbit is used to 60 %. Messages sent in fragments fill it. MPI reads these variables when it starts.
+_MPI_DEFAULTS = {"OMPI_MCA_btl_tcp_flags": "send,inplace"}
+# What the names of variables begin with that say how MPI moves messages.
+_MPI_SETTINGS = ("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_mpi_yield", "OMPI_MCA_mtl", "OMPI_MCA_pml", "UCX_")
 _DRAIN_S = 0.2  # mpirun forwards what a rank printed; without a moment to do so, an abort may cut it off
 
 
@@ -54,6 +67,11 @@ def mpi_version() -> str:
     from mpi4py import MPI
 
     return MPI.Get_library_version().strip("\0\n ")
+
+
+def mpi_settings() -> list[str]:
+    """The variables of this process that say how MPI moves messages, as ``NAME=VALUE`` in order of name."""
+    return sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_MPI_SETTINGS))
 
 
 def _own_limit_s() -> float | None:
@@ -87,6 +105,8 @@ def _wait_for_all_ranks_to_start_mpi() -> Any:
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0") == "0":
         remove_segments()  # before MPI needs the room
     take_card()  # before MPI or TensorFlow looks for one
+    for name, value in _MPI_DEFAULTS.items():
+        os.environ.setdefault(name, value)
     limit_s = _own_limit_s()
     if limit_s is not None:
         faulthandler.dump_traceback_later(max(limit_s, watch_module.LEAST_START_S), exit=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import sys
 import threading
 import types
@@ -14,7 +15,7 @@ import pytest
 
 from tensoropt.errors import CollectiveError, EngineError
 from tensoropt.exec.engines import launch
-from tensoropt.exec.engines.launch import agree, agree_on_success, install_abort_hook, start_mpi
+from tensoropt.exec.engines.launch import agree, agree_on_success, install_abort_hook, mpi_settings, start_mpi
 from tests.mpi_support import MpiRunError, run_mpi
 
 
@@ -97,6 +98,19 @@ def test_missing_mpi_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(EngineError, match=r"MPI cannot be started.*cannot load MPI library.*tensoropt\[mpi\]"):
         start_mpi()
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("given", [None, "send,put"])
+def test_messages_are_sent_in_fragments_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    name = "OMPI_MCA_btl_tcp_flags"
+    monkeypatch.setattr(os, "environ", {} if given is None else {name: given})
+    monkeypatch.setitem(sys.modules, "mpi4py", types.ModuleType("mpi4py"))  # without MPI
+    with pytest.raises(EngineError):
+        start_mpi()
+    assert mpi_settings() == [f"{name}={given or 'send,inplace'}"]
 
 
 @pytest.mark.pure

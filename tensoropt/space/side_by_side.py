@@ -14,7 +14,7 @@ from tensoropt.plan.plan import Plan
 __all__ = ["pipelined"]
 
 
-def pipelined(plan: Plan, steps: InTime) -> Plan:
+def pipelined(plan: Plan, steps: InTime, constant_s: float) -> Plan:
     """A plan with the time and memory of its parts side by side; the plan itself if all devices compute everything.
 
     Operators' and edges' entries stay what they are, for all micro-batches one after the other. The step ends when the
@@ -24,6 +24,7 @@ def pipelined(plan: Plan, steps: InTime) -> Plan:
     Args:
         plan: with the sums of its parts.
         steps: how its step is split in time.
+        constant_s: what every step takes.
     """
     places = places_of(steps.graph, plan, steps)
     if places is None:
@@ -46,7 +47,7 @@ def pipelined(plan: Plan, steps: InTime) -> Plan:
         inside = steps.is_each(edge.consumer) and steps.is_each(edge.tensor.op)
         held[devices] += (order.flying[places.part[edge.consumer].number] if inside else 1) * move.memory_bytes
         once[devices] += 0.0 if inside else move.time_s
-    seconds = order.seconds + float(once.max())
+    seconds = constant_s + order.seconds + float(once.max())
     note: Mapping[str, object] = {
         "stages": len({places.at[name] for name in each}),
         "micro_batches": steps.times,

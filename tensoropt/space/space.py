@@ -338,7 +338,7 @@ class SearchSpace:
         )
         if any(entry.configuration.at for entry in operators.values()):
             # What devices hold differs; the course of a peak is that of devices which do the same.
-            return plan if self.steps is None else pipelined(plan, self.steps)
+            return plan if self.steps is None else pipelined(plan, self.steps, self.cost.iteration_seconds)
         if not peak:
             return plan
         found = peak_memory(self.graph, self.rules, plan, scratch_of(self.cost, self.graph, self.rules), self.steps)

@@ -158,6 +158,8 @@ def _partition(work: FloatArray, cuts: FloatArray, devices: int, times: int) -> 
     # part[start, end]: seconds of the layers from start to before end.
     part = np.where(starts[:, None] < starts, before - before[:, None] + cuts[:, None] + cuts, 0.0)
     part[starts[:, None] > starts] = np.inf
+    if times > 1 and devices <= len(work):  # one that rests all the time is none of a pipeline
+        np.fill_diagonal(part, np.inf)
     ends = _ends(part, devices, np.maximum)
     longest = part[ends[:-1], ends[1:]].max()
     best_s = np.inf

@@ -25,7 +25,7 @@ from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule
-from tensoropt.layout import Mesh
+from tensoropt.layout import Mesh, StepKind
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint
@@ -34,7 +34,7 @@ from tensoropt.search.finding import NO_LIMIT, Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, Options, get_finder
 from tensoropt.space.flops import peak_flops_per_s, step_flops
-from tensoropt.space.space import SearchSpace
+from tensoropt.space.space import SearchSpace, feed_layout
 from tensoropt.stages import doing
 
 __all__ = ["FEEDS", "Planner"]
@@ -228,6 +228,7 @@ class Planner:
                     "or feed='global', by which every rank is fed the whole batch."
                 )
             cost = self._cost(topology)
+            cost.iteration_seconds += self._gathering_seconds(cost)
             if not self._warned:
                 _warn_of_missing_rules(self.imported.graph, cost)
                 self._warned = True
@@ -247,6 +248,14 @@ class Planner:
             )
             self._space = key, space
         return self._space[1]
+
+    def _gathering_seconds(self, cost: CostModel) -> float:
+        """The time in which ranks bring their shares of the batch together, as micro-batches have rows of each."""
+        if self.micro_batches == 1 or self.feed != "data_parallel":
+            return 0.0
+        layouts = [(op.outputs[0], feed_layout(op.outputs[0], cost.mesh)) for op in self.inputs()]
+        shares = np.array([spec.size_bytes / cost.mesh.size for spec, layout in layouts if layout is not None], float)
+        return float(cost.step_seconds(StepKind.ALL_GATHER, cost.mesh.axes, shares).sum()) if cost.mesh.axes else 0.0
 
     def space_with(self, topology: Topology, plan: Plan) -> SearchSpace:
         """A space that has a plan of this model's steps on a cluster: of all strategies, or where operators are on a

@@ -262,24 +262,23 @@ def measure(
         # Shares of a batch that devices do not divide are cut from the whole batch.
         feed = "data_parallel" if decoder.batch % decoder.devices == 0 else "global"
         planner = Planner(imported, feed, made, recompute=recompute)
-    plan = None
-    numbers = (1, *planner.numbers_of_micro_batches()) if micro_batches is None else (micro_batches,)
     tried: dict[int, str] = {}
     said(f"imported: {phases}")
-    for number in numbers:
+
+    def plan_of(steps: Planner) -> Plan | None:
         try:
-            found = _planned(planner.with_steps(number), topology, limit, phases)
+            found = _planned(steps, topology, limit, phases)
         except TensorOptError as error:
-            tried[number] = str(error)
-            continue
+            tried[steps.micro_batches] = str(error)
+            return None
         finally:
-            said(f"{number} micro-batches: {phases}")
-        tried[number] = f"{found.time_s:.4g} s"
-        if plan is not None and found.time_s >= plan.time_s:
-            break
-        plan = found
-        if number == 1:
-            break
+            said(f"{steps.micro_batches} micro-batches: {phases}")
+        tried[steps.micro_batches] = f"{found.time_s:.4g} s"
+        return found
+
+    plan = plan_of(planner.with_steps(micro_batches))
+    if plan is None and micro_batches is None:
+        plan = planner.fastest_split(plan_of, lambda found: found.time_s)
     if plan is None:
         raise InfeasibleError("; ".join(f"{number} micro-batches: {why}" for number, why in tried.items()))
     planner = planner.with_steps(plan.micro_batches)

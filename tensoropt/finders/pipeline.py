@@ -26,8 +26,8 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
     """The fastest pipeline that fits, of all numbers of stages that are whole groups of devices, outermost first.
 
     Layers of a stage are consecutive, and cut where micro-batches go through all stages soonest, if each stage were one
-    device (:func:`tensoropt.space.stages.stages`). Inside of its stage each operator may be split in any way: the search
-    is that of the space of all strategies with these stages.
+    device (:func:`tensoropt.space.stages.stages`). Inside of its stage each operator may be split in any way: the
+    search is that of the space of all strategies with these stages.
 
     Raises:
         PlanError: the step has no micro-batches, or there is one device.

@@ -129,20 +129,16 @@ def find_plan(
         return _find_plan(planner.with_steps(int(micro_batches)), topology, option, limit, finder)
     if finder is not None and finder.name == PIPELINE:
         return _fastest_pipeline(planner, topology, limit)
+
+    def split(steps: Planner) -> Plan | None:
+        fits = steps.least_bytes(topology) <= limit.limit_bytes
+        return _find_plan(steps, topology, option, limit, finder) if fits else None
+
     best: Plan | None = None
     if planner.undivided(topology.device_count) is None and planner.least_bytes(topology) > limit.limit_bytes:
-        for times in planner.numbers_of_micro_batches():
-            try:
-                if planner.with_steps(times).least_bytes(topology) > limit.limit_bytes:
-                    continue
-                plan = _find_plan(planner.with_steps(times), topology, option, limit, finder)
-            except (MicroBatchError, InfeasibleError) as error:
-                _log.debug("%d micro-batches: %s", times, error)
-                continue
-            if best is not None and best.time_s <= plan.time_s:
-                break
-            best = plan
-    best = best or _find_plan(planner, topology, option, limit, finder)
+        best = planner.fastest_split(split, lambda plan: plan.time_s)
+    if best is None:
+        best = _find_plan(planner, topology, option, limit, finder)
     is_tracking = finder is None or finder.name == FT
     if option != MINI_TIME or not is_tracking or not 1 < topology.device_count <= _PIPELINES_UP_TO:
         return best

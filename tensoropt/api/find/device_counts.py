@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from tensoropt.api.find.choosing import AUTO, PROFILING, fastest_that_fits, plan
 from tensoropt.api.find.planner import Planner
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled, usual_counts
-from tensoropt.errors import ClusterError, MicroBatchError, PlanError
+from tensoropt.errors import ClusterError, PlanError
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.options import MemoryLimit
@@ -20,8 +19,6 @@ from tensoropt.search.parallelism import ParallelismProfile, ParallelismRow
 from tensoropt.stages import doing
 
 __all__ = ["check_counts", "profile"]
-
-_log = logging.getLogger("tensoropt")
 
 
 def check_counts(devices: Sequence[Any]) -> tuple[int, ...]:
@@ -83,17 +80,12 @@ def _fitting_row(
     whole = _row(planner, topology, count, limit, price)
     if whole.reason is None or planner.undivided(count) or planner.misfit(count):
         return whole
-    best = whole
-    for times in planner.numbers_of_micro_batches():
-        try:
-            row = _row(planner.with_steps(times), topology, count, limit, price)
-        except MicroBatchError as error:
-            _log.debug("%d micro-batches: %s", times, error)
-            continue
-        if row.time_s is not None and best.time_s is not None and row.time_s >= best.time_s:
-            break  # more parts have more to start
-        best = row if row.time_s is not None else best
-    return best
+
+    def split(steps: Planner) -> ParallelismRow | None:
+        row = _row(steps, topology, count, limit, price)
+        return row if row.reason is None else None
+
+    return planner.fastest_split(split, lambda row: row.time_s or 0.0) or whole
 
 
 def _row(planner: Planner, topology: Topology, count: int, limit: MemoryLimit, price: float | None) -> ParallelismRow:

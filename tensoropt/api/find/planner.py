@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from tensoropt.baselines.data_parallel import data_parallel
 from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.cost import AnalyticCost, CostModel, OpProfile, ProfiledCost
-from tensoropt.errors import GraphError, PlanError, ProblemError, did_you_mean
+from tensoropt.errors import GraphError, InfeasibleError, MicroBatchError, PlanError, ProblemError, did_you_mean
 from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.graph.graph import Graph
 from tensoropt.graph.operator import Operator
@@ -40,6 +40,7 @@ from tensoropt.stages import doing
 __all__ = ["FEEDS", "Planner"]
 
 _log = logging.getLogger("tensoropt")
+_Found = TypeVar("_Found")
 FEEDS = ("data_parallel", "global")
 _EVERYWHERE = "every operator on all devices"
 # Each micro-batch is in the program once more; beyond so many a program takes long to build and to start.
@@ -116,6 +117,27 @@ class Planner:
         """The numbers of micro-batches above one that are tried where none is asked for, ascending."""
         batch = self.imported.graph.batch_size() or 1
         return tuple(times for times in range(2, _MOST_MICRO_BATCHES + 1) if batch % times == 0)
+
+    def fastest_split(
+        self, find: Callable[[Planner], _Found | None], seconds: Callable[[_Found], float]
+    ) -> _Found | None:
+        """The fastest of what is found for steps in micro-batches, of more and more until more are slower.
+
+        Args:
+            find: by the planner of such steps; None or an error where there is nothing.
+            seconds: of what was found.
+        """
+        best: _Found | None = None
+        for times in self.numbers_of_micro_batches():
+            try:
+                found = find(self.with_steps(times))
+            except (MicroBatchError, InfeasibleError) as error:
+                _log.debug("%d micro-batches: %s", times, error)
+                continue
+            if found is not None and best is not None and seconds(found) >= seconds(best):
+                break  # more parts have more to start
+            best = best if found is None else found
+        return best
 
     def suits(self, imported: ImportedModel, feed: str) -> bool:
         """Tells whether this planner's results hold for another import of the model."""

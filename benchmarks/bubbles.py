@@ -46,6 +46,7 @@ class Row:
     Attributes:
         model: its name.
         stages: how many.
+        rounds: in which a micro-batch goes through them.
         micro_batches: of a step.
         off: the largest difference of a loss from one process's, relative to that.
         off_itself: that of one process which begins with weights times (1 + 1e-7).
@@ -57,6 +58,7 @@ class Row:
 
     model: str
     stages: int
+    rounds: int
     micro_batches: int
     off: float
     off_itself: float
@@ -97,7 +99,7 @@ def _rows(name: str, topology: Topology, flags: argparse.Namespace) -> Iterator[
     tensoropt.reset_default_graph()
     planned = Planned(model, _OPTIMIZER)
     for times in flags.times:
-        for plan, predicted_rest in _plans(times, topology):
+        for rounds, plan, predicted_rest in _plans(times, topology):
             train = trainer(model, comm.rank, comm.size, planned.step(plan))
             losses = train(_WARM_UP)["losses"]
             with tensoropt.measuring() as found:
@@ -105,6 +107,7 @@ def _rows(name: str, topology: Topology, flags: argparse.Namespace) -> Iterator[
             yield Row(
                 name,
                 plan.notes["pipeline"]["stages"],
+                rounds,
                 times,
                 float(np.max(np.abs(np.array(losses) / wanted - 1))),
                 float(np.max(np.abs(other / wanted - 1))),
@@ -115,15 +118,18 @@ def _rows(name: str, topology: Topology, flags: argparse.Namespace) -> Iterator[
             )
 
 
-def _plans(times: int, topology: Topology) -> Iterator[tuple[Plan, float]]:
-    """The fastest pipeline of each number of stages, and the share of its step in which devices rest."""
+def _plans(times: int, topology: Topology) -> Iterator[tuple[int, Plan, float]]:
+    """The fastest pipeline of each number of stages and rounds, after the rounds; and how long its devices rest.
+
+    That is a share of the step.
+    """
     tensoropt.find_strategy(search="pipeline", micro_batches=times)  # measures operators
     planner = current_job().planner("data_parallel").with_steps(times)
-    for space in pipelines(planner.space(topology)):
+    for rounds, space in pipelines(planner.space(topology)):
         frontier = get_finder("ft").find(space).frontier
         point = frontier.point(len(frontier) - 1)
         plan = space.plan(point.assignment, "pipeline", alternatives=point.alternatives)
-        yield plan, _predicted_rest(plan, space)
+        yield rounds, plan, _predicted_rest(plan, space)
 
 
 def _rest(measured: Measurement) -> float:
@@ -143,12 +149,24 @@ def _predicted_rest(plan: Plan, space: SearchSpace) -> float:
 
 
 def _show(rows: list[Row]) -> None:
-    columns = ("model", "stages", "parts", "losses off", "(itself)", "ms", "(predicted)", "rests", "(predicted)")
+    columns = (
+        "model",
+        "stages",
+        "rounds",
+        "parts",
+        "losses off",
+        "(itself)",
+        "ms",
+        "(predicted)",
+        "rests",
+        "(predicted)",
+    )
     table = Table(*columns, box=box.SIMPLE)
     for row in rows:
         table.add_row(
             row.model,
             str(row.stages),
+            str(row.rounds),
             str(row.micro_batches),
             f"{row.off:.0e}",
             f"{row.off_itself:.0e}",

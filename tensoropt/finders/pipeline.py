@@ -42,7 +42,7 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
         )
     best: Found | None = None
     least, smallest = float("inf"), float("inf")
-    for inner in pipelines(space):
+    for rounds, inner in pipelines(space):
         point, plan = _fastest_that_fits(inner, _frontier(inner), limit)
         smallest = min(smallest, plan.memory_bytes)
         if plan.memory_bytes <= limit.limit_bytes and plan.time_s < least:
@@ -55,7 +55,7 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
                 eliminations=(),
                 seconds=time.perf_counter() - began,
             )
-            best = Found(inner, alone)
+            best = Found(inner, alone, {"rounds": rounds} if rounds > 1 else {})
     if best is None:
         raise InfeasibleError(
             f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
@@ -89,10 +89,18 @@ def _fastest_that_fits(space: SearchSpace, frontier: Frontier, limit: MemoryLimi
     return found
 
 
-def pipelines(space: SearchSpace) -> Iterator[SearchSpace]:
-    """The spaces of all strategies with stages, of each number that is a product of outermost mesh extents."""
+def pipelines(space: SearchSpace) -> Iterator[tuple[int, SearchSpace]]:
+    """The spaces of all strategies with stages, of each number that is a product of outermost mesh extents.
+
+    Micro-batches go through the stages in one round: each has consecutive layers. And then in two: each has two runs of
+    layers, so that more is sent and devices rest less (interleaved stages).
+
+    Yields:
+        How many rounds, and the space.
+    """
     for count in range(1, len(space.mesh.axes) + 1):
-        yield _inside(space, space.mesh.axes[:count])
+        for rounds in (1, 2):
+            yield rounds, _inside(space, space.mesh.axes[:count], rounds)
 
 
 def _frontier(space: SearchSpace) -> Frontier:
@@ -102,10 +110,10 @@ def _frontier(space: SearchSpace) -> Frontier:
         return get_finder("pase").find(space).frontier
 
 
-def _inside(space: SearchSpace, axes: tuple[int, ...]) -> SearchSpace:
+def _inside(space: SearchSpace, axes: tuple[int, ...], rounds: int) -> SearchSpace:
     """The space of all strategies with stages along some mesh axes."""
     mesh, rest = space.mesh, space.mesh.axes[len(axes) :]
-    stage_of = stages(space, axes, as_pipeline=True)
+    stage_of = stages(space, axes, as_pipeline=True, rounds=rounds)
     for op in reversed(space.operators):
         if traits(op).is_input and op.name in stage_of:  # where it is read first
             readers = [stage_of[edge.consumer] for edge in space.edges if edge.tensor.op == op.name]

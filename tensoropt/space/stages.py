@@ -19,7 +19,7 @@ __all__ = ["is_recurrent", "stages"]
 _LIMITS = 64
 
 
-def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = False) -> dict[str, int]:
+def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = False, rounds: int = 1) -> dict[str, int]:
     """For every operator that is computed from samples the device of its layer.
 
     A layer begins with weights: all operators that multiply by the same weights are of one layer, such as the steps of
@@ -33,9 +33,11 @@ def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = Fal
         space: the graph's search space.
         axes: the mesh axes along which the devices differ.
         as_pipeline: whether micro-batches go through them one behind the other.
+        rounds: how often a micro-batch goes through all devices, of each of which it then has as many parts: more are
+            sent, and devices rest less (interleaved stages of Megatron).
 
     Returns:
-        Devices from 0, ascending along every path.
+        Devices from 0, ascending along every path, once in each round.
     """
     layer_of = _joined(space, _layers(space))
     count = 1 + max(layer_of.values(), default=0)
@@ -47,7 +49,8 @@ def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = Fal
             work[layer_of[op.name]] += space.node_costs(op.name, choices.index(whole))[0]
     cuts = _cut_seconds(space, layer_of, axes) if as_pipeline else np.zeros(count + 1)
     times = space.steps.times if as_pipeline and space.steps is not None else 1
-    stage = _partition(work, cuts, space.mesh.extent(axes), times)
+    devices = space.mesh.extent(axes)
+    stage = _partition(work, cuts, rounds * devices, times) % devices
     return {name: int(stage[layer]) for name, layer in layer_of.items()}
 
 

@@ -57,6 +57,17 @@ def test_stages_of_a_pipeline_are_cut_where_it_takes_least(devices: int, times: 
         assert _pipeline_seconds(work, cuts, found.tolist(), times) == pytest.approx(min(of_all))
 
 
+def test_stages_in_rounds_take_turns_along_the_layers() -> None:
+    model = imported("rnnlm", 8, layers=4, hidden=16, steps=1, vocabulary=32)
+    space = SearchSpace(model.graph, AnalyticCost(preset("p100", devices=4)), reuse=True, micro_batches=4)
+    once = stages(space, (0,), as_pipeline=True)
+    twice = stages(space, (0,), as_pipeline=True, rounds=2)
+    assert once.keys() == twice.keys()
+    products = [op.name for op in space.operators if op.type == "Einsum" and op.name in once]
+    assert [name for name, _ in itertools.groupby(once[name] for name in products)] == [0, 1]
+    assert [name for name, _ in itertools.groupby(twice[name] for name in products)] == [0, 1, 0, 1]
+
+
 def _pipeline_seconds(work: np.ndarray, cuts: np.ndarray, ends: list[int], times: int) -> float:
     parts = [work[a:b].sum() + cuts[a] + cuts[b] if a < b else 0.0 for a, b in itertools.pairwise(ends)]
     return sum(parts) + (times - 1) * max(parts)

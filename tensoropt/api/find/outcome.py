@@ -52,6 +52,7 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
     pipeline: Any = plan.notes.get("pipeline")
     if pipeline is not None:
         alone += f" by a pipeline of {pipeline['stages']} stages and {pipeline['micro_batches']} micro-batches"
+        alone += f" in {plan.notes['rounds']} rounds" if "rounds" in plan.notes else ""
     beside = None
     if common is not None and plan.option != DATA_PARALLEL:
         beside = _beside(common[0], plan, "data parallelism")

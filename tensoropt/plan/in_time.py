@@ -59,6 +59,13 @@ class InTime:
         """Tells whether an edge leads from an operator that runs once to one that runs for each micro-batch."""
         return edge.consumer in self.actions and edge.tensor.op not in self.actions
 
+    def is_exit(self, edge: Edge) -> bool:
+        """Tells whether an edge leads from an operator that runs for each micro-batch to one that runs once.
+
+        The whole tensor is put together from all of them, and held for the one that reads it.
+        """
+        return edge.tensor.op in self.actions and edge.consumer not in self.actions
+
     def is_part(self, edge: Edge) -> bool:
         """Tells whether an edge brings one addend to a sum whose others are parts of a sum along time.
 

@@ -76,6 +76,8 @@ def why_not_kept(
     """
     if keep == "both":
         return None
+    if steps is not None and steps.is_exit(edge):
+        return "what micro-batches give is put together once, and held"
     if steps is not None and steps.is_border(edge) and (keep == "after" or steps.takes_piece(edge)):
         return "all micro-batches take what they need from the copy that is held for them"
     if made_by(graph, edge.tensor).name in again:
@@ -148,7 +150,7 @@ def _is_let_go(
     apart: Callable[[Edge], bool] | None,
 ) -> bool:
     """Tells whether what arrives on an edge is not kept, so that who reads it in the backward pass makes it again."""
-    if apart is not None and apart(edge):
+    if (apart is not None and apart(edge)) or (steps is not None and steps.is_exit(edge)):
         return False
     if made_by(graph, edge.tensor, apart).name in again:
         return True

@@ -233,8 +233,9 @@ class EdgeCosts:
                 again = moves
                 if reader is State.KEPT and self._repeated(edge) is not None:
                     again = again + self._forward_seconds(self._graph[edge.consumer])[consumer]
-                # Another place keeps what has come.
-                time, memory = time + np.where(apart, 0.0, again), np.where(apart, held.after * after, memory)
+                # Another place keeps what has come, and so does what runs once after micro-batches.
+                stays = apart | (self._steps is not None and self._steps.is_exit(edge))
+                time, memory = time + np.where(stays, 0.0, again), np.where(stays, held.after * after, memory)
         time = repeated * time if repeated > 1 else time
         if rows is not None or not spec.is_movable:
             # Rows come back within a place; what has no known bytes can be dropped, but not sent.

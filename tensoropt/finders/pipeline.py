@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import numpy as np
+
 from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
@@ -42,8 +44,17 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
         )
     best: Found | None = None
     least, smallest = float("inf"), float("inf")
+    impossible: InfeasibleError | None = None
     for rounds, inner in pipelines(space):
-        point, plan = _fastest_that_fits(inner, _frontier(inner), limit)
+        try:
+            point, plan = _fastest_that_fits(inner, _frontier(inner), limit)
+        except InfeasibleError as error:  # what cannot be sent is read in another stage
+            impossible = InfeasibleError(
+                f"search 'pipeline': no stages of this model can run: {_apart(inner)} must be on the same devices. "
+                "Leave search out: micro_batches do without stages."
+            )
+            impossible.__cause__ = error
+            continue
         smallest = min(smallest, plan.memory_bytes)
         if plan.memory_bytes <= limit.limit_bytes and plan.time_s < least:
             least = plan.time_s
@@ -56,11 +67,20 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
                 seconds=time.perf_counter() - began,
             )
             best = Found(inner, alone, {"rounds": rounds} if rounds > 1 else {})
+    if best is None and impossible is not None and smallest == float("inf"):
+        raise impossible
     if best is None:
         raise InfeasibleError(
             f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
         )
     return best
+
+
+def _apart(space: SearchSpace) -> str:
+    """Two operators whose stages differ although what one gives the other cannot be sent."""
+    tables = enumerate(space.edges)
+    edge = next((edge for number, edge in tables if not np.isfinite(space.problem.edge_tables(number)[0]).any()), None)
+    return "some operators" if edge is None else f"{space.graph[edge.tensor.op]} and {space.graph[edge.consumer]}"
 
 
 def _fastest_that_fits(space: SearchSpace, frontier: Frontier, limit: MemoryLimit) -> tuple[FrontierPoint, Plan]:

@@ -307,5 +307,6 @@ def _first_legal(space: SearchSpace, op: Operator, wanted: Sequence[Actions], be
 def _available(space: SearchSpace, op: Operator, actions: Actions, beyond: bool) -> Configuration:
     """The configuration, or the one in which an input is fed."""
     wanted, choices = Configuration(actions), space.choices_of(op.name)
-    found = wanted in _members(choices) or (beyond and len(choices) > 1)
+    # One that cannot be split has one configuration too, but a place.
+    found = wanted in _members(choices) or (beyond and (len(choices) > 1 or not traits(op).is_input))
     return wanted if found else choices.configurations[-1]

@@ -13,7 +13,10 @@ from tensoropt.api.session.job import current_job
 from tensoropt.cluster import preset
 from tensoropt.cluster.presets import cpu
 from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError
+from tensoropt.finders import pipeline
 from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import Frontier
+from tensoropt.space.space import SearchSpace
 from tests.mpi_support import result_of, run_mpi
 
 pytestmark = pytest.mark.tf
@@ -147,6 +150,28 @@ def test_pipelines_within_a_limit_are_plans_that_run(recompute: bool) -> None:
         plan.check(current_job().imported_model().graph)
         assert plan.memory_bytes <= share * least.memory_bytes and plan.time_s >= least.time_s
         assert recompute or not plan.again
+
+
+def test_a_model_without_possible_stages_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(space: SearchSpace) -> Frontier:
+        raise InfeasibleError("nothing is possible")
+
+    monkeypatch.setattr(pipeline, "_frontier", nothing)
+    _model()
+    with pytest.raises(
+        InfeasibleError, match=r"no stages of this model can run: .* Leave search out: micro_batches do"
+    ):
+        to.find_strategy(topology=_V100, search="pipeline", micro_batches=4)
+
+
+def test_a_pipeline_places_what_devices_cannot_split() -> None:
+    to.reset_default_graph()
+    table, rows = to.get_variable("table", [5, 5]), to.placeholder(to.int32, [8, 7], name="rows")
+    found = to.gather(to.reshape(table, [-1]) + 1.0, rows)  # rows of a gradient stay where the table is
+    to.train.AdamOptimizer(0.1).minimize(to.reduce_mean(to.square(found)))
+    plan = to.find_strategy(topology=cpu(2), search="pipeline", micro_batches=2, feed="global")
+    plan.check(current_job().imported_model().graph)
+    assert {str(plan.configuration(name)) for name in ("table", "Reshape", "GatherV2")} == {"@0"}
 
 
 @pytest.mark.mpi

@@ -34,7 +34,7 @@ def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = Fal
         axes: the mesh axes along which the devices differ.
         as_pipeline: whether micro-batches go through them one behind the other.
         rounds: how often a micro-batch goes through all devices, of each of which it then has as many parts: more are
-            sent, and devices rest less (interleaved stages of Megatron).
+            sent, and devices rest less (interleaved stages of Megatron). One where there are fewer layers than parts.
 
     Returns:
         Devices from 0, ascending along every path, once in each round.
@@ -50,7 +50,8 @@ def stages(space: SearchSpace, axes: tuple[int, ...], *, as_pipeline: bool = Fal
     cuts = _cut_seconds(space, layer_of, axes) if as_pipeline else np.zeros(count + 1)
     times = space.steps.times if as_pipeline and space.steps is not None else 1
     devices = space.mesh.extent(axes)
-    stage = _partition(work, cuts, rounds * devices, times) % devices
+    parts = rounds * devices if rounds * devices <= count else devices  # each part has a layer at least
+    stage = _partition(work, cuts, parts, times) % devices
     return {name: int(stage[layer]) for name, layer in layer_of.items()}
 
 

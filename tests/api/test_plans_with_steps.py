@@ -158,9 +158,7 @@ def test_a_model_without_possible_stages_is_told_so(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(pipeline, "_frontier", nothing)
     _model()
-    with pytest.raises(
-        InfeasibleError, match=r"no stages of this model can run: .* Leave search out"
-    ):
+    with pytest.raises(InfeasibleError, match=r"no stages of this model can run: .* Leave search out"):
         to.find_strategy(topology=_V100, search="pipeline", micro_batches=4)
 
 

@@ -66,6 +66,8 @@ def test_stages_in_rounds_take_turns_along_the_layers() -> None:
     products = [op.name for op in space.operators if op.type == "Einsum" and op.name in once]
     assert [name for name, _ in itertools.groupby(once[name] for name in products)] == [0, 1]
     assert [name for name, _ in itertools.groupby(twice[name] for name in products)] == [0, 1, 0, 1]
+    few = SearchSpace(mlp(), AnalyticCost(preset("p100", devices=2)), reuse=True, micro_batches=2)
+    assert set(stages(few, (0,), as_pipeline=True, rounds=2).values()) == {0, 1}
 
 
 def _pipeline_seconds(work: np.ndarray, cuts: np.ndarray, ends: list[int], times: int) -> float:

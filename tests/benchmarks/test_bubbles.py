@@ -21,8 +21,9 @@ def test_pipelines_of_two_and_four_stages_give_one_process_s_losses(tmp_path: Pa
     arguments = ("--short", "--models", *models, "--times", *times, "--steps", "2", "--json", str(out))
     run_mpi(program, 4, *arguments, timeout=600, env={"TENSOROPT_COSTS": "analytic"})
     rows = json.loads(out.read_text(encoding="utf-8"))
-    assert len(rows) == 2 * len(models) * len(times)
-    assert {(row["stages"], row["micro_batches"]) for row in rows} == {(s, int(t)) for s in (2, 4) for t in times}
+    assert len(rows) == 4 * len(models) * len(times)
+    found = {(row["stages"], row["rounds"], row["micro_batches"]) for row in rows}
+    assert found == {(stages, rounds, int(number)) for stages in (2, 4) for rounds in (1, 2) for number in times}
     for row in rows:
         assert row["off"] < 1e-5
         assert 0 < row["predicted_rest"] < 1 and 0 < row["rest"] < 1

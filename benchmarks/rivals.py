@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.step_worker import JIT, OPTIONS
 from benchmarks.turns import Setting, Turns
+from tensoropt.exec.engines.launch import MPI_DEFAULTS
 
 __all__ = ["DEFAULTS", "KERAS", "MIRRORED", "Groups", "alternatives", "has_horovod", "summary", "tune"]
 
@@ -92,10 +93,7 @@ def alternatives(ranks: int, cores: int, hosts: int = 1) -> dict[str, Groups]:
         f"unbound ranks, threads on {affinity}": ({"HOROVOD_THREAD_AFFINITY": affinity}, False),
         **({} if ranks > cores else {"unbound ranks": ({}, False)}),  # those that share cores are unbound anyway
     }
-    # What tensoropt asks of Open MPI.
-    fragments: Mapping[str, tuple[Mapping[str, str], bool]] = {
-        "sends fragments": ({"OMPI_MCA_btl_tcp_flags": "send,inplace"}, True)
-    }
+    fragments: Mapping[str, tuple[Mapping[str, str], bool]] = {"sends fragments": (MPI_DEFAULTS, True)}
     horovod: Groups = [
         {DEFAULTS: nothing, **{f"cycle {ms} ms": ({"HOROVOD_CYCLE_TIME": ms}, True) for ms in ("0.5", "2")}},
         {

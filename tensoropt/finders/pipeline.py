@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -44,16 +44,12 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
         )
     best: Found | None = None
     least, smallest = float("inf"), float("inf")
-    impossible: InfeasibleError | None = None
+    impossible: tuple[SearchSpace, InfeasibleError] | None = None
     for rounds, inner in pipelines(space):
         try:
             point, plan = _fastest_that_fits(inner, _frontier(inner), limit)
         except InfeasibleError as error:  # what cannot be sent is read in another stage
-            impossible = InfeasibleError(
-                f"search 'pipeline': no stages of this model can run: {_apart(inner)} must be on the same devices. "
-                "Leave search out: micro_batches do without stages."
-            )
-            impossible.__cause__ = error
+            impossible = inner, error
             continue
         smallest = min(smallest, plan.memory_bytes)
         if plan.memory_bytes <= limit.limit_bytes and plan.time_s < least:
@@ -68,7 +64,10 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             )
             best = Found(inner, alone, {"rounds": rounds} if rounds > 1 else {})
     if best is None and impossible is not None and smallest == float("inf"):
-        raise impossible
+        raise InfeasibleError(
+            f"search 'pipeline': no stages of this model can run: {_apart(impossible[0])} must be on the same devices. "
+            "Leave search out: micro_batches do without stages."
+        ) from impossible[1]
     if best is None:
         raise InfeasibleError(
             f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
@@ -119,8 +118,11 @@ def pipelines(space: SearchSpace) -> Iterator[tuple[int, SearchSpace]]:
         How many rounds, and the space.
     """
     for count in range(1, len(space.mesh.axes) + 1):
-        for rounds in (1, 2):
-            yield rounds, _inside(space, space.mesh.axes[:count], rounds)
+        axes = space.mesh.axes[:count]
+        once, twice = (stages(space, axes, as_pipeline=True, rounds=rounds) for rounds in (1, 2))
+        yield 1, _inside(space, axes, once)
+        if twice != once:  # they are equal where there are fewer layers than parts
+            yield 2, _inside(space, axes, twice)
 
 
 def _frontier(space: SearchSpace) -> Frontier:
@@ -130,10 +132,10 @@ def _frontier(space: SearchSpace) -> Frontier:
         return get_finder("pase").find(space).frontier
 
 
-def _inside(space: SearchSpace, axes: tuple[int, ...], rounds: int) -> SearchSpace:
+def _inside(space: SearchSpace, axes: tuple[int, ...], stage_of: Mapping[str, int]) -> SearchSpace:
     """The space of all strategies with stages along some mesh axes."""
     mesh, rest = space.mesh, space.mesh.axes[len(axes) :]
-    stage_of = stages(space, axes, as_pipeline=True, rounds=rounds)
+    stage_of = dict(stage_of)
     for op in reversed(space.operators):
         if traits(op).is_input and op.name in stage_of:  # where it is read first
             readers = [stage_of[edge.consumer] for edge in space.edges if edge.tensor.op == op.name]

@@ -105,7 +105,6 @@ class Columns:
         self.problem = problem
         self._exactly = exactly
         self._known: dict[float, _Column] = {}  # by weight of memory
-        self._mixtures: dict[object, tuple[Frontier, Sequence[IntArray]] | None] = {}  # of some strategies
 
     @functools.cached_property
     def fastest(self) -> _Column:
@@ -281,24 +280,6 @@ class Columns:
         """
         problem = self.problem
         strategies = [*(one.assignment for one in columns), *([] if near is None else [np.asarray(near, np.int64)])]
-        key = tuple(each.tobytes() for each in strategies), limit_bytes is None
-        if key not in self._mixtures:
-            self._mixtures[key] = self._mixture(strategies, APART if limit_bytes is None else _ENOUGH)
-        mixture = self._mixtures[key]
-        if mixture is None:
-            return None
-        found, kept = mixture
-        if limit_bytes is None:
-            points = spread(found.time_s, found.memory_bytes, APART)
-        else:
-            points = np.array([max(int(np.searchsorted(found.memory_bytes, limit_bytes, side="right")) - 1, 0)])
-        assignments, alternatives = found.rows(points)
-        rows = np.stack([kept[node][assignments[:, node]] for node in range(problem.nodes)], axis=1)
-        return frontier_of(problem, rows, alternatives, exact=False, eliminations=(), seconds=found.seconds)
-
-    def _mixture(self, strategies: Sequence[IntArray], epsilon: float) -> tuple[Frontier, Sequence[IntArray]] | None:
-        """The frontier over what strategies do in each node, and which configurations of nodes these are."""
-        problem = self.problem
         groups = np.arange(problem.nodes) if problem.groups is None else problem.groups
         allowed: dict[int, set[int]] = {}
         for node, group in enumerate(groups.tolist()):
@@ -309,7 +290,14 @@ class Columns:
         if sum(len(several) > 1 for several in allowed.values()) > _MIXED_NODES:
             return None
         smaller, kept = restricted(problem, [sorted(allowed[group]) for group in groups.tolist()])
-        return get_solver("ft")(smaller, epsilon=epsilon), kept
+        found = get_solver("ft")(smaller, epsilon=APART if limit_bytes is None else _ENOUGH)
+        if limit_bytes is None:
+            points = spread(found.time_s, found.memory_bytes, APART)
+        else:
+            points = np.array([max(int(np.searchsorted(found.memory_bytes, limit_bytes, side="right")) - 1, 0)])
+        assignments, alternatives = found.rows(points)
+        rows = np.stack([kept[node][assignments[:, node]] for node in range(problem.nodes)], axis=1)
+        return frontier_of(problem, rows, alternatives, exact=False, eliminations=(), seconds=found.seconds)
 
     def one(self, column: _Column) -> Frontier:
         """A column as a frontier of one point."""

@@ -63,8 +63,7 @@ class Found:
             configurations: of every operator of training.
             seconds: what finding it took.
         """
-        allowed = {name: (configuration,) for name, configuration in configurations.items()}
-        alone = SearchSpace(space.graph, space.cost, allowed=allowed, reuse=True, placements=True)
+        alone = space.of_one_strategy(configurations)
         assignment = np.zeros(len(alone.operators), np.int64)
         return cls(alone, frontier_of(alone.problem, assignment, exact=False, eliminations=(), seconds=seconds))
 

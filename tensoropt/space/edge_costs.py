@@ -225,8 +225,7 @@ class EdgeCosts:
                 sooner = sooner - table.between(wanted.gradient, given.gradient).T - self._adding_seconds(size)
                 sooner = np.where(moved, sooner, np.inf)
             time = time + self._adding_seconds(size)
-        here, there = (np.where(is_placed(each.value), each.value, 0) for each in (given, wanted))
-        apart = (here[:, None, :] != there[None, :, :]).any(axis=-1)
+        apart = _apart(given, wanted)
         if producer.let_go:
             memory = np.zeros_like(memory)
             if self.reads_in(edge, reader):
@@ -239,7 +238,7 @@ class EdgeCosts:
         time = repeated * time if repeated > 1 else time
         if rows is not None or not spec.is_movable:
             # Rows come back within a place; what has no known bytes can be dropped, but not sent.
-            sent = np.asarray(here != 0).any(axis=-1, keepdims=True) | backward
+            sent = is_placed(given.value).any(axis=-1, keepdims=True) | backward
             time[apart & sent] = np.inf
         if not self._go_together(edge, producer, reader):
             time, memory = np.full_like(time, np.inf), np.full_like(memory, np.inf)
@@ -403,6 +402,14 @@ class EdgeCosts:
             return op.outputs[0].elements
         readers = self._graph.consumers(TensorId(op.name))
         return sum(self._row_elements(reader) for reader in readers if reader in self._graph.differentiable)
+
+
+def _apart(given: TensorStates, wanted: TensorStates) -> NDArray[np.bool_]:
+    """For each pair of layouts whether they are at different places."""
+    here, there = (np.where(is_placed(each.value), each.value, 0) for each in (given, wanted))
+    if not here.any() and not there.any():
+        return np.zeros((len(here), len(there)), np.bool_)
+    return np.asarray((here[:, None, :] != there[None, :, :]).any(axis=-1))
 
 
 def _worthwhile(seconds: FloatArray, size_bytes: FloatArray) -> FloatArray:

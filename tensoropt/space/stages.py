@@ -165,11 +165,12 @@ def _partition(work: FloatArray, cuts: FloatArray, devices: int, times: int) -> 
     if times > 1 and devices <= len(work):  # one that rests all the time is none of a pipeline
         np.fill_diagonal(part, np.inf)
     ends = _ends(part, devices, np.maximum)
+    if times == 1 or not cuts.any():
+        return np.repeat(np.arange(devices), np.diff(ends))
     longest = part[ends[:-1], ends[1:]].max()
     best_s = np.inf
     limits = np.unique(part[(part >= longest) & np.isfinite(part)])
-    tried = np.append(limits[:: -(-len(limits) // _LIMITS)], limits[-1])
-    for limit in tried if times > 1 and cuts.any() else ():
+    for limit in np.append(limits[:: -(-len(limits) // _LIMITS)], limits[-1]):
         found = _ends(np.where(part <= limit, part, np.inf), devices, np.add)
         parts = part[found[:-1], found[1:]]
         if (seconds := parts.sum() + (times - 1) * parts.max()) < best_s:

@@ -57,8 +57,7 @@ def _estimated(plan: to.Plan) -> int:
     assert topology is not None
     planner = job.planner("global")
     assert planner.profile is not None
-    strategy = {name: entry.configuration for name, entry in plan.operators.items()}
-    space = planner.of_plan(plan).space(topology).of_one_strategy(strategy)
+    space = planner.of_plan(plan).space_of(topology, plan)
     return len(candidates_of(topology, space, to.world_rank()).keys() - planner.profile.times.keys())
 
 

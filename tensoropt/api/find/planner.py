@@ -273,19 +273,23 @@ class Planner:
 
     def _gathering_seconds(self, cost: CostModel) -> float:
         """The time in which ranks bring their shares of the batch together, as micro-batches have rows of each."""
-        if self.micro_batches == 1 or self.feed != "data_parallel":
+        if self.micro_batches == 1 or self.feed != "data_parallel" or not cost.mesh.axes:
             return 0.0
         layouts = [(op.outputs[0], feed_layout(op.outputs[0], cost.mesh)) for op in self.inputs()]
         shares = np.array([spec.size_bytes / cost.mesh.size for spec, layout in layouts if layout is not None], float)
-        return float(cost.step_seconds(StepKind.ALL_GATHER, cost.mesh.axes, shares).sum()) if cost.mesh.axes else 0.0
+        return float(cost.step_seconds(StepKind.ALL_GATHER, cost.mesh.axes, shares).sum())
 
     def space_with(self, topology: Topology, plan: Plan) -> SearchSpace:
         """A space that has a plan of this model's steps on a cluster: of all strategies, or where operators are on a
         part of the devices, of the plan alone.
         """
+        is_placed = any(entry.configuration.at for entry in plan.operators.values())
+        return self.space_of(topology, plan) if is_placed else self.space(topology)
+
+    def space_of(self, topology: Topology, plan: Plan) -> SearchSpace:
+        """The space of a plan of this model's steps alone."""
         strategy = {op: entry.configuration for op, entry in plan.operators.items()}
-        space = self.space(topology)
-        return space.of_one_strategy(strategy) if any(each.at for each in strategy.values()) else space
+        return self.space(topology).of_one_strategy(strategy)
 
     def _piece(self, op: Operator) -> tuple[str, int]:
         """An input, and how many samples of it a micro-batch has."""

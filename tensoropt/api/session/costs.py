@@ -94,9 +94,8 @@ def settle_costs_of(job: Job, planner: Planner, topology: Topology, plan: Plan) 
     is_here = guard is not None and plan.mesh.size == topology.device_count
     if guard is None or known is None or plan.micro_batches == 1 or not is_here:
         return False
-    strategy = {name: entry.configuration for name, entry in plan.operators.items()}
     with stage("profiling", MEASURING_OPERATORS):
-        space = planner.of_plan(plan).space(topology).of_one_strategy(strategy)
+        space = planner.of_plan(plan).space_of(topology, plan)
         profile = measure_operators(job.world.comm, guard, topology, space)
     planner.calibrate(profile)
     return profile.times.keys() != known.times.keys()

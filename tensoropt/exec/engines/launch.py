@@ -23,6 +23,7 @@ from tensoropt.exec.engines.shared_memory import remove_segments
 from tensoropt.exec.engines.watch import Watch, current_watch, set_current_watch, stall_limit_s
 
 __all__ = [
+    "MPI_DEFAULTS",
     "agree",
     "agree_on_success",
     "install_abort_hook",
@@ -34,7 +35,8 @@ __all__ = [
 
 # Over TCP, Open MPI puts large messages, of which a collective then sends and receives one after the other: a link of
 # 1 Gbit is used to 60 %. Messages sent in fragments fill it. MPI reads these variables when it starts.
-_MPI_DEFAULTS = {"OMPI_MCA_btl_tcp_flags": "send,inplace"}
+MPI_DEFAULTS = {"OMPI_MCA_btl_tcp_flags": "send,inplace"}
+"""The variables that are set before MPI starts, unless the user has set them."""
 # What the names of variables begin with that say how MPI moves messages.
 _MPI_SETTINGS = ("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_mpi_yield", "OMPI_MCA_mtl", "OMPI_MCA_pml", "UCX_")
 _DRAIN_S = 0.2  # mpirun forwards what a rank printed; without a moment to do so, an abort may cut it off
@@ -105,7 +107,7 @@ def _wait_for_all_ranks_to_start_mpi() -> Any:
     if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0") == "0":
         remove_segments()  # before MPI needs the room
     take_card()  # before MPI or TensorFlow looks for one
-    for name, value in _MPI_DEFAULTS.items():
+    for name, value in MPI_DEFAULTS.items():
         os.environ.setdefault(name, value)
     limit_s = _own_limit_s()
     if limit_s is not None:

@@ -7,6 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tensoropt.errors import LayoutError
 
 __all__ = ["Mesh"]
@@ -74,6 +77,14 @@ class Mesh:
         """The position of ``rank`` in its group of ``axes``: row-major in the order that ``axes`` are given."""
         coordinates = self.coordinates(rank)
         result = 0
+        for axis in axes:
+            result = result * self.shape[axis] + coordinates[axis]
+        return result
+
+    def group_indices(self, axes: Sequence[int]) -> NDArray[np.int64]:
+        """``(size,)``, the :meth:`group_index` of every rank."""
+        coordinates = np.indices(self.shape).reshape(len(self.shape), self.size)
+        result = np.zeros(self.size, np.int64)
         for axis in axes:
             result = result * self.shape[axis] + coordinates[axis]
         return result

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tensoropt.errors import LayoutError
 from tensoropt.layout.layout import Layout
 from tensoropt.layout.mesh import Mesh
@@ -197,26 +200,16 @@ class Step:
             raise LayoutError(f"Step {self}: only a permute has a permutation.")
         if layout.at != self.target.at:
             raise LayoutError(f"Step {self}: layout {layout} is on other devices. Send the tensor there first.")
-        holders: dict[tuple[int, ...], list[int]] = {}
-        for rank in layout.devices(mesh):
-            holders.setdefault(_piece(layout, mesh, rank), []).append(rank)
-        needs = [_piece(self.target, mesh, rank) for rank in range(mesh.size)]
-        sources: list[int | None] = [None] * mesh.size
-        for rank, piece in enumerate(needs):
-            if not layout.holds(mesh, rank):
-                sources[rank] = rank
-            elif rank in holders.get(piece, ()):
-                sources[rank] = rank
-                holders[piece].remove(rank)
-        result = []
-        for rank, piece in enumerate(needs):
-            source = sources[rank]
-            if source is None:
-                if not holders.get(piece):
-                    raise LayoutError(f"Step {self}: layout {layout} does not hold the same pieces.")
-                source = holders[piece].pop(0)
-            result.append(source)
-        return tuple(result)
+        holds = np.zeros(mesh.size, bool)
+        holds[list(layout.devices(mesh))] = True
+        has, needs = _pieces(layout, mesh), _pieces(self.target, mesh)
+        moving = np.flatnonzero(holds & (has != needs).any(axis=0))  # who gives a piece, and gets another
+        givers, takers = moving[np.lexsort(has[:, moving])], moving[np.lexsort(needs[:, moving])]
+        if not np.array_equal(has[:, givers], needs[:, takers]):
+            raise LayoutError(f"Step {self}: layout {layout} does not hold the same pieces.")
+        sources = np.arange(mesh.size)
+        sources[takers] = givers
+        return tuple(sources.tolist())
 
     def idle_axes(self, layout: Layout) -> tuple[int, ...]:
         """The mesh axes along which only one device takes part when this step starts from ``layout``, ascending.
@@ -334,9 +327,13 @@ class Step:
         return f"{text} {'to' if self.at is None else 'from' if self.to_at is None else 'at'} {' -> '.join(places)}"
 
 
-def _piece(layout: Layout, mesh: Mesh, rank: int) -> tuple[int, ...]:
-    """Returns which piece of the tensor a rank holds: its index per dimension, and its place in the partial sum."""
-    return tuple(mesh.group_index(rank, axes) for axes in (*layout.dims, layout.partial))
+def _pieces(layout: Layout, mesh: Mesh) -> NDArray[np.int64]:
+    """Returns which piece of the tensor each rank holds: its index per dimension, and its place in the partial sum.
+
+    Returns:
+        ``(dimensions + 1, devices)``.
+    """
+    return np.stack([mesh.group_indices(axes) for axes in (*layout.dims, layout.partial)])
 
 
 def _index(fields: Fields) -> Callable[[str], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,10 @@ import numpy.typing as npt
 from tensoropt.pase.tables import TimeTables
 from tensoropt.problem.problem import FloatArray, IntArray
 
-__all__ = ["Bounds"]
+__all__ = ["Bounds", "Mask"]
+
+Mask = npt.NDArray[np.bool_]
+"""Some of the indices of all variables, one variable after the other."""
 
 _BITS = 52
 """Sums of whole numbers of so many bits are exact."""
@@ -43,9 +47,7 @@ class Bounds:
         self._starts = _offsets(self._sizes)
         self._around = np.ascontiguousarray(np.argsort(self._ends.reshape(-1), kind="stable") // 2)
         self._around_starts = _offsets(np.bincount(self._ends.reshape(-1), minlength=len(self.variables)))
-        self.labels = np.zeros(len(self.variables), np.int64)
-        self.time_s = math.inf
-        self.learn(self._greedy())
+        self.labels, self.time_s = self._greedy()
         self._start()
 
     def _start(self) -> None:
@@ -119,30 +121,40 @@ class Bounds:
 
     def learn(self, labels: IntArray) -> None:
         """Takes a strategy, an index for each of the variables, if it is better than the best known one."""
-        index = dict(zip(self.variables, labels.tolist(), strict=True))
-        time_s = sum(float(table[tuple(index[v] for v in scope)]) for scope, table in self._factors.items() if scope)
-        if time_s < self.time_s:
-            self.time_s, self.labels = time_s, labels.copy()
+        first, second = self._ends.T
+        pairs = self._table_starts[:, 0] + labels[first] * self._sizes[second] + labels[second]
+        units = float(self._unary[self._starts[:-1] + labels].sum()) + float(self._tables[pairs].sum())
+        if units * self._unit < self.time_s:
+            self.time_s, self.labels = units * self._unit, labels.copy()
 
-    def least_with(self) -> dict[int, FloatArray]:
-        """Per variable, the seconds that a strategy with each configuration takes at least."""
-        parts = np.split(self._least_with * self._unit, self._starts[1:-1])
-        return dict(zip(self.variables, parts, strict=True))
+    def improving(self) -> Mask:
+        """The indices that a strategy better than the best known one may have."""
+        return self._least_with * self._unit < self.time_s
 
-    def improving(self) -> dict[int, IntArray]:
-        """Per variable, the indices that a strategy better than the best known one may have."""
-        return {v: np.flatnonzero(least < self.time_s) for v, least in self.least_with().items()}
+    def promising(self) -> Callable[[int], Mask]:
+        """Returns what gives so many indices of each variable: those of the least bounds, and the best known one's."""
+        first = self._starts[:-1]
+        variable = np.repeat(np.arange(len(first)), self._sizes)
+        place = np.empty(len(variable), np.int64)
+        place[np.lexsort((self._least_with, variable))] = np.arange(len(variable))
+        place -= first[variable]  # among the indices of a variable
+        place[first + self.labels] = 0
+        return lambda count: place < count
 
-    def promising(self, count: int) -> dict[int, IntArray]:
-        """Per variable so many indices, those of the least bounds and that of the best known strategy."""
-        return {
-            v: np.unique([*np.argsort(least, kind="stable")[:count], known])
-            for (v, least), known in zip(self.least_with().items(), self.labels.tolist(), strict=True)
-        }
+    def indices(self, chosen: Mask) -> dict[int, IntArray]:
+        """The chosen indices by variable, ascending."""
+        parts = np.split(np.flatnonzero(chosen), np.cumsum(self.counts(chosen))[:-1])
+        starts = self._starts.tolist()
+        return {v: part - start for v, part, start in zip(self.variables, parts, starts, strict=False)}
 
-    def _greedy(self) -> IntArray:
-        """A strategy, configuration by configuration the best after those before it."""
+    def counts(self, chosen: Mask) -> IntArray:
+        """``(variables,)``, how many indices of each are chosen."""
+        return np.add.reduceat(chosen.astype(np.int64), self._starts[:-1])
+
+    def _greedy(self) -> tuple[IntArray, float]:
+        """A strategy, configuration by configuration the best after those before it, and its time."""
         labels: dict[int, int] = {}
+        time_s = 0.0
         before: dict[int, list[int]] = {v: [] for v in self.variables}
         for u, v in self._pairs:
             before[v].append(u)
@@ -151,7 +163,8 @@ class Bounds:
             for u in before[v]:
                 total += self._factors[u, v][labels[u]]
             labels[v] = int(total.argmin())
-        return np.array([labels[v] for v in self.variables], np.int64)
+            time_s += float(total[labels[v]])
+        return np.array([labels[v] for v in self.variables], np.int64), time_s
 
 
 def _offsets(counts: npt.ArrayLike) -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +13,11 @@ import numpy as np
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.pase.best import BestStrategy
-from tensoropt.pase.bounds import Bounds
+from tensoropt.pase.bounds import Bounds, Mask
 from tensoropt.pase.tables import Decision, TimeTables
 from tensoropt.pase.vertex_order import VertexOrder, breadth_first, connected_parts, generate_seq
 from tensoropt.problem.frontier import Frontier, frontier_of
-from tensoropt.problem.problem import IntArray, Problem
+from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.storage.document import quoted
 
 __all__ = ["ORDERS", "fastest_point", "find_best_strategy"]
@@ -132,7 +133,7 @@ def _sequence(order: str | Sequence[int], tables: TimeTables, variable: Sequence
     near = tables.neighbours()
     if isinstance(order, str):
         if order == "generate_seq":
-            return generate_seq(near, tables.sizes)
+            return _generated(near, tuple(tables.sizes))
         if order == "breadth_first":
             return breadth_first(near)
         raise ProblemError(
@@ -157,18 +158,24 @@ def _sequence(order: str | Sequence[int], tables: TimeTables, variable: Sequence
     return VertexOrder.of(near, list(dict.fromkeys(variable[node] for node in nodes)))
 
 
+@functools.lru_cache(maxsize=4)
+def _generated(neighbours: tuple[frozenset[int], ...], sizes: tuple[int, ...]) -> VertexOrder:
+    """`generate_seq`, once for the same graph under several weights of costs."""
+    return generate_seq(neighbours, sizes)
+
+
 def _solve(tables: TimeTables, sequence: VertexOrder, prune: bool) -> dict[int, int]:
     """The configuration of each variable."""
     decisions: list[Decision] = []
     position, count = 0, len(sequence.vertices)
-    sizes = tables.sizes
+    work = _Work(sequence).of(np.array(tables.sizes))
     while prune and position < count and len(sequence.dependent_sets[position]) <= SIMPLE:
-        if _work(sequence, position, position + 1, sizes) > SIMPLE_LONGEST:
+        if work[position] > SIMPLE_LONGEST:
             break
         decisions.append(tables.decide(sequence.vertices[position]))
         position += 1
     rest: dict[int, int] = {}
-    if prune and _work(sequence, position, count, sizes) > QUICK and max(map(len, tables.factors)) <= 2:
+    if prune and work[position:].sum() > QUICK and max(map(len, tables.factors)) <= 2:
         rest = _solve_bounded(tables, sequence, position)
     else:
         decisions += [tables.decide(v) for v in sequence.vertices[position:]]
@@ -179,61 +186,71 @@ def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> 
     """The configurations of the variables from a position on, most of which bounds rule out."""
     bounds = Bounds(tables)
     vertices = sequence.vertices[position:]
+    sizes, works = np.array(tables.sizes), _Work(sequence, position)
 
     def learn(part: TimeTables) -> None:
         chosen = _unrolled([part.decide(v) for v in vertices], {})
         bounds.learn(np.array([np.searchsorted(tables.configurations[v], chosen[v]) for v in bounds.variables]))
 
-    kept: dict[int, IntArray] = {}
+    def work_of(chosen: Mask) -> float:
+        sizes[bounds.variables] = bounds.counts(chosen)
+        return float(works.of(sizes).sum())
+
+    kept = np.ones(0, bool)
     narrow_at = 1
     for number in range(1, PASSES + 1):
         bound_s, time_s = bounds.bound_s, bounds.time_s
         bounds.sweep()
         if not bounds.exact:
             break
-        for several in NARROW if number >= narrow_at else ():
+        if number >= narrow_at:
             narrow_at = number + 1 + number // 2  # what promises most changes less and less
-            part = bounds.promising(several)
-            if _work(sequence, position, len(sequence.vertices), _sizes(tables, part)) <= QUICK // 2:
+            promising = bounds.promising()
+            part = next((part for part in map(promising, NARROW) if work_of(part) <= QUICK // 2), None)
+            if part is not None:
                 with suppress(InfeasibleError):
-                    learn(tables.restricted(part))
-                break
+                    learn(tables.restricted(bounds.indices(part)))
         kept = bounds.improving()
-        work = _work(sequence, position, len(sequence.vertices), _sizes(tables, kept))
+        work = work_of(kept)
         if bounds.proven or work <= QUICK * (1 + number // 4):  # the longer it took, the less it pays to go on
             break
         little = bounds.bound_s - bound_s < GAIN * (bounds.time_s - bounds.bound_s)
         if little and work <= LONGEST and bounds.time_s == time_s and narrow_at > number:
             break
-    none_left = [v for v, several in sorted(kept.items()) if len(several) == 0]
+    left = bounds.indices(kept) if len(kept) else {}
+    none_left = [v for v, several in left.items() if len(several) == 0]
     if bounds.time_s == math.inf and none_left:
         raise InfeasibleError(
             f"Problem node {', '.join(map(quoted, tables.names[none_left[0]]))}: must have a configuration of finite "
             "time beside those of the other nodes, but every one is impossible. Allow more configurations there."
         )
     if bounds.time_s == math.inf:
-        learn(tables.restricted(kept))
+        learn(tables.restricted(left))
     elif not none_left:
         with suppress(InfeasibleError):  # nothing is better
-            learn(tables.restricted(kept))
+            learn(tables.restricted(left))
     return {
         v: int(tables.configurations[v][index])
         for v, index in zip(bounds.variables, bounds.labels.tolist(), strict=True)
     }
 
 
-def _sizes(tables: TimeTables, kept: Mapping[int, IntArray]) -> list[int]:
-    return [len(kept.get(v, several)) for v, several in enumerate(tables.configurations)]
+class _Work:
+    """The candidates of the recurrence at each position of an order, those of many axes weighed."""
 
+    def __init__(self, sequence: VertexOrder, first: int = 0) -> None:
+        """Takes an order, and its first position that counts."""
+        vertices, several = sequence.vertices[first:], sequence.dependent_sets[first:]
+        none = len(sequence.vertices)  # stands for no vertex, of one configuration
+        widest = max(map(len, several), default=0)
+        rows = [(v, *rest, *[none] * (widest - len(rest))) for v, rest in zip(vertices, several, strict=True)]
+        self._scopes = np.array(rows, np.int64).reshape(-1, widest + 1)
+        self._weights = np.array([MANY_AXES_TAKE if len(members) > FEW_AXES else 1 for members in several])
 
-def _work(sequence: VertexOrder, first: int, last: int, sizes: Sequence[int]) -> int:
-    """The candidates of the recurrence from one position of the order to another, those of many axes weighed."""
-    total = 0
-    for i in range(first, last):
-        members = sequence.dependent_sets[i]
-        candidates = sizes[sequence.vertices[i]] * math.prod(sizes[w] for w in members)
-        total += candidates * (MANY_AXES_TAKE if len(members) > FEW_AXES else 1)
-    return total
+    def of(self, sizes: IntArray) -> FloatArray:
+        """``(positions,)``, with so many configurations of each vertex."""
+        known = np.append(sizes, 1).astype(float)
+        return self._weights * known[self._scopes].prod(axis=1)
 
 
 def _unrolled(decisions: Sequence[Decision], chosen: Mapping[int, int]) -> dict[int, int]:

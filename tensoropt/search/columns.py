@@ -34,6 +34,9 @@ __all__ = ["APART", "Columns", "SpaceColumns", "fast_within"]
 _TURNS = 12
 """Weights of memory that are tried at most for one limit; most problems take half as many."""
 
+_GUESSES = (1.0, 4.0)
+"""Weights of memory that are tried for a limit before the smallest strategy is asked for; see `Columns.within`."""
+
 _CLOSE = 1e-9
 """Relative: what a weight must gain, far more than rounding errors."""
 
@@ -81,6 +84,11 @@ class _Column:
     def value(self, weight: float) -> float:
         """The time and the weight times the memory."""
         return self.time_s + weight * self.memory_bytes
+
+    def time_to(self, faster: _Column, memory_bytes: float) -> float:
+        """The seconds on the straight line to a faster column where that takes some memory."""
+        share = (memory_bytes - self.memory_bytes) / (faster.memory_bytes - self.memory_bytes)
+        return self.time_s + share * (faster.time_s - self.time_s)
 
     def weight_to(self, faster: _Column) -> float | None:
         """The weight at which this column and a faster one cost equally; None where none is between them."""
@@ -159,12 +167,12 @@ class Columns:
         try:
             if self.fastest.memory_bytes <= limit_bytes:
                 return self.one(self.fastest), _lines([self.fastest])
-            if self.smallest.memory_bytes > limit_bytes:
-                return None
+            found = self._around(limit_bytes)
         except InfeasibleError:
             return None
-        small, fast = self.smallest, self.fastest
-        found = [small, fast]
+        if found is None:
+            return None
+        small, fast = found[-1], found[-2]
         for _ in range(_TURNS):
             between, is_better = self._between(small, fast)
             if between is not None:
@@ -175,19 +183,43 @@ class Columns:
                 small = between
             else:
                 fast = between
-            if small.time_s <= _least_s(_lines(found), limit_bytes) * (1.0 + _ENOUGH):
+            enough_s = _least_s(_lines(found), limit_bytes) * (1.0 + _ENOUGH)
+            if small.time_s <= enough_s:
                 return self.one(small), _lines(found)
+            if small.time_to(fast, limit_bytes) <= enough_s:  # as fast as mixtures of both can be
+                break
         best = joined([self.one(small), *self._mixed([small, fast], near, limit_bytes)]).best(limit_bytes)
         return self._frontier(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
+
+    def _around(self, limit_bytes: float) -> list[_Column] | None:
+        """Columns, of which the last keeps to a limit and the one before does not; None if no strategy keeps to it.
+
+        The smallest takes longest to find and may be far slower than those near the limit. So weights are tried first
+        by which what is missing costs the whole time of the fastest, and several times as much.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        found = [self.fastest]
+        weight = self.fastest.time_s / (self.fastest.memory_bytes - limit_bytes)
+        for several in _GUESSES if weight > 0 else ():
+            found.append(self._column(several * weight))
+            if found[-1].memory_bytes <= limit_bytes:
+                return found
+        found.append(self.smallest)
+        return found if self.smallest.memory_bytes <= limit_bytes else None
+
+    def _column(self, weight: float) -> _Column:
+        if weight not in self._known:
+            self._known[weight] = self._solved(_weighted(self.problem, weight), 1.0, weight)
+        return self._known[weight]
 
     def _between(self, small: _Column, fast: _Column) -> tuple[_Column | None, bool]:
         """The column for the weight at which two cost equally, if there is one, and whether it is better than both."""
         weight = small.weight_to(fast)
         if weight is None:
             return None, False
-        if weight not in self._known:
-            self._known[weight] = self._solved(_weighted(self.problem, weight), 1.0, weight)
-        column = self._known[weight]
+        column = self._column(weight)
         return column, column.value(weight) < small.value(weight) * (1.0 - _CLOSE)
 
     def _solved(self, merged: Problem, time_weight: float, memory_weight: float) -> _Column:

@@ -1,7 +1,8 @@
 """Trains a model by whole batches and by micro-batches, with and without recomputation, and compares the losses.
 
-Arguments: ``graph`` or ``keras``, with ``pipelines`` of stages on different ranks; or ``zero``: a perceptron by the
-stages of ZeRO, beside TensorFlow alone and beside the bytes that the paper has ranks send.
+Arguments: ``graph``, ``keras``, or ``moved`` for a second gradient at weights that the first one has moved;
+``pipelines`` after the model for stages on different ranks. Or ``zero``: a perceptron by the stages of ZeRO, beside
+TensorFlow alone and beside the bytes that the paper has ranks send.
 """
 
 from __future__ import annotations
@@ -90,6 +91,47 @@ def losses_of_keras(**split: Any) -> list[float]:
     return [*history["loss"], *history["accuracy"], *model.evaluate(inputs, labels, batch_size=16, verbose=0)]
 
 
+class AwareOfSharpness(keras.Model):
+    """A perceptron whose step takes its gradient at weights that the gradient before has moved (SAM, Foret 2020)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers_of_it = keras.Sequential([keras.Input((6,)), keras.layers.Dense(12, "tanh"), keras.layers.Dense(5)])
+
+    def call(self, inputs: Any) -> Any:
+        return self.layers_of_it(inputs)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        inputs, labels = data
+        weights = self.layers_of_it.trainable_variables
+        first, uphill = self._gradient(inputs, labels, weights)
+        for weight, gradient in zip(weights, uphill, strict=True):
+            weight.assign_add(0.05 * gradient)
+        second, gradients = self._gradient(inputs, labels, weights)
+        for weight, gradient in zip(weights, uphill, strict=True):
+            weight.assign_sub(0.05 * gradient)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return {"loss": first, "moved": second}
+
+    def _gradient(self, inputs: Any, labels: Any, weights: Any) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, self.layers_of_it(inputs))
+            loss = tf.reduce_mean(each)
+        return loss, tape.gradient(loss, weights)
+
+
+def losses_of_moved_weights(option: str = "mini_memory", **split: Any) -> list[float]:
+    """Losses before and after weights are moved for the second gradient, which runs once after all micro-batches."""
+    keras.utils.set_random_seed(1)
+    model = AwareOfSharpness()
+    model.compile(optimizer=keras.optimizers.SGD(0.2))
+    to.keras.parallelize(model, option, costs="analytic", **split)
+    random = np.random.default_rng(0)
+    inputs, labels = random.normal(size=(32, 6)).astype(np.float32), random.integers(0, 5, 32)
+    history = model.fit(inputs, labels, batch_size=16, epochs=3, shuffle=False, verbose=0).history
+    return [*history["loss"], *history["moved"]]
+
+
 def a_perceptron(m: Any) -> tuple[Any, Any, Any]:
     """Two layers, the first with a bias: a placeholder, the loss, and a step of Adam."""
     m.set_random_seed(3)
@@ -158,7 +200,8 @@ def main() -> None:
     if sys.argv[1] == "zero":
         zero()
         return
-    losses: Callable[..., list[float]] = {"graph": losses_of_a_graph, "keras": losses_of_keras}[sys.argv[1]]
+    models = {"graph": losses_of_a_graph, "keras": losses_of_keras, "moved": losses_of_moved_weights}
+    losses: Callable[..., list[float]] = models[sys.argv[1]]
     if sys.argv[2:] == ["pipelines"]:
         asked = {"option": "mini_time", "search": "pipeline"}
         compare(losses, {**asked, "micro_batches": 2}, {**asked, "micro_batches": 4})

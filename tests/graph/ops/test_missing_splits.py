@@ -132,7 +132,9 @@ def _ways(whole: np.ndarray, parts: Arrays) -> Iterator[int | str]:
                 continue
             if joined.shape == whole.shape and np.allclose(joined, whole, rtol, atol, equal_nan=True):
                 yield dim
-    if whole.dtype.kind in "iufc" and np.any(whole) and all(part.shape == whole.shape for part in parts):
+    # An output that an op leaves unset (Svd's bases where only values are asked for) may be NaN: no sum.
+    is_number = whole.dtype.kind in "iufc" and np.all(np.isfinite(whole)) and np.any(whole)
+    if is_number and all(part.shape == whole.shape for part in parts):
         total = np.sum([part.astype(np.complex128) for part in parts], axis=0)
         if np.allclose(total, whole, rtol, atol):
             yield _SUM

@@ -7,21 +7,28 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tensoropt.errors import InfeasibleError, PlanError, ProblemError
+from tensoropt.errors import InfeasibleError, PlanError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at, is_legal
 from tensoropt.plan.places import is_everywhere
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import Frontier, FrontierPoint, frontier_of
+from tensoropt.search.columns import SpaceColumns, with_less
 from tensoropt.search.finding import Found, Start
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import Finder, get_finder, register
 from tensoropt.space.propagation import Actions, follow, placed
+from tensoropt.space.side_by_side import SideBySide
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.stages import stages
 
-__all__ = ["pipelines"]
+__all__ = ["fastest_that_fits", "pipelines"]
+
+# So often, for each stage, one that holds too much is searched again: its neighbours have changed since.
+_TRIES = 2
+# How much slower a pipeline is than the best where more stages are not tried: two rounds of as many may still gain.
+_MUCH_SLOWER = 1.25
 
 
 def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
@@ -29,7 +36,8 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
 
     Layers of a stage are consecutive, and cut where micro-batches go through all stages soonest, if each stage were one
     device (:func:`tensoropt.space.stages.stages`). Inside of its stage each operator may be split in any way: the
-    search is that of the space of all strategies with these stages.
+    search is that of the space of all strategies with these stages. More stages are tried until a pipeline that fits is
+    much slower than the best.
 
     Raises:
         PlanError: the step has no micro-batches, or there is one device.
@@ -47,11 +55,13 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
     impossible: tuple[SearchSpace, InfeasibleError] | None = None
     for rounds, inner in pipelines(space):
         try:
-            point, plan = _fastest_that_fits(inner, _frontier(inner), limit)
+            point, plan = fastest_that_fits(inner, limit)
         except InfeasibleError as error:  # what cannot be sent is read in another stage
             impossible = inner, error
             continue
         smallest = min(smallest, plan.memory_bytes)
+        if plan.memory_bytes <= limit.limit_bytes and plan.time_s > _MUCH_SLOWER * least:
+            break
         if plan.memory_bytes <= limit.limit_bytes and plan.time_s < least:
             least = plan.time_s
             alone = frontier_of(
@@ -82,30 +92,47 @@ def _apart(space: SearchSpace) -> str:
     return "some operators" if edge is None else f"{space.graph[edge.tensor.op]} and {space.graph[edge.consumer]}"
 
 
-def _fastest_that_fits(space: SearchSpace, frontier: Frontier, limit: MemoryLimit) -> tuple[FrontierPoint, Plan]:
-    """The fastest strategy of a frontier whose fullest device holds it, else the smallest.
+def fastest_that_fits(space: SearchSpace, limit: MemoryLimit) -> tuple[FrontierPoint, Plan]:
+    """The fastest strategy of a space with stages, if every stage holds it; else one near the fastest that all hold, or
+    the smallest.
 
-    A frontier counts what all stages hold together. What the fullest one holds mostly grows with it, so that halving
-    finds the point; a faster one that fits may lie among those that it passes by.
+    What a stage holds is no other's. So where one holds too much, the others stay as they are, and the stage has the
+    fastest strategy within the limit. Of few layers in a stage, a border chosen for one stage may cost the other more.
+
+    Raises:
+        InfeasibleError: what must be on the same devices is on different stages.
     """
 
-    def at_index(index: int) -> tuple[FrontierPoint, Plan]:
-        point = frontier.point(index)
+    def planned(frontier: Frontier) -> tuple[FrontierPoint, Plan]:
+        point = frontier.point(0)
         return point, space.plan(point.assignment, "pipeline", alternatives=point.alternatives, peak=False)
 
-    fits, beyond = 0, len(frontier.time_s) - 1
-    found = at_index(beyond)
-    if found[1].memory_bytes <= limit.limit_bytes or beyond == 0:
-        return found
-    found = at_index(fits)
-    while beyond - fits > 1:
-        middle = (fits + beyond) // 2
-        tried = at_index(middle)
-        if tried[1].memory_bytes <= limit.limit_bytes:
-            fits, found = middle, tried
-        else:
-            beyond = middle
-    return found
+    point, plan = planned(get_finder("pase").find(space).frontier)
+    stages = {entry.configuration.at for entry in plan.operators.values()}
+    for _ in range(_TRIES * len(stages)):
+        if plan.memory_bytes <= limit.limit_bytes:
+            return point, plan
+        less = _with_less(space, point, plan, limit.limit_bytes)
+        if less is None:
+            break
+        point, plan = planned(less)
+    return (point, plan) if plan.memory_bytes <= limit.limit_bytes else planned(space.kept(SpaceColumns).smallest)
+
+
+def _with_less(space: SearchSpace, point: FrontierPoint, plan: Plan, limit_bytes: float) -> Frontier | None:
+    """A strategy in which the fullest stage has the fastest that it may hold, and the others have what they had.
+
+    Returns:
+        None if the stage holds too much in any strategy.
+    """
+    parts = SideBySide.of(plan, space.steps) if space.steps is not None else None
+    if parts is None:
+        return None
+    held, place = parts.held_bytes(), parts.places.at
+    fullest = int(held.argmax())
+    free = [bool(place[op.name]) and fullest in space.mesh.devices_at(place[op.name]) for op in space.operators]
+    times = [parts.flying(op.name) for op in space.operators] + [parts.flying_on(edge) for edge in space.edges]
+    return with_less(space, point, np.array(free), times, float(held[fullest]) - limit_bytes)
 
 
 def pipelines(space: SearchSpace) -> Iterator[tuple[int, SearchSpace]]:
@@ -123,13 +150,6 @@ def pipelines(space: SearchSpace) -> Iterator[tuple[int, SearchSpace]]:
         yield 1, _inside(space, axes, once)
         if twice != once:  # they are equal where there are fewer layers than parts
             yield 2, _inside(space, axes, twice)
-
-
-def _frontier(space: SearchSpace) -> Frontier:
-    try:
-        return get_finder("ft").find(space).frontier
-    except ProblemError:
-        return get_finder("pase").find(space).frontier
 
 
 def _inside(space: SearchSpace, axes: tuple[int, ...], stage_of: Mapping[str, int]) -> SearchSpace:
@@ -177,6 +197,7 @@ def _inside(space: SearchSpace, axes: tuple[int, ...], stage_of: Mapping[str, in
         recompute=space.recompute,
         placements=True,
         micro_batches=space.steps.times if space.steps is not None else 1,
+        resharder=space.resharder,
     )
 
 

@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from tensoropt.layout.shortest import shortest_rows
 
 __all__ = ["PackingCost", "ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 
+IntRow = NDArray[np.int64]
 # Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device, and, if there
 # are any, the axes along which only one device takes part.
 StepCost = Callable[..., NDArray[np.float64]]
@@ -151,13 +153,26 @@ class ReshardTable:
         rank: of the tensors.
         dims: the dimensions that layouts split, in the order by which the shared table numbers them.
         solved: the shared table: its graph of layouts, with times and cheapest paths.
+        key: equal for tables whose layouts at places have equal numbers.
     """
 
-    def __init__(self, rank: int, dims: tuple[int, ...], solved: Solved) -> None:
-        """A view of a shared table; :class:`Resharder` makes them."""
+    def __init__(
+        self, rank: int, dims: tuple[int, ...], solved: Solved, renamed: Mapping[int, IntRow] = MappingProxyType({})
+    ) -> None:
+        """A view of a shared table; :class:`Resharder` makes them.
+
+        Args:
+            rank: of the tensors.
+            dims: the dimensions that layouts split.
+            solved: the shared table.
+            renamed: by mesh axis the coordinates by which the shared table has places along the axis, ``(extent,)``.
+        """
         self.rank = rank
         self.dims = dims
         self.solved = solved
+        self._renamed = renamed
+        self._named = {axis: np.argsort(coordinates) for axis, coordinates in renamed.items()}
+        self.key = id(solved), tuple((axis, tuple(new.tolist())) for axis, new in sorted(renamed.items()))
 
     def numbers(self, states: States) -> NDArray[np.intp]:
         """The rows of layouts, whose dimensions are split by ascending axes.
@@ -173,7 +188,7 @@ class ReshardTable:
         number = np.full(self.rank + len(others), self.rank, dtype=np.int8)
         number[list(self.dims)] = np.arange(len(self.dims))
         number[others] = others
-        states = number[states]
+        states = _renamed(number[states], self._renamed)
         found = [self.solved.index.get(key, -1) for key in _keys(states, ascending(states))]
         if -1 in found:
             raise LayoutError(self._foreign(found.index(-1)))
@@ -204,6 +219,10 @@ class ReshardTable:
         different, place = np.unique(pairs, axis=0, return_inverse=True)
         seconds = [self.solved.communication(one, other, back=back) for one, other in different.tolist()]
         return np.array(seconds)[place.reshape(-1)]
+
+    def states(self, numbers: NDArray[np.intp]) -> States:
+        """The states of layouts by number, ``(K, axes)``, whose dimensions are numbered as in the shared table."""
+        return _renamed(self.solved.graph.states[numbers], self._named)
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -257,11 +276,13 @@ class ReshardTable:
         states[0, list(layout.partial)] = PARTIAL
         for axis, place in layout.at:
             states[0, axis] = at_state(place)
+        states = _renamed(states, self._renamed)
         return self.solved.index.get(_keys(states, places)[0])
 
     def _layout(self, number: int) -> Layout:
         graph = self.solved.graph
-        states, places = graph.states[number].tolist(), graph.places[number].tolist()
+        states = self.states(np.array([number]))[0].tolist()
+        places = graph.places[number].tolist()
         dims: list[tuple[int, ...]] = [()] * self.rank
         for position, dim in enumerate(self.dims):
             axes = [axis for axis, state in enumerate(states) if state == position]
@@ -327,6 +348,8 @@ class Resharder:
     A table has the layouts whose axes are grouped as ``coarsening`` allows, and those that it is asked for. Dimensions
     that nobody splits are left out: tensors that are alike in the others share the graph of layouts, and its
     shortest paths too if they have as many bytes. Where packing has a cost, the same dimension must be the outermost.
+    Links between places cost by the mesh axes along which these differ, so all pairs of places that differ along the
+    same axes share a graph: the stages of a pipeline, and their borders.
     """
 
     def __init__(self, mesh: Mesh, cost: StepCost, coarsening: Coarsening, packing: PackingCost | None = None) -> None:
@@ -354,7 +377,8 @@ class Resharder:
         """
         coarsening = self._anywhere if is_placed(states).any() else self._everywhere
         used, widening = np.unique(states[states >= 0]).tolist(), (sum_itemsize or itemsize) / itemsize
-        return self._table(shape, itemsize, used, states, coarsening, widening)
+        renamed = _first_places_first(states, self.mesh)
+        return self._table(shape, itemsize, used, _renamed(states, renamed), coarsening, widening, renamed)
 
     def whole_table(self, shape: Sequence[int], itemsize: int) -> ReshardTable:
         """A table that may split any dimension."""
@@ -369,6 +393,7 @@ class Resharder:
         states: States,
         coarsening: Coarsening,
         widening: float = 1.0,
+        renamed: Mapping[int, IntRow] = MappingProxyType({}),
     ) -> ReshardTable:
         divisors = {dim: tuple(p for p in self._products if shape[dim] % p == 0) for dim in used}
         # Dimensions that divide alike come in one order, so that a tensor and its transpose share a table.
@@ -383,7 +408,7 @@ class Resharder:
             graph, ends = self._graph(divisible, further, coarsening)
             packing = None if self._packing is None else (self._packing, place)
             self._solved[key] = Solved(self.mesh, graph, ends, size_bytes, self._cost, packing, widening)
-        return ReshardTable(len(shape), dims, self._solved[key])
+        return ReshardTable(len(shape), dims, self._solved[key], renamed)
 
     def _graph(
         self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...], coarsening: Coarsening
@@ -491,6 +516,32 @@ def _weights(
     if np.any(weight <= 0) or not np.all(np.isfinite(weight)):
         raise LayoutError("Reshard: every step needs a positive, finite time; a free one would hide its copy.")
     return weight
+
+
+def _first_places_first(states: States, mesh: Mesh) -> dict[int, IntRow]:
+    """New coordinates of places along mesh axes, in the order in which they come; those of other places follow.
+
+    Returns:
+        by mesh axis ``(extent,)``, without the axes whose coordinates stay.
+    """
+    result: dict[int, IntRow] = {}
+    for axis in mesh.axes:
+        placed = states[:, axis][is_placed(states[:, axis])]
+        found, first = np.unique(AT - placed.astype(np.int64), return_index=True)
+        come = found[np.argsort(first)]
+        order = np.concatenate([come, np.setdiff1d(np.arange(mesh.shape[axis]), come)])
+        if not np.array_equal(order, np.arange(mesh.shape[axis])):
+            result[axis] = np.argsort(order)
+    return result
+
+
+def _renamed(states: States, coordinates: Mapping[int, IntRow]) -> States:
+    """Layouts at places of other coordinates along some axes."""
+    result = states.copy() if coordinates else states
+    for axis, new in coordinates.items():
+        placed = is_placed(states[:, axis])
+        result[placed, axis] = AT - new[AT - states[placed, axis].astype(np.int64)]
+    return result
 
 
 def _strided(graph: LayoutGraph, outermost: int) -> NDArray[np.int64]:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tensoropt.errors import InfeasibleError, PlanError, TensorOptError
+from tensoropt.errors import PlanError, TensorOptError
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.plan.summary import PlanSummary, split_text
 from tensoropt.problem.contraction import Contraction
 from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.problem.problem import IntArray, Problem
-from tensoropt.search.columns import fast_within
+from tensoropt.search.columns import best_within
 from tensoropt.search.explanation import Explanation, Rival, RunnerUp, differing_text
 from tensoropt.search.finding import Found
 from tensoropt.search.options import MemoryLimit
-from tensoropt.search.registry import get_finder, get_solver
+from tensoropt.search.registry import get_finder
 from tensoropt.space.dimensions import words_of
 from tensoropt.space.followers import follow
 from tensoropt.space.repeated_cells import repeated_cells, with_repeated_cells
@@ -33,9 +33,8 @@ RIVALS = ("data_parallel", "megatron", "zero2", "zero3")
 WEIGHS_MEMORY = ("mini_memory", "turning_point", "frontier_point")
 """Options by which a plan is chosen for its memory, too."""
 
-_SMALL, _WHOLE = 150, 1000
-"""Operators up to which runner-ups come from a frontier, and up to which they are searched over all operators; beyond,
-over those that decide."""
+_WHOLE = 1000
+"""Operators up to which runner-ups are searched over all operators; beyond, over those that decide."""
 
 _AS_GOOD = 1e-6
 
@@ -82,7 +81,7 @@ def runner_up(
     """The fastest strategy that fits in which an operator is not split as it is now.
 
     Configurations count as the same that cut every iteration axis into as many pieces: they read the same, whichever
-    mesh axes they take. Where the limit binds, the result is exact for small models only (:func:`fast_within`).
+    mesh axes they take. Where the limit binds, the result is exact for small models only (:func:`best_within`).
 
     Args:
         space: of all strategies.
@@ -100,19 +99,14 @@ def runner_up(
         return None
     place = next(number for number, op in enumerate(space.operators) if op.name == name)
     problem = _forbidden(space.kept(with_repeated_cells), place, np.flatnonzero(same))
-    if len(space.operators) <= _SMALL:
-        try:
-            return get_solver("ft")(problem).best(limit.limit_bytes)
-        except InfeasibleError:
-            return None
     if len(space.operators) <= _WHOLE:
-        found = fast_within(problem, limit.limit_bytes, near)
+        found = best_within(problem, limit.limit_bytes, near)
     else:
         leaders, index = space.kept(follow)
         whole = dataclasses.replace(problem, groups=None)
         deciding = Contraction(whole, space.kept(repeated_cells)[leaders], index)
         start = None if near is None else deciding.deciding(near)
-        inner = fast_within(deciding.problem, limit.limit_bytes, start)
+        inner = best_within(deciding.problem, limit.limit_bytes, start)
         found = None if inner is None else deciding.expand(inner)
     return None if found is None else found.point(0)
 

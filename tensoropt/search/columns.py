@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.problem.contraction import Contraction
-from tensoropt.problem.frontier import Candidates, Frontier, frontier_among, frontier_of, joined
+from tensoropt.problem.determined import determined
+from tensoropt.problem.frontier import Candidates, Frontier, FrontierPoint, frontier_among, frontier_of, joined
 from tensoropt.problem.lower_bounds import LowerBounds
 from tensoropt.problem.pareto import spread
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
@@ -29,7 +31,7 @@ from tensoropt.space.followers import contracted, without_choice
 from tensoropt.space.repeated_cells import repeated_cells
 from tensoropt.space.space import SearchSpace
 
-__all__ = ["APART", "Columns", "SpaceColumns", "fast_within"]
+__all__ = ["APART", "Columns", "SpaceColumns", "best_within", "fast_within", "with_less"]
 
 _TURNS = 12
 """Weights of memory that are tried at most for one limit; most problems take half as many."""
@@ -54,6 +56,9 @@ APART = 0.0015
 
 _MIXED_NODES = 1500
 """Nodes with a choice up to which columns are mixed node by node, in a second or two."""
+
+_SMALL = 150
+"""Nodes up to which whole frontiers are as quick as columns."""
 
 _CUTS = 256
 """Places at which one column's layers end and the other's begin."""
@@ -189,7 +194,7 @@ class Columns:
             if small.time_to(fast, limit_bytes) <= enough_s:  # as fast as mixtures of both can be
                 break
         best = joined([self.one(small), *self._mixed([small, fast], near, limit_bytes)]).best(limit_bytes)
-        return self._frontier(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
+        return self.one_of(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
 
     def _around(self, limit_bytes: float) -> list[_Column] | None:
         """Columns, of which the last keeps to a limit and the one before does not; None if no strategy keeps to it.
@@ -333,9 +338,10 @@ class Columns:
 
     def one(self, column: _Column) -> Frontier:
         """A column as a frontier of one point."""
-        return self._frontier(column.assignment, column.alternatives)
+        return self.one_of(column.assignment, column.alternatives)
 
-    def _frontier(self, assignment: IntArray, alternatives: IntArray) -> Frontier:
+    def one_of(self, assignment: IntArray, alternatives: IntArray) -> Frontier:
+        """A strategy as a frontier of one point."""
         return frontier_of(self.problem, assignment, alternatives, exact=False, eliminations=(), seconds=0.0)
 
 
@@ -432,10 +438,77 @@ def _over_deciding(space: SearchSpace) -> tuple[Contraction, Columns, str]:
     return contraction, Columns(contraction.problem), contraction.searched
 
 
+def with_less(
+    space: SearchSpace, point: FrontierPoint, free: NDArray[np.bool_], times: Sequence[float], saved_bytes: float
+) -> Frontier | None:
+    """A fast strategy in which some operators hold less than in a given one, and the others are as in that one.
+
+    Args:
+        space: of the strategies.
+        point: the given strategy.
+        free: ``(N,)``, whether an operator may change.
+        times: ``(N + E,)``, how often a device holds what the tables have of an operator, and of an edge.
+        saved_bytes: how much less the free operators and their edges are to hold.
+
+    Returns:
+        a frontier of one point; None if they cannot hold so much less.
+    """
+    problem, cells = space.problem, space.kept(repeated_cells)
+    counted: dict[tuple[int, float], FloatArray] = {}
+
+    def table(memory_bytes: FloatArray, factor: float) -> FloatArray:
+        key = id(memory_bytes), factor  # tables that are shared stay shared
+        if key not in counted:
+            none = np.where(np.isfinite(memory_bytes), 0.0, np.inf)
+            counted[key] = factor * memory_bytes if factor else none
+        return counted[key]
+
+    ends = problem.edges
+    factors = np.asarray(times) * np.concatenate([free, free[ends].any(axis=1)])
+    weighed = Problem(
+        problem.names,
+        problem.node_time_s,
+        [table(*pair) for pair in zip(problem.node_memory_bytes, factors[: problem.nodes].tolist(), strict=True)],
+        ends,
+        problem.edge_time_s,
+        [table(*pair) for pair in zip(problem.edge_memory_bytes, factors[problem.nodes :].tolist(), strict=True)],
+        None,
+        problem.constant_time_s,
+    )
+    chosen = [int(choice) for choice in point.assignment]
+    every = range(problem.nodes)
+    smaller, kept = restricted(
+        weighed, [np.arange(problem.configurations(node)) if free[node] else [chosen[node]] for node in every]
+    )
+    leaders, index = determined(smaller)
+    first: dict[int, int] = {}  # of the cells that may change, those that repeat stay alike
+    groups = np.array([first.setdefault(int(cells[node]), node) if free[node] else node for node in every])
+    contraction = Contraction(smaller, groups[leaders], index)
+    now = [chosen[node] if free[node] else 0 for node in every]
+    held_bytes = float(smaller.costs(np.array(now), np.array(point.alternatives))[1][0])
+    found = best_within(contraction.problem, held_bytes - saved_bytes)
+    if found is None:
+        return None
+    assignments, alternatives = contraction.expand(found).rows()
+    rows = np.stack([kept[node][assignments[:, node]] for node in every], axis=1)
+    return frontier_of(problem, rows, alternatives, exact=False, eliminations=(), seconds=found.seconds)
+
+
 def fast_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:
     """`Columns.within` of a problem, without the bound."""
     found = Columns(problem).within(limit_bytes, near)
     return None if found is None else found[0]
+
+
+def best_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:
+    """The fastest strategy of a small problem within a memory limit, from its whole frontier; else `fast_within`."""
+    if problem.nodes > _SMALL:
+        return fast_within(problem, limit_bytes, near)
+    try:
+        best = get_solver("ft")(problem).best(limit_bytes)
+    except InfeasibleError:
+        return None
+    return Columns(problem).one_of(np.array(best.assignment), np.array(best.alternatives))
 
 
 def _lines(columns: Sequence[_Column]) -> LowerBounds | None:

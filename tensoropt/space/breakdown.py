@@ -175,7 +175,7 @@ class Breakdown:
         given, wanted = space.choices_of(edge.tensor.op), space.choices_of(edge.consumer)
         produced, read = given.outputs[edge.tensor.index], wanted.inputs[edge.position]
         pinned = edge.position in space.rules[edge.consumer].pinned
-        number = self._table(("pinned" if pinned else "paths", id(table.solved)), lambda: _Paths(self, table, pinned))
+        number = self._table(("pinned" if pinned else "paths", *table.key), lambda: _Paths(self, table, pinned))
         way = Way(number, self._numbers(table, produced.value), self._numbers(table, read.value))
         self._tables[number].use(way.starts, way.ends)
         if edge not in space.graph.differentiable:
@@ -186,7 +186,7 @@ class Breakdown:
             key = ("rows", spec, elements, made.tobytes(), need.tobytes())
             number = self._table(key, lambda: _Rows(self, spec, elements, made, need))
             return way, Way(number, np.arange(len(made)), np.arange(len(need)))
-        number = self._table(("paths", id(table.solved)), lambda: _Paths(self, table, False))
+        number = self._table(("paths", *table.key), lambda: _Paths(self, table, False))
         back = Way(number, self._numbers(table, read.gradient), self._numbers(table, produced.gradient))
         self._tables[number].use(back.starts, back.ends)
         return way, back
@@ -199,7 +199,7 @@ class Breakdown:
 
     def _numbers(self, table: ReshardTable, states: States) -> Ints:
         """The layouts of a table by number; equal ones are one array."""
-        key = (id(table.solved), table.dims, states.shape, states.tobytes())
+        key = (*table.key, table.dims, states.shape, states.tobytes())
         if key not in self._known:
             self._known[key] = table.numbers(states).astype(np.int64)
         return self._known[key]
@@ -217,6 +217,7 @@ class _Paths:
             pinned: whether a tensor must stay as it is.
         """
         self._breakdown = breakdown
+        self._table = table
         self._solved = table.solved
         self._pinned = pinned
         self._used: set[int] = set()
@@ -272,7 +273,7 @@ class _Paths:
         graph = self._solved.graph
         kind, moved = graph.kind[links].astype(np.int64), graph.moved[links]
         code = kind + len(_KINDS) * moved
-        before, after = graph.states[graph.source[links]], graph.states[graph.target[links]]
+        before, after = self._table.states(graph.source[links]), self._table.states(graph.target[links])
         if is_placed(before).any() or is_placed(after).any():
             # Mixed radix over the places before and after along each axis; 0 is everywhere.
             unit = len(_KINDS) << before.shape[1]

@@ -71,6 +71,7 @@ class EdgeCosts:
         self._keeping = Keeping(graph, rules)
         self._row_edges = row_edges(graph, rules)
         self._tables: dict[tuple[Edge, bool], ReshardTable] = {}
+        self._alike_tables: dict[tuple[object, ...], ReshardTable] = {}
         self._edges: dict[Edge, Tables] = {}
         self._alike: dict[tuple[object, ...], Tables] = {}
         self._pairs: dict[tuple[Edge, int, int], Tables] = {}
@@ -96,11 +97,14 @@ class EdgeCosts:
         if (edge, widened) not in self._tables:
             spec = self._spec(edge).widened if widened else self._spec(edge)
             given, wanted = self.given(edge), self.wanted(edge)
-            states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
-            # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
-            self._tables[edge, widened] = self._resharder.table(
-                spec.shape, max(1, spec.itemsize), states, max(1, spec.sum_itemsize)
-            )
+            alike = spec, given.key(), wanted.key()
+            if alike not in self._alike_tables:
+                states = np.concatenate([given.value, given.gradient, wanted.value, wanted.gradient])
+                # Bytes that cannot be counted (opaque dtypes) still have to be moved somehow; one per element.
+                self._alike_tables[alike] = self._resharder.table(
+                    spec.shape, max(1, spec.itemsize), states, max(1, spec.sum_itemsize)
+                )
+            self._tables[edge, widened] = self._alike_tables[alike]
         return self._tables[edge, widened]
 
     def row_elements(self, edge: Edge) -> int | None:

@@ -74,6 +74,7 @@ class SearchSpace:
         halos: whether images are split.
         operators: those of the training step, which are the nodes of the problem.
         edges: those between them, in the order of the problem's.
+        resharder: makes tables of reshards.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class SearchSpace:
         placements: bool = False,
         halos: bool = True,
         micro_batches: int = 1,
+        resharder: Resharder | None = None,
     ) -> None:
         """Takes the graph; configurations and tables are made when they are asked for.
 
@@ -106,6 +108,7 @@ class SearchSpace:
                 everywhere: every device wants to know the loss.
             halos: whether height and width of images may be split where neighbours must exchange rims.
             micro_batches: how many a step has, one after the other.
+            resharder: of a space with the same cost model and coarsening, whose tables are taken over.
 
         Raises:
             MicroBatchError: the step cannot be split into so many.
@@ -134,12 +137,12 @@ class SearchSpace:
         self._named: dict[str, Choices] = {}
         self._nodes: dict[str, Tables] = {}
         self._alike: dict[tuple[object, ...], Tables] = {}
-        resharder = Resharder(self.mesh, cost.step_seconds, self.coarsening, packing_of(cost))
+        self.resharder = resharder or Resharder(self.mesh, cost.step_seconds, self.coarsening, packing_of(cost))
         self._edge_costs = EdgeCosts(
             self.graph,
             self.rules,
             cost,
-            resharder,
+            self.resharder,
             self.choices_of,
             lambda op: self._op_seconds(op, 0),
             reuse=reuse,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,7 +15,7 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.errors import InfeasibleError, MicroBatchError, PlanError
 from tensoropt.finders import pipeline
 from tensoropt.plan.plan import Plan
-from tensoropt.problem.frontier import Frontier
+from tensoropt.search.options import MemoryLimit
 from tensoropt.space.space import SearchSpace
 from tests.mpi_support import result_of, run_mpi
 
@@ -153,10 +153,10 @@ def test_pipelines_within_a_limit_are_plans_that_run(recompute: bool) -> None:
 
 
 def test_a_model_without_possible_stages_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(space: SearchSpace) -> Frontier:
+    def nothing(space: SearchSpace, limit: MemoryLimit) -> NoReturn:
         raise InfeasibleError("nothing is possible")
 
-    monkeypatch.setattr(pipeline, "_frontier", nothing)
+    monkeypatch.setattr(pipeline, "fastest_that_fits", nothing)
     _model()
     with pytest.raises(InfeasibleError, match=r"no stages of this model can run: .* Leave search out"):
         to.find_strategy(topology=_V100, search="pipeline", micro_batches=4)

@@ -306,6 +306,33 @@ def test_a_placed_layout_is_found_though_the_coarsening_places_nothing() -> None
     assert reached == layout and problem_of(pieces, whole, layout, cost.mesh) is None
 
 
+@pytest.mark.parametrize("shape", [(2, 2, 2, 2), (3, 2, 2, 2)])
+def test_pairs_of_places_that_differ_alike_share_their_paths(shape: tuple[int, ...]) -> None:
+    cost = AnalyticCost(_topology(*shape))
+    resharder = Resharder(cost.mesh, cost.step_seconds, PLACED)
+    whole, solved = np.arange(768.0).reshape(24, 32), set()
+    every = [((0, one), (1, other)) for one, other in itertools.product(range(shape[0]), range(2))]
+    alone = Resharder(cost.mesh, cost.step_seconds, PLACED).whole_table((24, 32), 4)
+    for here, there in itertools.permutations(every, 2):
+        layouts = Layout(((2,), ()), at=here), Layout(((), (3,)), at=there)
+        states = np.array(
+            [
+                [at_state(here[0][1]), at_state(here[1][1]), 0, -1],
+                [at_state(there[0][1]), at_state(there[1][1]), -1, 1],
+            ],
+            np.int8,
+        )
+        table = resharder.table((24, 32), 4, states)
+        expected_s = alone.seconds[alone.index[layouts[0]], alone.index[layouts[1]]]
+        assert float(table.between(states[:1], states[1:])[0, 0]) == pytest.approx(expected_s)
+        pieces = scattered(whole, layouts[0], cost.mesh, np.random.default_rng(0))
+        pieces, reached = run(table.path(*layouts), pieces, layouts[0], cost.mesh)
+        assert reached == layouts[1] and problem_of(pieces, whole, layouts[1], cost.mesh) is None
+        assert layouts[0] in table.layouts and table.layouts[table.index[layouts[1]]] == layouts[1]
+        solved.add(id(table.solved))
+    assert len(solved) == 3  # along the first axis, along the second one, along both
+
+
 # ---------------------------------------------------------------------------------------------------- coarsening
 
 

@@ -59,9 +59,9 @@ def test_runner_ups_of_larger_models_keep_to_the_limit_too(monkeypatch: pytest.M
     now, limit = space.choices("h")[point.assignment[place]], MemoryLimit(point.memory_bytes, "test")
     exact = runner_up(space, "h", now, limit)
     assert exact is not None
-    for names in (("_SMALL",), ("_SMALL", "_WHOLE")):  # over all operators, and over those that decide
-        for name in names:
-            monkeypatch.setattr(f"tensoropt.search.alternatives.{name}", 0)
+    monkeypatch.setattr("tensoropt.search.columns._SMALL", 0)
+    for operators in (1000, 0):  # over all of them, and over those that decide
+        monkeypatch.setattr("tensoropt.search.alternatives._WHOLE", operators)
         found = runner_up(space, "h", now, limit, point.assignment)
         assert found is not None and found.memory_bytes <= limit.limit_bytes
         assert exact.time_s <= found.time_s <= 1.1 * exact.time_s

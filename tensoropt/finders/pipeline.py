@@ -105,7 +105,8 @@ def fastest_that_fits(space: SearchSpace, limit: MemoryLimit) -> tuple[FrontierP
 
     def planned(frontier: Frontier) -> tuple[FrontierPoint, Plan]:
         point = frontier.point(0)
-        return point, space.plan(point.assignment, "pipeline", alternatives=point.alternatives, peak=False)
+        picks = point.alternatives
+        return point, space.plan(point.assignment, "pipeline", alternatives=picks, peak=False, moves=False)
 
     point, plan = planned(get_finder("pase").find(space).frontier)
     stages = {entry.configuration.at for entry in plan.operators.values()}

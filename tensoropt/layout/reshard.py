@@ -362,6 +362,7 @@ class Resharder:
         self._cost = cost
         self._products = sorted({1} | {mesh.extent(subset) for subset in _subsets(mesh.axes)})
         self._solved: dict[tuple[object, ...], Solved] = {}
+        self._found: dict[tuple[object, ...], tuple[tuple[int, ...], ...]] = {}
         self._divided: dict[tuple[object, ...], tuple[LayoutGraph, NDArray[np.bool_]]] = {}
 
     def table(
@@ -430,10 +431,19 @@ class Resharder:
         """Layouts outside of the coarsening that are needed, with what lies between them and a replicated tensor."""
         if len(self.mesh.axes) <= coarsening.free_up_to_axes or not len(states):
             return ()
+        different = np.unique(states, axis=0)
+        key = (different.tobytes(), dims, coarsening.placed_blocks)
+        if key not in self._found:
+            self._found[key] = self._layouts_beyond(different, dims, coarsening)
+        return self._found[key]
+
+    def _layouts_beyond(
+        self, states: States, dims: tuple[int, ...], coarsening: Coarsening
+    ) -> tuple[tuple[int, ...], ...]:
         number = {dim: position for position, dim in enumerate(dims)} | {PARTIAL: PARTIAL, REPLICATED: REPLICATED}
         known = set(map(tuple, family(self.mesh, coarsening, len(dims)).tolist()))
         found: set[tuple[int, ...]] = set()
-        for row in np.unique(states, axis=0).tolist():
+        for row in states.tolist():
             states_of = tuple(number.get(state, state) for state in row)
             if states_of in known:
                 continue

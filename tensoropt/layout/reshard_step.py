@@ -232,11 +232,25 @@ class Step:
         From or to one place: the root of a scatter sends the others their parts, each other device of a gather its own;
         a broadcast or a reduction is passed on in parts by all.
         """
-        size = self.bytes_in(layout, shape, itemsize, mesh)
+        if self.kind is StepKind.PERMUTE:
+            moves = self.permutation(layout, mesh)[rank] != rank
+            return self.bytes_in(layout, shape, itemsize, mesh) if moves else 0
+        return self._bytes_of_sender(layout, shape, itemsize, mesh) if self._sends(layout, mesh, rank) else 0
+
+    def all_bytes_sent(self, layout: Layout, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:
+        """Payload bytes that all devices together send; see :meth:`bytes_sent`."""
+        if self.kind is StepKind.PERMUTE:
+            moved = sum(source != rank for rank, source in enumerate(self.permutation(layout, mesh)))
+            return moved * self.bytes_in(layout, shape, itemsize, mesh)
         members = mesh.extent(self.axes)
+        groups = mesh.size // members // mesh.extent([axis for axis, _ in layout.at if axis not in self.axes])
+        senders = {StepKind.SEND: 1, StepKind.SCATTER: 1, StepKind.GATHER: members - 1}.get(self.kind, members)
+        return groups * senders * self._bytes_of_sender(layout, shape, itemsize, mesh)
+
+    def _bytes_of_sender(self, layout: Layout, shape: Sequence[int], itemsize: int, mesh: Mesh) -> int:
+        """Payload bytes of a device that sends anything."""
+        size, members = self.bytes_in(layout, shape, itemsize, mesh), mesh.extent(self.axes)
         if self.kind.is_local:
-            return 0
-        if (self.kind.leaves or self.kind.arrives) and not self._sends(layout, mesh, rank):
             return 0
         if self.kind in (StepKind.SEND, StepKind.GATHER):
             return size
@@ -244,12 +258,10 @@ class Step:
             return (members - 1) * size
         if self.kind is StepKind.ALL_REDUCE:
             return 2 * (members - 1) * size // members
-        if self.kind is StepKind.PERMUTE:
-            return size if self.permutation(layout, mesh)[rank] != rank else 0
         return (members - 1) * size // members
 
     def _sends(self, layout: Layout, mesh: Mesh, rank: int) -> bool:
-        """Tells whether a device is a sender in a step from or to a single place of the group."""
+        """Tells whether a device sends: it has some of the tensor, and what others of its group need."""
         coordinates = mesh.coordinates(rank)
         along = tuple(coordinates[axis] for axis in self.axes)
         if any(coordinates[axis] != place for axis, place in layout.at if axis not in self.axes):

@@ -280,6 +280,7 @@ class SearchSpace:
         alternatives: npt.ArrayLike | None = None,
         *,
         peak: bool = True,
+        moves: bool = True,
     ) -> Plan:
         """The plan of one strategy, operators outside of the training step included.
 
@@ -290,6 +291,7 @@ class SearchSpace:
             alternatives: ``(N + E,)``, for each operator and each edge of the problem the alternative that was chosen;
                 the first of each if omitted.
             peak: whether its notes have what is taken beside what searches add up, which takes as long as all else.
+            moves: whether its edges have their moves, which a search does not look at.
         """
         picks = np.zeros(len(self.operators) + len(self.edges), np.int64)
         picks = picks if alternatives is None else np.asarray(alternatives, dtype=np.int64)
@@ -309,8 +311,8 @@ class SearchSpace:
             shown = min(piece, entry.memory_bytes) if self._keeping.makes(edge) or not entry.forward else 0.0
             held[edge.tensor.op] = held.get(edge.tensor.op, 0.0) + shown
             ends = chosen[edge.tensor.op], chosen[edge.consumer]
-            moves = moves_of(self, edge, entry, *ends) if edge.consumer in self.graph.training else ()
-            entry = dataclasses.replace(entry, memory_bytes=entry.memory_bytes - shown, moves=moves)
+            steps = moves_of(self, edge, entry, *ends) if moves and edge.consumer in self.graph.training else ()
+            entry = dataclasses.replace(entry, memory_bytes=entry.memory_bytes - shown, moves=steps)
             if entry != EdgePlan():
                 edges[edge] = entry
         about = about_operators(self, chosen)

@@ -94,14 +94,8 @@ def _steps(
         itemsize = max(1, spec.sum_itemsize if layout.partial else spec.itemsize)
         size_bytes = step.bytes_in(layout, spec.shape, itemsize, mesh)
         reached = step.apply(layout)
-        if step.kind is StepKind.PERMUTE:
-            moved = sum(source != rank for rank, source in enumerate(step.permutation(layout, mesh)))
-            sent, axes = moved * size_bytes, _changed(mesh, layout, reached)
-        elif layout.at or step.at or step.to_at:
-            sent = sum(step.bytes_sent(layout, spec.shape, itemsize, mesh, rank) for rank in range(mesh.size))
-            axes = step.axes
-        else:
-            sent, axes = mesh.size * step.bytes_sent(layout, spec.shape, itemsize, mesh), step.axes
+        sent = step.all_bytes_sent(layout, spec.shape, itemsize, mesh)
+        axes = _changed(mesh, layout, reached) if step.kind is StepKind.PERMUTE else step.axes
         yield Move(step.kind.value, when, axes, taken, float(size_bytes), float(sent))
         layout = reached
 

@@ -171,6 +171,21 @@ def test_a_permute_stays_among_the_devices_that_have_the_tensor() -> None:
 def test_bytes_sent_are_those_of_the_devices_that_take_part(step: Step, layout: str, sent: list[int]) -> None:
     # 8x8 elements of 4 bytes: 256 bytes.
     assert [step.bytes_sent(Layout.parse(layout), (8, 8), 4, MESH, rank) for rank in range(4)] == sent
+    assert step.all_bytes_sent(Layout.parse(layout), (8, 8), 4, MESH) == sum(sent)
+
+
+def test_all_devices_send_what_each_of_them_sends() -> None:
+    mesh, shape, several = Mesh((2, 2, 3)), (24, 12), 0
+    cost = AnalyticCost(_topology(*mesh.shape))
+    table = Resharder(mesh, cost.step_seconds, PLACED).whole_table(shape, 4)
+    for link in range(0, len(table.solved.graph.source), 7):
+        layout, step = table.layouts[table.solved.graph.source[link]], table._step(link)
+        each = [step.bytes_sent(layout, shape, 4, mesh, rank) for rank in range(mesh.size)]
+        assert step.all_bytes_sent(layout, shape, 4, mesh) == sum(each), (str(layout), str(step))
+        if not (step.kind.leaves or step.kind.arrives):
+            assert not any(sent for rank, sent in enumerate(each) if not layout.holds(mesh, rank))
+        several += bool(layout.at) and sum(each) > 0
+    assert several > 100
 
 
 @pytest.mark.parametrize(

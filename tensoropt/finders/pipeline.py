@@ -131,7 +131,8 @@ def _with_less(space: SearchSpace, point: FrontierPoint, plan: Plan, limit_bytes
         return None
     held, place = parts.held_bytes(), parts.places.at
     fullest = int(held.argmax())
-    free = [bool(place[op.name]) and fullest in space.mesh.devices_at(place[op.name]) for op in space.operators]
+    here = {at for at in {*place.values()} if at and fullest in space.mesh.devices_at(at)}
+    free = [place[op.name] in here for op in space.operators]
     times = [parts.flying(op.name) for op in space.operators] + [parts.flying_on(edge) for edge in space.edges]
     return with_less(space, point, np.array(free), times, float(held[fullest]) - limit_bytes)
 

@@ -15,7 +15,7 @@ from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.reshard_step import UNDONE_BY, StepKind
 
-__all__ = ["KINDS", "LayoutGraph", "ascending", "family", "layout_graph", "pieces"]
+__all__ = ["KINDS", "LayoutGraph", "ascending", "at_places", "family", "layout_graph", "pieces"]
 
 KINDS = tuple(StepKind)
 _NUMBER = {kind: number for number, kind in enumerate(KINDS)}
@@ -122,8 +122,27 @@ def family(mesh: Mesh, coarsening: Coarsening, rank: int, *, between: bool = Fal
     return np.where(patterns == rank, PARTIAL, np.where(patterns > rank, REPLICATED, patterns)).astype(np.int8)
 
 
+def at_places(states: States, places: tuple[tuple[int, ...], ...] | None) -> States:
+    """Those layouts that are everywhere or at one of some places.
+
+    Args:
+        states: ``(L, axes)``.
+        places: each a state for each axis, 0 where it is not placed; None for all.
+    """
+    if places is None:
+        return states
+    known = {bytes(len(row)) for row in states[:1]} | {np.array(place, np.int8).tobytes() for place in places}
+    return states[[row.tobytes() in known for row in np.where(is_placed(states), states, 0).astype(np.int8)]]
+
+
 @functools.lru_cache(maxsize=32)
-def layout_graph(mesh: Mesh, coarsening: Coarsening, rank: int, further: tuple[tuple[int, ...], ...]) -> LayoutGraph:
+def layout_graph(
+    mesh: Mesh,
+    coarsening: Coarsening,
+    rank: int,
+    further: tuple[tuple[int, ...], ...],
+    at: tuple[tuple[int, ...], ...] | None = None,
+) -> LayoutGraph:
     """The layouts of tensors of which every dimension divides, and the steps between them.
 
     Args:
@@ -131,8 +150,9 @@ def layout_graph(mesh: Mesh, coarsening: Coarsening, rank: int, further: tuple[t
         coarsening: of operators.
         rank: of the tensors.
         further: layouts that are needed beside those of the coarsening.
+        at: the places of the coarsening's layouts, see :func:`at_places`.
     """
-    states = family(mesh, coarsening, rank, between=True)
+    states = at_places(family(mesh, coarsening, rank, between=True), at)
     if further:
         known = set(map(tuple, states.tolist()))
         more = [row for row in further if row not in known]
@@ -142,7 +162,7 @@ def layout_graph(mesh: Mesh, coarsening: Coarsening, rank: int, further: tuple[t
         states, places = _all_orders(states, rank)
         found = [_links(states, places)]
     else:
-        found = [*_ascending_links(states, rank), *_placed_links(states, mesh, rank)]
+        found = [*_ascending_links(states, rank), *_placed_links(states, rank)]
     found.append(_permutes(states, mesh, rank))
     source, target, kind, moved = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.lexsort((source, target))
@@ -219,12 +239,12 @@ def _ascending_links(states: States, rank: int) -> list[_Links]:
     return found
 
 
-def _placed_links(states: States, mesh: Mesh, rank: int) -> list[_Links]:
+def _placed_links(states: States, rank: int) -> list[_Links]:
     """The steps from or to a place, between many layouts whose dimensions are split by ascending axes."""
     placed = _bits(is_placed(states), True)
     if not placed.any():
         return []
-    axes = len(mesh.axes)
+    axes = states.shape[1]
     lowest_state = int(states.min())
     codes, radix = _codes(states, rank)
     order = np.argsort(codes)
@@ -244,17 +264,19 @@ def _placed_links(states: States, mesh: Mesh, rank: int) -> list[_Links]:
         lowest = moved & -moved
         group = [axis for axis in range(axes) if moved >> axis & 1]
         weight = int(radix[group].sum())
-        places = [np.array(at) for at in itertools.product(*(range(mesh.shape[axis]) for axis in group))]
-        # What the code of a layout has for these axes if they are at a place.
-        at_codes = [int((AT - lowest_state - at) @ radix[group]) for at in places]
         rows = np.flatnonzero(placed & moved == moved)
+        if not len(rows):
+            continue
+        places = np.unique(states[rows][:, group], axis=0).astype(np.int64)
+        # What the code of a layout has for these axes if they are at a place.
+        at_codes = [int((at - lowest_state) @ radix[group]) for at in places]
         without = codes[rows] - (states[rows][:, group].astype(np.int64) - lowest_state) @ radix[group]
         for after in range(PARTIAL, rank):
             # New axes of a dimension come last.
             fits = of_state[after][rows] < lowest if after >= 0 else np.ones(len(rows), dtype=bool)
             add(AT, after, moved, rows[fits], without[fits] + (after - lowest_state) * weight)
         for at, code in zip(places, at_codes, strict=True):
-            elsewhere = (states[rows][:, group] != AT - at).all(axis=1)
+            elsewhere = (states[rows][:, group] != at).all(axis=1)
             add(AT, AT, moved, rows[elsewhere], without[elsewhere] + code)
         for before in range(PARTIAL, rank):
             have = of_state[before]

@@ -20,7 +20,7 @@ from tensoropt.errors import LayoutError
 from tensoropt.layout.axis_state import AT, PARTIAL, REPLICATED, States, at_state, is_placed
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
-from tensoropt.layout.layout_graph import KINDS, LayoutGraph, ascending, family, layout_graph, pieces
+from tensoropt.layout.layout_graph import KINDS, LayoutGraph, ascending, at_places, family, layout_graph, pieces
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.reshard_step import Step, StepKind
 from tensoropt.layout.shortest import shortest_rows
@@ -28,6 +28,8 @@ from tensoropt.layout.shortest import shortest_rows
 __all__ = ["PackingCost", "ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 
 IntRow = NDArray[np.int64]
+# The places of layouts, by the states of all axes, 0 where an axis is not placed; None for all.
+Places = tuple[tuple[int, ...], ...] | None
 # Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device, and, if there
 # are any, the axes along which only one device takes part.
 StepCost = Callable[..., NDArray[np.float64]]
@@ -379,7 +381,9 @@ class Resharder:
         coarsening = self._anywhere if is_placed(states).any() else self._everywhere
         used, widening = np.unique(states[states >= 0]).tolist(), (sum_itemsize or itemsize) / itemsize
         renamed = _first_places_first(states, self.mesh)
-        return self._table(shape, itemsize, used, _renamed(states, renamed), coarsening, widening, renamed)
+        states = _renamed(states, renamed)
+        places = self._places(states, coarsening)
+        return self._table(shape, itemsize, used, states, coarsening, places, widening, renamed)
 
     def whole_table(self, shape: Sequence[int], itemsize: int) -> ReshardTable:
         """A table that may split any dimension."""
@@ -393,6 +397,7 @@ class Resharder:
         used: Sequence[int],
         states: States,
         coarsening: Coarsening,
+        places: Places = None,
         widening: float = 1.0,
         renamed: Mapping[int, IntRow] = MappingProxyType({}),
     ) -> ReshardTable:
@@ -401,47 +406,68 @@ class Resharder:
         dims = tuple(sorted((dim for dim in used if len(divisors[dim]) > 1), key=lambda dim: (divisors[dim], dim)))
         divisible = tuple(divisors[dim] for dim in dims)
         size_bytes = math.prod(shape) * itemsize
-        further = self._further(states, dims, coarsening)
+        further = self._further(states, dims, coarsening, places)
         outermost = next((dim for dim, extent in enumerate(shape) if extent > 1), 0)
         place = dims.index(outermost) if self._packing is not None and outermost in dims else -1
-        key = (divisible, size_bytes, widening, further, coarsening.placed_blocks, place)
+        key = (divisible, size_bytes, widening, further, places, coarsening.placed_blocks, place)
         if key not in self._solved:
-            graph, ends = self._graph(divisible, further, coarsening)
+            graph, ends = self._graph(divisible, further, coarsening, places)
             packing = None if self._packing is None else (self._packing, place)
             self._solved[key] = Solved(self.mesh, graph, ends, size_bytes, self._cost, packing, widening)
         return ReshardTable(len(shape), dims, self._solved[key], renamed)
 
     def _graph(
-        self, divisible: tuple[tuple[int, ...], ...], further: tuple[tuple[int, ...], ...], coarsening: Coarsening
+        self,
+        divisible: tuple[tuple[int, ...], ...],
+        further: tuple[tuple[int, ...], ...],
+        coarsening: Coarsening,
+        places: Places,
     ) -> tuple[LayoutGraph, NDArray[np.bool_]]:
         """The layouts of tensors that divide so, and which of them are ends."""
-        key = (divisible, further, coarsening.placed_blocks)
+        key = (divisible, further, places, coarsening.placed_blocks)
         if key not in self._divided:
             rank = len(divisible)
-            graph = layout_graph(self.mesh, coarsening, rank, further)
+            graph = layout_graph(self.mesh, coarsening, rank, further, places)
             kept = np.ones(len(graph.states), dtype=bool)
             for dim, sizes in enumerate(divisible):
                 kept &= np.isin(pieces(graph.states, self.mesh, dim), sizes)
             graph = graph.restricted(kept)
-            ends = {*map(bytes, family(self.mesh, coarsening, rank)), *map(bytes, np.array(further, np.int8))}
+            usual = at_places(family(self.mesh, coarsening, rank), places)
+            ends = {*map(bytes, usual), *map(bytes, np.array(further, np.int8))}
             self._divided[key] = graph, np.array([bytes(row) in ends for row in graph.states])
         return self._divided[key]
 
-    def _further(self, states: States, dims: tuple[int, ...], coarsening: Coarsening) -> tuple[tuple[int, ...], ...]:
+    def _places(self, states: States, coarsening: Coarsening) -> Places:
+        """The places of layouts, and those that they are a part of; None on a small mesh, where all places count.
+
+        The places of a large mesh are as many as its devices and more, of which a pipeline's edge has two.
+        """
+        if not coarsening.placed_blocks or len(self.mesh.axes) <= coarsening.free_up_to_axes:
+            return None
+        found: set[tuple[int, ...]] = set()
+        for row in np.unique(np.where(is_placed(states), states, 0), axis=0).tolist():
+            for end in range(len(row)):
+                found.add((*row[: end + 1], *[0] * (len(row) - end - 1)))
+                found.add((*[0] * end, *row[end:]))
+        return tuple(sorted(found))
+
+    def _further(
+        self, states: States, dims: tuple[int, ...], coarsening: Coarsening, places: Places
+    ) -> tuple[tuple[int, ...], ...]:
         """Layouts outside of the coarsening that are needed, with what lies between them and a replicated tensor."""
         if len(self.mesh.axes) <= coarsening.free_up_to_axes or not len(states):
             return ()
         different = np.unique(states, axis=0)
-        key = (different.tobytes(), dims, coarsening.placed_blocks)
+        key = (different.tobytes(), dims, coarsening.placed_blocks, places)
         if key not in self._found:
-            self._found[key] = self._layouts_beyond(different, dims, coarsening)
+            self._found[key] = self._layouts_beyond(different, dims, coarsening, places)
         return self._found[key]
 
     def _layouts_beyond(
-        self, states: States, dims: tuple[int, ...], coarsening: Coarsening
+        self, states: States, dims: tuple[int, ...], coarsening: Coarsening, places: Places
     ) -> tuple[tuple[int, ...], ...]:
         number = {dim: position for position, dim in enumerate(dims)} | {PARTIAL: PARTIAL, REPLICATED: REPLICATED}
-        known = set(map(tuple, family(self.mesh, coarsening, len(dims)).tolist()))
+        known = set(map(tuple, at_places(family(self.mesh, coarsening, len(dims)), places).tolist()))
         found: set[tuple[int, ...]] = set()
         for row in states.tolist():
             states_of = tuple(number.get(state, state) for state in row)

@@ -21,9 +21,10 @@ from tensoropt.plan.in_time import InTime
 if TYPE_CHECKING:
     from tensoropt.plan.plan import Plan
 
-__all__ = ["Part", "Places", "Schedule", "Task", "is_everywhere", "places_of", "schedule", "why_not_apart"]
+__all__ = ["At", "Part", "Places", "Schedule", "Task", "is_everywhere", "places_of", "schedule", "why_not_apart"]
 
 At = tuple[tuple[int, int], ...]
+"""A place: mesh axes, and the coordinate of its devices along each."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensoropt.graph.graph import Edge
 from tensoropt.plan.in_time import InTime
-from tensoropt.plan.places import Places, Schedule, places_of, schedule
+from tensoropt.plan.places import At, Places, Schedule, places_of, schedule
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.problem import FloatArray
 
@@ -52,15 +52,15 @@ class SideBySide:
 
     def held_bytes(self) -> FloatArray:
         """``(devices,)``, what runs once, and the activations of as many micro-batches as parts have begun at once."""
-        graph, mesh = self.steps.graph, self.plan.mesh
-        held = np.zeros(mesh.size)
+        held: dict[At, float] = {}
         for name in _trained(self.steps):
-            devices = list(mesh.devices_at(self.places.at[name]))
-            held[devices] += self.flying(name) * self.plan.operators[name].memory_bytes
+            taken = self.flying(name) * self.plan.operators[name].memory_bytes
+            held[self.places.at[name]] = held.get(self.places.at[name], 0.0) + taken
         for edge, move in self.plan.edges.items():
-            if edge.consumer in graph.training:
-                held[list(mesh.devices_at(self.places.at[edge.consumer]))] += self.flying_on(edge) * move.memory_bytes
-        return held
+            if edge.consumer in self.steps.graph.training:
+                at = self.places.at[edge.consumer]
+                held[at] = held.get(at, 0.0) + self.flying_on(edge) * move.memory_bytes
+        return self._on_devices(held)
 
     def seconds(self, constant_s: float) -> float:
         """Returns the seconds of a step, which ends when the last task of the schedule does.
@@ -70,15 +70,24 @@ class SideBySide:
         Args:
             constant_s: what every step takes.
         """
-        graph, mesh, is_each = self.steps.graph, self.plan.mesh, self.steps.is_each
-        once = np.zeros(mesh.size)
+        graph, is_each = self.steps.graph, self.steps.is_each
+        once: dict[At, float] = {}
         for name in _trained(self.steps):
             if not is_each(name):
-                once[list(mesh.devices_at(self.places.at[name]))] += self.plan.operators[name].time_s
+                at = self.places.at[name]
+                once[at] = once.get(at, 0.0) + self.plan.operators[name].time_s
         for edge, move in self.plan.edges.items():
             if edge.consumer in graph.training and not (is_each(edge.consumer) and is_each(edge.tensor.op)):
-                once[list(mesh.devices_at(self.places.at[edge.consumer]))] += move.time_s
-        return constant_s + self.order.seconds + float(once.max())
+                at = self.places.at[edge.consumer]
+                once[at] = once.get(at, 0.0) + move.time_s
+        return constant_s + self.order.seconds + float(self._on_devices(once).max())
+
+    def _on_devices(self, amounts: Mapping[At, float]) -> FloatArray:
+        """``(devices,)``, what each device has of the amounts by place."""
+        result = np.zeros(self.plan.mesh.size)
+        for at, amount in amounts.items():
+            result[list(self.plan.mesh.devices_at(at))] += amount
+        return result
 
 
 def pipelined(plan: Plan, steps: InTime, constant_s: float) -> Plan:

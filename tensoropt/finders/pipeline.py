@@ -23,7 +23,7 @@ from tensoropt.space.side_by_side import SideBySide
 from tensoropt.space.space import SearchSpace
 from tensoropt.space.stages import stages
 
-__all__ = ["fastest_that_fits", "pipelines"]
+__all__ = ["fastest_that_fits", "less_on_the_fullest", "pipelines"]
 
 # So often, for each stage, one that holds too much is searched again: its neighbours have changed since.
 _TRIES = 2
@@ -113,14 +113,14 @@ def fastest_that_fits(space: SearchSpace, limit: MemoryLimit) -> tuple[FrontierP
     for _ in range(_TRIES * len(stages)):
         if plan.memory_bytes <= limit.limit_bytes:
             return point, plan
-        less = _with_less(space, point, plan, limit.limit_bytes)
+        less = less_on_the_fullest(space, point, plan, limit.limit_bytes)
         if less is None:
             break
         point, plan = planned(less)
     return (point, plan) if plan.memory_bytes <= limit.limit_bytes else planned(space.kept(SpaceColumns).smallest)
 
 
-def _with_less(space: SearchSpace, point: FrontierPoint, plan: Plan, limit_bytes: float) -> Frontier | None:
+def less_on_the_fullest(space: SearchSpace, point: FrontierPoint, plan: Plan, limit_bytes: float) -> Frontier | None:
     """A strategy in which the fullest stage has the fastest that it may hold, and the others have what they had.
 
     Returns:

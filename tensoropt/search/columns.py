@@ -101,6 +101,7 @@ class _Column:
         return (self.time_s - faster.time_s) / more if more > 0 and self.time_s > faster.time_s else None
 
 
+_Pair = tuple[FloatArray, FloatArray]
 Bounded = tuple[Frontier, LowerBounds | None]
 """Strategies, and the lines below which there are none; None if tables were too large for searches that are exact."""
 
@@ -453,45 +454,57 @@ def with_less(
     Returns:
         a frontier of one point; None if they cannot hold so much less.
     """
-    problem, cells = space.problem, space.kept(repeated_cells)
-    counted: dict[tuple[int, float], FloatArray] = {}
-
-    def table(memory_bytes: FloatArray, factor: float) -> FloatArray:
-        key = id(memory_bytes), factor  # tables that are shared stay shared
-        if key not in counted:
-            none = np.where(np.isfinite(memory_bytes), 0.0, np.inf)
-            counted[key] = factor * memory_bytes if factor else none
-        return counted[key]
-
-    ends = problem.edges
-    factors = np.asarray(times) * np.concatenate([free, free[ends].any(axis=1)])
-    weighed = Problem(
-        problem.names,
-        problem.node_time_s,
-        [table(*pair) for pair in zip(problem.node_memory_bytes, factors[: problem.nodes].tolist(), strict=True)],
-        ends,
-        problem.edge_time_s,
-        [table(*pair) for pair in zip(problem.edge_memory_bytes, factors[problem.nodes :].tolist(), strict=True)],
-        None,
-        problem.constant_time_s,
-    )
-    chosen = [int(choice) for choice in point.assignment]
-    every = range(problem.nodes)
-    smaller, kept = restricted(
-        weighed, [np.arange(problem.configurations(node)) if free[node] else [chosen[node]] for node in every]
-    )
-    leaders, index = determined(smaller)
+    problem, cells, every = space.problem, space.kept(repeated_cells), range(space.problem.nodes)
+    chosen, picks = [int(choice) for choice in point.assignment], np.asarray(point.alternatives)
+    kept = [np.arange(problem.configurations(node)) if free[node] else np.array([chosen[node]]) for node in every]
+    weighed = _weighed(restricted(problem, kept)[0], free, times, picks.tolist())
+    leaders, index = determined(weighed)
     first: dict[int, int] = {}  # of the cells that may change, those that repeat stay alike
     groups = np.array([first.setdefault(int(cells[node]), node) if free[node] else node for node in every])
-    contraction = Contraction(smaller, groups[leaders], index)
+    contraction = Contraction(weighed, groups[leaders], index)
     now = [chosen[node] if free[node] else 0 for node in every]
-    held_bytes = float(smaller.costs(np.array(now), np.array(point.alternatives))[1][0])
+    held_bytes = float(weighed.costs(np.array(now), picks)[1][0])
     found = best_within(contraction.problem, held_bytes - saved_bytes)
     if found is None:
         return None
     assignments, alternatives = contraction.expand(found).rows()
     rows = np.stack([kept[node][assignments[:, node]] for node in every], axis=1)
     return frontier_of(problem, rows, alternatives, exact=False, eliminations=(), seconds=found.seconds)
+
+
+def _weighed(problem: Problem, free: NDArray[np.bool_], times: Sequence[float], picks: Sequence[int]) -> Problem:
+    """The problem in which memory counts so many times, and alternatives are given where nothing else may change."""
+    shared: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}  # tables that are shared stay shared
+
+    def tables(time_s: FloatArray, memory_bytes: FloatArray, axes: int, term: int, may_change: bool) -> _Pair:
+        pick = None if may_change or time_s.ndim == axes else picks[term]
+        key = id(time_s), id(memory_bytes), times[term] if may_change else 0, pick
+        if key not in shared:
+            none = np.where(np.isfinite(memory_bytes), 0.0, np.inf)
+            if pick is not None:
+                none[..., np.arange(none.shape[-1]) != pick] = np.inf
+            shared[key] = (time_s, times[term] * memory_bytes) if may_change else (time_s + none, none)
+        return shared[key]
+
+    ends = problem.edges
+    nodes = [
+        tables(time_s, memory_bytes, 1, node, bool(free[node]))
+        for node, (time_s, memory_bytes) in enumerate(zip(problem.node_time_s, problem.node_memory_bytes, strict=True))
+    ]
+    edges = [
+        tables(time_s, memory_bytes, 2, problem.nodes + edge, bool(free[ends[edge]].any()))
+        for edge, (time_s, memory_bytes) in enumerate(zip(problem.edge_time_s, problem.edge_memory_bytes, strict=True))
+    ]
+    return Problem(
+        problem.names,
+        [time_s for time_s, _ in nodes],
+        [memory_bytes for _, memory_bytes in nodes],
+        ends,
+        [time_s for time_s, _ in edges],
+        [memory_bytes for _, memory_bytes in edges],
+        None,
+        problem.constant_time_s,
+    )
 
 
 def fast_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntArray | None = None) -> Frontier | None:

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
-from tensoropt.finders.pipeline import fastest_that_fits, pipelines
+from tensoropt.finders.pipeline import fastest_that_fits, less_on_the_fullest, pipelines
 from tensoropt.plan.plan import Plan
+from tensoropt.problem.frontier import FrontierPoint
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
+from tensoropt.space.side_by_side import SideBySide
 from tensoropt.space.space import SearchSpace
 from tests.plan.small_graphs import deep
 
 pytestmark = pytest.mark.pure
 
+
 _SHARES = (0.0, 0.1, 0.3, 0.6, 0.9, 1.0)
+
+
+def space_of(layers: int, *, recompute: bool) -> SearchSpace:
+    """The space of some layers on four processors in four micro-batches."""
+    cost = AnalyticCost(cpu(4))
+    return SearchSpace(deep(layers, batch=64, width=32), cost, reuse=True, recompute=recompute, micro_batches=4)
+
+
+def parts_of(space: SearchSpace, point: FrontierPoint) -> SideBySide:
+    """The parts of a pipeline."""
+    assert space.steps is not None
+    plan = space.plan(point.assignment, "", alternatives=point.alternatives, peak=False)
+    parts = SideBySide.of(plan, space.steps)
+    assert parts is not None
+    return parts
 
 
 def plans_of_a_frontier(space: SearchSpace) -> list[Plan]:
@@ -27,10 +46,8 @@ def plans_of_a_frontier(space: SearchSpace) -> list[Plan]:
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_each_stage_has_what_suits_its_memory(recompute: bool) -> None:
-    graph, cost = deep(6, batch=64, width=32), AnalyticCost(cpu(4))
-    space = SearchSpace(graph, cost, reuse=True, recompute=recompute, micro_batches=4)
     ratios = []
-    for _, inner in pipelines(space):
+    for _, inner in pipelines(space_of(6, recompute=recompute)):
         plans = plans_of_a_frontier(inner)
         least, most = min(plan.memory_bytes for plan in plans), max(plan.memory_bytes for plan in plans)
         for share in _SHARES:
@@ -41,3 +58,26 @@ def test_each_stage_has_what_suits_its_memory(recompute: bool) -> None:
             ratios.append(found.time_s / best_s)
     assert len(ratios) == 3 * len(_SHARES)  # one and two rounds of two stages, and four stages
     assert max(ratios) < 1.1 and min(ratios) < 0.99 and sorted(ratios)[len(ratios) // 2] <= 1.0
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_other_stages_keep_what_they_hold(recompute: bool) -> None:
+    """Their copies and what they make again, too: those that a limit has chosen are not let go for a faster step."""
+    searched = 0
+    for _, inner in pipelines(space_of(8, recompute=recompute)):
+        frontier = get_finder("ft").find(inner).frontier
+        for point in map(frontier.point, range(len(frontier))):
+            parts = parts_of(inner, point)
+            held = parts.held_bytes()
+            limit_bytes = 0.9 * float(held.max())
+            less = less_on_the_fullest(inner, point, parts.plan, limit_bytes)
+            if less is None:
+                continue
+            places = {at: inner.mesh.devices_at(at) for at in parts.places.at.values() if at}
+            stage = next(devices for devices in places.values() if int(held.argmax()) in devices)
+            after = parts_of(inner, less.point(0)).held_bytes()
+            assert after[list(stage)].max() <= limit_bytes
+            others = [device for device in range(inner.mesh.size) if device not in stage]
+            np.testing.assert_array_equal(after[others], held[others])
+            searched += 1
+    assert searched >= 20

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tensoropt.errors import InfeasibleError, PlanError
+from tensoropt.errors import InfeasibleError, PlanError, ProblemError
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import traits
 from tensoropt.plan.configuration import Configuration, at, is_legal
@@ -36,8 +36,8 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
 
     Layers of a stage are consecutive, and cut where micro-batches go through all stages soonest, if each stage were one
     device (:func:`tensoropt.space.stages.stages`). Inside of its stage each operator may be split in any way: the
-    search is that of the space of all strategies with these stages. More stages are tried until a pipeline that fits is
-    much slower than the best.
+    search is that of the space of all strategies with these stages. More stages are tried until as many, in one round,
+    are much slower than the best pipeline.
 
     Raises:
         PlanError: the step has no micro-batches, or there is one device.
@@ -60,7 +60,7 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             impossible = inner, error
             continue
         smallest = min(smallest, plan.memory_bytes)
-        if plan.memory_bytes <= limit.limit_bytes and plan.time_s > _MUCH_SLOWER * least:
+        if rounds == 1 and plan.memory_bytes <= limit.limit_bytes and plan.time_s > _MUCH_SLOWER * least:
             break
         if plan.memory_bytes <= limit.limit_bytes and plan.time_s < least:
             least = plan.time_s
@@ -104,11 +104,14 @@ def fastest_that_fits(space: SearchSpace, limit: MemoryLimit) -> tuple[FrontierP
     """
 
     def planned(frontier: Frontier) -> tuple[FrontierPoint, Plan]:
-        point = frontier.point(0)
+        point = frontier.point(len(frontier) - 1)
         picks = point.alternatives
         return point, space.plan(point.assignment, "pipeline", alternatives=picks, peak=False, moves=False)
 
-    point, plan = planned(get_finder("pase").find(space).frontier)
+    try:
+        point, plan = planned(get_finder("pase").find(space).frontier)
+    except ProblemError:  # a table would be too large
+        point, plan = planned(get_finder("ft").find(space).frontier)
     stages = {entry.configuration.at for entry in plan.operators.values()}
     for _ in range(_TRIES * len(stages)):
         if plan.memory_bytes <= limit.limit_bytes:

@@ -457,13 +457,13 @@ def with_less(
     problem, cells, every = space.problem, space.kept(repeated_cells), range(space.problem.nodes)
     chosen, picks = [int(choice) for choice in point.assignment], np.asarray(point.alternatives)
     kept = [np.arange(problem.configurations(node)) if free[node] else np.array([chosen[node]]) for node in every]
-    weighed = _weighed(restricted(problem, kept)[0], free, times, picks.tolist())
-    leaders, index = determined(weighed)
+    counted = _counting(restricted(problem, kept)[0], free, times, picks.tolist())
+    leaders, index = determined(counted)
     first: dict[int, int] = {}  # of the cells that may change, those that repeat stay alike
     groups = np.array([first.setdefault(int(cells[node]), node) if free[node] else node for node in every])
-    contraction = Contraction(weighed, groups[leaders], index)
+    contraction = Contraction(counted, groups[leaders], index)
     now = [chosen[node] if free[node] else 0 for node in every]
-    held_bytes = float(weighed.costs(np.array(now), picks)[1][0])
+    held_bytes = float(counted.costs(np.array(now), picks)[1][0])
     found = best_within(contraction.problem, held_bytes - saved_bytes)
     if found is None:
         return None
@@ -472,7 +472,7 @@ def with_less(
     return frontier_of(problem, rows, alternatives, exact=False, eliminations=(), seconds=found.seconds)
 
 
-def _weighed(problem: Problem, free: NDArray[np.bool_], times: Sequence[float], picks: Sequence[int]) -> Problem:
+def _counting(problem: Problem, free: NDArray[np.bool_], times: Sequence[float], picks: Sequence[int]) -> Problem:
     """The problem in which memory counts so many times, and alternatives are given where nothing else may change."""
     shared: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}  # tables that are shared stay shared
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
+from tensoropt.errors import ProblemError
+from tensoropt.finders import pipeline
 from tensoropt.finders.pipeline import fastest_that_fits, less_on_the_fullest, pipelines
 from tensoropt.plan.plan import Plan
 from tensoropt.problem.frontier import FrontierPoint
+from tensoropt.search.finding import NO_LIMIT
 from tensoropt.search.options import MemoryLimit
 from tensoropt.search.registry import get_finder
 from tensoropt.space.side_by_side import SideBySide
@@ -81,3 +86,17 @@ def test_other_stages_keep_what_they_hold(recompute: bool) -> None:
             np.testing.assert_array_equal(after[others], held[others])
             searched += 1
     assert searched >= 20
+
+
+def test_where_tables_would_be_too_large_the_frontier_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    spaces = [inner for _, inner in pipelines(space_of(4, recompute=False))]
+    exact = [fastest_that_fits(inner, NO_LIMIT)[1] for inner in spaces]
+    known = get_finder
+
+    class TooLarge:
+        def find(self, space: SearchSpace) -> Any:
+            raise ProblemError("a table would be too large")
+
+    monkeypatch.setattr(pipeline, "get_finder", lambda name: TooLarge() if name == "pase" else known(name))
+    found = [fastest_that_fits(inner, NO_LIMIT)[1] for inner in spaces]
+    assert [plan.notes["pipeline"] for plan in found] == [plan.notes["pipeline"] for plan in exact]

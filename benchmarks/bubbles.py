@@ -27,10 +27,10 @@ from benchmarks.step_worker import Planned, one_process, trainer
 from benchmarks.step_worker import models as models_of
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster import Topology
-from tensoropt.finders.pipeline import pipelines
+from tensoropt.finders.pipeline import fastest_that_fits, pipelines
 from tensoropt.plan.plan import Plan
+from tensoropt.search.finding import NO_LIMIT
 from tensoropt.search.measurement import Measurement
-from tensoropt.search.registry import get_finder
 from tensoropt.space.space import SearchSpace
 
 __all__ = ["Row", "main"]
@@ -126,8 +126,7 @@ def _plans(times: int, topology: Topology) -> Iterator[tuple[int, Plan, float]]:
     tensoropt.find_strategy(search="pipeline", micro_batches=times)  # measures operators
     planner = current_job().planner("data_parallel").with_steps(times)
     for rounds, space in pipelines(planner.space(topology)):
-        frontier = get_finder("ft").find(space).frontier
-        point = frontier.point(len(frontier) - 1)
+        point, _ = fastest_that_fits(space, NO_LIMIT)
         plan = space.plan(point.assignment, "pipeline", alternatives=point.alternatives)
         yield rounds, plan, _predicted_rest(plan, space)
 

@@ -112,8 +112,8 @@ def fastest_that_fits(space: SearchSpace, limit: MemoryLimit) -> tuple[FrontierP
         point, plan = planned(get_finder("pase").find(space).frontier)
     except ProblemError:  # a table would be too large
         point, plan = planned(get_finder("ft").find(space).frontier)
-    stages = {entry.configuration.at for entry in plan.operators.values()}
-    for _ in range(_TRIES * len(stages)):
+    places = {entry.configuration.at for entry in plan.operators.values()}
+    for _ in range(_TRIES * len(places)):
         if plan.memory_bytes <= limit.limit_bytes:
             return point, plan
         less = less_on_the_fullest(space, point, plan, limit.limit_bytes)

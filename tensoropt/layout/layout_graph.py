@@ -15,13 +15,15 @@ from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.reshard_step import UNDONE_BY, StepKind
 
-__all__ = ["KINDS", "LayoutGraph", "ascending", "at_places", "family", "layout_graph", "pieces"]
+__all__ = ["KINDS", "LayoutGraph", "PlaceStates", "ascending", "at_places", "family", "layout_graph", "pieces"]
 
 KINDS = tuple(StepKind)
 _NUMBER = {kind: number for number, kind in enumerate(KINDS)}
 # Up to this many mesh axes a dimension may pass through layouts whose axes are not ascending; beyond it their
 # number (axes! per dimension) would outgrow what they save.
 _ALL_ORDERS_UP_TO_AXES = 3
+PlaceStates = tuple[tuple[int, ...], ...]
+"""Places, each by the states of all axes, 0 where an axis is not placed."""
 # Source, target, number of the kind, axes as bits, of each step.
 _Links = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
@@ -122,12 +124,12 @@ def family(mesh: Mesh, coarsening: Coarsening, rank: int, *, between: bool = Fal
     return np.where(patterns == rank, PARTIAL, np.where(patterns > rank, REPLICATED, patterns)).astype(np.int8)
 
 
-def at_places(states: States, places: tuple[tuple[int, ...], ...] | None) -> States:
+def at_places(states: States, places: PlaceStates | None) -> States:
     """Those layouts that are everywhere or at one of some places.
 
     Args:
         states: ``(L, axes)``.
-        places: each a state for each axis, 0 where it is not placed; None for all.
+        places: None for all.
     """
     if places is None:
         return states
@@ -141,7 +143,7 @@ def layout_graph(
     coarsening: Coarsening,
     rank: int,
     further: tuple[tuple[int, ...], ...],
-    at: tuple[tuple[int, ...], ...] | None = None,
+    at: PlaceStates | None = None,
 ) -> LayoutGraph:
     """The layouts of tensors of which every dimension divides, and the steps between them.
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,16 +76,15 @@ class Mesh:
 
     def group_index(self, rank: int, axes: Sequence[int]) -> int:
         """The position of ``rank`` in its group of ``axes``: row-major in the order that ``axes`` are given."""
-        coordinates = self.coordinates(rank)
-        result = 0
-        for axis in axes:
-            result = result * self.shape[axis] + coordinates[axis]
-        return result
+        return self._index_along(axes, self.coordinates(rank), 0)
 
     def group_indices(self, axes: Sequence[int]) -> NDArray[np.int64]:
         """``(size,)``, the :meth:`group_index` of every rank."""
         coordinates = np.indices(self.shape).reshape(len(self.shape), self.size)
-        result = np.zeros(self.size, np.int64)
+        return self._index_along(axes, coordinates, np.zeros(self.size, np.int64))
+
+    def _index_along(self, axes: Sequence[int], coordinates: Any, result: Any) -> Any:
+        """The index along axes of a rank, or of many, from coordinates by axis; begins with ``result``, all zeros."""
         for axis in axes:
             result = result * self.shape[axis] + coordinates[axis]
         return result

@@ -20,7 +20,16 @@ from tensoropt.errors import LayoutError
 from tensoropt.layout.axis_state import AT, PARTIAL, REPLICATED, States, at_state, is_placed
 from tensoropt.layout.coarsening import Coarsening
 from tensoropt.layout.layout import Layout, common_prefix
-from tensoropt.layout.layout_graph import KINDS, LayoutGraph, ascending, at_places, family, layout_graph, pieces
+from tensoropt.layout.layout_graph import (
+    KINDS,
+    LayoutGraph,
+    PlaceStates,
+    ascending,
+    at_places,
+    family,
+    layout_graph,
+    pieces,
+)
 from tensoropt.layout.mesh import Mesh
 from tensoropt.layout.reshard_step import Step, StepKind
 from tensoropt.layout.shortest import shortest_rows
@@ -28,8 +37,6 @@ from tensoropt.layout.shortest import shortest_rows
 __all__ = ["PackingCost", "ReshardTable", "Resharder", "StepCost", "canonical_path", "reshard_table"]
 
 IntRow = NDArray[np.int64]
-# The places of layouts, by the states of all axes, 0 where an axis is not placed; None for all.
-Places = tuple[tuple[int, ...], ...] | None
 # Seconds of one step: its kind, the axes of its group (all axes for a permute), input bytes per device, and, if there
 # are any, the axes along which only one device takes part.
 StepCost = Callable[..., NDArray[np.float64]]
@@ -397,7 +404,7 @@ class Resharder:
         used: Sequence[int],
         states: States,
         coarsening: Coarsening,
-        places: Places = None,
+        places: PlaceStates | None = None,
         widening: float = 1.0,
         renamed: Mapping[int, IntRow] = MappingProxyType({}),
     ) -> ReshardTable:
@@ -421,7 +428,7 @@ class Resharder:
         divisible: tuple[tuple[int, ...], ...],
         further: tuple[tuple[int, ...], ...],
         coarsening: Coarsening,
-        places: Places,
+        places: PlaceStates | None,
     ) -> tuple[LayoutGraph, NDArray[np.bool_]]:
         """The layouts of tensors that divide so, and which of them are ends."""
         key = (divisible, further, places, coarsening.placed_blocks)
@@ -437,7 +444,7 @@ class Resharder:
             self._divided[key] = graph, np.array([bytes(row) in ends for row in graph.states])
         return self._divided[key]
 
-    def _places(self, states: States, coarsening: Coarsening) -> Places:
+    def _places(self, states: States, coarsening: Coarsening) -> PlaceStates | None:
         """The places of layouts, and those that they are a part of; None on a small mesh, where all places count.
 
         The places of a large mesh are as many as its devices and more, of which a pipeline's edge has two.
@@ -452,7 +459,7 @@ class Resharder:
         return tuple(sorted(found))
 
     def _further(
-        self, states: States, dims: tuple[int, ...], coarsening: Coarsening, places: Places
+        self, states: States, dims: tuple[int, ...], coarsening: Coarsening, places: PlaceStates | None
     ) -> tuple[tuple[int, ...], ...]:
         """Layouts outside of the coarsening that are needed, with what lies between them and a replicated tensor."""
         if len(self.mesh.axes) <= coarsening.free_up_to_axes or not len(states):
@@ -464,7 +471,7 @@ class Resharder:
         return self._found[key]
 
     def _layouts_beyond(
-        self, states: States, dims: tuple[int, ...], coarsening: Coarsening, places: Places
+        self, states: States, dims: tuple[int, ...], coarsening: Coarsening, places: PlaceStates | None
     ) -> tuple[tuple[int, ...], ...]:
         number = {dim: position for position, dim in enumerate(dims)} | {PARTIAL: PARTIAL, REPLICATED: REPLICATED}
         known = set(map(tuple, at_places(family(self.mesh, coarsening, len(dims)), places).tolist()))

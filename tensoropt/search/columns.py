@@ -195,7 +195,7 @@ class Columns:
             if small.time_to(fast, limit_bytes) <= enough_s:  # as fast as mixtures of both can be
                 break
         best = joined([self.one(small), *self._mixed([small, fast], near, limit_bytes)]).best(limit_bytes)
-        return self.one_of(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
+        return self._frontier(np.array(best.assignment), np.array(best.alternatives)), _lines(found)
 
     def _around(self, limit_bytes: float) -> list[_Column] | None:
         """Columns, of which the last keeps to a limit and the one before does not; None if no strategy keeps to it.
@@ -339,10 +339,9 @@ class Columns:
 
     def one(self, column: _Column) -> Frontier:
         """A column as a frontier of one point."""
-        return self.one_of(column.assignment, column.alternatives)
+        return self._frontier(column.assignment, column.alternatives)
 
-    def one_of(self, assignment: IntArray, alternatives: IntArray) -> Frontier:
-        """A strategy as a frontier of one point."""
+    def _frontier(self, assignment: IntArray, alternatives: IntArray) -> Frontier:
         return frontier_of(self.problem, assignment, alternatives, exact=False, eliminations=(), seconds=0.0)
 
 
@@ -521,7 +520,8 @@ def best_within(problem: Problem, limit_bytes: float, near: Sequence[int] | IntA
         best = get_solver("ft")(problem).best(limit_bytes)
     except InfeasibleError:
         return None
-    return Columns(problem).one_of(np.array(best.assignment), np.array(best.alternatives))
+    picks = np.array(best.alternatives)
+    return frontier_of(problem, best.assignment, picks, exact=False, eliminations=(), seconds=0.0)
 
 
 def _lines(columns: Sequence[_Column]) -> LowerBounds | None:

@@ -218,7 +218,6 @@ class _Paths:
         """
         self._breakdown = breakdown
         self._table = table
-        self._solved = table.solved
         self._pinned = pinned
         self._used: set[int] = set()
         self._layouts: Ints = np.zeros(0, np.int64)
@@ -235,7 +234,7 @@ class _Paths:
     def compact(self) -> Ints:
         """The place of each layout among those that are used."""
         self._layouts = np.array(sorted(self._used), np.int64)
-        result = np.full(len(self._solved.graph.states), -1, np.int64)
+        result = np.full(len(self._table.solved.graph.states), -1, np.int64)
         result[self._layouts] = np.arange(len(self._layouts))
         return result
 
@@ -249,13 +248,13 @@ class _Paths:
         lengths = (links >= 0).sum(axis=1)
         flat = links[links >= 0]
         signs, signatures = self._signs(flat)
-        seconds = self._solved.weight[flat]
+        seconds = self._table.solved.weight[flat]
         used = np.array([signature.lane >= 0 for signature in signatures], bool)
         return lengths, np.where(used[signs], np.rint(seconds * TICKS_PER_S), 0).astype(np.int64), signs, signatures
 
     def _links(self, here: int) -> Ints:
         """The links of the cheapest path to each layout that is used, ``(layouts, steps)``, -1 before the first."""
-        graph, weight = self._solved.graph, self._solved.weight
+        graph, weight = self._table.solved.graph, self._table.solved.weight
         row = shortest_rows(len(graph.states), graph.source, graph.target, weight, np.array([here]))[0]
         best = np.flatnonzero(row[graph.source] + weight == row[graph.target])[::-1]
         last = np.full(len(row), -1, np.int64)
@@ -270,7 +269,7 @@ class _Paths:
 
     def _signs(self, links: Ints) -> tuple[Ints, list[Signature]]:
         """Returns the signatures of links' steps: a place in a list for each step, and the list."""
-        graph = self._solved.graph
+        graph = self._table.solved.graph
         kind, moved = graph.kind[links].astype(np.int64), graph.moved[links]
         code = kind + len(_KINDS) * moved
         before, after = self._table.states(graph.source[links]), self._table.states(graph.target[links])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,14 +53,12 @@ class SideBySide:
 
     def held_bytes(self) -> FloatArray:
         """``(devices,)``, what runs once, and the activations of as many micro-batches as parts have begun at once."""
-        held: dict[At, float] = {}
+        held: dict[At, float] = defaultdict(float)
         for name in _trained(self.steps):
-            taken = self.flying(name) * self.plan.operators[name].memory_bytes
-            held[self.places.at[name]] = held.get(self.places.at[name], 0.0) + taken
+            held[self.places.at[name]] += self.flying(name) * self.plan.operators[name].memory_bytes
         for edge, move in self.plan.edges.items():
             if edge.consumer in self.steps.graph.training:
-                at = self.places.at[edge.consumer]
-                held[at] = held.get(at, 0.0) + self.flying_on(edge) * move.memory_bytes
+                held[self.places.at[edge.consumer]] += self.flying_on(edge) * move.memory_bytes
         return self._on_devices(held)
 
     def seconds(self, constant_s: float) -> float:
@@ -71,15 +70,13 @@ class SideBySide:
             constant_s: what every step takes.
         """
         graph, is_each = self.steps.graph, self.steps.is_each
-        once: dict[At, float] = {}
+        once: dict[At, float] = defaultdict(float)
         for name in _trained(self.steps):
             if not is_each(name):
-                at = self.places.at[name]
-                once[at] = once.get(at, 0.0) + self.plan.operators[name].time_s
+                once[self.places.at[name]] += self.plan.operators[name].time_s
         for edge, move in self.plan.edges.items():
             if edge.consumer in graph.training and not (is_each(edge.consumer) and is_each(edge.tensor.op)):
-                at = self.places.at[edge.consumer]
-                once[at] = once.get(at, 0.0) + move.time_s
+                once[self.places.at[edge.consumer]] += move.time_s
         return constant_s + self.order.seconds + float(self._on_devices(once).max())
 
     def _on_devices(self, amounts: Mapping[At, float]) -> FloatArray:

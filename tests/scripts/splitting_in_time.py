@@ -21,9 +21,9 @@ import tensorflow as tf
 import tensoropt as to
 from tensoropt.api.session.job import current_job
 from tensoropt.cluster.presets import cpu
-from tensoropt.finders.pipeline import pipelines
+from tensoropt.finders.pipeline import fastest_that_fits, pipelines
 from tensoropt.plan.plan import Plan
-from tensoropt.search.registry import get_finder
+from tensoropt.search.finding import NO_LIMIT
 
 _STEPS = 5
 _TIMES, _ROWS, _WIDTH = 4, 48, 32
@@ -224,8 +224,7 @@ def all_pipelines() -> list[Plan]:
     assert topology is not None
     plans = []
     for _, space in pipelines(planner.space(topology)):
-        frontier = get_finder("ft").find(space).frontier
-        fastest = frontier.point(len(frontier) - 1)
+        fastest, _ = fastest_that_fits(space, NO_LIMIT)
         plans.append(space.plan(fastest.assignment, "pipeline", alternatives=fastest.alternatives))
     return plans
 

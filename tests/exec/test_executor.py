@@ -85,10 +85,25 @@ def test_variables_of_an_op_without_a_kernel_for_cards_are_on_the_host(
 
     from tensoropt.exec.program import device_state
 
-    monkeypatch.setattr(device_state, "_is_of_the_host", lambda op_type: op_type == host)
+    monkeypatch.setattr(device_state, "_is_of_the_host", lambda op_type, dtype: op_type == host)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
     found = on_every_rank(lambda executor, rank: executor.state.variables["w"].device)
     assert all("CPU" in device if host == "ResourceApplyGradientDescent" else not device for device in found)
+
+
+def test_kernels_of_cards_are_for_some_dtypes_only() -> None:
+    from tensoropt.exec.program.device_state import _is_of_the_host
+
+    found = {
+        (op_type, dtype): _is_of_the_host(op_type, dtype)
+        for op_type in ("ResourceApplyAdam", "ResourceGather", "ResourceApplyAdagradDA", "AssignVariableOp")
+        for dtype in ("float32", "bfloat16", "int32")
+    }
+    assert {pair for pair, is_of_host in found.items() if is_of_host} == {
+        ("ResourceApplyAdam", "bfloat16"),
+        ("ResourceGather", "int32"),
+        ("ResourceApplyAdagradDA", "float32"),
+    }
 
 
 def test_copies_that_have_come_apart_are_made_equal_after_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tensoropt.exec.engines.graphics_cards import has_driver
 from tests.case_jobs import check_case, failures_of
-from tests.mpi_support import run_mpi
+from tests.mpi_support import result_of, run_mpi
 
 pytestmark = [pytest.mark.gpu, pytest.mark.mpi]
 
@@ -48,6 +48,17 @@ def test_random_plans_train_like_one_process() -> None:
 @pytest.mark.parametrize("case", _CASES)
 def test_keras_models_and_functions_train_like_one_process(case: str, tmp_path: Path) -> None:
     check_case(failures_of(2, tmp_path, _CASES, env=_ENVIRONMENT), case.partition(":")[2])
+
+
+def test_parts_of_a_batch_made_again_take_as_little_of_the_card_as_planned() -> None:
+    script = _ROOT / "tests/scripts/held_memory.py"
+    whole, split = (
+        result_of(run_mpi(script, 2, "graph", steps, 0, timeout=300, env=_ENVIRONMENT)) for steps in ("whole", "split")
+    )
+    assert split["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+    assert split["card_bytes"] < 0.4 * whole["card_bytes"]
+    for one in (whole, split):
+        assert one["card_bytes"] == pytest.approx(one["planned_bytes"], rel=0.25)
 
 
 def test_the_demo_has_the_losses_of_one_process(tmp_path: Path) -> None:

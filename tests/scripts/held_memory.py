@@ -1,7 +1,8 @@
 """Trains a deep perceptron in a process that may hold so much data, by a plan for a limit that whole batches exceed.
 
 Arguments: ``graph`` or ``keras``; ``whole`` or ``split`` in micro-batches, with recomputation; the most bytes of data
-that the process may have, or 0. Prints the losses, and how many bytes of data the process has in the end.
+that the process may have, or 0. Prints the losses, how many bytes of data the process has in the end, how many its
+tensors had at once on a graphics card, if there is one, and how many the plan says.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tensoropt as to
+from tensoropt.api.session.job import current_job
 
 _ROWS, _FEATURES, _WIDTH, _LAYERS, _STEPS = 65536, 32, 128, 12, 2
 _LIMIT_BYTES = 96 * 2**20
@@ -31,6 +34,12 @@ def data_bytes() -> int:
     found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found is not None
     return 1024 * int(found[1])
+
+
+def card_bytes() -> int:
+    """The most bytes that tensors of this process had at once on its graphics card; 0 where there is none."""
+    cards = tf.config.list_physical_devices("GPU")
+    return int(tf.config.experimental.get_memory_info("GPU:0")["peak"]) if cards else 0
 
 
 def of_a_graph(x: np.ndarray, plan: dict[str, Any]) -> list[float]:
@@ -71,7 +80,10 @@ def main(kind: str, steps: str, most_bytes: int) -> None:
     x = np.random.default_rng(0).normal(size=(_ROWS, _FEATURES)).astype(np.float32)
     losses = train(x, plan)
     if to.world_rank() == 0:
-        print("RESULT", json.dumps({"losses": losses, "data_bytes": data_bytes()}))
+        taken = {"data_bytes": data_bytes(), "card_bytes": card_bytes()}
+        if kind == "graph":
+            taken["planned_bytes"] = int(current_job().require_executor("a test").plan.memory_bytes)
+        print("RESULT", json.dumps({"losses": losses, **taken}))
 
 
 if __name__ == "__main__":

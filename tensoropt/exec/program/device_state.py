@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -314,8 +315,11 @@ class DeviceState:
         if not tf.config.list_physical_devices("GPU"):
             return found
         takers = [op for op in self._root.graph.operators if op.handles]
-        of_host = {name for name in {op.type for op in takers} if _is_of_the_host(name)}
-        taken = [(op.type in of_host, {op.inputs[place].op for place in op.handles}) for op in takers]
+        specs = [self._root.graph.spec(op.inputs[op.handles[0]]) for op in takers]
+        taken = [
+            (_is_of_the_host(op.type, spec.dtype), {op.inputs[place].op for place in op.handles})
+            for op, spec in zip(takers, specs, strict=True)
+        ]
         while True:
             more = found.union(*(names for is_of_host, names in taken if is_of_host or names & found))
             if more == found:
@@ -361,6 +365,15 @@ class DeviceState:
         self.session.close()
 
 
-def _is_of_the_host(op_type: str) -> bool:
-    devices = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(op_type).kernel}
+@functools.cache
+def _is_of_the_host(op_type: str, dtype: str) -> bool:
+    """Tells whether an op has kernels for variables of a dtype on CPUs, and none on graphics cards."""
+    found = kernels.get_registered_kernels_for_op(op_type).kernel
+    devices = {kernel.device_type for kernel in found if _is_for(kernel, dtype)}
     return "CPU" in devices and devices.isdisjoint(("GPU", "DEFAULT"))
+
+
+def _is_for(kernel: Any, dtype: str) -> bool:
+    """Tells whether a kernel (``KernelDef``) is for variables of a dtype."""
+    limits = [limit.allowed_values.list.type for limit in kernel.constraint if limit.name in ("T", "dtype")]
+    return all(tf.as_dtype(dtype).as_datatype_enum in types for types in limits)

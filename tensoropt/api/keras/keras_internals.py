@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tensoropt.api.functions.lazy_variables import made_later
+from tensoropt.api.untuned_data import untuned
 
 __all__ = [
     "KINDS",
@@ -249,6 +250,19 @@ def replace_writers(writes: _Writes) -> None:
         setattr(owner, name, wrap(getattr(owner, name)))
 
 
+@contextlib.contextmanager
+def _untuned_batches() -> Iterator[None]:
+    """Makes Keras read datasets, its own of arrays too, without tf.data's tuner."""
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+    original = TFEpochIterator._get_iterator
+    TFEpochIterator._get_iterator = lambda batches: untuned(original(batches))
+    try:
+        yield
+    finally:
+        TFEpochIterator._get_iterator = original
+
+
 def replace_trainer(model: Any, ranks: Ranks, callbacks: Callable[[Any], Any]) -> None:
     """Makes ``fit`` and its likes print and write on rank 0 alone, and end with trained values on all ranks alike.
 
@@ -270,7 +284,7 @@ def replace_trainer(model: Any, ranks: Ranks, callbacks: Callable[[Any], Any]) -
             bound = signature.bind(*args, **kwargs)
             if ranks.rank:
                 bound.arguments["verbose"] = 0
-            with ranks.call(name):
+            with ranks.call(name), _untuned_batches():
                 bound.arguments["callbacks"] = callbacks(bound.arguments.get("callbacks"))
                 return original(*bound.args, **bound.kwargs)
 

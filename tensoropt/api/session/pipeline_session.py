@@ -14,6 +14,7 @@ from tensorflow.python.framework import op_def_registry
 from tensoropt.api.frontend.effects import makes_handle
 from tensoropt.api.frontend.input_pipelines import Pipelines, pipelines_of
 from tensoropt.api.frontend.walks import needs, reached
+from tensoropt.api.untuned_data import untune_factory, untuned_variant
 from tensoropt.errors import SessionError
 
 __all__ = ["Piped", "PipelineSession"]
@@ -103,9 +104,13 @@ class PipelineSession:
 
     def _copy_operation(self, op: Any) -> None:
         attrs = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
-        self._add_functions(_functions_of(op.node_def))
+        functions = _functions_of(op.node_def)
+        self._add_functions(functions, factories=functions if op.type == "OneShotIterator" else ())
         attrs |= self._drawn(op.node_def)
         inputs = [self._copy.get_tensor_by_name(tensor.name) for tensor in op.inputs]
+        if op.type == "MakeIterator":
+            with self._copy.as_default():
+                inputs[0] = untuned_variant(inputs[0])
         unset = [op.inputs[place] for place in _seed_places(op.op_def)]
         if unset and all(_is_zero(tensor.op.node_def) for tensor in unset):
             with self._copy.as_default():
@@ -116,8 +121,8 @@ class PipelineSession:
         )
         made._add_control_inputs([self._copy.get_operation_by_name(control.name) for control in op.control_inputs])
 
-    def _add_functions(self, names: Iterable[str]) -> None:
-        """Copies functions, and those that they call."""
+    def _add_functions(self, names: Iterable[str], *, factories: Sequence[str]) -> None:
+        """Copies functions, and those that they call; ``factories`` are those that make an iterator's dataset."""
         library = tf.compat.v1.GraphDef()
         pending = [name for name in names if name not in self._functions]
         while pending:
@@ -128,6 +133,8 @@ class PipelineSession:
             definition = library.library.function.add()
             definition.CopyFrom(self.graph._get_function(name).cached_definition)
             self._seed_function(definition, len(self._functions))
+            if name in factories:
+                untune_factory(definition)
             pending += [called for node in definition.node_def for called in _functions_of(node)]
         if library.library.function:
             with self._copy.as_default():

@@ -61,6 +61,27 @@ def _convolutions(dtype: Any) -> RandomModel:
     return _trained(y, [*values], [{"x": _rounded(random.normal(size=(12, 6, 6, 12)))}])
 
 
+def _own_gradients(dtype: Any) -> RandomModel:
+    """Two layers with an activation whose gradient is a function of the script, of a number, too, that points share."""
+    random = np.random.default_rng(3)
+    arrays = {"a": (96, 48), "c": (48, 96)}
+    values = {name: _rounded(random.normal(size=shape, scale=0.2)) for name, shape in arrays.items()}
+    to.reset_default_graph()
+    x = to.placeholder(dtype, [48, 96], name="x")
+    a, c = (to.get_variable(name, value.shape, dtype, to.constant_initializer(value)) for name, value in values.items())
+
+    @to.custom_gradient
+    def swish(x: Any, beta: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            share = to.sigmoid(beta * x)
+            return dy * share * (1.0 + beta * x * (1.0 - share)), to.reduce_sum(dy * x * x * share * (1.0 - share))
+
+        return x * to.sigmoid(beta * x), gradient
+
+    y = to.matmul(swish(to.matmul(x, a), to.constant(1.25, dtype)), c)
+    return _trained(y, [*values], [{"x": _rounded(random.normal(size=(48, 96)))}])
+
+
 def _trained(y: Any, names: list[str], feeds: list[dict[str, np.ndarray]]) -> RandomModel:
     loss = to.reduce_mean(to.square(y), name="loss")
     step = to.train.GradientDescentOptimizer(0.5).minimize(loss)
@@ -114,7 +135,7 @@ def _errors(found: Outcome, truth: Outcome) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("build", [_mlp, _convolutions])
+@pytest.mark.parametrize("build", [_mlp, _convolutions, _own_gradients])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sums_over_devices_are_as_precise_as_one_process(build: Callable[[Any], RandomModel], dtype: str) -> None:
     model, imported = _imported(build, to.float64)

@@ -251,6 +251,8 @@ def main(*scripts: str) -> None:
         before = set(CASES)
         importlib.import_module(f"tests.scripts.{module}")
         chosen |= {name} if name else CASES.keys() - before
+    if not chosen <= CASES.keys():
+        raise ValueError(f"there are no cases called {sorted(chosen - CASES.keys())}")
     tensoropt.init()
     failures = {}
     for name, run in CASES.items():

@@ -41,7 +41,7 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
 
     Raises:
         PlanError: the step has no micro-batches, or there is one device.
-        InfeasibleError: none fits.
+        InfeasibleError: none fits, or the model has no two layers that can be on devices of their own.
     """
     began = time.perf_counter()
     if space.steps is None or space.mesh.size == 1:
@@ -58,6 +58,8 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             point, plan = fastest_that_fits(inner, limit)
         except InfeasibleError as error:  # what cannot be sent is read in another stage
             impossible = inner, error
+            continue
+        if not _has_stages(plan):
             continue
         smallest = min(smallest, plan.memory_bytes)
         if rounds == 1 and plan.memory_bytes <= limit.limit_bytes and plan.time_s > _MUCH_SLOWER * least:
@@ -78,11 +80,21 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
             f"search 'pipeline': no stages of this model can run: {_apart(impossible[0])} must be on the same devices. "
             "Leave search out: micro_batches do without stages."
         ) from impossible[1]
+    if smallest == float("inf"):
+        raise InfeasibleError(
+            "search 'pipeline': no stages of this model can run: all its layers must be on the same devices, or there "
+            "is one alone. Leave search out: micro_batches do without stages."
+        )
     if best is None:
         raise InfeasibleError(
             f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."
         )
     return best
+
+
+def _has_stages(plan: Plan) -> bool:
+    """Tells whether more than one part of the devices computes something."""
+    return len({entry.configuration.at for entry in plan.operators.values()} - {()}) > 1
 
 
 def _apart(space: SearchSpace) -> str:

@@ -166,6 +166,8 @@ def test_a_pipeline_places_what_devices_cannot_split() -> None:
     to.reset_default_graph()
     table, rows = to.get_variable("table", [5, 5]), to.placeholder(to.int32, [8, 7], name="rows")
     found = to.gather(to.reshape(table, [-1]) + 1.0, rows)  # rows of a gradient stay where the table is
+    for layer in range(3):  # so that there are stages
+        found = to.tanh(to.matmul(found, to.get_variable(f"weights_{layer}", [found.shape[1], 64])))
     to.train.AdamOptimizer(0.1).minimize(to.reduce_mean(to.square(found)))
     plan = to.find_strategy(topology=cpu(2), search="pipeline", micro_batches=2, feed="global")
     plan.check(current_job().imported_model().graph)

@@ -9,7 +9,7 @@ import pytest
 
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
-from tensoropt.errors import ProblemError
+from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.finders import pipeline
 from tensoropt.finders.pipeline import fastest_that_fits, less_on_the_fullest, pipelines
 from tensoropt.plan.plan import Plan
@@ -100,3 +100,13 @@ def test_where_tables_would_be_too_large_the_frontier_is_tracked(monkeypatch: py
     monkeypatch.setattr(pipeline, "get_finder", lambda name: TooLarge() if name == "pase" else known(name))
     found = [fastest_that_fits(inner, NO_LIMIT)[1] for inner in spaces]
     assert [plan.notes["pipeline"] for plan in found] == [plan.notes["pipeline"] for plan in exact]
+
+
+def test_one_device_alone_is_no_pipeline() -> None:
+    with pytest.raises(InfeasibleError, match=r"no stages of this model can run: .* Leave search out"):
+        get_finder("pipeline").find(space_of(1, recompute=False))
+    found = get_finder("pipeline").find(space_of(2, recompute=False))
+    plan = found.space.plan(found.frontier.point(0).assignment, "")
+    assert plan.notes["pipeline"]["stages"] == 2
+    alone_s = min(fastest_that_fits(inner, NO_LIMIT)[1].time_s for _, inner in pipelines(space_of(2, recompute=False)))
+    assert alone_s < plan.time_s

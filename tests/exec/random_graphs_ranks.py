@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import tensorflow as tf
+
 from tensoropt.exec.engines.launch import agree, install_abort_hook, start_mpi
 from tensoropt.exec.engines.mpi_engine import MpiEngine
 from tensoropt.exec.program.replicas import copies_apart
@@ -36,6 +38,7 @@ def main() -> None:
     build = build_group if sys.argv[3:] == ["one_op"] else build_model
     comm = start_mpi()
     install_abort_hook(comm)
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # where products on cards round more
     engine = None
     failed: list[int] = []
     with tempfile.TemporaryDirectory() as folder:

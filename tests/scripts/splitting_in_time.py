@@ -196,6 +196,7 @@ def zero() -> None:
 
 def main() -> None:
     """Says of each way whether the losses are those of whole batches."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # where products on cards round more
     to.init()
     if sys.argv[1] == "zero":
         zero()

@@ -74,13 +74,32 @@ def losses_of_wide_activations(option: str | Plan = "mini_time", **split: Any) -
     return [float(to.run([loss, train], {x: batch})[0]) for batch in batches]
 
 
+class DroppingCell(keras.layers.Layer):
+    """A recurrent layer's cell that draws in each turn of the loop."""
+
+    def __init__(self, state_size: int) -> None:
+        super().__init__()
+        self.state_size = state_size
+        self.dense = keras.layers.Dense(state_size, "tanh")
+        self.dropout = keras.layers.Dropout(0.2, seed=7)
+
+    def build(self, shape: Any) -> None:
+        self.dense.build((None, shape[-1] + self.state_size))
+        self.built = True
+
+    def call(self, inputs: Any, states: Any, training: bool = False) -> tuple[Any, list[Any]]:
+        found = self.dense(keras.ops.concatenate([inputs, states[0]], -1))
+        return self.dropout(found, training=training), [found]
+
+
 def losses_of_keras(**split: Any) -> list[float]:
-    """Attention, normalization, dropout, a regularizer, metrics and a smaller last batch."""
+    """Attention, normalization, dropout, in a loop too, a regularizer, metrics and a smaller last batch."""
     keras.utils.set_random_seed(1)
     words = keras.Input((6,))
     x = keras.layers.Dense(32, kernel_regularizer="l2")(keras.layers.Reshape((6, 1))(words))
     x = keras.layers.LayerNormalization()(x + keras.layers.MultiHeadAttention(2, 8)(x, x))
-    x = keras.layers.Dropout(0.2, seed=5)(keras.layers.Flatten()(x))
+    last = keras.layers.RNN(DroppingCell(8))(x)
+    x = keras.layers.Dropout(0.2, seed=5)(keras.layers.Concatenate()([keras.layers.Flatten()(x), last]))
     model = keras.Model(words, keras.layers.Dense(4)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=keras.optimizers.Adam(1e-2, clipnorm=1.0), loss=loss, metrics=["accuracy"])

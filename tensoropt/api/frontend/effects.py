@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -16,10 +16,12 @@ __all__ = [
     "PASSED_ON",
     "PLACEHOLDER",
     "WITH_DEFAULT",
-    "after_writes",
+    "Accesses",
+    "accesses_before",
     "called_functions",
     "comes_after",
     "has_effect",
+    "is_on_variables",
     "is_pipeline",
     "is_plain_read",
     "is_significant",
@@ -82,6 +84,12 @@ def varies(op: Any) -> bool:
 def takes_handle(op: Any) -> bool:
     """Tells whether an operation takes a variable itself, not its value."""
     return any(tensor.dtype == tf.resource for tensor in op.inputs)
+
+
+def is_on_variables(op: Any) -> bool:
+    """Tells whether an operation acts on the variables that it takes, and on nothing else."""
+    calls = any(value.HasField("func") or value.list.func for value in op.node_def.attr.values())
+    return takes_handle(op) and not calls
 
 
 def is_plain_read(op: Any, memo: dict[str, bool]) -> bool:
@@ -155,20 +163,39 @@ def comes_after(op: Any, acts: Callable[[Any], bool], memo: dict[str, bool]) -> 
     return memo[op.name]
 
 
-def after_writes(given: Iterable[Any], ops: Iterable[Any], memo: dict[frozenset[str], dict[str, bool]]) -> list[Any]:
-    """Those of some operations that come after a write of a variable.
+Accesses = dict[tuple[frozenset[str], bool], dict[str, dict[str, Any]]]
+"""What operations come after: by variables, whether writes alone count, and the operation the last accesses by name."""
+
+
+def accesses_before(given: Iterable[Any], op: Any, memo: Accesses, *, writes: bool) -> Collection[Any]:
+    """The accesses to variables that an operation comes after, without those that come before another of them.
 
     Args:
         given: tensors, among them the variables' handles.
-        ops: the operations.
-        memo: known answers by the variables, to which this call adds.
+        op: a ``tf.Operation``.
+        memo: known answers, to which this call adds.
+        writes: whether writes alone count, which is what a read must come after. A write must come after reads, too,
+            and after effects on other things than variables, such as a check.
     """
     handles = frozenset(_handles(given))
-
-    def writes(op: Any) -> bool:
-        return has_effect(op) and not handles.isdisjoint(_handles(op.inputs))
-
-    return [op for op in ops if comes_after(op, writes, memo.setdefault(handles, {}))]
+    known = memo.setdefault((handles, writes), {})
+    pending = [op]
+    while pending:
+        current = pending.pop()
+        if current.name in known:
+            continue
+        is_access = not handles.isdisjoint(_handles(current.inputs))
+        acts = has_effect(current)
+        if (is_access and acts) or (not writes and (is_access or (acts and not is_on_variables(current)))):
+            known[current.name] = {current.name: current}
+            continue
+        before = needs(current)
+        unknown = [] if current.type in _LOOPS else [other for other in before if other.name not in known]
+        if unknown:
+            pending += [current, *unknown]
+        else:
+            known[current.name] = {name: write for other in before for name, write in known.get(other.name, {}).items()}
+    return known[op.name].values()
 
 
 def _handles(given: Iterable[Any]) -> Iterator[str]:

@@ -19,7 +19,8 @@ import tensorflow as tf
 from tensoropt.api.frontend.attributes import decoded, types_of
 from tensoropt.api.frontend.dilation import Dilated, dilated_convolution
 from tensoropt.api.frontend.effects import (
-    after_writes,
+    Accesses,
+    accesses_before,
     called_functions,
     is_plain_read,
     is_significant,
@@ -110,7 +111,7 @@ class Reader:
         self._sources = sources
         self._late = late_reads(graph, initializers)
         self._significant = dict.fromkeys(self._late, True)
-        self._written: dict[frozenset[str], dict[str, bool]] = {}  # whether one comes after a write, by the variables
+        self._accessed: Accesses = {}
         self._place = {op.name: float(position) for position, op in enumerate(graph.get_operations())}
         self._outputs = {
             output.name: (number, call, output) for number, call in enumerate(calls) for output in call.outputs
@@ -347,7 +348,9 @@ class Reader:
         for place, tensor in enumerate(tensors):
             if tensor.dtype != tf.resource or place in operator.handles:
                 continue
-            before = self._waited_for(after_writes([tensor], (other.op for other in tensors), self._written))
+            before = self._waited_for(
+                x.op for x in tensors if accesses_before([tensor], x.op, self._accessed, writes=True)
+            )
             after = tuple(dict.fromkeys((*operator.control_inputs, *before)))
             if after or operator.name in self._late:
                 (spec,) = _variable(tensor.op, operator.source).outputs

@@ -19,9 +19,11 @@ from tensoropt.api.frontend.attributes import HINTS, keep_shapes, types_of
 from tensoropt.api.frontend.effects import (
     PASSED_ON,
     PLACEHOLDER,
-    after_writes,
+    Accesses,
+    accesses_before,
     comes_after,
     has_effect,
+    is_on_variables,
     is_stateful,
     only_reads,
 )
@@ -170,7 +172,7 @@ class Rewriter:
         self._begun: set[str] = {""}  # what names of ops that were made begin with, up to those counted, with the names
         self._counted = 0
         self._late: dict[str, bool] = {}  # whether an op comes after one that has an effect
-        self._written: dict[frozenset[str], dict[str, bool]] = {}  # likewise, by the variables on which it has one
+        self._accessed: Accesses = {}
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], Any] = {}
 
     def beside(self, graph: Any, *, probing: bool = False) -> Rewriter:
@@ -419,7 +421,12 @@ class Rewriter:
         before = scope.before(op)
         draws = has_rule(made.type) and declaration(made.type).shared  # the same numbers, whenever it runs
         if scope.after and is_stateful(made) and not draws:
-            before += after_writes(made.inputs, scope.after, self._written) if only_reads(made) else scope.after
+            if is_on_variables(made):
+                # After what accesses its variables alone: what else comes before may be computed from samples.
+                for op in scope.after:
+                    before += accesses_before(made.inputs, op, self._accessed, writes=only_reads(made))
+            else:
+                before += scope.after
         self._finish(made, before)
         return made
 

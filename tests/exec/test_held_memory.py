@@ -13,8 +13,8 @@ from tests.mpi_support import MpiRunError, result_of, run_mpi
 pytestmark = pytest.mark.mpi
 
 _PROGRAM = Path(__file__).resolve().parent.parent / "scripts" / "held_memory.py"
-# Of 390 MB more that whole batches take. What TensorFlow has besides varies by some 10 MB.
-_SLACK_BYTES = 120_000_000
+# Of 340 MB more that whole batches take. What TensorFlow has besides varies by some 10 MB, and at times by 140.
+_SLACK_BYTES = 160_000_000
 
 
 def _trained(kind: str, steps: str, most_bytes: int = 0) -> Any:
@@ -23,7 +23,7 @@ def _trained(kind: str, steps: str, most_bytes: int = 0) -> Any:
 
 @pytest.mark.parametrize("kind", ["graph", "keras"] if THOROUGH else ["graph"])
 def test_what_does_not_fit_trains_in_parts_where_whole_batches_end(kind: str) -> None:
-    most = _trained(kind, "split")["data_bytes"] + _SLACK_BYTES
+    most = min(_trained(kind, "split")["data_bytes"] for _ in range(2)) + _SLACK_BYTES
     whole, held = _trained(kind, "whole"), _trained(kind, "split", most)
     assert held["losses"] == pytest.approx(whole["losses"], rel=1e-5)
     assert whole["data_bytes"] > most + _SLACK_BYTES

@@ -21,6 +21,7 @@ __all__ = ["Piped", "PipelineSession"]
 
 _SEEDS = ("seed", "seed2")
 _LEFT_OUT_ATTRS = ("_class",)
+_FACTORY = "dataset_factory"  # of an iterator, the function that makes what it is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,11 @@ class PipelineSession:
 
     def _copy_operation(self, op: Any) -> None:
         attrs = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}
-        functions = _functions_of(op.node_def)
-        self._add_functions(functions, factories=functions if op.type == "OneShotIterator" else ())
+        factories = [op.get_attr(_FACTORY).name] if _FACTORY in attrs else []
+        self._add_functions(_functions_of(op.node_def), factories=factories)
         attrs |= self._drawn(op.node_def)
         inputs = [self._copy.get_tensor_by_name(tensor.name) for tensor in op.inputs]
-        if op.type == "MakeIterator":
+        if [arg.name for arg in op.op_def.input_arg] == ["dataset", "iterator"]:
             with self._copy.as_default():
                 inputs[0] = untuned_variant(inputs[0])
         unset = [op.inputs[place] for place in _seed_places(op.op_def)]

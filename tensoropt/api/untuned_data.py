@@ -23,14 +23,14 @@ _ATTRS = {"serialized_options": _OPTIONS.SerializeToString(), "output_types": [t
 
 
 def untuned(dataset: Any) -> Any:
-    """A dataset's elements, whose iterators have no tuner."""
+    """A dataset of as many elements, whose iterators have no tuner."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
 def untuned_variant(variant: Any) -> Any:
-    """The same of the tensor that a dataset is in a graph."""
+    """The tensor of a dataset in a graph, of which iterators have no tuner."""
     return tf.raw_ops.OptionsDataset(input_dataset=variant, **_ATTRS)
 
 

@@ -164,7 +164,7 @@ def comes_after(op: Any, acts: Callable[[Any], bool], memo: dict[str, bool]) -> 
 
 
 Accesses = dict[tuple[frozenset[str], bool], dict[str, dict[str, Any]]]
-"""What operations come after: by variables, whether writes alone count, and the operation the last accesses by name."""
+"""The last accesses that operations come after, by variables, whether writes alone count, and the operation."""
 
 
 def accesses_before(given: Iterable[Any], op: Any, memo: Accesses, *, writes: bool) -> Collection[Any]:
@@ -194,7 +194,9 @@ def accesses_before(given: Iterable[Any], op: Any, memo: Accesses, *, writes: bo
         if unknown:
             pending += [current, *unknown]
         else:
-            known[current.name] = {name: write for other in before for name, write in known.get(other.name, {}).items()}
+            known[current.name] = {
+                name: access for other in before for name, access in known.get(other.name, {}).items()
+            }
     return known[op.name].values()
 
 

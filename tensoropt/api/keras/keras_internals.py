@@ -2,7 +2,7 @@
 
 Tested with Keras 3.15. Keras's trainer calls ``make_train_function`` and its likes, which return a function that takes
 an iterator and performs a step; the trainer keeps it as ``train_function``. On the one model, functions of tensoropt
-replace these.
+replace these. While ``fit`` and its likes run, ``TFEpochIterator`` reads datasets without tf.data's tuner.
 """
 
 from __future__ import annotations

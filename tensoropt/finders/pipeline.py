@@ -75,16 +75,14 @@ def _find(space: SearchSpace, limit: MemoryLimit, start: Start) -> Found:
                 seconds=time.perf_counter() - began,
             )
             best = Found(inner, alone, {"rounds": rounds} if rounds > 1 else {})
-    if best is None and impossible is not None and smallest == float("inf"):
-        raise InfeasibleError(
-            f"search 'pipeline': no stages of this model can run: {_apart(impossible[0])} must be on the same devices. "
-            "Leave search out: micro_batches do without stages."
-        ) from impossible[1]
     if smallest == float("inf"):
+        reason = "all its layers must be on the same devices, or there is one alone"
+        if impossible is not None:
+            reason = f"{_apart(impossible[0])} must be on the same devices"
         raise InfeasibleError(
-            "search 'pipeline': no stages of this model can run: all its layers must be on the same devices, or there "
-            "is one alone. Leave search out: micro_batches do without stages."
-        )
+            f"search 'pipeline': no stages of this model can run: {reason}. Leave search out: micro_batches do without "
+            "stages."
+        ) from (None if impossible is None else impossible[1])
     if best is None:
         raise InfeasibleError(
             f"search 'pipeline': every pipeline takes {smallest:,.0f} bytes per device or more, the limit is {limit}."

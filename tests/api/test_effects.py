@@ -29,7 +29,7 @@ def test_reads_come_after_writes_of_their_variable_and_writes_after_reads_and_ch
     memo: Accesses = {}
 
     def before(variable: tf.Variable, op: tf.Operation) -> tuple[set[str], set[str]]:
-        ways = [accesses_before([variable.handle], op, memo, writes=writes) for writes in (True, False)]
+        ways = [accesses_before([variable.handle], [op], memo, writes=writes) for writes in (True, False)]
         return {each.name for each in ways[0]}, {each.name for each in ways[1]}
 
     assert read.type == "ReadVariableOp"

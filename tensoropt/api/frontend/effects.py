@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
+from tensoropt.api.frontend.functions import function_attrs, is_call
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.graph.registry import traits
 
@@ -33,6 +34,8 @@ __all__ = [
     "takes_handle",
     "varies",
 ]
+
+_Value = TypeVar("_Value")
 
 # A loop of TensorFlow 1 leads back to these.
 _LOOPS = ("Merge", "RefMerge")
@@ -88,8 +91,7 @@ def takes_handle(op: Any) -> bool:
 
 def is_on_variables(op: Any) -> bool:
     """Tells whether an operation acts on the variables that it takes, and on nothing else."""
-    calls = any(value.HasField("func") or value.list.func for value in op.node_def.attr.values())
-    return takes_handle(op) and not calls
+    return takes_handle(op) and not is_call(op) and not function_attrs(op)
 
 
 def is_plain_read(op: Any, memo: dict[str, bool]) -> bool:
@@ -147,57 +149,65 @@ def comes_after(op: Any, acts: Callable[[Any], bool], memo: dict[str, bool]) -> 
         acts: tells whether one acts.
         memo: known answers by name, to which this call adds.
     """
-    pending = [] if op.name in memo else [op]
-    while pending:
-        current = pending[-1]
-        before = needs(current)
-        unknown = [] if current.name in memo else [other for other in before if other.name not in memo]
-        if acts(current):
-            memo[current.name] = True
-        elif unknown and current.type not in _LOOPS:
-            pending += unknown
-            continue
-        else:
-            memo.setdefault(current.name, any(memo.get(other.name, False) for other in before))
-        pending.pop()
-    return memo[op.name]
+    return _from_before(op, memo, lambda each: True if acts(each) else None, any)
 
 
-Accesses = dict[tuple[frozenset[str], bool], dict[str, dict[str, Any]]]
-"""The last accesses that operations come after, by variables, whether writes alone count, and the operation."""
-
-
-def accesses_before(given: Iterable[Any], op: Any, memo: Accesses, *, writes: bool) -> Collection[Any]:
-    """The accesses to variables that an operation comes after, without those that come before another of them.
+def _from_before(
+    op: Any, known: dict[str, _Value], own: Callable[[Any], _Value | None], joined: Callable[[Iterable[_Value]], _Value]
+) -> _Value:
+    """The value of an operation: its own, or else what is joined of those of all that it reads or waits for.
 
     Args:
-        given: tensors, among them the variables' handles.
         op: a ``tf.Operation``.
-        memo: known answers, to which this call adds.
-        writes: whether writes alone count, which is what a read must come after. A write must come after reads, too,
-            and after effects on other things than variables, such as a check.
+        known: values by name, to which this call adds.
+        own: gives an operation's own value; None where it has none.
+        joined: joins values.
     """
-    handles = frozenset(_handles(given))
-    known = memo.setdefault((handles, writes), {})
     pending = [op]
     while pending:
         current = pending.pop()
         if current.name in known:
             continue
-        is_access = not handles.isdisjoint(_handles(current.inputs))
-        acts = has_effect(current)
-        if (is_access and acts) or (not writes and (is_access or (acts and not is_on_variables(current)))):
-            known[current.name] = {current.name: current}
+        value = own(current)
+        if value is not None:
+            known[current.name] = value
             continue
         before = needs(current)
         unknown = [] if current.type in _LOOPS else [other for other in before if other.name not in known]
         if unknown:
             pending += [current, *unknown]
         else:
-            known[current.name] = {
-                name: access for other in before for name, access in known.get(other.name, {}).items()
-            }
-    return known[op.name].values()
+            known[current.name] = joined(known[other.name] for other in before if other.name in known)
+    return known[op.name]
+
+
+Accesses = dict[tuple[frozenset[str], bool], dict[str, dict[str, Any]]]
+"""The last accesses that operations come after, by variables, whether writes alone count, and the operation."""
+
+
+def accesses_before(given: Iterable[Any], ops: Iterable[Any], memo: Accesses, *, writes: bool) -> Collection[Any]:
+    """The accesses to variables that operations come after, without those that come before another of them.
+
+    Args:
+        given: tensors, among them the variables' handles.
+        ops: operations of TensorFlow.
+        memo: known answers, to which this call adds.
+        writes: whether writes alone count, which is what a read must come after. A write must come after reads, too,
+            and after effects on other things than variables, such as a check.
+    """
+    handles = frozenset(_handles(given))
+    known = memo.setdefault((handles, writes), {})
+
+    def own(op: Any) -> dict[str, Any] | None:
+        is_access, acts = not handles.isdisjoint(_handles(op.inputs)), has_effect(op)
+        counts = is_access and acts if writes else is_access or (acts and not is_on_variables(op))
+        return {op.name: op} if counts else None
+
+    return _joined(_from_before(op, known, own, _joined) for op in ops).values()
+
+
+def _joined(accesses: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return {name: op for each in accesses for name, op in each.items()}
 
 
 def _handles(given: Iterable[Any]) -> Iterator[str]:

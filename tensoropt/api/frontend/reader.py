@@ -349,7 +349,7 @@ class Reader:
             if tensor.dtype != tf.resource or place in operator.handles:
                 continue
             before = self._waited_for(
-                x.op for x in tensors if accesses_before([tensor], x.op, self._accessed, writes=True)
+                x.op for x in tensors if accesses_before([tensor], [x.op], self._accessed, writes=True)
             )
             after = tuple(dict.fromkeys((*operator.control_inputs, *before)))
             if after or operator.name in self._late:

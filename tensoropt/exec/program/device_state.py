@@ -314,11 +314,14 @@ class DeviceState:
         found: set[str] = set()
         if not tf.config.list_physical_devices("GPU"):
             return found
-        takers = [op for op in self._root.graph.operators if op.handles]
-        specs = [self._root.graph.spec(op.inputs[op.handles[0]]) for op in takers]
+        graph = self._root.graph
         taken = [
-            (_is_of_the_host(op.type, spec.dtype), {op.inputs[place].op for place in op.handles})
-            for op, spec in zip(takers, specs, strict=True)
+            (
+                _is_of_the_host(op.type, graph.spec(op.inputs[op.handles[0]]).dtype),
+                {op.inputs[place].op for place in op.handles},
+            )
+            for op in graph.operators
+            if op.handles
         ]
         while True:
             more = found.union(*(names for is_of_host, names in taken if is_of_host or names & found))

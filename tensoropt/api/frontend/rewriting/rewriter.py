@@ -423,8 +423,7 @@ class Rewriter:
         if scope.after and is_stateful(made) and not draws:
             if is_on_variables(made):
                 # After what accesses its variables alone: what else comes before may be computed from samples.
-                for op in scope.after:
-                    before += accesses_before(made.inputs, op, self._accessed, writes=only_reads(made))
+                before += accesses_before(made.inputs, scope.after, self._accessed, writes=only_reads(made))
             else:
                 before += scope.after
         self._finish(made, before)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.launch import OF_A_RANK, ROOT, mpirun_path, search_path
+from tensoropt.exec.engines.shared_memory import FOLDER_SETTINGS, segments_folder
 
 __all__ = ["MpiRunError", "result_of", "run_mpi"]
 
@@ -54,8 +55,8 @@ def run_mpi(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python program on several ranks of this machine and waits for it to end.
 
-    Each rank has one TensorFlow thread, and ranks may outnumber cores. The job's folder for temporary files is its own
-    and ends with it.
+    Each rank has one TensorFlow thread, and ranks may outnumber cores. The job's folders for temporary files and for
+    shared memory are its own and end with it, so that no later job finds what a killed one has left.
 
     Args:
         script: a Python file (a ``Path``, or a text that ends in ``.py``), or else a module's name.
@@ -89,8 +90,9 @@ def run_mpi(
             return subprocess.CompletedProcess(command, returncode, stdout, stderr)
         # A killed mpirun leaves its session's folder there, named by its process id alone: a later one that was given
         # the same id would find it and start nothing ("The PMIx server's listener thread failed to start").
-        with tempfile.TemporaryDirectory(prefix="tensoropt-job-", ignore_cleanup_errors=True) as own:
-            environment = _environment({"TMPDIR": own, **(env or {})})
+        with _own_folder() as own, _own_folder(segments_folder()) as shared:
+            memory = dict.fromkeys(FOLDER_SETTINGS, shared)
+            environment = _environment({"TMPDIR": own, **memory, **(env or {})})
             try:
                 done = _run(command, f"{script} on {ranks} ranks", timeout, environment, check)
             except MpiRunError as error:
@@ -148,6 +150,12 @@ def _run(
         reason = f"{subject} ended with exit code {process.returncode}"
         raise MpiRunError(reason, process.returncode, stdout, stderr)
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def _own_folder(within: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A folder of a job, in the one for temporary files or, if there is one, in that which is given."""
+    there = within if within is not None and within.is_dir() else None
+    return tempfile.TemporaryDirectory(prefix="tensoropt-job-", dir=there, ignore_cleanup_errors=True)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from tensoropt.cli.hosts import read_hosts
 from tensoropt.cli.launcher import Launch, Launcher, find_launcher, launch, refuse_ranks
 from tensoropt.cli.output import FINE, NO, Json, UsageError, answer, example
 from tensoropt.cluster.host import affinity, available_memory_bytes, cpu_model
+from tensoropt.exec.engines.shared_memory import segments_folder
 from tensoropt.stages import announce, came_to, stage
 from tensoropt.storage import wanted_cache
 
@@ -28,7 +29,6 @@ _PYTHON, _TENSORFLOW, _KERAS = (3, 10), (2, 18), (3, 0)
 # Compiling the collectives takes most of it, once.
 _PATIENCE_S = 300
 _GPU_DRIVER = Path("/dev/nvidiactl")
-_SHARED_MEMORY = Path("/dev/shm")
 _SHARED_BYTES = 2**26  # what Docker gives a container
 _FAMILIES = (("Open MPI", r"Open MPI v?(\d+\.\d+[\w.]*)"), ("Intel MPI", r"Intel\(R\) MPI Library (\d+[\w.]*)"),
              ("MPICH", r"MPICH Version:\s*(\d+[\w.]*)"))  # fmt: skip
@@ -276,11 +276,12 @@ def _cores(ranks: int) -> Finding:
 
 
 def _shared_memory() -> Iterator[Finding]:
-    if not _SHARED_MEMORY.is_dir():
+    folder = segments_folder()
+    if not folder.is_dir():
         return  # not Linux
-    found = os.statvfs(_SHARED_MEMORY)
+    found = os.statvfs(folder)
     free_bytes = found.f_bavail * found.f_frsize
-    text = f"{free_bytes / 2**20:,.0f} MiB free in {_SHARED_MEMORY}, through which ranks of a host talk"
+    text = f"{free_bytes / 2**20:,.0f} MiB free in {folder}, through which ranks of a host talk"
     if free_bytes > _SHARED_BYTES:
         yield Finding("shared memory", "fine", text)
     else:

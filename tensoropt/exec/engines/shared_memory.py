@@ -1,7 +1,8 @@
 """Shared memory that killed jobs have left.
 
-Open MPI keeps what ranks of a host exchange in files of ``/dev/shm``. Its launcher removes them after a rank that was
-killed; nobody does where the launcher was killed, too, or there was none.
+Open MPI keeps what ranks of a host exchange in files of ``/dev/shm``, or of the folder that its users name
+(:func:`segments_folder`). Its launcher removes them after a rank that was killed; nobody does where the launcher was
+killed, too, or there was none.
 """
 
 from __future__ import annotations
@@ -15,27 +16,35 @@ import stat
 import time
 from pathlib import Path
 
-__all__ = ["remove_segments"]
+__all__ = ["FOLDER_SETTINGS", "remove_segments", "segments_folder"]
 
 _log = logging.getLogger("tensoropt")
 
 _SEGMENT = re.compile(r"(?:sm|vader)_segment\.(?P<host>.+)\.(?P<user>[0-9]+)\.[0-9a-f]+\.[0-9]+")
+# Open MPI's parameters, as variables of the environment: of version 5, and of version 4.
+FOLDER_SETTINGS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory")
 # Between its making and its use, a segment looks like one that nobody uses.
 _YOUNG_S = 60.0
 
 
-def remove_segments(folder: Path = Path("/dev/shm"), processes: Path = Path("/proc")) -> int:
+def segments_folder() -> Path:
+    """The folder in which Open MPI keeps its segments; there is none on systems but Linux."""
+    return Path(next(filter(None, map(os.environ.get, FOLDER_SETTINGS)), "/dev/shm"))
+
+
+def remove_segments(folder: Path | None = None, processes: Path = Path("/proc")) -> int:
     """Removes this user's segments of Open MPI on this host that no process uses.
 
     Args:
-        folder: where they are.
+        folder: where they are; ``None`` for :func:`segments_folder`.
         processes: where the system says what processes use.
 
     Returns:
         How many bytes there were.
     """
+    folder = folder or segments_folder()
     found: dict[str, int] = {}
-    with contextlib.suppress(OSError):  # there is no such folder on systems but Linux
+    with contextlib.suppress(OSError):  # there is no such folder
         for entry in os.scandir(folder):
             match = _SEGMENT.fullmatch(entry.name)
             if match and match["host"] == platform.node() and match["user"] == str(os.geteuid()):

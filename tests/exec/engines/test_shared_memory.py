@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tensoropt.exec.engines.shared_memory import remove_segments
+from tensoropt.exec.engines.shared_memory import FOLDER_SETTINGS, remove_segments, segments_folder
 from tests.mpi_support import run_mpi
-
-_SHM = Path("/dev/shm")
 
 
 def segment(folder: Path, name: str | None = None, *, age_s: float = 3600) -> Path:
@@ -73,19 +71,22 @@ def test_there_is_no_such_folder_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(not _SHM.is_dir(), reason="this system has no /dev/shm")
 def test_a_job_frees_what_one_that_was_killed_with_its_launcher_has_left(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
+    folder = tmp_path / "memory"  # of its own: any job that runs here frees what is in the common one
+    folder.mkdir()
+    named = dict.fromkeys(FOLDER_SETTINGS, str(folder))
     killed = tmp_path / "killed.py"
     killed.write_text(
         "import os, time\nfrom mpi4py import MPI\n"
-        "print(*[name for name in os.listdir('/dev/shm') if '_segment.' in name], flush=True)\ntime.sleep(100)\n"
+        f"print(*[name for name in os.listdir({str(folder)!r}) if '_segment.' in name], flush=True)\ntime.sleep(100)\n"
     )
     # Alone, a process has no launcher that would remove what it leaves.
-    with subprocess.Popen([sys.executable, str(killed)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, str(killed)], env=os.environ | named, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
-        listed = process.stdout.readline().split()
-        mine = [_SHM / name for name in listed if str(_SHM / name) in Path(f"/proc/{process.pid}/maps").read_text()]
+        mine = [folder / name for name in process.stdout.readline().split()]
         process.send_signal(signal.SIGKILL)
     if not mine:
         pytest.skip("this MPI keeps nothing there")
@@ -94,5 +95,5 @@ def test_a_job_frees_what_one_that_was_killed_with_its_launcher_has_left(tmp_pat
         os.utime(path, (time.time() - 3600,) * 2)
     following = tmp_path / "following.py"
     following.write_text("from tensoropt.exec.engines.launch import start_mpi\nstart_mpi().barrier()\n")
-    run_mpi(following, 2)
+    run_mpi(following, 2, env=named)
     assert not any(path.exists() for path in mine)

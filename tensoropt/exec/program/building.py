@@ -205,6 +205,15 @@ class Builder:
             updates = [self._updates.get(op.inputs[0].op, ()) for op in differentiated.operators]
             differentiated.backward.wait_for_updates(updates, collectives)
 
+    def complete(self, targets: Sequence[Any], first: int, config: Any) -> None:
+        """Adds what is made of a program that is complete.
+
+        Args:
+            targets: the operations that the program runs.
+            first: how many ops the graph had before the program.
+            config: ``ConfigProto`` of the session.
+        """
+
     def _gradient(self, op: Operator) -> list[Any]:
         """A gradient that this device has: of its piece of what the gradient belongs to."""
         gradient = self._differentiated_by(op).gradients[op.name]

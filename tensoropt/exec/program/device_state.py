@@ -19,7 +19,7 @@ from tensoropt.exec.engines.global_order import why_not_in_order
 from tensoropt.exec.engines.watch import current_watch
 from tensoropt.exec.program.generators import Generator
 from tensoropt.exec.program.local_graph import LocalGraph
-from tensoropt.exec.program.local_session import has_one_thread, session_of
+from tensoropt.exec.program.local_session import has_one_thread, ordered, session_of
 from tensoropt.exec.program.outside_variable import REPLACED_BYTES, OutsideVariable
 from tensoropt.exec.program.replicas import LEVEL_STEPS, level
 from tensoropt.exec.schedule.primitive_cache import uncache_products
@@ -41,6 +41,7 @@ class DeviceState:
 
     Attributes:
         session: the ``tf.compat.v1.Session`` that runs the local graph.
+        config: its ``tf.compat.v1.ConfigProto``.
         unsaved_generators: the random operators whose states are in TensorFlow's kernels.
         trained: training steps, which say when copies are made equal.
         told_order: whether a line has said that what touches a variable in no order has one.
@@ -88,6 +89,7 @@ class DeviceState:
         self._states: dict[str, np.ndarray] = {}  # of generators that are not there yet
         self._initialized: set[str] = set()
         self._levelling: Any = None
+        self.config = ordered(config)
         self.session: Any = None
         self.unsaved_generators: list[Operator] = []
         self.trained = 0
@@ -201,6 +203,7 @@ class DeviceState:
         if self._root.chains:
             return False
         states = self.states
+        self.config = ordered(config)
         before, self.session = self.session, session_of(self.tf_graph, config)
         self._link(self.outside)
         for name, variable in self.variables.items():

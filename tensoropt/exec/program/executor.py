@@ -332,6 +332,7 @@ class Executor:
                 keep_segments(targets, chain.names, built, builder.backward)
             prevent_merging(targets, built)
             keep_order(self.state.tf_graph, built)
+            builder.complete(targets, built, self.state.config)
         if waits and not self.state.told_order:
             self.state.told_order = True
             announce(order_line(needed, waits))

@@ -8,11 +8,16 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-__all__ = ["has_one_thread", "session_of"]
+__all__ = ["has_one_thread", "ordered", "session_of"]
 
 
 def session_of(graph: Any, config: Any) -> Any:
-    """A ``tf.compat.v1.Session`` that keeps the order of what waits for one another.
+    """A ``tf.compat.v1.Session`` that keeps the order of what waits for one another."""
+    return tf.compat.v1.Session(graph=graph, config=ordered(config))
+
+
+def ordered(config: Any) -> Any:
+    """A ``tf.compat.v1.ConfigProto``, or that by default, which keeps the order of what waits for one another.
 
     TensorFlow's rewriting leaves out that an op waits for another one where it waits for what reads that, and then may
     have what reads it do something else: of a constant times a product of two, it takes the constant times the first.
@@ -22,7 +27,7 @@ def session_of(graph: Any, config: Any) -> Any:
     if config is not None:
         own.CopyFrom(config)
     own.graph_options.rewrite_options.dependency_optimization = rewriter_config_pb2.RewriterConfig.OFF
-    return tf.compat.v1.Session(graph=graph, config=own)
+    return own
 
 
 def has_one_thread(config: Any) -> bool:

@@ -58,6 +58,7 @@ class OpLowering:
         self.rule = rule
         self.operation: Any = None  # TensorFlow's, which emit made last
         self.input_specs = input_specs
+        self.placed_along: set[int] = set()  # the axes of the mesh along which its place was asked for
         self.is_first = engine.rank == 0
         self._configuration = configuration
         self._mesh = mesh
@@ -67,7 +68,9 @@ class OpLowering:
     def widened(self) -> OpLowering:
         """The same operator on float32 wherever it is on 16-bit floats."""
         specs = [spec.widened for spec in self.input_specs]
-        return OpLowering(widened_operator(self.op), self.rule, specs, self._configuration, self._mesh, self._engine)
+        wide = OpLowering(widened_operator(self.op), self.rule, specs, self._configuration, self._mesh, self._engine)
+        wide.placed_along = self.placed_along
+        return wide
 
     def summed_outputs(self) -> tuple[int, ...]:
         """The outputs of which each device makes a part of a sum, in a wider dtype than theirs."""
@@ -151,20 +154,22 @@ class OpLowering:
 
     def offset(self, axis: str) -> int:
         """Returns where this device's piece of an iteration axis starts."""
-        index = self._mesh.group_index(self._engine.rank, self._configuration.mesh_axes(axis))
-        return index * self.local_size(axis)
+        return self._place(self._configuration.mesh_axes(axis)) * self.local_size(axis)
 
     def slice_output(self, tensor: Any, index: int = 0) -> Any:
         """This device's piece of a whole output."""
         layout = self._output_layout(index)
         if not any(layout.dims):
             return tensor
-        shape = self.op.outputs[index].shape
+        size = layout.local_shape(self.op.outputs[index].shape, self._mesh)
         return tf.slice(
-            tensor,
-            layout.offsets(shape, self._mesh, self._engine.rank),
-            layout.local_shape(shape, self._mesh),
+            tensor, [self._place(axes) * extent for axes, extent in zip(layout.dims, size, strict=True)], size
         )
+
+    def _place(self, axes: Sequence[int]) -> int:
+        """The number of this device's piece of what axes of the mesh split."""
+        self.placed_along.update(axes)
+        return self._mesh.group_index(self._engine.rank, axes)
 
     def next_state(self, step: int) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.next_state`."""

@@ -8,11 +8,13 @@ next begins; and collectives are in one order on all ranks, that of building.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensoropt.exec.engines.base import CollectiveEngine
@@ -21,8 +23,10 @@ from tensoropt.exec.program.fed_tensors import copies
 from tensoropt.exec.program.feeding import share_layout
 from tensoropt.exec.program.fetch import Fetch
 from tensoropt.exec.program.gradient import with_gradient
+from tensoropt.exec.program.gradient_sums import GradientSum, cast
 from tensoropt.exec.program.local_graph import LocalGraph
 from tensoropt.exec.program.lowering import OpLowering, lower_operator
+from tensoropt.exec.program.repeating import Repeated
 from tensoropt.exec.program.resharding import reshard, reshard_edge, reshard_rows
 from tensoropt.exec.program.summands import held_dtype, in_sum_dtype
 from tensoropt.exec.schedule.ordering import Backward
@@ -36,6 +40,9 @@ from tensoropt.plan.in_time import InTime
 from tensoropt.plan.places import Part, schedule
 
 __all__ = ["MicroBatches"]
+
+# Of fewer than so many there is one at most between the first and the last.
+_LEAST_REPEATED = 4
 
 
 class MicroBatches(Builder):
@@ -52,7 +59,8 @@ class MicroBatches(Builder):
         self._parts: list[_MicroBatch] = []
         self._held: dict[Edge, Any] = {}
         self._placeholders: dict[str, Any] = {}
-        self._sums: dict[int, dict[Edge, Any]] = {}  # by differentiation
+        self._repeated: Repeated | None = None
+        self._sums: dict[int, dict[Edge, GradientSum]] = {}  # by differentiation
         self._ways: dict[int, frozenset[Edge]] = {}  # likewise
         super().__init__(*given, **named)
 
@@ -85,21 +93,45 @@ class MicroBatches(Builder):
                 self.add(op)
 
     def _build_each(self, each: Sequence[Operator], calls: Sequence[int]) -> None:
-        """Builds one micro-batch behind the other."""
-        steps = self.steps
-        behind: list[Any] = []
-        for at in range(steps.times):
-            with tf.control_dependencies(behind):
-                part = _MicroBatch(self, at)
-                part.build(each)
-                for call in calls:
-                    self._add_gradients(call, *part.gradients(self._gradients_of(call)[0]))
-            self._parts.append(part)
-            sums = [_values(total).op for found in self._sums.values() for total in found.values()]
-            # One op to wait for: as many control inputs as weights at each op would be read again and again.
-            behind = [tf.group(*sums, *(tensor.op for tensor in part.last(each)), name="micro_batch_is_done")]
-            self.backward = min(self.backward, part.backward)
-            self._live |= part.live
+        """Builds one micro-batch behind the other: all of them, or the first and the last, which the others repeat."""
+        times = self.steps.times
+        behind = self._build_one(_MicroBatch(self, 0), each, calls, [])
+        if times < _LEAST_REPEATED or not each or self._parts[0].knows_time:
+            for at in range(1, times):
+                behind = self._build_one(_MicroBatch(self, at), each, calls, behind)
+            return
+        last = self._local.chains[-1].last
+        self._repeated = Repeated(
+            self._local.tf_graph, range(1, times - 1), [*behind, *([] if last is None else [last])]
+        )
+        self._build_one(_MicroBatch(self, times - 1, self._repeated.last), each, calls, [self._repeated.done])
+        self._repeated.end()
+        for sums in self._sums.values():
+            for total in sums.values():
+                rows = total.last_rows
+                if rows is not None:
+                    values, indices = map(self._repeated.values, (rows.values, rows.indices))
+                    total.insert_rows(map(tf.IndexedSlices, values, indices))
+
+    def _build_one(
+        self, part: _MicroBatch, each: Sequence[Operator], calls: Sequence[int], behind: Sequence[Any]
+    ) -> list[Any]:
+        """Builds a micro-batch behind what it waits for; returns the op for which the next one waits."""
+        with tf.control_dependencies(behind):
+            part.begin()
+            part.build(each)
+            added = [self._add_gradients(call, *part.gradients(self._gradients_of(call)[0])) for call in calls]
+        self._parts.append(part)
+        self.backward = min(self.backward, part.backward)
+        self._live |= part.live
+        # One op to wait for: as many control inputs as weights at each op would be read again and again.
+        sums = itertools.chain.from_iterable(added)
+        return [tf.group(*sums, *(tensor.op for tensor in part.last(each)), name="micro_batch_is_done")]
+
+    def complete(self, targets: Sequence[Any], first: int, config: Any) -> None:
+        """Makes the micro-batches that are repeated, once all of the program is built and ordered."""
+        if self._repeated is not None:
+            self._repeated.call(targets, first, config)
 
     def _build_parts(self, each: Sequence[Operator], calls: Sequence[int]) -> None:
         """Builds the parts of all micro-batches in the one order that all devices know, each behind the one before.
@@ -125,13 +157,13 @@ class MicroBatches(Builder):
                 elif task.backward:
                     for call in calls:
                         found = micro_batch.part_gradients(task.part, self._gradients_of(call)[0])
-                        self._add_gradients(call, found, None)
-                        done += [_values(self._sums[call][edge]) for edge in found]
+                        done += self._add_gradients(call, found, None)
                 else:
                     micro_batch.build(operators)
-                    done = micro_batch.last([op for op in operators if local.holds(op.name)])
+                    here = [op for op in operators if local.holds(op.name)]
+                    done = [tensor.op for tensor in micro_batch.last(here)]
             last = local.chains[-1].last
-            behind = [tf.group(*behind, *(tensor.op for tensor in done), *([] if last is None else [last]))]
+            behind = [tf.group(*behind, *done, *([] if last is None else [last]))]
         for micro_batch in self._parts:
             self.backward = min(self.backward, micro_batch.backward)
             self._live |= micro_batch.live
@@ -214,13 +246,17 @@ class MicroBatches(Builder):
         piece = self._values.get(edge.tensor)
         return reshard(piece, given.value, path, local.plan.mesh, local.engine, spec.dtype, self.steps.spec(edge).shape)
 
-    def _add_gradients(self, call: int, found: Mapping[Edge, Any], backward: Backward | None) -> None:
-        """Adds the gradients of one micro-batch to those of the ones before, each as soon as it is there."""
+    def _add_gradients(self, call: int, found: Mapping[Edge, Any], backward: Backward | None) -> list[Any]:
+        """Adds the gradients of one micro-batch to those of the ones before, each as soon as it is there.
+
+        Returns:
+            The ops that do.
+        """
         sums = self._sums.setdefault(call, {})
-        for edge, gradient in found.items():
-            sums[edge] = gradient if edge not in sums else _added(sums[edge], gradient)
+        added = [sums.setdefault(edge, GradientSum()).add(gradient) for edge, gradient in found.items()]
         if backward is not None:
-            backward.wait_for_sums(_values(sums[edge]).op for edge in found)
+            backward.wait_for_sums(added)
+        return added
 
     def _differentiate(self, call: int) -> Differentiated:
         """The rest of a differentiation: from the sums over micro-batches, and from losses that see no batch, on."""
@@ -228,11 +264,11 @@ class MicroBatches(Builder):
         if local.places is not None:
             return self._differentiate_borders(call, operators)
         losses, incoming = [], []
-        for edge, total in self._sums[call].items():
+        for edge, summed in self._sums[call].items():
             dtype, dim = local.graph.spec(edge.tensor).dtype, self.steps.split_dim(edge)
             is_back, held = local.plan.edge(edge).back_each, self._held[edge]
             layout = local.wanted(edge).gradient if dim is None else self.whole_layouts(edge, dim).gradient
-            total = _cast(total, held_dtype(dtype, local.given(edge.tensor).gradient if is_back else layout))
+            total = cast(summed.total(), held_dtype(dtype, local.given(edge.tensor).gradient if is_back else layout))
             losses.append(self._values[edge.tensor] if is_back or held is None else held)
             incoming.append(self._moved_back(edge, total) if held is None and not is_back else total)
         for name in operators[0].attrs["losses"]:
@@ -244,13 +280,14 @@ class MicroBatches(Builder):
 
     def _differentiate_borders(self, call: int, operators: Sequence[Operator]) -> Differentiated:
         """The rest of a differentiation of parts: sums go back to where the tensors were made, and on from there."""
-        local, sums = self._local, self._sums.get(call, {})
+        local = self._local
+        sums = {edge: summed.total() for edge, summed in self._sums.get(call, {}).items()}
         borders = [edge for edge in sorted(self._held) if edge in local.graph.differentiable]
         returned = {}
         for edge in borders:
             needed, dim = local.given(edge.tensor).gradient, self.steps.split_dim(edge)
             if local.plan.edge(edge).back_each:
-                gradient = None if edge not in sums else _cast(sums[edge], held_dtype(local.spec(edge).dtype, needed))
+                gradient = None if edge not in sums else cast(sums[edge], held_dtype(local.spec(edge).dtype, needed))
             else:
                 made = local.wanted(edge).gradient if dim is None else self.whole_layouts(edge, dim).gradient
                 path = local.plan.edge(edge).backward if dim is None else canonical_path(made, needed)
@@ -293,6 +330,8 @@ class MicroBatches(Builder):
             return
         local, layout = self._local, self._local.layout_of(tensor)
         pieces, time = [part.value(tensor) for part in self._parts], self.steps.layouts[tensor]
+        if self._repeated is not None:
+            pieces[1:1] = self._repeated.values(pieces[-1])
         dtype = local.graph.spec(tensor).dtype
         dims = [dim for dim, axes in enumerate(time.dims) if axes]
         if pieces[0] is None or not (dims or time.partial):
@@ -312,21 +351,28 @@ class MicroBatches(Builder):
 class _MicroBatch(Builder):
     """Builds the operators of one micro-batch."""
 
-    def __init__(self, once: MicroBatches, at: int) -> None:
-        """Begins a micro-batch.
+    def __init__(self, once: MicroBatches, at: int, number: Any = None) -> None:
+        """Looks at what runs once.
 
         Args:
             once: builds what runs once.
             at: which micro-batch it is, from 0.
+            number: the same as a tensor, if its ops are to be those of others.
         """
         super().__init__(once._local, once._modes, once._needed, (), once._waits, ChainMap({}, once._values))
         self._once = once
         self._at = at
+        self._number = number
+        self._lowered: list[OpLowering] = []
         self._points: dict[Edge, Any] = {}
         self._came_back: dict[int, dict[Edge, Any]] = {}  # gradients where tensors were made, by differentiation
         self._to_send: dict[int, dict[Edge, Any]] = {}  # those that are to go there
         self._fetched: dict[Edge, Any] = {}  # what came before the operators that read it are built
         self._draws, self.ranges = once._draws, once.ranges
+
+    def begin(self) -> None:
+        """Cuts what is fed in place of tensors of micro-batches."""
+        once = self._once
         mesh, engine = self._local.plan.mesh, self._local.engine
         for tensor, fed in once.fed_whole.items():
             dim = next(dim for dim, axes in enumerate(once.steps.layouts[tensor].dims) if axes)
@@ -337,6 +383,11 @@ class _MicroBatch(Builder):
                 if piece is not None:
                     self._values[each] = piece
                 self._fed.add(each)
+
+    @property
+    def knows_time(self) -> bool:
+        """Tells whether its ops depend on which micro-batch it is by more than the pieces that they are given."""
+        return any(0 in context.placed_along for context in self._lowered)
 
     @property
     def live(self) -> set[Any]:
@@ -418,7 +469,9 @@ class _MicroBatch(Builder):
         mesh = Mesh((steps.times, *local.plan.mesh.shape))
         here = _Here(local.engine, self._at)
         inputs = local.graph.input_specs(op)
-        return OpLowering(op, local.rules[op.name], inputs, Configuration(actions), mesh, here, self._draws)
+        context = OpLowering(op, local.rules[op.name], inputs, Configuration(actions), mesh, here, self._draws)
+        self._lowered.append(context)
+        return context
 
     def _input(self, op: Operator) -> Any:
         local, layout = self._local, self._local.layout_of(TensorId(op.name))
@@ -468,9 +521,9 @@ class _MicroBatch(Builder):
         shape = tensor.shape.as_list()
         size = [-1 if extent is None else extent for extent in shape]
         size[dim] = shape[dim] // self._once.steps.times
-        begin = [0] * len(size)
-        begin[dim] = self._at * size[dim]
-        return tf.slice(tensor, begin, size)
+        step = [0] * len(size)
+        step[dim] = size[dim]
+        return tf.slice(tensor, np.multiply(step, self._at) if self._number is None else self._number * step, size)
 
 
 class _Here:
@@ -502,21 +555,3 @@ def _moved(local: LocalGraph, edge: Edge, tensor: Any, source: TensorLayouts, ta
         local.engine,
         local.graph.spec(edge.tensor).dtype,
     )
-
-
-def _values(gradient: Any) -> Any:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _added(one: Any, other: Any) -> Any:
-    """The sum of two gradients; of rows all of them."""
-    if isinstance(one, tf.IndexedSlices) and isinstance(other, tf.IndexedSlices):
-        values, indices = ([getattr(rows, part) for rows in (one, other)] for part in ("values", "indices"))
-        return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), one.dense_shape)
-    return operator.add(*(in_sum_dtype(tf.convert_to_tensor(gradient)) for gradient in (one, other)))
-
-
-def _cast(gradient: Any, dtype: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.cast(gradient.values, dtype), gradient.indices, gradient.dense_shape)
-    return tf.cast(gradient, dtype)

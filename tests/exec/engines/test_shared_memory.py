@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tensoropt.exec.engines.shared_memory import FOLDER_SETTINGS, remove_segments, segments_folder
+from tensoropt.exec.engines.shared_memory import FOLDER_SETTINGS, remove_segments
 from tests.mpi_support import run_mpi
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.launch import OF_A_RANK, ROOT, mpirun_path, search_path
-from tensoropt.exec.engines.shared_memory import FOLDER_SETTINGS, segments_folder
+from tensoropt.exec.engines.shared_memory import remove_segments
 
 __all__ = ["MpiRunError", "result_of", "run_mpi"]
 
@@ -55,8 +55,8 @@ def run_mpi(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python program on several ranks of this machine and waits for it to end.
 
-    Each rank has one TensorFlow thread, and ranks may outnumber cores. The job's folders for temporary files and for
-    shared memory are its own and end with it, so that no later job finds what a killed one has left.
+    Each rank has one TensorFlow thread, and ranks may outnumber cores. The job's folder for temporary files is its own
+    and ends with it. The shared memory that killed jobs have left is freed before, so that the job has no word on it.
 
     Args:
         script: a Python file (a ``Path``, or a text that ends in ``.py``), or else a module's name.
@@ -90,9 +90,9 @@ def run_mpi(
             return subprocess.CompletedProcess(command, returncode, stdout, stderr)
         # A killed mpirun leaves its session's folder there, named by its process id alone: a later one that was given
         # the same id would find it and start nothing ("The PMIx server's listener thread failed to start").
-        with _own_folder() as own, _own_folder(segments_folder()) as shared:
-            memory = dict.fromkeys(FOLDER_SETTINGS, shared)
-            environment = _environment({"TMPDIR": own, **memory, **(env or {})})
+        remove_segments()
+        with tempfile.TemporaryDirectory(prefix="tensoropt-job-", ignore_cleanup_errors=True) as own:
+            environment = _environment({"TMPDIR": own, **(env or {})})
             try:
                 done = _run(command, f"{script} on {ranks} ranks", timeout, environment, check)
             except MpiRunError as error:
@@ -150,12 +150,6 @@ def _run(
         reason = f"{subject} ended with exit code {process.returncode}"
         raise MpiRunError(reason, process.returncode, stdout, stderr)
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
-
-
-def _own_folder(within: Path | None = None) -> tempfile.TemporaryDirectory[str]:
-    """A folder of a job, in the one for temporary files or, if there is one, in that which is given."""
-    there = within if within is not None and within.is_dir() else None
-    return tempfile.TemporaryDirectory(prefix="tensoropt-job-", dir=there, ignore_cleanup_errors=True)
 
 
 @contextlib.contextmanager

@@ -157,7 +157,7 @@ def _fastest_pipeline(planner: Planner, topology: Topology, limit: MemoryLimit) 
         MicroBatchError: the step cannot be split; so does InfeasibleError, where none fits, and PlanError.
     """
     best, failure = None, None
-    for times in planner.numbers_of_micro_batches():
+    for times in planner.numbers_of_micro_batches(in_stages=True):
         try:
             plan = _find_plan(planner.with_steps(times), topology, MINI_TIME, limit, get_finder(PIPELINE))
         except (MicroBatchError, InfeasibleError) as error:

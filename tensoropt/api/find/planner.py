@@ -43,8 +43,9 @@ _log = logging.getLogger("tensoropt")
 _Found = TypeVar("_Found")
 FEEDS = ("data_parallel", "global")
 _EVERYWHERE = "every operator on all devices"
-# Each micro-batch is in the program once more; beyond so many a program takes long to build and to start.
-_MOST_MICRO_BATCHES = 8
+# Of micro-batches, all numbers are tried that are not larger, and beyond some of those up to the last. What stages of a
+# pipeline do with each micro-batch is in the program once more, which takes long to build and to start.
+_FEW_MICRO_BATCHES, _MOST_MICRO_BATCHES = 8, 64
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
 _COST_TOLERANCE = 1e-9
 
@@ -113,10 +114,19 @@ class Planner:
         """The planner whose steps are as those of a plan of this model."""
         return self.with_steps(plan.micro_batches, bool(plan.again))
 
-    def numbers_of_micro_batches(self) -> tuple[int, ...]:
-        """The numbers of micro-batches above one that are tried where none is asked for, ascending."""
-        batch = self.imported.graph.batch_size() or 1
-        return tuple(times for times in range(2, _MOST_MICRO_BATCHES + 1) if batch % times == 0)
+    def numbers_of_micro_batches(self, *, in_stages: bool = False) -> tuple[int, ...]:
+        """The numbers of micro-batches above one that are tried where none is asked for, ascending.
+
+        They are the divisors of the batch up to eight, and of those up to 64 each that is twice the one before or more.
+
+        Args:
+            in_stages: whether they are to go through a pipeline; there are no more than eight then.
+        """
+        batch, found = self.imported.graph.batch_size() or 1, [1]
+        for times in range(2, (_FEW_MICRO_BATCHES if in_stages else _MOST_MICRO_BATCHES) + 1):
+            if batch % times == 0 and (times <= _FEW_MICRO_BATCHES or times >= 2 * found[-1]):
+                found.append(times)
+        return tuple(found[1:])
 
     def fastest_split(
         self, find: Callable[[Planner], _Found | None], seconds: Callable[[_Found], float]

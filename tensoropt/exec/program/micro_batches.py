@@ -2,7 +2,8 @@
 
 All micro-batches are in one graph, one behind the other: the forward pass of one, its backward pass, and then, behind
 what these have added to the sums of gradients, the next. Only so does TensorFlow give back what one holds before the
-next begins; and collectives are in one order on all ranks, that of building.
+next begins; and collectives are in one order on all ranks, that of building. Of many micro-batches those between the
+first and the last are calls of one function (:mod:`tensoropt.exec.program.repeating`), but for pipelines.
 """
 
 from __future__ import annotations

@@ -205,12 +205,12 @@ class Builder:
             updates = [self._updates.get(op.inputs[0].op, ()) for op in differentiated.operators]
             differentiated.backward.wait_for_updates(updates, collectives)
 
-    def complete(self, targets: Sequence[Any], first: int, config: Any) -> None:
+    def complete(self, targets: Sequence[Any], built: range, config: Any) -> None:
         """Adds what is made of a program that is complete.
 
         Args:
             targets: the operations that the program runs.
-            first: how many ops the graph had before the program.
+            built: the numbers of the program's ops; those made later order them.
             config: ``ConfigProto`` of the session.
         """
 

@@ -328,11 +328,12 @@ class Executor:
                 # What this device does for what others have of the fetches; none of its fetches may need that.
                 values.append(tf.group(*builder.effects(), *([] if chain.last is None else [chain.last])))
             targets = [getattr(value, "op", value) for value in values]
+            made = range(built, len(self.state.tf_graph.get_operations()))
             if self._local.one_thread:
                 keep_segments(targets, chain.names, built, builder.backward)
             prevent_merging(targets, built)
             keep_order(self.state.tf_graph, built)
-            builder.complete(targets, built, self.state.config)
+            builder.complete(targets, made, self.state.config)
         if waits and not self.state.told_order:
             self.state.told_order = True
             announce(order_line(needed, waits))

@@ -129,10 +129,10 @@ class MicroBatches(Builder):
         sums = itertools.chain.from_iterable(added)
         return [tf.group(*sums, *(tensor.op for tensor in part.last(each)), name="micro_batch_is_done")]
 
-    def complete(self, targets: Sequence[Any], first: int, config: Any) -> None:
+    def complete(self, targets: Sequence[Any], built: range, config: Any) -> None:
         """Makes the micro-batches that are repeated, once all of the program is built and ordered."""
         if self._repeated is not None:
-            self._repeated.call(targets, first, config)
+            self._repeated.call(targets, built, config)
 
     def _build_parts(self, each: Sequence[Operator], calls: Sequence[int]) -> None:
         """Builds the parts of all micro-batches in the one order that all devices know, each behind the one before.

@@ -66,19 +66,20 @@ class Repeated:
             self._tensors.append(tensor)
         return self._stand_ins[tensor.name]
 
-    def call(self, targets: Iterable[Any], first: int, config: Any) -> None:
+    def call(self, targets: Iterable[Any], built: range, config: Any) -> None:
         """Makes the function and calls it, once the program is complete.
 
         Args:
             targets: the operations that the program runs.
-            first: how many ops the graph had before the program.
+            built: the numbers of the program's ops; those made later order them.
             config: ``ConfigProto`` of the session.
         """
-        needed = needed_ops(targets, first)
-        ops = self._run_of(needed)
+        needed = needed_ops(targets, built.start)
+        ops = self._run_of(needed, built.stop)
         inside = set(ops)
         inputs = list({tensor.ref(): tensor for op in ops for tensor in op.inputs if tensor.op not in inside}.values())
-        waits = {other for op in ops for other in op.control_inputs if other not in inside} - {self.done}
+        # What was made after the last micro-batch may run before some of it, but not before these.
+        waits = {other for op in ops for other in op.control_inputs if needed.get(other, 0) < self._begun}
         results = [tensor for tensor in self._tensors if tensor.op in inside]
         function = _function(self._graph, ops, inputs, results)
         arrays = [
@@ -99,7 +100,9 @@ class Repeated:
             return [number + done, *(array.write(place, one) for array, one in zip(written, found, strict=True))]
 
         with (
-            tf.control_dependencies([self._before, *sorted(waits, key=needed.__getitem__)]),
+            tf.control_dependencies(
+                [self._before, *sorted(waits - {self.done}, key=lambda op: (needed.get(op, 0), op.name))]
+            ),
             tf.name_scope("repeated"),
         ):
             number, *written = tf.while_loop(
@@ -113,13 +116,13 @@ class Repeated:
                 for place, stand_in in enumerate(self._stand_ins[tensor.name]):
                     stand_in.op._update_input(0, array.read(place))
 
-    def _run_of(self, needed: dict[Any, int]) -> list[Any]:
-        """What the program runs of the last micro-batch, and what was added for that later, in order."""
+    def _run_of(self, needed: dict[Any, int], built: int) -> list[Any]:
+        """What the program runs of the last micro-batch, and what orders that, made from ``built`` on; in order."""
         found = {op for op in needed if op in self._ops}
         pending = list(found)
         while pending:
             for other in sources_of(pending.pop()):
-                if other not in found and needed.get(other, 0) >= self._begun + len(self._ops):
+                if other not in found and needed.get(other, 0) >= built:
                     found.add(other)
                     pending.append(other)
         return sorted(found, key=needed.__getitem__)

@@ -88,9 +88,9 @@ def run_mpi(
             if reason is not None:
                 raise MpiRunError(reason, returncode, stdout, stderr)
             return subprocess.CompletedProcess(command, returncode, stdout, stderr)
+        remove_segments()
         # A killed mpirun leaves its session's folder there, named by its process id alone: a later one that was given
         # the same id would find it and start nothing ("The PMIx server's listener thread failed to start").
-        remove_segments()
         with tempfile.TemporaryDirectory(prefix="tensoropt-job-", ignore_cleanup_errors=True) as own:
             environment = _environment({"TMPDIR": own, **(env or {})})
             try:

@@ -194,7 +194,7 @@ def test_stages_of_zero_give_one_process_s_numbers_and_send_the_paper_s_bytes(ra
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("model", ["graph", "keras", "moved"])
+@pytest.mark.parametrize("model", ["graph", "keras", "moved", "fed"])
 def test_ranks_of_a_job_train_in_micro_batches_as_by_whole_batches(model: str) -> None:
     program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
     printed = run_mpi(program, 2, model, timeout=240).stdout
@@ -202,10 +202,10 @@ def test_ranks_of_a_job_train_in_micro_batches_as_by_whole_batches(model: str) -
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("model", "ranks"), [("graph", 4), ("keras", 2)])
+@pytest.mark.parametrize(("model", "ranks"), [("graph", 4), ("keras", 2), ("fed", 2)])
 def test_ranks_of_a_pipeline_train_as_by_whole_batches(model: str, ranks: int) -> None:
     program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
     printed = run_mpi(program, ranks, model, "pipelines", timeout=240).stdout
-    assert printed.count("equal") == {("graph", 4): 7, ("keras", 2): 2}[model, ranks], printed
+    assert printed.count("equal") == {("graph", 4): 7, ("keras", 2): 2, ("fed", 2): 2}[model, ranks], printed
     again = re.search(r"(\d+) operators made again", printed)
     assert model != "graph" or (again is not None and int(again[1]) > 0), printed

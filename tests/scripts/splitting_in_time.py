@@ -74,6 +74,24 @@ def losses_of_wide_activations(option: str | Plan = "mini_time", **split: Any) -
     return [float(to.run([loss, train], {x: batch})[0]) for batch in batches]
 
 
+def losses_of_a_fed_tensor(option: str = "mini_time", **split: Any) -> list[float]:
+    """A step's loss, and what a run gives that is fed what a layer in the middle would give."""
+    to.reset_default_graph()
+    to.set_random_seed(3)
+    x = hidden = to.placeholder(to.float32, [_ROWS, 16], name="x")
+    layers = []
+    for layer in range(4):
+        weights = to.get_variable(f"w{layer}", [16, 16], initializer=to.random_normal_initializer(stddev=0.3))
+        hidden = to.tanh(to.matmul(hidden, weights))
+        layers.append(hidden)
+    loss = to.reduce_mean(to.square(hidden))
+    train = to.train.GradientDescentOptimizer(0.5).minimize(loss)
+    to.build_execution_graph(plan=to.find_strategy(option, feed="global", costs="analytic", **split))
+    batch = np.random.default_rng(0).normal(size=(_ROWS, 16)).astype(np.float32)
+    first, _ = to.run([loss, train], {x: batch})
+    return [float(first), *(float(np.sum(value)) for value in to.run([loss, layers[2]], {layers[1]: batch}))]
+
+
 class DroppingCell(keras.layers.Layer):
     """A recurrent layer's cell that draws in each turn of the loop."""
 
@@ -220,7 +238,12 @@ def main() -> None:
     if sys.argv[1] == "zero":
         zero()
         return
-    models = {"graph": losses_of_a_graph, "keras": losses_of_keras, "moved": losses_of_moved_weights}
+    models = {
+        "graph": losses_of_a_graph,
+        "keras": losses_of_keras,
+        "moved": losses_of_moved_weights,
+        "fed": losses_of_a_fed_tensor,
+    }
     losses: Callable[..., list[float]] = models[sys.argv[1]]
     if sys.argv[2:] == ["pipelines"]:
         asked = {"option": "mini_time", "search": "pipeline"}

@@ -96,16 +96,16 @@ class MicroBatches(Builder):
     def _build_each(self, each: Sequence[Operator], calls: Sequence[int]) -> None:
         """Builds one micro-batch behind the other: all of them, or the first and the last, which the others repeat."""
         times = self.steps.times
-        behind = self._build_one(_MicroBatch(self, 0), each, calls, [])
+        behind = self._build_one(0, each, calls, [])
         if times < _LEAST_REPEATED or not each or self._parts[0].knows_time:
             for at in range(1, times):
-                behind = self._build_one(_MicroBatch(self, at), each, calls, behind)
+                behind = self._build_one(at, each, calls, behind)
             return
         last = self._local.chains[-1].last
         self._repeated = Repeated(
             self._local.tf_graph, range(1, times - 1), [*behind, *([] if last is None else [last])]
         )
-        self._build_one(_MicroBatch(self, times - 1, self._repeated.last), each, calls, [self._repeated.done])
+        self._build_one(times - 1, each, calls, [self._repeated.done], self._repeated.last)
         self._repeated.end()
         for sums in self._sums.values():
             for total in sums.values():
@@ -115,11 +115,11 @@ class MicroBatches(Builder):
                     total.insert_rows(map(tf.IndexedSlices, values, indices))
 
     def _build_one(
-        self, part: _MicroBatch, each: Sequence[Operator], calls: Sequence[int], behind: Sequence[Any]
+        self, at: int, each: Sequence[Operator], calls: Sequence[int], behind: Sequence[Any], number: Any = None
     ) -> list[Any]:
         """Builds a micro-batch behind what it waits for; returns the op for which the next one waits."""
         with tf.control_dependencies(behind):
-            part.begin()
+            part = _MicroBatch(self, at, number)
             part.build(each)
             added = [self._add_gradients(call, *part.gradients(self._gradients_of(call)[0])) for call in calls]
         self._parts.append(part)
@@ -353,7 +353,7 @@ class _MicroBatch(Builder):
     """Builds the operators of one micro-batch."""
 
     def __init__(self, once: MicroBatches, at: int, number: Any = None) -> None:
-        """Looks at what runs once.
+        """Begins a micro-batch.
 
         Args:
             once: builds what runs once.
@@ -370,10 +370,6 @@ class _MicroBatch(Builder):
         self._to_send: dict[int, dict[Edge, Any]] = {}  # those that are to go there
         self._fetched: dict[Edge, Any] = {}  # what came before the operators that read it are built
         self._draws, self.ranges = once._draws, once.ranges
-
-    def begin(self) -> None:
-        """Cuts what is fed in place of tensors of micro-batches."""
-        once = self._once
         mesh, engine = self._local.plan.mesh, self._local.engine
         for tensor, fed in once.fed_whole.items():
             dim = next(dim for dim, axes in enumerate(once.steps.layouts[tensor].dims) if axes)

@@ -79,7 +79,7 @@ class Repeated:
         inside = set(ops)
         inputs = list({tensor.ref(): tensor for op in ops for tensor in op.inputs if tensor.op not in inside}.values())
         # What was made after the last micro-batch may run before some of it, but not before these.
-        waits = {other for op in ops for other in op.control_inputs if needed.get(other, 0) < self._begun}
+        waits = {other for op in ops for other in op.control_inputs if needed.get(other, 0) < self._begun} - {self.done}
         results = [tensor for tensor in self._tensors if tensor.op in inside]
         function = _function(self._graph, ops, inputs, results)
         arrays = [
@@ -100,9 +100,7 @@ class Repeated:
             return [number + done, *(array.write(place, one) for array, one in zip(written, found, strict=True))]
 
         with (
-            tf.control_dependencies(
-                [self._before, *sorted(waits - {self.done}, key=lambda op: (needed.get(op, 0), op.name))]
-            ),
+            tf.control_dependencies([self._before, *sorted(waits, key=lambda op: op.name)]),
             tf.name_scope("repeated"),
         ):
             number, *written = tf.while_loop(
@@ -129,7 +127,7 @@ class Repeated:
 
 
 def _function(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], results: Sequence[Any]) -> str:
-    """Adds a function with copies of some ops to their graph; returns its name.
+    """Adds a function with copies of some ops to their graph, which is the default one; returns its name.
 
     Args:
         graph: theirs.
@@ -138,13 +136,12 @@ def _function(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], results: Se
         results: what it returns, and 1 after all that is done.
     """
     names = {op.name for op in ops}
+    nodes = [op.node_def for op in ops]
     piece = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
-    if any(True for op in ops for _ in called_by(op.node_def)):
+    if any(list(called_by(node)) for node in nodes):
         piece.library.CopyFrom(graph.as_graph_def().library)
     followed: set[str] = set()
-    for op in ops:
-        node = piece.node.add()
-        node.CopyFrom(op.node_def)
+    for node in nodes:
         kept = [name for name in node.input if not name.startswith("^") or name[1:] in names]
         followed.update(name.lstrip("^").partition(":")[0] for name in kept)
         node.input[:] = kept
@@ -153,10 +150,11 @@ def _function(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], results: Se
             node.attr["_class"].list.s[:] = beside
         else:
             del node.attr["_class"]
+    piece.node.extend(nodes)
     ends = sorted(names - followed)
 
     def body(*given: Any) -> list[Any]:
-        arrived = {_key(tensor): one for tensor, one in zip(inputs, given, strict=True)}
+        arrived = {tensor.name: one for tensor, one in zip(inputs, given, strict=True)}
         wanted = [*(tensor.name for tensor in results), *ends]
         found = tf.graph_util.import_graph_def(piece, input_map=arrived, return_elements=wanted, name="")
         with tf.control_dependencies(found[len(results) :]):
@@ -168,11 +166,5 @@ def _function(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], results: Se
     made.attr["_noinline"].b = True
     library = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
     library.library.function.append(made)
-    with graph.as_default():
-        tf.graph_util.import_graph_def(library, name="")
+    tf.graph_util.import_graph_def(library, name="")
     return str(made.signature.name)
-
-
-def _key(tensor: Any) -> str:
-    """A tensor as inputs of nodes name it."""
-    return tensor.name.removesuffix(":0")

@@ -15,7 +15,7 @@ from tensoropt.errors import InfeasibleError, ProblemError
 from tensoropt.pase.best import BestStrategy
 from tensoropt.pase.bounds import Bounds, Mask
 from tensoropt.pase.tables import Decision, TimeTables
-from tensoropt.pase.vertex_order import VertexOrder, breadth_first, connected_parts, generate_seq
+from tensoropt.pase.vertex_order import VertexOrder, breadth_first, connected_parts, generate_seq, least_tables
 from tensoropt.problem.frontier import Frontier, frontier_of
 from tensoropt.problem.problem import FloatArray, IntArray, Problem
 from tensoropt.storage.document import quoted
@@ -178,18 +178,31 @@ def _solve(tables: TimeTables, sequence: VertexOrder, prune: bool) -> dict[int, 
     if prune and work[position:].sum() > QUICK and max(map(len, tables.factors)) <= 2:
         rest = _solve_bounded(tables, sequence, position)
     else:
-        decisions += [tables.decide(v) for v in sequence.vertices[position:]]
+        decisions += _decided(tables, sequence.vertices[position:], sequence.dependent_sets[position:])
     return _unrolled(decisions, rest)
+
+
+def _decided(tables: TimeTables, vertices: Sequence[int], dependent_sets: Sequence[Sequence[int]]) -> list[Decision]:
+    """The decisions of all that is left of a problem.
+
+    Raises:
+        ProblemError: a table would be too large. It is raised before any is made: those before it may take minutes.
+    """
+    for v, others in zip(vertices, dependent_sets, strict=True):
+        tables.check_entries(v, others)
+    return [tables.decide(v) for v in vertices]
 
 
 def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> dict[int, int]:
     """The configurations of the variables from a position on, most of which bounds rule out."""
     bounds = Bounds(tables)
-    vertices = sequence.vertices[position:]
+    given = sequence.vertices[position:], sequence.dependent_sets[position:]
     sizes, works = np.array(tables.sizes), _Work(sequence, position)
 
     def learn(part: TimeTables) -> None:
-        chosen = _unrolled([part.decide(v) for v in vertices], {})
+        is_quick = float(works.of(np.array(part.sizes)).sum()) <= QUICK
+        order = given if is_quick else least_tables(part.neighbours(), part.sizes, given[0])
+        chosen = _unrolled(_decided(part, *order), {})
         bounds.learn(np.array([np.searchsorted(tables.configurations[v], chosen[v]) for v in bounds.variables]))
 
     def work_of(chosen: Mask) -> float:
@@ -226,7 +239,7 @@ def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> 
         )
     if bounds.time_s == math.inf:
         learn(tables.restricted(left))
-    elif not none_left:
+    elif not none_left and not (bounds.proven and work > QUICK):  # a billionth is not worth the work
         with suppress(InfeasibleError):  # nothing is better
             learn(tables.restricted(left))
     return {

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -124,17 +125,28 @@ class TimeTables:
             self.factors[scope] = self._once(("sum", id(before), id(table)), (before, table), lambda: before + table)
 
     def restricted(self, kept: Mapping[int, IntArray]) -> TimeTables:
-        """The tables over some indices only of the variables that ``kept`` has."""
+        """The tables over some indices only of the variables that ``kept`` has, without those of one configuration.
+
+        A variable that is left with one joins no others: the tables it had with them are theirs.
+
+        Raises:
+            InfeasibleError: the configurations that variables are left with exclude one another.
+        """
         configurations = [c[kept[v]] if v in kept else c for v, c in enumerate(self.configurations)]
         other = TimeTables(self.names, configurations, self.unit_s, self._memo)
         whole = {v: len(kept[v]) == len(self.configurations[v]) for v in kept}
         for scope, table in self.factors.items():
-            if all(whole.get(v, True) for v in scope):
+            left = tuple(v for v in scope if len(configurations[v]) > 1)
+            if left == scope and all(whole.get(v, True) for v in scope):
                 other.add(scope, table)
                 continue
             rows = [kept[v] if v in kept else np.arange(len(self.configurations[v])) for v in scope]
+            shape = tuple(len(configurations[v]) for v in left)
             key = ("part", id(table), *(part.tobytes() for part in rows))
-            other.add(scope, self._once(key, (table,), functools.partial(_part, table, rows)))
+            part = self._once(key, (table,), functools.partial(_part, table, rows, shape))
+            if not left and np.isinf(part):
+                self._raise_impossible(scope[0], scope[1:])
+            other.add(left, part)
         return other
 
     def around(self, variable: int) -> list[int]:
@@ -142,11 +154,32 @@ class TimeTables:
         others = {w for scope in self._at[variable] for w in scope if w != variable}
         return sorted(w for w in others if len(self.configurations[w]) > 1)
 
+    def check_entries(self, variable: int, dependent_set: Sequence[int]) -> None:
+        """Checks that the table which deciding a variable makes is not too large.
+
+        Raises:
+            ProblemError: it would have more than `MAX_TABLE_ENTRIES`.
+        """
+        kept = [w for w in dependent_set if len(self.configurations[w]) > 1]
+        shape = self._shape(kept)
+        entries = math.prod(shape)
+        if entries > MAX_TABLE_ENTRIES:
+            names = ", ".join(quoted(self.names[w][0]) for w in kept)
+            raise ProblemError(
+                f"find_best_strategy: a table may have at most {MAX_TABLE_ENTRIES} entries, but that of "
+                f"{quoted(self.names[variable][0])} would have {' × '.join(map(str, shape))} = {entries}, one axis for "
+                f"each of its dependent set ({names}). Use order='generate_seq', fewer configurations, or groups of "
+                "nodes that take the same one."
+            )
+
+    def _shape(self, scope: Sequence[int]) -> tuple[int, ...]:
+        return tuple(len(self.configurations[w]) for w in scope)
+
     def decide(self, variable: int) -> Decision:
         """One step of the recurrence (PaSE, Eq. 4): replaces a variable's tables by the least of their sums.
 
         Raises:
-            ProblemError: the resulting table would have more than `MAX_TABLE_ENTRIES`.
+            ProblemError: as `check_entries`.
             InfeasibleError: no combination of configurations is possible.
         """
         scopes = sorted(self._at[variable])
@@ -157,31 +190,25 @@ class TimeTables:
                 del self._at[v][scope]
         result = self._least(variable, scopes, tables, kept)
         if not np.isfinite(result).any():
-            others = sorted({v for scope in scopes for v in scope if v != variable})
-            beside = ", ".join(quoted(name) for v in others for name in self.names[v])
-            raise InfeasibleError(
-                f"Problem node {', '.join(map(quoted, self.names[variable]))}: must have a configuration of finite "
-                f"time beside those of {beside or 'the nodes before it'}, but every combination is impossible. Allow "
-                "more configurations there."
-            )
+            self._raise_impossible(variable, sorted({v for scope in scopes for v in scope if v != variable}))
         self.add(tuple(kept), result)
         mentioned = {v: self.configurations[v] for scope in scopes for v in scope}
         mentioned[variable] = self.configurations[variable]
         return Decision(variable, tuple(scopes), tables, mentioned)
 
+    def _raise_impossible(self, variable: int, others: Sequence[int]) -> NoReturn:
+        beside = ", ".join(quoted(name) for v in others for name in self.names[v])
+        raise InfeasibleError(
+            f"Problem node {', '.join(map(quoted, self.names[variable]))}: must have a configuration of finite "
+            f"time beside those of {beside or 'the nodes before it'}, but every combination is impossible. Allow "
+            "more configurations there."
+        )
+
     def _least(
         self, variable: int, scopes: Sequence[Scope], tables: Sequence[FloatArray], kept: Sequence[int]
     ) -> FloatArray:
-        shape = tuple(len(self.configurations[w]) for w in kept)
-        entries = math.prod(shape)
-        if entries > MAX_TABLE_ENTRIES:
-            names = ", ".join(quoted(self.names[w][0]) for w in kept)
-            raise ProblemError(
-                f"find_best_strategy: a table may have at most {MAX_TABLE_ENTRIES} entries, but that of "
-                f"{quoted(self.names[variable][0])} would have {' × '.join(map(str, shape))} = {entries}, one axis for "
-                f"each of its dependent set ({names}). Use order='generate_seq', fewer configurations, or groups of "
-                "nodes that take the same one."
-            )
+        self.check_entries(variable, kept)
+        shape = self._shape(kept)
         axis = {w: i for i, w in enumerate(kept, 1)} | {variable: 0}
         patterns = tuple(tuple(axis.get(w, -1) for w in scope) for scope in scopes)
         size = len(self.configurations[variable])
@@ -202,8 +229,8 @@ class TimeTables:
         self.add(table.scope, self._once(key, given, lambda: _taken(table)))
 
 
-def _part(table: FloatArray, rows: Sequence[IntArray]) -> FloatArray:
-    return np.ascontiguousarray(table[np.ix_(*rows)])
+def _part(table: FloatArray, rows: Sequence[IntArray], shape: tuple[int, ...]) -> FloatArray:
+    return np.ascontiguousarray(table[np.ix_(*rows)].reshape(shape))
 
 
 def _taken(table: VariableTable) -> FloatArray:
@@ -236,6 +263,8 @@ def _least_sum(
 
     Complexity: O(size · entries of the result).
     """
+    if not tables:
+        return np.zeros(shape)
     whole = []
     for pattern, table in zip(patterns, tables, strict=True):
         table = table.reshape([n for n, axis in zip(table.shape, pattern, strict=True) if axis >= 0])

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -363,6 +364,25 @@ class SpaceColumns:
         return self._made(lambda columns: columns.hull(most), f"at {most} prices of memory")
 
     @functools.cached_property
+    def fastest(self) -> Frontier:
+        """The strategy of least time over all operators, cells that repeat alike; then it is its own bound.
+
+        Over those that decide where tables would be too large, or where cells need not be alike and that is faster.
+
+        Raises:
+            InfeasibleError: no strategy is possible.
+        """
+        with suppress(ProblemError):  # a table would be too large; for other prices of memory none need be
+            whole = self._fastest_over(_over_all)
+            if not _has_cells(self._space) or self._fastest_over(_over_deciding).time_s[0] >= whole.time_s[0]:
+                return dataclasses.replace(whole, bound_s=whole.time_s.copy())
+        return self._fastest_over(_over_deciding)
+
+    def _fastest_over(self, parts: Callable[[SearchSpace], tuple[Contraction, Columns, str]]) -> Frontier:
+        contraction, columns, searched = self._space.kept(parts)
+        return dataclasses.replace(contraction.expand(columns.one(columns.fastest)), searched=searched)
+
+    @functools.cached_property
     def smallest(self) -> Frontier:
         """The strategy of least memory; exact over all operators, unless cells that repeat were held alike.
 
@@ -383,8 +403,9 @@ class SpaceColumns:
             fits = columns.within(limit_bytes)
             if fits is None:
                 least = columns.smallest.memory_bytes
+                takes = "that any takes" if self._is_whole else "that was found"
                 raise InfeasibleError(
-                    f"a strategy must fit in {limit_bytes:,.0f} bytes, but the least that any takes is {least:,.0f} "
+                    f"a strategy must fit in {limit_bytes:,.0f} bytes, but the least {takes} is {least:,.0f} "
                     f"bytes: {least - limit_bytes:,.0f} bytes are missing. Use more devices, or a smaller batch."
                 )
             return fits

@@ -64,7 +64,7 @@ def find_best_strategy(
     for K configurations and dependent sets of up to M vertices, so the order decides.
 
     Configurations that cannot improve on a strategy found on the way are left out where tables would become large
-    (see `Bounds`); the result has the same time.
+    (see `Bounds`); the result has the same time, up to a billionth where bounds rule out that more can be gained.
 
     Args:
         problem: tables of costs. Of alternatives the fastest counts. Nodes of one group are one vertex.

@@ -199,6 +199,51 @@ def test_table_that_is_too_large_is_refused_with_its_size(monkeypatch: pytest.Mo
         find_best_strategy(dense_problem(5, 4), order="breadth_first", prune=False)
 
 
+def test_table_that_is_too_large_is_refused_before_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others may take minutes; bounds are kept from leaving a few configurations."""
+
+    def no_table(*arguments: Any) -> None:
+        raise AssertionError("a table was made")
+
+    monkeypatch.setattr(tables, "MAX_TABLE_ENTRIES", 1000)
+    monkeypatch.setattr(tables, "_least_sum", no_table)
+    chain = [(i, i + 1) for i in range(3)]
+    dense = [(u, v) for u in range(3, 9) for v in range(u + 1, 9)]
+    rng = np.random.default_rng(5)
+    problem = Problem(
+        [f"n{i}" for i in range(9)],
+        [rng.random(4) for _ in range(9)],
+        [rng.random(4) for _ in range(9)],
+        [*chain, *dense],
+        [rng.random((4, 4)) for _ in (*chain, *dense)],
+    )
+    for order in ("generate_seq", range(9)):
+        with pytest.raises(
+            ProblemError, match=r"at most 1000 entries, but that of 'n3' would have 4 × 4 × 4 × 4 × 4 ="
+        ):
+            find_best_strategy(problem, order=order, prune=False)
+
+
+def test_search_ends_where_bounds_prove_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strategies that differ by less than a billionth are equal; to tell them apart takes tables that are too large."""
+    nodes, several = 12, 4
+    edges = [(u, v) for u in range(nodes) for v in range(u + 1, nodes)]
+    rng = np.random.default_rng(1)
+    own = [rng.integers(0, 2, several).astype(float) for _ in range(nodes)]
+    problem = Problem(
+        [f"n{i}" for i in range(nodes)],
+        own,
+        own,
+        edges,
+        [1e10 + rng.integers(0, 2, (several, several)) for _ in edges],
+    )
+    monkeypatch.setattr(search, "QUICK", 1000)
+    monkeypatch.setattr(tables, "MAX_TABLE_ENTRIES", 1000)
+    assert find_best_strategy(problem).cost == pytest.approx(len(edges) * 1e10, rel=1e-9)
+    with pytest.raises(ProblemError, match="at most 1000 entries"):
+        find_best_strategy(problem, prune=False)
+
+
 def test_least_sum_is_what_broadcasting_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_AT_ONCE", 0)
     rng = np.random.default_rng(11)

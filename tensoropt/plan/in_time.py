@@ -258,6 +258,9 @@ class _Walk:
             return f"it waits for '{waits[0]}', which is computed from the whole batch"
         if own.has_effect and not own.alias:
             return "it has an effect, which would come once for each micro-batch"
+        if not op.inputs and not op.outputs:  # others wait for it, and it for others
+            self._note(op, None, [])
+            return None
         given = {place: self._layouts[tensor] for place, tensor in enumerate(op.inputs) if tensor.op in self._actions}
         if cut:
             for place, tensor in enumerate(op.inputs):

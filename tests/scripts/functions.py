@@ -471,6 +471,41 @@ def a_step_may_be_a_method_and_each_object_has_its_own() -> None:
     _same([one.factor, other.factor], [4.0, 7.0])
 
 
+def _calling() -> tuple[Callable[..., Any], list[Any]]:
+    """A step whose loss is a function that calls a function: under a tape both give what their gradients read, too."""
+    w, v = _weights((6, 8), (8, 4))
+    layer = tf.function(lambda x: tf.matmul(tf.nn.relu(tf.matmul(x, w)), v))
+
+    @tf.function
+    def losses(x: Any, y: Any) -> Any:
+        logits = layer(x)
+        own = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        dense = tf.nn.softmax_cross_entropy_with_logits(tf.one_hot(y, 4), logits)
+        return tf.reduce_mean(own) + 0.5 * tf.reduce_mean(dense), tf.argmax(logits, 1)
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss, classes = losses(x, y)
+        for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return loss, classes
+
+    return step, [w, v]
+
+
+@case
+def losses_may_be_functions_of_functions() -> None:
+    for plan in ({}, {"option": "data_parallel"}, {"option": "mini_memory"}, {"micro_batches": 4}):
+        plain, expected = _calling()
+        made, found = _calling()
+        alone, ours = tf.function(plain), tensoropt.function(made)
+        if plan:
+            ours.plan(**plan)
+        for x, y in _arrays(16, 16):
+            _same(ours(x, y), alone(x, y))
+        _same(found, expected)
+
+
 @case
 def a_tape_around_a_step_is_an_error() -> None:
     step, _ = _descent()

@@ -56,6 +56,13 @@ def import_operators(
     return Reader(graph, (), (), sources or {}).operators(roots, known=known)
 
 
+def _passed_on(tensor: Any) -> Any:
+    """What a call of a function passes on under its own name, together with all else that the function gives."""
+    while tensor.op.type == "IdentityN" and "_gradient_op_type" not in tensor.op.node_def.attr:
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
 def noted_tensors(calls: Iterable[GradientCall], merged: Iterable[MergedRows]) -> dict[str, TensorId]:
     """Returns the outputs of our operators that stand for TensorFlow's tensors, by the names of these tensors.
 
@@ -193,7 +200,7 @@ class Reader:
         if name in self._outputs:
             return self._gradient(*self._outputs[name])
         if name.endswith(SINK):
-            loss = self._tensor(name.removesuffix(SINK))
+            loss = _passed_on(self._tensor(name.removesuffix(SINK)))
             self._place[name] = self._place[loss.op.name] + 0.25
             sink = Operator(name, "Sink", (self._tensor_id(loss),), (_spec(loss),))
             return [sink], [sink.inputs[0].op]

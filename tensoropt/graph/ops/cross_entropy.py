@@ -28,7 +28,7 @@ def _rule(text: str, op: Operator, inputs: Sequence[TensorSpec], saved_inputs: t
         flops=(TRANSCENDENTAL_FLOPS + 6) * points,
         backward_flops=2.0 * points,
         saved_inputs=saved_inputs,
-        # The second output is the gradient but for a factor a row. Only TensorFlow's own gradient reads it.
+        # The second output is the gradient but for a factor a row. TensorFlow's own gradient reads it, scripts hardly.
         saved_outputs=(1,),
     )
 
@@ -40,9 +40,31 @@ def _summed(ctx: Lowering, columns: Sequence[Any]) -> list[Any]:
     return [total[:, place : place + 1] for place in range(len(columns))]
 
 
+def _with_slope(ctx: Lowering, given: Sequence[Any], loss: Any, backward: Any, softmax: Any, labels: Any) -> list[Any]:
+    """The loss with its gradient, and its gradient by the logits but for a factor a row, which has one of its own.
+
+    Args:
+        ctx: the lowering.
+        given: logits and labels.
+        loss: of each row.
+        backward: the loss's gradient.
+        softmax: of the logits.
+        labels: what the slope has less than the softmax: 1 in total a row.
+    """
+    tf = ctx.tf
+
+    def of_slope(gradient: Any) -> list[Any]:
+        wide = widened(ctx, gradient)
+        (mean,) = _summed(ctx, [tf.reduce_sum(wide * softmax, 1, keepdims=True)])
+        return [tf.cast((wide - mean) * softmax, given[0].dtype), None]  # TensorFlow's gives none to labels, either
+
+    slope = tf.cast(softmax - labels, given[0].dtype)
+    return [*ctx.with_gradient(given, [loss], backward), *ctx.with_gradient(given, [slope], of_slope)]
+
+
 def _dense(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     if ctx.pieces("c") == 1:
-        return [ctx.emit([logits, labels])[0], None]
+        return ctx.emit([logits, labels])
     tf = ctx.tf
     low = shifted(ctx, widened(ctx, logits), "c")
     weights = widened(ctx, labels)
@@ -52,18 +74,20 @@ def _dense(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     # sum(labels * (log_total - low))
     loss = tf.cast(tf.squeeze(log_total * weight - picked, 1), logits.dtype)
 
+    softmax = tf.exp(low - log_total)
+
     def backward(gradient: Any) -> list[Any]:
         factor = widened(ctx, gradient)[:, None]
-        to_logits = (tf.exp(low - log_total) - weights) * factor
+        to_logits = (softmax - weights) * factor
         to_labels = (log_total - low) * factor
         return [tf.cast(to_logits, logits.dtype), tf.cast(to_labels, labels.dtype)]
 
-    return [*ctx.with_gradient([logits, labels], [loss], backward), None]
+    return _with_slope(ctx, [logits, labels], loss, backward, softmax, weights)
 
 
 def _sparse(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     if ctx.pieces("c") == 1:
-        return [ctx.emit([logits, labels])[0], None]
+        return ctx.emit([logits, labels])
     tf = ctx.tf
     local = ctx.local_size("c")
     low = shifted(ctx, widened(ctx, logits), "c")
@@ -81,12 +105,12 @@ def _sparse(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     # On devices that cannot fail TensorFlow makes the loss NaN.
     loss = tf.cast(tf.where(is_class, loss, tf.constant(float("nan"), loss.dtype)), logits.dtype)
 
-    def backward(gradient: Any) -> list[Any]:
-        factor = widened(ctx, gradient)[:, None]
-        hit = tf.one_hot(place, local, dtype=low.dtype)
-        return [tf.cast((tf.exp(low - log_total) - hit) * factor, logits.dtype), None]
+    softmax, hit = tf.exp(low - log_total), tf.one_hot(place, local, dtype=low.dtype)
 
-    return [*ctx.with_gradient([logits, labels], [loss], backward), None]
+    def backward(gradient: Any) -> list[Any]:
+        return [tf.cast((softmax - hit) * widened(ctx, gradient)[:, None], logits.dtype), None]
+
+    return _with_slope(ctx, [logits, labels], loss, backward, softmax, hit)
 
 
 @register_op(

@@ -21,6 +21,8 @@ _FOR_SHAPES = frozenset("BroadcastGradientArgs OnesLike ZerosLike".split())
 # Lowered to other ops than themselves, with gradients of their own.
 _OTHERWISE = frozenset("Const FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3".split())
 
+# Outputs that are gradients themselves: scripts hardly differentiate these, so what that reads is not counted as held.
+_SLOPES = {"SoftmaxCrossEntropyWithLogits": 1, "SparseSoftmaxCrossEntropyWithLogits": 1}
 _TYPES = [op_type for op_type in lowered_types() if op_type not in _OTHERWISE]
 
 
@@ -47,7 +49,9 @@ def _gradient(sample: SampleGraph, wanted: Sequence[int] | None = None) -> Gradi
     with graph.as_default():
         outputs = graph.get_operation_by_name("sample").outputs
         inputs = [graph.get_tensor_by_name(str(tensor)) for tensor in sample.op.inputs]
-        pairs = [(y, tf.constant(g)) for y, g in zip(outputs, sample.incoming, strict=True) if g is not None]
+        left_out = _SLOPES.get(sample.op.type)
+        incoming = enumerate(zip(outputs, sample.incoming, strict=True))
+        pairs = [(y, tf.constant(g)) for place, (y, g) in incoming if g is not None and place != left_out]
         positions = _differentiable(sample) if wanted is None else wanted
         first = len(graph.get_operations())
         try:

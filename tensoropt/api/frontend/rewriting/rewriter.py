@@ -584,7 +584,8 @@ class Rewriter:
             made = self.make("IdentityN", given, [x.dtype for x in given], {"T": types_of(given)}, op.name, op)
         if effects:
             made._add_control_inputs(list(effects))
-        return [made]
+        # Others wait for what the op does, so it can be fetched by its name and is not run for them.
+        return [*effects, *(x.op for x in tensors)] or [made]
 
     def waiting(self, values: Sequence[Value], effects: Sequence[Any], op: Any, scope: Scope) -> list[Value]:
         """Values that are there when effects have been had."""

@@ -136,10 +136,15 @@ class Graph:
             pending += list(op.control_inputs)
         return tuple(op for op in self.operators if op.name in wanted)
 
-    @functools.cached_property
+    @property
     def is_differentiated_twice(self) -> bool:
         """True if the graph computes a gradient of a gradient."""
-        return any(traits(self[edge.tensor.op]).is_gradient for edge in self.differentiable)
+        return bool(self.gradients_of_gradients)
+
+    @functools.cached_property
+    def gradients_of_gradients(self) -> tuple[Edge, ...]:
+        """The edges by which gradients are read that are differentiated again."""
+        return tuple(edge for edge in self.differentiable if traits(self[edge.tensor.op]).is_gradient)
 
     def after_gradients(self) -> frozenset[str]:
         """The names of gradients, and of operators that read them or wait for them: all that no forward pass has."""

@@ -122,16 +122,20 @@ class _Walk:
         self._rules = rules
         self._times = times
         batch = graph.batch_size()
-        if batch is None or batch % times:
+        if batch is None:
             raise MicroBatchError(
-                f"Micro-batches: {times} of them must divide the batch, which has "
-                f"{'no samples' if batch is None else f'{batch} samples'}. Ask for another number of micro-batches."
+                f"Micro-batches: {times} of them are parts of a batch, but the step is fed none: no inputs have one "
+                "number of samples as their first dimension. Leave out micro_batches."
             )
-        if graph.is_differentiated_twice:
+        if batch % times:
             raise MicroBatchError(
-                "Micro-batches: the graph has a gradient of a gradient, which is one of the whole batch. Leave out "
-                "micro_batches."
+                f"Micro-batches: {times} of them must divide the batch, which has {batch} samples. Ask for another "
+                "number of micro-batches."
             )
+        again = {edge.consumer for edge in graph.gradients_of_gradients}
+        if again:
+            first = next(op for op in graph.operators if op.name in again)
+            raise self._refused(first, "it reads a gradient of the whole batch, which is differentiated again")
         self._batch = batch
         self._late = graph.after_gradients()
         losses = {name for op in graph.operators if traits(op).is_gradient for name in op.attrs["losses"]}
@@ -290,7 +294,7 @@ class _Walk:
         if axis is None or axis not in rule.split or axis in rule.communicates_over or not rule.fits(axis, self._times):
             if axis is not None and axis in rule.internal:
                 return f"it computes over all samples of the batch together (axis '{axis}' of {rule.size(axis)})"
-            return "it cannot be computed from a part of the batch's samples"
+            return f"it cannot be computed from a part of the batch's samples{_opaque_part(op)}"
         chosen = Configuration((axis,))
         if any(chosen.input_layouts(rule, place).value != layout for place, layout in given.items()):
             return "it reads the batch's samples in two ways at once"
@@ -337,6 +341,17 @@ class _Walk:
             f"{op}: the step cannot be split into {self._times} micro-batches, as {reason}. Leave out micro_batches; "
             "recompute=True saves memory, too."
         )
+
+
+def _opaque_part(op: Operator) -> str:
+    """What is open before a run in an operator that is several of TensorFlow's, to be appended to a reason."""
+    if op.body is None:
+        return ""
+    nodes = [node for node in op.body.node if node.input]
+    return (
+        f": it is {len(nodes)} operations, from {nodes[0].op} '{nodes[0].name}' on, as only a run knows a size, or how "
+        "often a loop goes round"
+    )
 
 
 def _together(graph: Graph, op: Operator) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -379,8 +380,10 @@ class SpaceColumns:
         return self._fastest_over(_over_deciding)
 
     def _fastest_over(self, parts: Callable[[SearchSpace], tuple[Contraction, Columns, str]]) -> Frontier:
+        began = time.perf_counter()
         contraction, columns, searched = self._space.kept(parts)
-        return dataclasses.replace(contraction.expand(columns.one(columns.fastest)), searched=searched)
+        found = contraction.expand(columns.one(columns.fastest))
+        return dataclasses.replace(found, searched=searched, seconds=time.perf_counter() - began)
 
     @functools.cached_property
     def smallest(self) -> Frontier:
@@ -422,6 +425,7 @@ class SpaceColumns:
         self, make: Callable[[Columns], Bounded], how: str | None = None, limit_bytes: float | None = None
     ) -> Frontier:
         """What columns give, as a frontier of the space; with a limit its bound is that of all within the limit."""
+        began = time.perf_counter()
         contraction, columns, searched = self._parts
         try:
             made, bounds = make(columns)
@@ -430,7 +434,7 @@ class SpaceColumns:
                 raise
             self._is_whole = False
             return self._made(make, how, limit_bytes)
-        found = contraction.expand(made)
+        found = dataclasses.replace(contraction.expand(made), seconds=time.perf_counter() - began)
         searched = searched if how is None else f"{searched}, {how}"
         if bounds is None or not self._is_whole:
             return dataclasses.replace(found, searched=searched)

@@ -326,6 +326,19 @@ def test_an_operand_that_rules_go_by_and_only_a_run_knows_makes_an_operator_that
     assert set(whole.inputs) == {TensorId("w"), TensorId("shape")} and whole.outputs[0].shape == (8, 2)
 
 
+@pytest.mark.parametrize(
+    ("least", "most", "kind"), [(9, 9, "DenseBincount"), (12, 9, "DenseBincount"), (3, 9, "Subgraph")]
+)
+def test_a_size_that_is_capped_at_its_least_is_known(model: Model, least: int, most: int, kind: str) -> None:
+    tags = to.placeholder(to.int32, [8, 3], name="tags")
+    w = to.get_variable("w", [9, 4])
+    with model.enter():
+        counts = tf.math.bincount(tags, minlength=least, maxlength=most, dtype=tf.float32, axis=-1)
+        counts.set_shape([8, 9])
+    to.train.GradientDescentOptimizer(0.1).minimize(to.reduce_sum(to.matmul(counts, w)))
+    assert kind in _types(_imported().graph).values()
+
+
 def _masked_lookup(weights: Any) -> Any:
     """The mean of the rows of as many words as a run says, and the words."""
     words = to.placeholder(to.int32, [8], name="words")

@@ -120,6 +120,20 @@ def test_a_failure_backward_is_of_the_operator_whose_gradient_it_is() -> None:
     assert failed_operator(message, graph, {y.name: "act"}) == ("act", "too bad")
 
 
+def test_a_failure_in_a_micro_batch_says_so_and_nothing_of_the_function_that_it_is() -> None:
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        y = tf.tanh(tf.compat.v1.placeholder(tf.float32, [2]), name="act")
+    call = "{{function_node micro_batch_0}} "
+    message = f"{call}{call}too bad\n\t [[{{{{node act}}}}]]"
+    assert failed_operator(message, graph, {y.name: "act"}) == ("act", "too bad")
+    spec = TensorSpec((8, 4), "float32")
+    op, wrong = Operator("act", "Tanh", (), (spec,)), tf.errors.InvalidArgumentError(None, None, "too bad")
+    text = str(operator_error(wrong, op, [spec], [spec], "too bad", 1, 2e6, 4))
+    assert "too bad. It reads float32[8, 4]; it runs in 4 micro-batches, and the numbers count within a part" in text
+
+
 def test_an_operator_that_finds_no_memory_says_what_to_plan() -> None:
     spec = TensorSpec((8, 4), "float32")
     op = Operator("wide", "MatMul", (), (spec,))

@@ -121,6 +121,25 @@ def test_padding_among_samples_is_refused_as_it_moves_them_from_one_micro_batch_
         _split(to.reduce_mean(to.square(y)))
 
 
+def test_operations_that_are_one_operator_are_refused_by_the_first_of_them() -> None:
+    x = _batch()
+    kept = to.boolean_mask(x, x[:, 0] > 0.0, name="positive")
+    with pytest.raises(MicroBatchError, match=r"samples: it is \d+ operations, from \w+ 'positive/.*only a run knows"):
+        _split(to.reduce_sum(to.matmul(kept, _weight())))
+
+
+def test_a_gradient_of_a_gradient_is_refused_by_who_reads_it() -> None:
+    w = _weight()
+    (gradient,) = to.gradients(to.reduce_mean(to.square(to.matmul(_batch(), w))), [w])
+    with pytest.raises(MicroBatchError, match=r"Square 'norm'.* reads a gradient of the whole batch"):
+        _split(to.reduce_sum(to.square(gradient, name="norm")))
+
+
+def test_a_step_without_a_batch_is_refused() -> None:
+    with pytest.raises(MicroBatchError, match=r"the step is fed none.*Leave out micro_batches"):
+        _split(to.reduce_sum(to.square(_weight())))
+
+
 def test_a_batch_that_micro_batches_do_not_divide_is_refused() -> None:
     with pytest.raises(MicroBatchError, match="4 of them must divide the batch, which has 6 samples"):
         _split(to.reduce_mean(to.matmul(_batch(6), _weight())))

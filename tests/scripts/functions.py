@@ -567,6 +567,9 @@ def errors_speak_of_arguments() -> None:
     if tensoropt.world_size() > 1:
         raises(lambda: make()(x, rank), "Argument 'lambda/", "must be the same on all", "Pass the same")
     raises(lambda: make()(x[:0], np.float32(1.0)), "Argument 'lambda/", "Leave empty batches out")
+    data = tf.data.Dataset.from_tensors(x).repeat()
+    for given in (data, iter(data)):
+        raises(lambda given=given: make()(given, np.float32(1.0)), type(given).__name__, "one batch after another")
 
 
 @case

@@ -99,13 +99,21 @@ def _groups() -> Made:
 
 
 def recommender() -> Made:
+    """Users and items by rows of tables, with ages of users and tags of items, whose number Keras caps as it runs."""
     user, item = keras.Input((), dtype="int32", name="user"), keras.Input((), dtype="int32", name="item")
-    towers = [layers.Dense(8)(layers.Embedding(rows, 16)(x)) for rows, x in ((50, user), (40, item))]
-    model = keras.Model([user, item], layers.Dot(1)(towers))
+    age, tags = keras.Input((1,), name="age"), keras.Input((3,), dtype="int32", name="tags")
+    ages = layers.Discretization([-1.0, 0.0, 1.0], output_mode="one_hot")(age)
+    several = [layers.CategoryEncoding(9, mode)(tags) for mode in ("multi_hot", "count")]
+    towers = [
+        layers.Dense(8)(layers.Concatenate()([layers.Embedding(rows, 16)(x), *own]))
+        for rows, x, own in ((50, user, [ages]), (40, item, several))
+    ]
+    model = keras.Model([user, item, age, tags], layers.Dot(1)(towers))
     model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     random = _random()
     pairs = [random.integers(0, rows, _ROWS).astype(np.int32) for rows in (50, 40)]
-    return model, pairs, random.normal(size=_ROWS).astype(np.float32)
+    own = [random.normal(size=(_ROWS, 1)).astype(np.float32), random.integers(0, 9, (_ROWS, 3)).astype(np.int32)]
+    return model, [*pairs, *own], random.normal(size=_ROWS).astype(np.float32)
 
 
 def transcriber() -> Made:

@@ -272,6 +272,13 @@ class Function:
             whole: whether batches are whole in any case.
         """
         leaves = [(spec_of(leaf), value) for leaf, value in zip(*map(tf.nest.flatten, (given, values)), strict=True)]
+        for spec, value in leaves:
+            if spec is not None and any(part.dtype in (tf.resource, tf.variant) for part in parts_of(spec)):
+                raise SessionError(
+                    f"{self._name}: takes tensors, got a {type(value).__name__}, which only this process can read. "
+                    "Loop over the data in eager code, and give the step one batch after another: "
+                    "for x, y in dataset: step(x, y)."
+                )
         composite = any(is_composite(spec) for spec, _ in leaves)
         if composite and self._takes_shares:
             raise SessionError(

@@ -204,7 +204,9 @@ class Executor:
                 for spec, layout in zip(inputs, layouts, strict=True)
             ]
             rank, peak_bytes = self.state.engine.rank, self.plan.peak_bytes
-            raise operator_error(error, op, inputs, pieces, said, rank, peak_bytes) from error
+            in_time = self._local.in_time
+            times = in_time.times if in_time is not None and in_time.is_each(op.name) else 1
+            raise operator_error(error, op, inputs, pieces, said, rank, peak_bytes, times) from error
 
     def _meet(self, what: str, error: Exception | None = None, patience_s: float | None = None) -> None:
         if self._guard is not None:

@@ -17,6 +17,8 @@ __all__ = ["failed_operator", "operator_error"]
 
 # What TensorFlow says, and the local op that it says it of.
 _SAID = re.compile(r"^\s*(?:\(\d+\) [\w ]+: )?(.*)\n\s*\[\[\{\{node ([^}]+)\}\}", re.MULTILINE)
+# The call in which an op ran: of a micro-batch, of which the user's graph has no function.
+_CALL = re.compile(r"\{\{function_node [^}]*\}\}\s*")
 _LONGEST = 300  # characters of TensorFlow's that are repeated: some of its messages have all values of a tensor
 
 
@@ -28,7 +30,7 @@ def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[
         graph: the local ``tf.Graph``.
         made: the operator that gives a local tensor, by the tensor's name.
     """
-    found = _SAID.search(message)
+    found = _SAID.search(_CALL.sub("", message))
     if found is None:
         return None
     try:
@@ -57,6 +59,7 @@ def operator_error(
     said: str,
     rank: int,
     peak_bytes: float,
+    times: int = 1,
 ) -> OpError:
     """Makes the error that tells the user of an operator that failed.
 
@@ -68,6 +71,7 @@ def operator_error(
         said: TensorFlow's message.
         rank: of this process.
         peak_bytes: that the plan is predicted to take of a device.
+        times: in how many micro-batches the operator runs.
 
     Returns:
         An error that is of TensorFlow's class, too: scripts catch, say, ``tf.errors.InvalidArgumentError``.
@@ -76,6 +80,8 @@ def operator_error(
     text = f"{op}: failed on rank {rank}: {said}. It reads {', '.join(map(str, inputs)) or 'nothing'}"
     if list(inputs) != list(pieces):
         text += f", of which this rank has {', '.join(map(str, pieces))}"
+    if times > 1:
+        text += f"; it runs in {times} micro-batches, and the numbers count within a part of one"
     if isinstance(failure, tf.errors.ResourceExhaustedError):
         text += (
             f". There is less memory than the plan takes, about {peak_bytes:,.0f} bytes for each step. Plan for less: "

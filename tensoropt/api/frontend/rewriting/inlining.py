@@ -1,4 +1,4 @@
-"""Calls of functions and branches: inlined, and chosen by selects."""
+"""Calls of functions and branches: inlined, and chosen by selects. Sizes that are capped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableV
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import has_rule, traits
 
-__all__ = ["CALL_HANDLERS", "VARIABLE_HANDLERS", "choose", "guarded"]
+__all__ = ["CALL_HANDLERS", "SIZE_HANDLERS", "VARIABLE_HANDLERS", "choose", "guarded"]
 
 _ASSIGN = "AssignVariableOp"
 _ADDING = ("AssignAddVariableOp", "AssignSubVariableOp")
@@ -264,6 +264,14 @@ def _switch(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None
         "tensoropt.cond and tensoropt.while_loop, or leave out disable_control_flow_v2 and disable_v2_behavior."
     )
 
+
+def _minimum(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] | None:
+    """A minimum whose value is known as what it reads is never below: so sizes are given, such as a count's."""
+    found = rewriter.known.upper_bound(*(rewriter.tensor(scope.value(x), op) for x in op.inputs))
+    return None if found is None else [rewriter.constant(found, op)]
+
+
+SIZE_HANDLERS: dict[str, Handler] = {"Minimum": _minimum}
 
 VARIABLE_HANDLERS: dict[str, Handler] = {
     "ReadVariableOp": _read,

@@ -7,14 +7,14 @@ from typing import Any
 from tensoropt.api.frontend.effects import PASSED_ON
 from tensoropt.api.frontend.functions import functions_in, is_call
 from tensoropt.api.frontend.rewriting.custom_gradients import own_gradient
-from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, VARIABLE_HANDLERS, check, guarded
+from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, SIZE_HANDLERS, VARIABLE_HANDLERS, check, guarded
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
 from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rules
 
 __all__ = ["RULES", "is_rewritten"]
 
-_BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS)
+_BY_TYPE = (CALL_HANDLERS, LIST_HANDLERS, LOOP_HANDLERS, VARIABLE_HANDLERS, SIZE_HANDLERS)
 _HANDLERS = {op_type: handler for each in _BY_TYPE for op_type, handler in each.items()} | {OWN_GRADIENT: own_gradient}
 
 

@@ -98,6 +98,16 @@ class KnownValues:
             return False if False in sides else None
         return None
 
+    def upper_bound(self, one: Any, other: Any) -> Any:
+        """The value of a minimum of whole numbers: of one that is known and a maximum that is no lower; else None."""
+        for bound, x in ((one, other), (other, one)):
+            most = self.value(bound)
+            if most is None or most.ndim or not np.issubdtype(most.dtype, np.integer) or x.op.type != "Maximum":
+                continue
+            if any(least is not None and least.ndim == 0 and least >= most for least in map(self.value, x.op.inputs)):
+                return most
+        return None
+
     def _is_fixed(self, made: Any) -> bool:
         own = traits(made)
         if own.gives_shape:

@@ -507,6 +507,24 @@ def losses_may_be_functions_of_functions() -> None:
 
 
 @case
+def variables_may_be_arguments() -> None:
+    def made(wrap: Any) -> list[Any]:
+        weights = _weights((6, 4), (6, 4))
+
+        @wrap
+        def step(x: Any, y: Any, w: Any, rate: float) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, tf.matmul(x, w)))
+            w.assign_sub(rate * tape.gradient(loss, w))
+            return loss
+
+        losses = [step(*_arrays(8)[0], w, rate=0.1) for w in (weights[0], weights[1], weights[0])]
+        return [*losses, *weights]
+
+    _same(made(tensoropt.function), made(tf.function))
+
+
+@case
 def a_tape_around_a_step_is_an_error() -> None:
     step, _ = _descent()
     ours = tensoropt.function(step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,25 +17,31 @@ __all__ = ["failed_operator", "operator_error"]
 
 # What TensorFlow says, and the local op that it says it of.
 _SAID = re.compile(r"^\s*(?:\(\d+\) [\w ]+: )?(.*)\n\s*\[\[\{\{node ([^}]+)\}\}", re.MULTILINE)
+_NODE = re.compile(r"\[\[(?:\{\{node )?([^\]}]+)")
 # The call in which an op ran: of a micro-batch, of which the user's graph has no function.
 _CALL = re.compile(r"\{\{function_node [^}]*\}\}\s*")
 _LONGEST = 300  # characters of TensorFlow's that are repeated: some of its messages have all values of a tensor
 
 
-def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[str, str] | None:
+def failed_operator(
+    message: str, graph: Any, made: Mapping[str, str], subjects: Callable[[], Mapping[str, str]] = dict
+) -> tuple[str, str] | None:
     """Returns the operator of a failure, and TensorFlow's message; None if it is no operator's.
 
     Args:
         message: TensorFlow's.
         graph: the local ``tf.Graph``.
         made: the operator that gives a local tensor, by the tensor's name.
+        subjects: gives the operator or edge that a local op was made for, by the op's name: a check gives no tensor.
     """
-    found = _SAID.search(_CALL.sub("", message))
+    message = _CALL.sub("", message)
+    found = _SAID.search(message)
     if found is None:
         return None
-    try:
-        op = graph.get_operation_by_name(found[2])
-    except KeyError:  # TensorFlow's optimizer made it
+    # An op of a branch is followed by that which has the branch; others TensorFlow's optimizer has made.
+    known = {op.name: op for op in graph.get_operations()}
+    op = next((known[name] for name in _NODE.findall(message) if name in known), None)
+    if op is None:
         return None
     # An op of the backward pass goes by the one that it is the gradient of, a part of a lowering by what comes of it.
     while getattr(op, "_original_op", None) is not None:
@@ -48,7 +54,8 @@ def failed_operator(message: str, graph: Any, made: Mapping[str, str]) -> tuple[
             fresh = [consumer for consumer in tensor.consumers() if consumer not in seen]
             seen.update(fresh)
             pending += fresh
-    return None
+    subject = subjects().get(op.name)
+    return None if subject is None else (subject, found[1])
 
 
 def operator_error(

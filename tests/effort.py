@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-__all__ = ["EVERY_CASE", "GRAPHS", "THOROUGH", "covering", "some", "time_is_up"]
+import pytest
+
+__all__ = ["EVERY_CASE", "GRAPHS", "THOROUGH", "covering", "left_to_ci", "some", "time_is_up"]
 
 GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "5"))
 """Random graphs on four ranks; each takes some seconds."""
@@ -31,6 +33,11 @@ def time_is_up() -> bool:
     worth more than none.
     """
     return time.monotonic() - _BEGAN > 60.0 * _MINUTES
+
+
+def left_to_ci(reason: str) -> pytest.MarkDecorator:
+    """A mark of tests that `make test` leaves out, as it tries their kind by others."""
+    return pytest.mark.skipif(not EVERY_CASE, reason=f"{reason}: CI runs it")
 
 
 def some(choices: Sequence[Choice], out_of: int = 3) -> Sequence[Choice]:

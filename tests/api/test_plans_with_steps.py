@@ -17,6 +17,7 @@ from tensoropt.finders import pipeline
 from tensoropt.plan.plan import Plan
 from tensoropt.search.options import MemoryLimit
 from tensoropt.space.space import SearchSpace
+from tests.effort import EVERY_CASE
 from tests.mpi_support import result_of, run_mpi
 
 pytestmark = pytest.mark.tf
@@ -175,7 +176,7 @@ def test_a_pipeline_places_what_devices_cannot_split() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("steps", [*sorted(_STEPS), "pipeline of any"])
+@pytest.mark.parametrize("steps", [*sorted(_STEPS), "pipeline of any"] if EVERY_CASE else ["both", "pipeline of any"])
 def test_steps_that_ran_are_measured_and_correct_later_searches(steps: str) -> None:
     asked = _STEPS.get(steps, {"search": "pipeline", "micro_batches": "auto"})
     found = result_of(run_mpi(_PROGRAM, 2, repr(asked), env={"TENSOROPT_COSTS": ""}))

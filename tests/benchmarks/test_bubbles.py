@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 from tests.mpi_support import run_mpi
 
 _LAUNCH = "import runpy; runpy.run_module('benchmarks.bubbles', run_name='__main__')"
 
 
 @pytest.mark.mpi
+@left_to_ci("minutes, and `test_recomputed_memory.py` has pipelines, too")
 def test_pipelines_of_two_and_four_stages_give_one_process_s_losses(tmp_path: Path) -> None:
     program, out = tmp_path / "program.py", tmp_path / "found.json"
     program.write_text(_LAUNCH, encoding="utf-8")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import THOROUGH
+from tests.effort import EVERY_CASE, THOROUGH
 from tests.mpi_support import run_mpi
 
 _FOLDER = Path(__file__).parents[2] / "examples" / "keras"
 _SCRIPTS = sorted(_FOLDER.glob("*.py"))
 # The others are much as cases of `tests/api/test_functions.py` and `test_keras.py`; this one is in the docs.
-_RUN = [path for path in _SCRIPTS if THOROUGH or path.stem in ("image_classifier", "large_image")]
+_CHOSEN = ("image_classifier", "large_image") if EVERY_CASE else ("image_classifier",)
+_RUN = [path for path in _SCRIPTS if THOROUGH or path.stem in _CHOSEN]
 _MODELS = ("custom_loop", "image_classifier", "large_image", "little_memory", "text_transformer")
 _NUMBERS = re.compile(r"(\w*(?:loss|accuracy)):? (\d+\.\d+)")
 # How a script's one line reads without tensoropt.

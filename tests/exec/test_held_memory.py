@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.effort import THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 from tests.mpi_support import MpiRunError, result_of, run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -21,6 +21,7 @@ def _trained(kind: str, steps: str, most_bytes: int = 0) -> Any:
     return result_of(run_mpi(_PROGRAM, 2, kind, steps, most_bytes, timeout=300))
 
 
+@left_to_ci("four jobs, of what `test_recomputed_memory.py` traces")
 @pytest.mark.parametrize("kind", ["graph", "keras"] if THOROUGH else ["graph"])
 def test_what_does_not_fit_trains_in_parts_where_whole_batches_end(kind: str) -> None:
     most = min(_trained(kind, "split")["data_bytes"] for _ in range(2)) + _SLACK_BYTES

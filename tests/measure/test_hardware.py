@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensoropt.cluster import COLLECTIVE_KINDS, Topology
+from tests.effort import left_to_ci
 from tests.mpi_support import MpiRunError, run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -48,6 +49,7 @@ def test_failure_is_an_error_on_every_rank(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@left_to_ci("a minute's wait, which `test_stalls.py` has shorter")
 def test_rank_that_fails_inside_a_collective_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(MpiRunError, match="ended with exit code") as caught:
         run_mpi(SCRIPT, 4, "deserting", timeout=60, env={"TENSOROPT_CACHE_DIR": str(tmp_path)})

@@ -209,7 +209,7 @@ def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> 
         sizes[bounds.variables] = bounds.counts(chosen)
         return float(works.of(sizes).sum())
 
-    kept = np.ones(0, bool)
+    kept, work = np.ones(0, bool), math.inf
     narrow_at = 1
     for number in range(1, PASSES + 1):
         bound_s, time_s = bounds.bound_s, bounds.time_s
@@ -239,7 +239,7 @@ def _solve_bounded(tables: TimeTables, sequence: VertexOrder, position: int) -> 
         )
     if bounds.time_s == math.inf:
         learn(tables.restricted(left))
-    elif not none_left and not (bounds.proven and work > QUICK):  # a billionth is not worth the work
+    elif not none_left and not (bounds.exact and bounds.proven and work > QUICK):  # a billionth is not worth the work
         with suppress(InfeasibleError):  # nothing is better
             learn(tables.restricted(left))
     return {

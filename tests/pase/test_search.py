@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensoropt.pase.bounds as bounds
 import tensoropt.pase.search as search
 import tensoropt.pase.tables as tables
 from tensoropt.errors import InfeasibleError, ProblemError
@@ -242,6 +243,9 @@ def test_search_ends_where_bounds_prove_the_strategy(monkeypatch: pytest.MonkeyP
     assert find_best_strategy(problem).cost == pytest.approx(len(edges) * 1e10, rel=1e-9)
     with pytest.raises(ProblemError, match="at most 1000 entries"):
         find_best_strategy(problem, prune=False)
+    monkeypatch.setattr(bounds, "_BITS", 0)  # bounds that do not hold prove nothing
+    with pytest.raises(ProblemError, match="at most 1000 entries"):
+        find_best_strategy(problem)
 
 
 def test_least_sum_is_what_broadcasting_gives(monkeypatch: pytest.MonkeyPatch) -> None:

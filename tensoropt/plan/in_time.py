@@ -347,7 +347,7 @@ def _opaque_part(op: Operator) -> str:
     """What is open before a run in an operator that is several of TensorFlow's, to be appended to a reason."""
     if op.body is None:
         return ""
-    nodes = [node for node in op.body.node if node.input]
+    nodes = [node for node in op.body.node if node.input] or list(op.body.node)
     return (
         f": it is {len(nodes)} operations, from {nodes[0].op} '{nodes[0].name}' on, as only a run knows a size, or how "
         "often a loop goes round"

@@ -375,8 +375,10 @@ class SpaceColumns:
         """
         with suppress(ProblemError):  # a table would be too large; for other prices of memory none need be
             whole = self._fastest_over(_over_all)
-            if not _has_cells(self._space) or self._fastest_over(_over_deciding).time_s[0] >= whole.time_s[0]:
+            deciding = self._fastest_over(_over_deciding) if _has_cells(self._space) else whole
+            if deciding.time_s[0] >= whole.time_s[0]:
                 return dataclasses.replace(whole, bound_s=whole.time_s.copy())
+            return deciding
         return self._fastest_over(_over_deciding)
 
     def _fastest_over(self, parts: Callable[[SearchSpace], tuple[Contraction, Columns, str]]) -> Frontier:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.case_jobs import check_case, failures_of
-from tests.effort import EVERY_CASE
+from tests.effort import left_to_ci
 
 pytestmark = [
     pytest.mark.mpi,
-    pytest.mark.skipif(not EVERY_CASE, reason="a job of four ranks more, for what two meet, too: CI runs it"),
+    left_to_ci("a job of four ranks more, for what two meet, too"),
 ]
 
 _CASES = [

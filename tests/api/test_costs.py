@@ -14,7 +14,7 @@ from tensoropt.cluster import COLLECTIVE_KINDS, Topology
 from tensoropt.cluster.presets import cpu
 from tensoropt.cost import OpProfile
 from tensoropt.errors import PlanError
-from tests.effort import EVERY_CASE
+from tests.effort import left_to_ci
 from tests.mpi_support import run_mpi
 
 _SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -62,7 +62,7 @@ def test_devices_that_are_not_here_cannot_be_measured(no_variable: None) -> None
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(not EVERY_CASE, reason="half a minute, and `make demo` measures, too: CI does")
+@left_to_ci("half a minute, and `make demo` measures, too")
 def test_operators_are_measured_once_per_machine_by_what_will_run(tmp_path: Path) -> None:
     environment = {"TENSOROPT_COSTS": "", "TENSOROPT_CACHE_DIR": str(tmp_path), "TENSOROPT_COLLECTIVES": "mpi4py"}
     job = run_mpi(_SCRIPTS / "measured_costs.py", 2, timeout=300, env=environment)

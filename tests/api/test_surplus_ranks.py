@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import EVERY_CASE
+from tests.effort import left_to_ci
 from tests.mpi_support import MpiRunError, run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -19,7 +19,7 @@ _RANKS, _NEEDED = 4, 2
 _QUICK = {"TENSOROPT_COSTS": "analytic"}  # what operators take is of no interest here
 
 
-_LONG = pytest.mark.skipif(not EVERY_CASE, reason="one more job of its own: CI runs it")
+_LONG = left_to_ci("one more job of its own")
 
 
 def check_output(stdout: str, stderr: str) -> None:

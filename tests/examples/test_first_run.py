@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import EVERY_CASE, THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -34,7 +34,7 @@ STAGES = [
 ]
 
 
-@pytest.mark.skipif(not EVERY_CASE, reason="takes half a minute, for what each stage's own tests say, too: CI runs it")
+@left_to_ci("takes half a minute, for what each stage's own tests say, too")
 def test_a_first_run_says_each_stage_in_a_line_and_is_never_silent_for_long(tmp_path: Path) -> None:
     job = run_mpi(
         _ROOT / "tests/scripts/timed_output.py",

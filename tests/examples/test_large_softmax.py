@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import EVERY_CASE
+from tests.effort import left_to_ci
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -17,7 +17,7 @@ _SCRIPT = Path(__file__).parents[2] / "examples/large_softmax.py"
 _HERE = ("env",)  # the script starts the jobs itself
 
 
-@pytest.mark.skipif(not EVERY_CASE, reason="starts TensorFlow eight times: CI runs it")
+@left_to_ci("starts TensorFlow eight times")
 def test_three_ways_have_equal_losses_and_a_limit_leaves_data_parallelism_out(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     flags = ("--vocabulary=2000", "--steps=8", "--json", figures)

@@ -272,20 +272,13 @@ class Function:
             whole: whether batches are whole in any case.
         """
         leaves = [(spec_of(leaf), value) for leaf, value in zip(*map(tf.nest.flatten, (given, values)), strict=True)]
-        for spec, value in leaves:
-            if spec is not None and any(part.dtype in (tf.resource, tf.variant) for part in parts_of(spec)):
-                raise SessionError(
-                    f"{self._name}: takes tensors, got a {type(value).__name__}, which only this process can read. "
-                    "Loop over the data in eager code, and give the step one batch after another: "
-                    "for x, y in dataset: step(x, y)."
-                )
+        trace = self._trace(*given)
         composite = any(is_composite(spec) for spec, _ in leaves)
         if composite and self._takes_shares:
             raise SessionError(
                 f"{self._name}: takes ragged or sparse tensors, of which no rank can be given a share. Give every rank "
                 "the whole batch, and leave shard and feed out."
             )
-        trace = self._trace(*given)
         program = self._the_program()
         if program.is_rehearsed and not trace.written:
             return self._step(*values[0], **values[1])  # here and now: what trains nothing has no plan
@@ -322,6 +315,7 @@ class Function:
     def _trace_of_specs(self, args: Any, kwargs: dict[str, Any]) -> Trace:
         key = self._key(args, kwargs)
         if key not in self._traces:
+            self._check_readable(args, kwargs)
             trace = traced_step(
                 self._the_program(), self._step, args, kwargs, self._name, autograph=self._autograph, rows=self._rows
             )
@@ -331,6 +325,16 @@ class Function:
                 key = self._key(args, kwargs)
             self._traces[key] = trace
         return self._traces[key]
+
+    def _check_readable(self, args: Any, kwargs: dict[str, Any]) -> None:
+        for leaf in tf.nest.flatten((args, kwargs)):
+            spec = spec_of(leaf)
+            if spec is not None and any(part.dtype in (tf.resource, tf.variant) for part in parts_of(spec)):
+                raise SessionError(
+                    f"{self._name}: takes tensors, got a {type(leaf).__name__}, which only this process can read. "
+                    "Loop over the data in eager code, and give the step one batch after another: "
+                    "for x, y in dataset: step(x, y)."
+                )
 
     def _key(self, args: Any, kwargs: dict[str, Any]) -> Hashable:
         """Returns a key that calls of one trace have in common."""

@@ -35,11 +35,10 @@ def leaf_of(value: Any) -> Any:
 
 def is_composite(value: Any) -> bool:
     """Tells whether a value, or the spec of one, is composite: a ragged or sparse tensor, or an extension type."""
-    if _is_variable(value):  # which TensorFlow calls composite, too
-        return False
-    return isinstance(value, tf.__internal__.CompositeTensor) or (
-        isinstance(value, tf.TypeSpec) and not isinstance(value, tf.TensorSpec)
-    )
+    if isinstance(value, tf.TypeSpec):
+        return not isinstance(value, tf.TensorSpec)
+    # TensorFlow calls variables composite, too.
+    return isinstance(value, tf.__internal__.CompositeTensor) and not _is_variable(value)
 
 
 def spec_of(value: Any) -> Any:

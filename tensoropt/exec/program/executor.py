@@ -193,12 +193,7 @@ class Executor:
                 )
             return program.call(*feeds, options=options, run_metadata=run_metadata)
         except tf.errors.OpError as error:
-            found = failed_operator(
-                error.message,
-                self.state.tf_graph,
-                program.made,
-                lambda: {name: owner.subject for name, owner in program.owners().items()},
-            )
+            found = failed_operator(error.message, self.state.tf_graph, program.made, program.owners)
             if found is None or found[0] not in self.graph:
                 raise
             op, said = self.graph[found[0]], found[1]

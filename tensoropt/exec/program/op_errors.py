@@ -10,13 +10,15 @@ from typing import Any
 import tensorflow as tf
 
 from tensoropt.errors import OpError
+from tensoropt.exec.program.recording import Owner
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.spec import TensorSpec
 
 __all__ = ["failed_operator", "operator_error"]
 
-# What TensorFlow says, and the local op that it says it of.
-_SAID = re.compile(r"^\s*(?:\(\d+\) [\w ]+: )?(.*)\n\s*\[\[\{\{node ([^}]+)\}\}", re.MULTILINE)
+# What TensorFlow says of an op.
+_SAID = re.compile(r"^\s*(?:\(\d+\) [\w ]+: )?(.*)\n\s*\[\[\{\{node [^}]+\}\}", re.MULTILINE)
+# The ops that it names: one of a branch is followed by that which has the branch; some its optimizer has made.
 _NODE = re.compile(r"\[\[(?:\{\{node )?([^\]}]+)")
 # The call in which an op ran: of a micro-batch, of which the user's graph has no function.
 _CALL = re.compile(r"\{\{function_node [^}]*\}\}\s*")
@@ -24,7 +26,7 @@ _LONGEST = 300  # characters of TensorFlow's that are repeated: some of its mess
 
 
 def failed_operator(
-    message: str, graph: Any, made: Mapping[str, str], subjects: Callable[[], Mapping[str, str]] = dict
+    message: str, graph: Any, made: Mapping[str, str], owners: Callable[[], Mapping[str, Owner]] = dict
 ) -> tuple[str, str] | None:
     """Returns the operator of a failure, and TensorFlow's message; None if it is no operator's.
 
@@ -32,13 +34,12 @@ def failed_operator(
         message: TensorFlow's.
         graph: the local ``tf.Graph``.
         made: the operator that gives a local tensor, by the tensor's name.
-        subjects: gives the operator or edge that a local op was made for, by the op's name: a check gives no tensor.
+        owners: gives whose work a local op does, by the op's name: a check gives no tensor.
     """
     message = _CALL.sub("", message)
     found = _SAID.search(message)
     if found is None:
         return None
-    # An op of a branch is followed by that which has the branch; others TensorFlow's optimizer has made.
     known = {op.name: op for op in graph.get_operations()}
     op = next((known[name] for name in _NODE.findall(message) if name in known), None)
     if op is None:
@@ -54,8 +55,8 @@ def failed_operator(
             fresh = [consumer for consumer in tensor.consumers() if consumer not in seen]
             seen.update(fresh)
             pending += fresh
-    subject = subjects().get(op.name)
-    return None if subject is None else (subject, found[1])
+    owner = owners().get(op.name)
+    return None if owner is None else (owner.subject, found[1])
 
 
 def operator_error(

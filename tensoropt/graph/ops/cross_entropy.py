@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensoropt.graph.lowering import Lowering
@@ -40,7 +40,9 @@ def _summed(ctx: Lowering, columns: Sequence[Any]) -> list[Any]:
     return [total[:, place : place + 1] for place in range(len(columns))]
 
 
-def _with_slope(ctx: Lowering, given: Sequence[Any], loss: Any, backward: Any, softmax: Any, labels: Any) -> list[Any]:
+def _with_slope(
+    ctx: Lowering, given: Sequence[Any], loss: Any, backward: Any, softmax: Callable[[], Any], labels: Callable[[], Any]
+) -> list[Any]:
     """The loss with its gradient, and its gradient by the logits but for a factor a row, which has one of its own.
 
     Args:
@@ -48,17 +50,17 @@ def _with_slope(ctx: Lowering, given: Sequence[Any], loss: Any, backward: Any, s
         given: logits and labels.
         loss: of each row.
         backward: the loss's gradient.
-        softmax: of the logits.
-        labels: what the slope has less than the softmax: 1 in total a row.
+        softmax: makes that of the logits, where it is read, so that the backward pass holds none for it.
+        labels: makes what the slope has less than the softmax: 1 in total a row.
     """
     tf = ctx.tf
 
     def of_slope(gradient: Any) -> list[Any]:
-        wide = widened(ctx, gradient)
-        (mean,) = _summed(ctx, [tf.reduce_sum(wide * softmax, 1, keepdims=True)])
-        return [tf.cast((wide - mean) * softmax, given[0].dtype), None]  # TensorFlow's gives none to labels, either
+        wide, weights = widened(ctx, gradient), softmax()
+        (mean,) = _summed(ctx, [tf.reduce_sum(wide * weights, 1, keepdims=True)])
+        return [tf.cast((wide - mean) * weights, given[0].dtype), None]  # TensorFlow's gives none to labels, either
 
-    slope = tf.cast(softmax - labels, given[0].dtype)
+    slope = tf.cast(softmax() - labels(), given[0].dtype)
     return [*ctx.with_gradient(given, [loss], backward), *ctx.with_gradient(given, [slope], of_slope)]
 
 
@@ -74,15 +76,16 @@ def _dense(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     # sum(labels * (log_total - low))
     loss = tf.cast(tf.squeeze(log_total * weight - picked, 1), logits.dtype)
 
-    softmax = tf.exp(low - log_total)
+    def softmax() -> Any:
+        return tf.exp(low - log_total)
 
     def backward(gradient: Any) -> list[Any]:
         factor = widened(ctx, gradient)[:, None]
-        to_logits = (softmax - weights) * factor
+        to_logits = (softmax() - weights) * factor
         to_labels = (log_total - low) * factor
         return [tf.cast(to_logits, logits.dtype), tf.cast(to_labels, labels.dtype)]
 
-    return _with_slope(ctx, [logits, labels], loss, backward, softmax, weights)
+    return _with_slope(ctx, [logits, labels], loss, backward, softmax, lambda: weights)
 
 
 def _sparse(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
@@ -105,10 +108,14 @@ def _sparse(ctx: Lowering, logits: Any, labels: Any) -> list[Any]:
     # On devices that cannot fail TensorFlow makes the loss NaN.
     loss = tf.cast(tf.where(is_class, loss, tf.constant(float("nan"), loss.dtype)), logits.dtype)
 
-    softmax, hit = tf.exp(low - log_total), tf.one_hot(place, local, dtype=low.dtype)
+    def softmax() -> Any:
+        return tf.exp(low - log_total)
+
+    def hit() -> Any:
+        return tf.one_hot(place, local, dtype=low.dtype)
 
     def backward(gradient: Any) -> list[Any]:
-        return [tf.cast((softmax - hit) * widened(ctx, gradient)[:, None], logits.dtype), None]
+        return [tf.cast((softmax() - hit()) * widened(ctx, gradient)[:, None], logits.dtype), None]
 
     return _with_slope(ctx, [logits, labels], loss, backward, softmax, hit)
 

@@ -48,6 +48,7 @@ from tensoropt.api.frontend.imported_model import import_model
 from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import current_model
 from tensoropt.cluster import Topology
+from tensoropt.cluster.device import FUSIONS
 from tensoropt.cluster.presets import preset
 from tensoropt.errors import InfeasibleError, ProblemError, TensorOptError
 from tensoropt.plan.plan import Plan
@@ -233,6 +234,7 @@ def measure(
     *,
     recompute: bool = False,
     memory_bytes: float | None = None,
+    device: Mapping[str, Any] = MappingProxyType({}),
     said: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Any]:
     """Plans a decoder.
@@ -242,12 +244,14 @@ def measure(
         micro_batches: how many a step has; None for as many as are needed.
         recompute: whether outputs may be made again.
         memory_bytes: of a device; by default its memory less the reserve.
+        device: fields of the device that differ from the preset's.
         said: is told how far it is.
 
     Raises:
         TensorOptError: no plan fits, or the model cannot be planned.
     """
-    topology = preset("h100", devices=decoder.devices)
+    cluster = preset("h100", devices=decoder.devices)
+    topology = replace(cluster, device=replace(cluster.device, **device))
     limit = MemoryLimit.of(topology.device.memory_bytes, memory_bytes)
     tensoropt.reset_default_graph()
     current_model()  # loads TensorFlow
@@ -360,21 +364,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--memory", type=float, metavar="GIB", help="that a device may hold; by default 80 less a tenth"
     )
+    parser.add_argument("--fusion", choices=FUSIONS, default="none", help="kernels that devices make of operators")
+    parser.add_argument("--product-efficiency", type=float, default=1.0, help="the share of peaks that products reach")
     parser.add_argument("--json", type=output_file, metavar="FILE")
     flags = parser.parse_args(arguments)
     given = {name: value for name in sizes if (value := getattr(flags, name)) is not None}
     decoder = replace(DECODERS[flags.model].with_sizes(given), are_functions=flags.function)
+    device = {"fusion": flags.fusion, "product_efficiency": flags.product_efficiency}
     memory = None if flags.memory is None else flags.memory * _GIB
     try:
         said = functools.partial(print, file=sys.stderr, flush=True)
-        report = measure(decoder, flags.micro_batches, recompute=flags.recompute, memory_bytes=memory, said=said)
+        report = measure(
+            decoder, flags.micro_batches, recompute=flags.recompute, memory_bytes=memory, device=device, said=said
+        )
     except TensorOptError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     if flags.json is not None:
-        options = {name: getattr(decoder, name) for name in sizes} | {
-            "recompute": flags.recompute,
-            "function": flags.function,
-        }
+        options = (
+            {name: getattr(decoder, name) for name in sizes}
+            | {
+                "recompute": flags.recompute,
+                "function": flags.function,
+            }
+            | device
+        )
         text = json.dumps({"model": flags.model, **options, **report}, indent=1)
         flags.json.write_text(text + "\n", encoding="utf-8")
     _show(flags.model, report)

@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensoropt.errors import ClusterError
+from tensoropt.errors import ClusterError, did_you_mean
 from tensoropt.storage.document import Fields, read_object
 
-__all__ = ["Device"]
+__all__ = ["FUSIONS", "Device"]
+
+FUSIONS = ("none", "pointwise", "attention")
+"""What operators a device's compiler makes one kernel of; see :mod:`tensoropt.cost.fusion`."""
+_USUAL: dict[str, Any] = {"wide_products": False, "product_efficiency": 1.0, "fusion": "none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,9 @@ class Device:
         memory_bytes: that a process on the device can use.
         op_overhead_s: time of an op that computes nothing.
         wide_products: whether products of 16-bit numbers give float32 at the 16-bit rate, as tensor cores do.
+        product_efficiency: the share of ``flops_per_s`` that products and convolutions reach.
+        fusion: what operators its compiler makes one kernel of (:mod:`tensoropt.cost.fusion`): ``none``, ``pointwise``
+            or ``attention``.
     """
 
     name: str
@@ -33,6 +40,8 @@ class Device:
     memory_bytes: int
     op_overhead_s: float
     wide_products: bool
+    product_efficiency: float
+    fusion: str
 
     def __init__(
         self,
@@ -42,6 +51,8 @@ class Device:
         memory_bytes: int,
         op_overhead_s: float,
         wide_products: bool = False,
+        product_efficiency: float = 1.0,
+        fusion: str = "none",
     ) -> None:
         # A frozen value cannot hold a mapping, but a mapping is what people write.
         rates = tuple(sorted((str(dtype), float(rate)) for dtype, rate in dict(flops_per_s).items()))
@@ -51,6 +62,8 @@ class Device:
         object.__setattr__(self, "memory_bytes", int(memory_bytes))
         object.__setattr__(self, "op_overhead_s", float(op_overhead_s))
         object.__setattr__(self, "wide_products", bool(wide_products))
+        object.__setattr__(self, "product_efficiency", float(product_efficiency))
+        object.__setattr__(self, "fusion", str(fusion))
         self._validate()
 
     def _validate(self) -> None:
@@ -65,6 +78,15 @@ class Device:
                 raise ClusterError(f"{subject}: {name} must be finite and positive, got {value}.")
         if not (math.isfinite(self.op_overhead_s) and self.op_overhead_s >= 0):
             raise ClusterError(f"{subject}: op_overhead_s must be finite and not negative, got {self.op_overhead_s}.")
+        if not 0 < self.product_efficiency <= 1:
+            raise ClusterError(
+                f"{subject}: product_efficiency must be above 0 and at most 1, got {self.product_efficiency}."
+            )
+        if self.fusion not in FUSIONS:
+            raise ClusterError(
+                f"{subject}: fusion {self.fusion!r} is unknown.{did_you_mean(self.fusion, FUSIONS)} Use one of "
+                f"{', '.join(map(repr, FUSIONS))}."
+            )
 
     def flops(self, dtype: str) -> float:
         """Floating-point operations per second with operands of ``dtype``.
@@ -81,9 +103,8 @@ class Device:
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all fields."""
         fields = {**dataclasses.asdict(self), "flops_per_s": dict(self.flops_per_s)}
-        if not self.wide_products:  # left out, so that descriptions of before stay what they were
-            del fields["wide_products"]
-        return fields
+        # What is as usual is left out, so that descriptions of before stay what they were.
+        return {name: value for name, value in fields.items() if name not in _USUAL or value != _USUAL[name]}
 
     @classmethod
     def from_json(cls, data: object) -> Device:
@@ -94,7 +115,7 @@ class Device:
         """
         where = "Topology JSON: device"
         known = ("name", "flops_per_s", "memory_bandwidth_bytes_per_s", "memory_bytes", "op_overhead_s")
-        fields = Fields.of(data, where, ClusterError, known, {"wide_products": False})
+        fields = Fields.of(data, where, ClusterError, known, _USUAL)
         rates = Fields(
             read_object(fields.values["flops_per_s"], f"{where}.flops_per_s", ClusterError),
             f"{where}.flops_per_s",
@@ -107,4 +128,6 @@ class Device:
             fields.integer("memory_bytes"),
             fields.number("op_overhead_s"),
             fields.boolean("wide_products"),
+            fields.number("product_efficiency"),
+            fields.label("fusion"),
         )

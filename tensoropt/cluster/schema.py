@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensoropt.cluster.collective_profile import COLLECTIVE_KINDS
+from tensoropt.cluster.device import FUSIONS
 from tensoropt.cluster.topology import SCHEMA_VERSION
 from tensoropt.storage.document import LABEL_LENGTH
 
@@ -55,7 +56,19 @@ def topology_schema() -> dict[str, Any]:
                 "type": "boolean",
                 "default": False,
                 "description": "Products of 16-bit numbers give float32 at the 16-bit rate.",
-            }
+            },
+            "product_efficiency": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 1,
+                "default": 1,
+                "description": "The share of flops_per_s that products and convolutions reach.",
+            },
+            "fusion": {
+                "enum": list(FUSIONS),
+                "default": "none",
+                "description": "What operators its compiler makes one kernel of.",
+            },
         },
     )
     entry = _object(

@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 
 from tensoropt.cluster import CollectiveModel, Topology
 from tensoropt.cost.cost_model import OpCall
+from tensoropt.cost.fusion import ALONE, KernelPart, kernel_parts
 from tensoropt.cost.rim_costs import rim_copies, rim_seconds
+from tensoropt.graph.graph import Graph
+from tensoropt.graph.operator import Operator
+from tensoropt.graph.registry import traits
 from tensoropt.graph.spec import sum_dtype
 from tensoropt.layout import Mesh, StepKind
 
@@ -31,15 +35,23 @@ _LEAST_S = 1e-9
 class AnalyticCost:
     """Operators take the longer of their arithmetic and their memory traffic, plus a fixed time to start.
 
-    Collectives cost what the topology measured, or its α-β model where it measured nothing.
+    Where the device has kernels of several operators, what stays inside of one is neither written nor read, and each is
+    started once. Collectives cost what the topology measured, or its α-β model where it measured nothing.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, graph: Graph | None = None) -> None:
+        """Takes a cluster.
+
+        Args:
+            topology: the devices.
+            graph: whose operators share kernels, if the device has such; without it, each is one of its own.
+        """
         self.topology = topology
         self.mesh = Mesh(topology.factor_mesh())
         self.iteration_seconds = 0.0
         self._collectives = CollectiveModel(topology)
         self._device = topology.device
+        self._parts = {} if graph is None else kernel_parts(graph, self._device.fusion)
 
     def step_seconds(
         self, kind: StepKind, axes: tuple[int, ...], bytes_in: NDArray[np.float64], idle: tuple[int, ...] = ()
@@ -59,15 +71,24 @@ class AnalyticCost:
             return np.asarray(np.maximum(seconds + self._device.op_overhead_s, _LEAST_S))
         return np.asarray(np.maximum(seconds + local, _LEAST_S))
 
+    def kind(self, op: Operator) -> KernelPart:
+        """The operator's part in its kernel."""
+        return self._parts.get(op.name, ALONE)
+
     def op_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""
         rule, configuration, gradients = call.rule, call.configuration, call.gradients
+        part = self.kind(call.op)
+        start_s = self._device.op_overhead_s if part.starts else 0.0
         pieces = configuration.pieces(rule, self.mesh)
         tensors = [*zip(call.inputs, rule.inputs, strict=True), *zip(call.op.outputs, rule.outputs, strict=True)]
         dtype = next((spec.dtype for spec, _ in tensors if spec.is_differentiable), "float32")
-        rate = self._device.flops(dtype)
+        efficiency = 1.0 if traits(call.op).work is None else self._device.product_efficiency
+        rate = efficiency * self._device.flops(dtype)
         size_bytes = 0.0
         for index, (spec, dims) in enumerate(tensors):
+            if index in part.given or index - len(rule.inputs) in part.kept:
+                continue
             if index == rule.sparse_input:
                 # Only the rows that are looked up are read.
                 size_bytes += call.op.outputs[0].size_bytes / pieces
@@ -75,9 +96,9 @@ class AnalyticCost:
                 size_bytes += spec.size_bytes / configuration.cuts(dims, self.mesh)
         summed = any(configuration.output_layouts(rule, i).value.partial for i in range(len(call.op.outputs)))
         # Parts of sums are made in a wider dtype, which some devices are slower in.
-        wide_rate = rate if self._device.wide_products else self._device.flops(sum_dtype(dtype))
+        wide_rate = rate if self._device.wide_products else efficiency * self._device.flops(sum_dtype(dtype))
         arithmetic = (rule.flops / pieces + rule.replicated_flops) / (wide_rate if summed else rate)
-        forward = max(arithmetic, self.traffic_seconds(size_bytes)) + self._device.op_overhead_s
+        forward = max(arithmetic, self.traffic_seconds(size_bytes)) + start_s
         forward += self._reduction_seconds(call)
         copied = self.traffic_seconds(2 * sum(rim_copies(call, self.mesh)))
         forward += copied + rim_seconds(call, self.mesh, self.step_seconds)
@@ -89,7 +110,7 @@ class AnalyticCost:
             parts = [configuration.input_layouts(rule, i).gradient.partial for i in range(len(rule.inputs))]
             arithmetic *= sum(rate / wide_rate if part else 1.0 for part in parts) / len(parts)
         backward = max(arithmetic, self.traffic_seconds(2 * size_bytes * share))
-        backward += self._device.op_overhead_s * gradients
+        backward += start_s * gradients
         # Copies are made again, and those of their gradients are taken apart.
         backward += copied * (2 if gradients == len(rule.inputs) else 1)
         return forward + backward + self._reduction_seconds(call)
@@ -98,6 +119,13 @@ class AnalyticCost:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""
         inside = (2 if call.gradients else 1) * self._reduction_seconds(call)
         return inside + rim_seconds(call, self.mesh, self.step_seconds)
+
+    def fanout_seconds(self, op: Operator, size_bytes: float, readers: int) -> float:
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
+        kernels = self.kind(op).readers
+        # An addition reads two tensors and writes one; in a kernel that writes a gradient anyway it reads one more.
+        passes = 3.0 * (readers - 1) if kernels is None else kernels - 1.0
+        return self.traffic_seconds(passes * size_bytes)
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""

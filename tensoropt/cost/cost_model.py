@@ -54,6 +54,13 @@ class CostModel(Protocol):
         """
         ...
 
+    def kind(self, op: Operator) -> object:
+        """What an operator's time depends on beside its type, rule, tensors and count of gradients; None if nothing.
+
+        Operators of equal kinds share their tables.
+        """
+        ...
+
     def op_seconds(self, call: OpCall) -> float:
         """Seconds of an operator, forward, and backward to as many of its inputs as get gradients.
 
@@ -64,6 +71,10 @@ class CostModel(Protocol):
 
     def internal_seconds(self, call: OpCall) -> float:
         """The part of :meth:`op_seconds` in which the op communicates itself."""
+        ...
+
+    def fanout_seconds(self, op: Operator, size_bytes: float, readers: int) -> float:
+        """Seconds in which the gradients of a fan-out's readers, of ``size_bytes`` each, are added up."""
         ...
 
     def traffic_seconds(self, size_bytes: float) -> float:

@@ -11,6 +11,7 @@ from tensoropt.cluster import Topology
 from tensoropt.cost.cost_model import OpCall
 from tensoropt.cost.rim_costs import rims
 from tensoropt.errors import CostError
+from tensoropt.graph.operator import Operator
 from tensoropt.layout import Mesh, StepKind
 
 __all__ = ["PaseCost"]
@@ -84,6 +85,9 @@ class PaseCost:
         received = self.received_bytes(kind, axes, bytes_in)
         return np.asarray(_LEAST_S + received * self.flop_per_byte / self._flops)
 
+    def kind(self, op: Operator) -> None:
+        """None: see :class:`tensoropt.cost.cost_model.CostModel`."""
+
     def op_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""
         rule = call.rule
@@ -97,6 +101,10 @@ class PaseCost:
         passes = 2 if call.gradients else 1
         ways = 2 if call.gradients == len(call.rule.inputs) else 1  # gradients of the rims go back
         return passes * self._reduction_seconds(call) + ways * self._rim_seconds(call)
+
+    def fanout_seconds(self, op: Operator, size_bytes: float, readers: int) -> float:
+        """None: see the class."""
+        return 0.0
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """None: see the class."""

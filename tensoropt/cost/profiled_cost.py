@@ -81,6 +81,10 @@ class ProfiledCost:
         moved = bytes_in * (extent if kind is StepKind.ALL_GATHER else 1)
         return np.asarray(strided * curves["transpose"].at(moved))
 
+    def kind(self, op: Operator) -> object:
+        """Whether TensorFlow fuses the operator, and for which inputs it is differentiated."""
+        return _is_fused(self._graph, op), gradient_positions(self._graph, op)
+
     def op_seconds(self, call: OpCall) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""
         measured = self._measured(call)
@@ -134,6 +138,10 @@ class ProfiledCost:
     ) -> NDArray[np.float64]:
         factor = self.profile.collectives.get(collective_key(kind, axes), 1.0)
         return self._collectives.seconds(kind, axes, bytes_in, idle) * factor
+
+    def fanout_seconds(self, op: Operator, size_bytes: float, readers: int) -> float:
+        """See :class:`tensoropt.cost.cost_model.CostModel`."""
+        return self.traffic_seconds(3.0 * size_bytes * (readers - 1))
 
     def traffic_seconds(self, size_bytes: float) -> float:
         """See :class:`tensoropt.cost.cost_model.CostModel`."""

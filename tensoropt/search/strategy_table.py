@@ -140,7 +140,7 @@ def _noted(plan: Plan) -> str:
     said = [f"Made again in the backward pass: {count} operator{'s' * (count != 1)}"] if count else []
     said += [
         shortened(f"{label}: {plan.notes[key]}")
-        for key, label in (("space", "Space"), ("searched", "Search"))
+        for key, label in (("space", "Space"), ("searched", "Search"), ("kernels", "Kernels"))
         if key in plan.notes
     ]
     return "\n" + ". ".join(said) if said else ""

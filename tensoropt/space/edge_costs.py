@@ -356,7 +356,11 @@ class EdgeCosts:
     def _repeated(self, edge: Edge) -> tuple[object, ...] | None:
         """Returns a key for consumers that recompute their output because their gradient reads it; None for others."""
         op, rule = self._graph[edge.consumer], self._rules[edge.consumer]
-        return (op.type, rule, op.outputs) if rule.saved_outputs and not traits(op).is_fanout else None
+        return (
+            (op.type, rule, op.outputs, self._cost.kind(op))
+            if rule.saved_outputs and not traits(op).is_fanout
+            else None
+        )
 
     def communication(
         self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]

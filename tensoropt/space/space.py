@@ -509,7 +509,7 @@ class SearchSpace:
         readers = len(self.graph.consumers(TensorId(op.name))) if own.is_fanout else 0
         repeated, states = self.repeats(op.name), self.choices_of(op.name).states.tobytes()
         kind = op.type, rule, op.outputs, gradients, trained, kept, readers, self._allowed.get(op.name)
-        key = (*kind, repeated, states)
+        key = (*kind, self.cost.kind(op), repeated, states)
         if key not in self._alike:
             choices = self.choices_of(op.name)
             sizes = [
@@ -527,7 +527,7 @@ class SearchSpace:
                 memory = sizes[0]
             elif own.is_fanout:
                 if gradients and readers > 1:
-                    time = np.array([self.cost.traffic_seconds(3.0 * float(s) * (readers - 1)) for s in sizes[0]])
+                    time = np.array([self.cost.fanout_seconds(op, float(size), readers) for size in sizes[0]])
             elif not own.is_sink and not own.is_group:
                 memory = sum((size for size, keep in zip(sizes, kept, strict=True) if keep), memory)
                 time = self._op_seconds(op, gradients)

@@ -8,7 +8,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tensoropt.cluster.presets import cpu
+from tensoropt.cluster.presets import cpu, preset
 from tensoropt.plan.plan import EdgePlan, Plan
 from tensoropt.storage.document import printable
 
@@ -83,6 +83,23 @@ def test_a_plan_says_what_was_left_out_of_the_search() -> None:
     placed = tensoropt.find_strategy(topology=cpu(2), search="model_parallel")
     assert "space" not in placed.notes
     assert "Space:" not in shown(placed)
+
+
+def test_a_plan_says_that_its_kernels_are_those_of_the_described_device() -> None:
+    import tensoropt
+
+    tensoropt.reset_default_graph()
+    x = tensoropt.placeholder(tensoropt.float32, [64, 4096], name="x")
+    hidden = tensoropt.square(tensoropt.matmul(x, tensoropt.get_variable("w", [4096, 64])) * 0.5 + 1.0)
+    tensoropt.train.GradientDescentOptimizer(0.1).minimize(tensoropt.reduce_mean(hidden), name="train")
+    cluster = preset("h100", devices=2)
+    fused = dataclasses.replace(cluster, device=dataclasses.replace(cluster.device, fusion="pointwise"))
+    out = io.StringIO()
+    plans = {each.device.fusion: tensoropt.find_strategy(topology=each) for each in (cluster, fused)}
+    tensoropt.show_strategy(plans["pointwise"], Console(file=out, width=160))
+    assert "Kernels: pointwise, as priced" in out.getvalue()
+    assert "kernels" not in plans["none"].notes
+    assert plans["pointwise"].time_s < plans["none"].time_s
 
 
 _TEXTS = ("[red]red[/red]", "[/]", "[link=file:///etc/passwd]x[/link]", ":bomb:", "a\x1b[2Jb\x07\u202ec")

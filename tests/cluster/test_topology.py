@@ -161,6 +161,9 @@ def test_level_out_of_range_is_refused(change: dict[str, Any], message: str) -> 
         ({"memory_bandwidth_bytes_per_s": 0.0}, "memory_bandwidth_bytes_per_s must be finite and positive"),
         ({"memory_bytes": 0}, "memory_bytes must be finite and positive, got 0"),
         ({"op_overhead_s": -1e-6}, "op_overhead_s must be finite and not negative"),
+        ({"product_efficiency": 0.0}, "product_efficiency must be above 0 and at most 1, got 0.0"),
+        ({"product_efficiency": 1.5}, "product_efficiency must be above 0 and at most 1, got 1.5"),
+        ({"fusion": "pointwize"}, "fusion 'pointwize' is unknown. Did you mean 'pointwise'"),
     ],
 )
 def test_device_out_of_range_is_refused(change: dict[str, Any], message: str) -> None:
@@ -280,8 +283,14 @@ def test_str_says_what_the_cluster_is_made_of() -> None:
     assert str(preset("v100")) == "2x8 V100, NVLink, RDMA: 2 hosts × 8 devices of V100-SXM2-16GB"
 
 
-def test_wide_products_are_written_only_where_there_are_some() -> None:
-    for cluster, wide in ((preset("h100"), True), (preset("cpu", devices=2), False)):
-        text = cluster.to_json()["device"]
-        assert ("wide_products" in text) == cluster.device.wide_products == wide
-        assert Device.from_json(text) == cluster.device
+@pytest.mark.parametrize(
+    ("field", "value"), [("wide_products", True), ("product_efficiency", 0.8), ("fusion", "pointwise")]
+)
+def test_figures_are_written_only_where_they_are_not_the_usual_ones(field: str, value: Any) -> None:
+    usual = preset("cpu", devices=2)
+    assert field not in usual.to_json()["device"]
+    device = dataclasses.replace(usual.device, **{field: value})
+    written = device.to_json()
+    assert written[field] == value
+    assert Device.from_json(written) == device
+    assert dataclasses.replace(usual, device=device).fingerprint() != usual.fingerprint()

@@ -230,3 +230,25 @@ def test_what_kernels_hold_beside_tensors_is_what_was_measured() -> None:
     rule = rule_of(op, inputs)
     assert cost.scratch_bytes(OpCall(op, rule, inputs, Configuration((None,)), 2)) == (7.0, 0.0, 9.0)
     assert cost.scratch_bytes(OpCall(op, rule, inputs, Configuration(("m",)), 2)) == (0.0, 0.0, 0.0)
+
+
+def test_operators_alike_of_which_tensorflow_fuses_one_have_tables_of_their_own() -> None:
+    operators = (
+        operator("x", "Placeholder", (), (8, 8)),
+        operator("b", "VariableV2", (), (8,)),
+        operator("w", "VariableV2", (), (8, 8)),
+        operator("product", "MatMul", ("x", "w"), (8, 8), {"transpose_a": False, "transpose_b": False}),
+        operator("biased", "BiasAdd", ("product", "b"), (8, 8), {"data_format": "NHWC"}),
+        operator("first", "Relu", ("biased",), (8, 8)),
+        operator("second", "Relu", ("first",), (8, 8)),
+        operator("loss", "Sum", ("second",), (), {"keep_dims": False}, static={1: np.array([0, 1])}),
+    )
+    edges = frozenset(Edge(op.inputs[-1], op.name, len(op.inputs) - 1) for op in operators[3:])
+    graph = Graph(operators, frozenset(op.name for op in operators), edges)
+    measured = OpTime("Relu", 2e-3, 1e-3, 1e-6)
+    profile = OpProfile({_key(name, graph=graph): measured for name in ("first", "second")})
+    space = SearchSpace(graph, ProfiledCost(TOPOLOGY, graph, profile))
+    seconds = {name: {round(time, 6) for time in space.node_tables(name)[0].tolist()} for name in ("first", "second")}
+    assert 1e-3 in seconds["first"]
+    assert 3e-3 not in seconds["first"]
+    assert 3e-3 in seconds["second"]

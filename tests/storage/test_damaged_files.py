@@ -99,8 +99,9 @@ def _normal(data: Any) -> Any:
         profile = normal.get("profile")
         normal["profile"] = profile and sorted(profile, key=lambda entry: (entry["kind"], entry["group"]))
         device = normal.get("device")
-        if isinstance(device, dict) and device.get("wide_products") is False:
-            del device["wide_products"]
+        if isinstance(device, dict):
+            usual = {"wide_products": False, "product_efficiency": 1.0, "fusion": "none"}
+            normal["device"] = {name: each for name, each in device.items() if each != usual.get(name, ...)}
     if "edges" in normal:
         normal["edges"].sort(key=lambda edge: (edge["tensor"], edge["consumer"], edge["position"]))
     return normal

@@ -43,6 +43,7 @@ _log = logging.getLogger("tensoropt")
 _Found = TypeVar("_Found")
 FEEDS = ("data_parallel", "global")
 _EVERYWHERE = "every operator on all devices"
+_AS_PRICED = "as priced; TensorFlow's ops run one by one"
 # Of micro-batches, all numbers are tried that are not larger, and beyond some of those up to the last. What stages of a
 # pipeline do with each micro-batch is in the program once more, which takes long to build and to start.
 _FEW_MICRO_BATCHES, _MOST_MICRO_BATCHES = 8, 64
@@ -171,7 +172,7 @@ class Planner:
 
     def _cost(self, topology: Topology) -> CostModel:
         if self._profile is None:
-            return AnalyticCost(topology)
+            return AnalyticCost(topology, self.imported.graph)
         return ProfiledCost(topology, self.imported.graph, self._profile)
 
     # ---------------------------------------------------------------------------------------------------- the model
@@ -450,6 +451,7 @@ class Planner:
             "step_flops": sum(space.kept(step_flops).values()),
             "peak_flops_per_s": space.kept(peak_flops_per_s),
             **({} if space.coarsening.placed_blocks else {"space": _EVERYWHERE}),
+            **({} if topology.device.fusion == "none" else {"kernels": f"{topology.device.fusion}, {_AS_PRICED}"}),
         }
 
     def _check_point(self, space: SearchSpace, point: FrontierPoint) -> None:

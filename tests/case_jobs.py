@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import EVERY_CASE, time_is_up
+from tests.effort import EVERY_CASE, NO_TIME, time_is_up
 from tests.mpi_support import result_of, run_mpi
 
 __all__ = ["Failures", "cases_of", "check_case", "failures_of", "jobs_of"]
@@ -74,7 +74,7 @@ def failures_of(ranks: int, folder: Path, chosen: tuple[str, ...], env: Mapping[
     key = ranks, chosen
     if key not in _found:
         if time_is_up() and not any(_is_core(case) for case in chosen):
-            pytest.skip("no time is left (TENSOROPT_TEST_MINUTES) for cases that stand for no kind")
+            pytest.skip(NO_TIME)
         job = run_mpi(_SCRIPTS / "run_cases.py", ranks, folder, *chosen, timeout=_TIMEOUT_S, env=env, once=str(key))
         _found[key] = result_of(job)
         assert len(_found[key]) == ranks

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests.effort import why_left_out
+
 # TensorFlow reads these once, when it is first imported, which is later than this.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The tests run in several processes already.
@@ -55,6 +57,15 @@ def _turn(item: pytest.Item) -> int:
     if item.get_closest_marker("mpi") is None:
         return 2
     return 0 if item.get_closest_marker("waits") else 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what is left to CI, where this is not CI, or has no more time."""
+    for mark in item.iter_markers("left_to_ci"):
+        reason = why_left_out(*mark.args)
+        if reason is not None:
+            pytest.skip(reason)
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,8 +9,19 @@ from typing import Any, TypeVar
 
 import pytest
 
-__all__ = ["EVERY_CASE", "GRAPHS", "THOROUGH", "covering", "left_to_ci", "some", "time_is_up"]
+__all__ = [
+    "EVERY_CASE",
+    "GRAPHS",
+    "NO_TIME",
+    "THOROUGH",
+    "covering",
+    "left_to_ci",
+    "some",
+    "time_is_up",
+    "why_left_out",
+]
 
+NO_TIME = "no time is left (TENSOROPT_TEST_MINUTES) for cases that stand for no kind"
 GRAPHS = int(os.environ.get("TENSOROPT_TEST_GRAPHS", "5"))
 """Random graphs on four ranks; each takes some seconds."""
 
@@ -36,8 +47,18 @@ def time_is_up() -> bool:
 
 
 def left_to_ci(reason: str) -> pytest.MarkDecorator:
-    """A mark of tests that `make test` leaves out, as it tries their kind by others."""
-    return pytest.mark.skipif(not EVERY_CASE, reason=f"{reason}: CI runs it")
+    """A mark of tests that `make test` leaves out, as it tries their kind by others.
+
+    CI runs them while there is time.
+    """
+    return pytest.mark.left_to_ci(reason)
+
+
+def why_left_out(reason: str) -> str | None:
+    """Returns why a test that is :func:`left_to_ci` does not run now; None if it does."""
+    if not EVERY_CASE:
+        return f"{reason}: CI runs it"
+    return NO_TIME if time_is_up() else None
 
 
 def some(choices: Sequence[Choice], out_of: int = 3) -> Sequence[Choice]:

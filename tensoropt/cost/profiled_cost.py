@@ -179,7 +179,7 @@ def gradient_positions(graph: Graph, op: Operator) -> tuple[tuple[int, ...], tup
 
 def _is_fused(graph: Graph, op: Operator) -> bool:
     """Tells whether TensorFlow fuses an operator with the one before, where no step stands between them."""
-    if not op.inputs or op.outputs[0].dtype not in _FUSED_DTYPES:
+    if not op.inputs or not op.outputs or op.outputs[0].dtype not in _FUSED_DTYPES:
         return False
     before = graph[op.inputs[0].op]
     if len(graph.consumers(op.inputs[0])) > 1:

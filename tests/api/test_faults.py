@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.mpi
 _SCRIPT = Path(__file__).parent.parent / "scripts" / "faults.py"
 
 
+@left_to_ci("a minute, of what cases of verification try once")
 def test_faults_in_collectives_are_all_found_and_an_operator_is_named() -> None:
     # Two faults of each kind of collective in each model meet all ranks; by default there is one, in one model.
     printed = run_mpi(_SCRIPT, 4, 2 if THOROUGH else 1, *([] if THOROUGH else ["cnn"]), timeout=900).stdout

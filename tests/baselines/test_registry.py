@@ -9,7 +9,7 @@ from tensoropt.ft.space_frontier import SpaceTracker
 from tensoropt.plan.configuration import is_legal
 from tensoropt.search import finders
 from tensoropt.space.repeated_cells import with_repeated_cells
-from tests.effort import some
+from tests.effort import EVERY_CASE, some
 from tests.examples.small_models import SMALL, small_space
 
 pytestmark = pytest.mark.tf
@@ -32,7 +32,7 @@ _HELD_ALIKE = 1e-3
 BASELINES = tuple(finder for finder in finders() if finder.kind == "baseline")
 
 
-@pytest.mark.parametrize("model", some(sorted(SMALL), 2))
+@pytest.mark.parametrize("model", some(sorted(SMALL), 2 if EVERY_CASE else 4))
 def test_baselines_are_legal_and_never_below_the_frontier(model: str) -> None:
     whole = small_space(model)
     frontier = SpaceTracker(whole, threads=1).frontier()  # what users get

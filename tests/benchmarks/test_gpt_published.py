@@ -8,12 +8,14 @@ import pytest
 
 from benchmarks.gpt import DECODERS
 from benchmarks.gpt_published import PUBLISHED, Published, fitted, predicted_s
+from tests.effort import left_to_ci
 
 pytestmark = pytest.mark.tf
 
 _SMALL = replace(DECODERS["gpt3"].with_sizes({"width": 256, "heads": 8}), length=128, vocabulary=512)
 
 
+@left_to_ci("a benchmark, which users do not run")
 def test_steps_take_longer_where_more_is_made_again_and_products_are_slower() -> None:
     _, whole, scores = (predicted_s(each, 0.8, _SMALL) for each in PUBLISHED)
     assert scores < whole

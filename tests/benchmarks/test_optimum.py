@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.effort import left_to_ci
+
 pytestmark = pytest.mark.tf
 
 
 @pytest.mark.parametrize(("name", "chosen", "strategies"), [("lenet", 32, 1e12), ("lenet_mesh", 12, 6e13)])
+@left_to_ci("a benchmark, which users do not run")
 def test_chains_find_the_best_of_all_strategies_of_lenet(name: str, chosen: int, strategies: float) -> None:
     from benchmarks.optimum.comparison import CASES, compare_with_optimum
 

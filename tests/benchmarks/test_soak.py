@@ -16,6 +16,7 @@ import benchmarks.soak as soak
 from benchmarks.models import SHORT
 from benchmarks.soak import Job, jobs, why_failed
 from benchmarks.soak_job import OPTIONS
+from tests.effort import left_to_ci
 from tests.mpi_support import run_mpi
 
 _JOB = Job(1, "mlp", "zero3", 2, "mpi", 1, "analytic", False)
@@ -110,6 +111,7 @@ def test_a_core_is_replaced_by_its_stacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
+@left_to_ci("a benchmark, which users do not run")
 def test_a_job_trains_to_its_end() -> None:
     arguments = ["--model", "mlp", "--option", "zero3", "--engine", "mpi4py", "--costs", "analytic", "--steps", "2"]
     done = run_mpi("benchmarks.soak_job", 2, *arguments, "--dump-after", "100")

@@ -18,7 +18,7 @@ from benchmarks import turns
 from benchmarks.models import MODELS, OPTIMIZERS, SHORT
 from benchmarks.rivals import alternatives, summary, tune
 from benchmarks.turns import Setting, Team
-from tests.effort import THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 from tests.mpi_support import run_mpi
 
 _PROGRAM = "tests.benchmarks.turns_program"
@@ -128,6 +128,7 @@ def test_a_summary_compares_medians_and_losses() -> None:
 
 @pytest.mark.tf
 @pytest.mark.parametrize("name", sorted(SHORT))
+@left_to_ci("a benchmark, which users do not run")
 def test_models_learn_by_every_optimizer(name: str) -> None:
     model = SHORT[name]
     batch = model.batch(np.random.default_rng(1), model.batch_size)
@@ -159,6 +160,7 @@ def test_batches_fit_the_models_that_are_measured(name: str) -> None:
 
 
 @pytest.mark.mpi
+@left_to_ci("a benchmark, which users do not run")
 def test_two_ranks_take_turns_with_the_losses_of_one_process(tmp_path: Path) -> None:
     found = {}
     for variant, ranks in (("one_process", 1), ("mini_time", 2)):

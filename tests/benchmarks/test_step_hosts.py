@@ -17,6 +17,7 @@ from benchmarks import step
 from benchmarks.rivals import summary
 from benchmarks.step_hosts import rate, steps_of_turn, table
 from benchmarks.two_hosts import bits_per_s
+from tests.effort import left_to_ci
 from tests.mpi_support import run_mpi
 
 
@@ -69,6 +70,7 @@ def test_the_table_has_predictions_and_what_plans_say() -> None:
 
 
 @pytest.mark.mpi
+@left_to_ci("a benchmark, which users do not run")
 def test_one_job_trains_in_all_ways_with_the_same_losses(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     flags = ["--model", "mlp", "--short", "--turns", "2", "--steps", "3", "--out", str(out)]

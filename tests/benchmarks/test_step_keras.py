@@ -13,6 +13,7 @@ import tensorflow as tf
 from benchmarks.models import MODELS, SHORT
 from benchmarks.models_keras import in_keras
 from benchmarks.step import _cause, _noting, alternatives, summary
+from tests.effort import left_to_ci
 from tests.mpi_support import run_mpi
 
 _SEED, _STEPS = 7, 3
@@ -20,6 +21,7 @@ _SEED, _STEPS = 7, 3
 
 @pytest.mark.tf
 @pytest.mark.parametrize("name", sorted(SHORT))
+@left_to_ci("a benchmark, which users do not run")
 def test_models_in_keras_have_the_losses_of_their_twins(name: str) -> None:
     twin, rng = SHORT[name], np.random.default_rng(1)
     batches = [twin.batch(rng, twin.batch_size) for _ in range(_STEPS)]
@@ -76,6 +78,7 @@ def test_keras_is_compared_with_the_mirror_and_a_strategy_may_not_run() -> None:
 
 
 @pytest.mark.mpi
+@left_to_ci("a benchmark, which users do not run")
 def test_two_ranks_fit_with_the_losses_of_the_twin_in_one_process(tmp_path: Path) -> None:
     found = {}
     for worker, variant, ranks in (("step_worker", "one_process", 1), ("step_keras_worker", "keras_data_parallel", 2)):

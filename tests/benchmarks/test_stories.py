@@ -20,6 +20,7 @@ from tensoropt.plan.plan import Plan
 from tensoropt.space.propagation import Actions
 from tensoropt.space.repeated_cells import with_repeated_cells
 from tensoropt.space.space import SearchSpace
+from tests.effort import left_to_ci
 from tests.examples.small_models import imported
 
 pytestmark = pytest.mark.tf
@@ -62,6 +63,7 @@ def test_alexnets_convolutions_share_the_batch_and_its_dense_layers_alternate() 
         assert [step for edge in between for step in plan.edges[edge].forward if not step.kind.is_local] == []
 
 
+@left_to_ci("a benchmark, which users do not run")
 def test_inceptions_modules_share_the_batch_but_for_parts_of_the_last() -> None:
     """PaSE section IV-C: "data parallelism for modules A-D", for E "a hybrid of data+parameter parallelism"."""
     modules = [("a", 64), ("b", 0), ("c", 192), ("d", 0), ("e", 0)]
@@ -113,6 +115,7 @@ def _whole(space: SearchSpace, plan: Plan) -> tuple[Mover, Callable[[Mapping[str
     return mover, ratio
 
 
+@left_to_ci("a benchmark, which users do not run")
 def test_side_by_side_branches_of_inception_pay_only_where_they_are_alike_and_few() -> None:
     """FlexFlow section 8.4 tells of branches side by side.
 

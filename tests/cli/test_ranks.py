@@ -10,6 +10,7 @@ import pytest
 
 from tensoropt.cluster import Topology
 from tests.cli.command import Ran, ran
+from tests.effort import left_to_ci
 
 _SCRIPT = """
 import tensoropt
@@ -35,6 +36,7 @@ def _one_line(done: Ran, said: str) -> None:
 
 
 @pytest.mark.mpi
+@left_to_ci("the command of what cases of verification call")
 def test_verify(capfd: pytest.CaptureFixture[str], script: str) -> None:
     done = ran(capfd, "verify", "-n", "2", "--steps", "2", "--json", script)
     found = json.loads(done.out)
@@ -44,6 +46,7 @@ def test_verify(capfd: pytest.CaptureFixture[str], script: str) -> None:
 
 
 @pytest.mark.mpi
+@left_to_ci("half a minute of measuring")
 def test_calibrate(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSOROPT_CACHE_DIR", str(tmp_path / "cache"))
     saved = tmp_path / "here.json"

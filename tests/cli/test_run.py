@@ -174,6 +174,8 @@ def test_a_signal_ends_the_ranks(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert len(ranks) == 3 and process.returncode != 0
+    while any(map(_is_alive, ranks)) and time.monotonic() < deadline:  # a busy machine takes a moment to end them
+        time.sleep(0.05)
     assert [pid for pid in ranks if _is_alive(pid)] == []
 
 

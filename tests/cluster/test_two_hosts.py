@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.two_hosts import two_hosts, why_no_hosts
 from tensoropt.cluster import COLLECTIVE_KINDS
+from tests.effort import left_to_ci
 from tests.mpi_support import run_mpi
 
 SCRIPT = Path(__file__).with_name("two_hosts_ranks.py")
@@ -17,6 +18,7 @@ LINK_BYTES_PER_S = 100e6 / 8
 
 @pytest.mark.mpi
 @pytest.mark.waits
+@left_to_ci("hosts of their own, half a minute")
 def test_a_link_of_100_mbit_between_hosts_is_found(tmp_path: Path) -> None:
     if why_no_hosts():
         pytest.skip(why_no_hosts())

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import EVERY_CASE, THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 from tests.mpi_support import run_mpi
 
 _FOLDER = Path(__file__).parents[2] / "examples" / "keras"
 _SCRIPTS = sorted(_FOLDER.glob("*.py"))
 # The others are much as cases of `tests/api/test_functions.py` and `test_keras.py`; this one is in the docs.
-_CHOSEN = ("image_classifier", "large_image") if EVERY_CASE else ("image_classifier",)
+_CHOSEN = ("image_classifier", "large_image")
 _RUN = [path for path in _SCRIPTS if THOROUGH or path.stem in _CHOSEN]
 _MODELS = ("custom_loop", "image_classifier", "large_image", "little_memory", "text_transformer")
 _NUMBERS = re.compile(r"(\w*(?:loss|accuracy)):? (\d+\.\d+)")
@@ -45,6 +45,7 @@ def test_scripts_are_short() -> None:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("path", _RUN, ids=lambda path: path.stem)
+@left_to_ci("another script like those of the cases")
 def test_script_prints_what_it_prints_without_tensoropt(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for ours, plain in _WITHOUT.items():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from examples.models import MODELS, PAPER_PARAMETER_GIB
-from tests.effort import some
+from tests.effort import EVERY_CASE, left_to_ci, some
 
 pytestmark = pytest.mark.tf
 
@@ -99,7 +99,7 @@ def _shape(graph: Any, scope: str) -> tuple[int, ...]:
     return tuple(last.outputs[0].shape)
 
 
-@pytest.mark.parametrize("name", some(sorted(MODELS), 2))
+@pytest.mark.parametrize("name", some(sorted(MODELS), 2 if EVERY_CASE else 6))
 def test_parameters_are_the_papers_within_two_percent(model: Any, name: str) -> None:
     loss = MODELS[name](batch_size=256)
     assert loss.shape == ()
@@ -113,6 +113,7 @@ def test_parameters_are_the_papers_within_two_percent(model: Any, name: str) -> 
         assert _shape(model.graph, scope) == shape, scope
 
 
+@left_to_ci("half a minute of building models")
 def test_flexflows_recurrent_models_have_the_parameters_of_their_layers(model: Any) -> None:
     MODELS["rnntc"](batch_size=2)
     embedding, layers, softmax = 18_816 * 300, _lstm(300, 1024) + 3 * _lstm(1024, 1024), 1024 * 2 + 2
@@ -128,6 +129,7 @@ def test_flexflows_recurrent_models_have_the_parameters_of_their_layers(model: A
 
 
 @pytest.mark.parametrize("name", ["rnntc", "rnnlm", "nmt"])
+@left_to_ci("half a minute of building models")
 def test_unrolled_cells_are_repeated_cells(model: Any, name: str) -> None:
     """However many steps, there is the same number of different operators."""
     from tensoropt.api.frontend.imported_model import import_model
@@ -150,6 +152,7 @@ def test_an_lstm_layer_has_8_hidden_squared_weights_however_many_steps(model: An
     assert _parameters(model.graph) == 2 * (8 * 16**2 + 4 * 16) + 16 * 8 + 8
 
 
+@left_to_ci("ten seconds of building a model")
 def test_wide_resnet_50_without_widening_is_resnet_50(model: Any) -> None:
     MODELS["wide_resnet"](batch_size=2, widening=1)
     assert _parameters(model.graph) == 25_557_032

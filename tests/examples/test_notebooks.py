@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.effort import left_to_ci
+
 _ROOT = Path(__file__).parents[2]
 _NOTEBOOKS = sorted((_ROOT / "examples").glob("*.ipynb"))
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -46,6 +48,7 @@ def _numbers(text: str) -> list[float]:
 
 @pytest.mark.tf
 @pytest.mark.parametrize("path", _NOTEBOOKS, ids=lambda path: path.stem)
+@left_to_ci("half a minute")
 def test_a_notebook_runs_and_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     cells = _cells(path, "code")

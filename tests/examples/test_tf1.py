@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.effort import THOROUGH, some
+from tests.effort import EVERY_CASE, THOROUGH, some
 from tests.mpi_support import run_mpi
 from tests.scripts.tf1_examples import FOLDER, POINT
 
@@ -21,7 +21,7 @@ _DRIVER = "tests.scripts.tf1_examples"
 _NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 _CHOICES = ("mini_time", "mini_memory", "data_parallel", "zero3", f"{POINT}0.33", f"{POINT}0.67")
 _EACH = {name: (_CHOICES[number % len(_CHOICES)],) for number, name in enumerate(_NAMES)}
-_SOME = some(_NAMES, 2)
+_SOME = some(_NAMES, 2 if EVERY_CASE else 4)
 _JOBS: list[tuple[int, dict[str, tuple[str, ...]]]] = [(2, {name: _EACH[name] for name in _SOME})]
 if THOROUGH:
     _JOBS = [(ranks, dict.fromkeys(_NAMES, (choice,))) for ranks in (2, 4) for choice in _CHOICES]

@@ -15,7 +15,7 @@ from tensoropt.cluster.presets import cpu
 from tensoropt.cost import AnalyticCost
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import has_rule
-from tests.effort import THOROUGH
+from tests.effort import EVERY_CASE, THOROUGH
 from tests.exec.one_op_models import GROUPS, OPS, REFUSED, build_group, build_models
 from tests.exec.random_runs import make_case
 from tests.exec.test_random_graphs import problems_of
@@ -30,13 +30,15 @@ _REPLICATED = {"Assert", "CTCLoss", "Empty", "If", "Subgraph"}
 @pytest.mark.mpi
 def test_models_of_one_op_train_like_one_process_under_mpirun() -> None:
     assert len(OPS) - len(REFUSED) >= 120
-    count = len(GROUPS) if THOROUGH else len(GROUPS) // 4
+    count = len(GROUPS) if THOROUGH else len(GROUPS) // (4 if EVERY_CASE else 12)
     result = run_mpi(_SCRIPT, 2, 0, count, "one_op", timeout=900)
     assert re.search(rf"{count} graphs on 2 ranks, 0 differ", result.stdout), result.stdout
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("group", range(0, len(GROUPS), 1 if THOROUGH else 8), ids=lambda group: GROUPS[group][0])
+@pytest.mark.parametrize(
+    "group", range(0, len(GROUPS), 1 if THOROUGH else 8 if EVERY_CASE else 24), ids=lambda group: GROUPS[group][0]
+)
 def test_models_of_one_op_train_like_one_process_on_threads(group: int, tmp_path: Path) -> None:
     problems = problems_of(make_case(group, 4, tmp_path, build=build_group), (2, 2))
     assert not problems, "\n".join(problems)

@@ -148,6 +148,7 @@ def train_alike(
 
 
 @pytest.mark.mpi
+@left_to_ci("another job of what two ranks do to the bit")
 def test_ranks_of_a_job_train_as_without() -> None:
     program = Path(__file__).resolve().parent.parent / "scripts" / "recomputing.py"
     printed = run_mpi(program, 2, timeout=200).stdout
@@ -156,6 +157,7 @@ def test_ranks_of_a_job_train_as_without() -> None:
 
 
 @pytest.mark.mpi
+@left_to_ci("another job of what stages of ZeRO send")
 def test_stages_of_zero_take_what_is_predicted() -> None:
     printed = run_mpi(Path(__file__).with_name("zero_memory_ranks.py"), 2, timeout=200).stdout
     found = {}

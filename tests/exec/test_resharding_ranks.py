@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 from tests.mpi_support import run_mpi
 
 pytestmark = pytest.mark.mpi
@@ -26,6 +26,7 @@ def output() -> str:
 
 
 @pytest.mark.parametrize("mesh", _RUNS)
+@left_to_ci("eight ranks; those of random graphs reshard, too")
 def test_pairs_of_layouts_reshard_forward_and_backward_and_send_the_planned_bytes(mesh: str, output: str) -> None:
     figures = re.search(rf"^{mesh}: (\d+) layouts, (\d+) pairs, (\d+) steps$", output, re.MULTILINE)
     assert figures is not None, output

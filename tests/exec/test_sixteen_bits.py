@@ -18,6 +18,7 @@ from tensoropt.cost import AnalyticCost
 from tensoropt.plan.configuration import Configuration
 from tensoropt.plan.plan import Plan
 from tensoropt.space.space import SearchSpace
+from tests.effort import some
 from tests.exec.random_models import RandomModel
 from tests.exec.random_runs import Case, Outcome, as_stored, random_keep, small_session, train
 from tests.exec.random_training import Turn
@@ -135,8 +136,10 @@ def _errors(found: Outcome, truth: Outcome) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("build", [_mlp, _convolutions, _own_gradients])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("build", "dtype"),
+    some([(build, dtype) for build in (_convolutions, _own_gradients, _mlp) for dtype in ("float16", "bfloat16")]),
+)
 def test_sums_over_devices_are_as_precise_as_one_process(build: Callable[[Any], RandomModel], dtype: str) -> None:
     model, imported = _imported(build, to.float64)
     seeds = resolve_seeds(imported.tf_graph, 1)

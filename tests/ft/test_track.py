@@ -18,11 +18,12 @@ from tensoropt.problem.pareto import reduce_segments
 from tensoropt.problem.problem import FloatArray
 from tensoropt.problem.single_cost import single_cost
 from tensoropt.search.registry import get_solver
+from tests.effort import EVERY_CASE
 from tests.ft.random_problems import SHAPES, layered_problem, random_problem
 
 pytestmark = pytest.mark.pure
 
-SEEDS = 84
+SEEDS = 84 if EVERY_CASE else 30
 """Per shape of graph: 504 problems."""
 
 

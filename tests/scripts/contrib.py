@@ -104,7 +104,7 @@ def _recurrent(m: Any) -> Model:
     return {"x": x, "lengths": lengths, "outputs": outputs, "loss": loss, "train": train}
 
 
-@core_case
+@case
 def fused_normalized_and_searched_cells_learn() -> None:
     lengths = np.array([4, 3, 2, 1, 0, 4, 4, 2], np.int32)
     compare(_recurrent, ["loss", "outputs"], lambda n: {"x": _numbers(n, 4, BATCH, 3), "lengths": lengths}, 2)
@@ -124,7 +124,7 @@ def _tagger(m: Any) -> Model:
     }  # fmt: skip
 
 
-@case
+@core_case
 def a_random_field_learns_and_decodes() -> None:
     def feeds(number: int) -> dict[str, Any]:
         random = np.random.default_rng(number)

@@ -195,7 +195,7 @@ def ragged_and_sparse_batches_by_the_plan_of_least_memory() -> None:
     _compare(("ragged words", "sparse", "nested"), "mini_memory")
 
 
-@core_case
+@case
 def datasets_of_ragged_and_sparse_batches() -> None:
     draws = np.random.default_rng(2)
     words, bags, y = _words(None, draws, _ROWS), _sparse(None, draws, _ROWS), draws.integers(0, 3, _ROWS)
@@ -233,7 +233,7 @@ def a_model_of_sparse_inputs_takes_tensors_and_scipy_s_matrices() -> None:
         np.testing.assert_allclose(found, expected, rtol=2e-4)
 
 
-@case
+@core_case
 def functions_tell_arguments_apart_by_what_they_are() -> None:
     """Plain values by value, objects by identity, whatever they look like in print."""
     traced = []

@@ -65,7 +65,7 @@ def _refused(run: Any, *words: str) -> None:
         raise AssertionError("it was taken")
 
 
-@core_case
+@case
 def plans_of_models_are_taken_beside_one_another_and_a_script() -> None:
     one, other = _trained(4), _trained(6, "data_parallel")
     weights = one.get_weights()
@@ -91,7 +91,7 @@ def plans_of_models_are_taken_beside_one_another_and_a_script() -> None:
     assert tensoropt.keras.verify(one).steps == 3  # from where it is, and beside what predicts
 
 
-@case
+@core_case
 def plans_from_files_are_shown_where_their_model_is() -> None:
     model = _trained(5)
     with tempfile.TemporaryDirectory() as folder:

@@ -138,7 +138,7 @@ def whoever_reads_large_variables_that_are_whole_finds_the_trained_values() -> N
     _compare(_LARGE, "data_parallel", "SGD")
 
 
-@core_case
+@case
 def whoever_reads_large_variables_that_are_in_pieces_finds_the_trained_values() -> None:
     _compare(_LARGE, "mini_memory", "Adam")
 
@@ -171,7 +171,7 @@ def what_is_in_pieces_never_looks_like_data_to_a_dataset() -> None:
     raise AssertionError("old values, or none, were taken for the kernel")
 
 
-@case
+@core_case
 def functions_of_ours_and_of_tensorflow_share_variables() -> None:
     """Steps of two ``tensoropt.function``s, with readers of TensorFlow's between them."""
 

@@ -48,7 +48,7 @@ def _fit(model: Any, x: Any, y: Any, **arguments: Any) -> list[float]:
     return [float(loss) for loss in history.history["loss"]]
 
 
-@core_case
+@case
 def what_is_set_between_fits_waits_for_compile() -> None:
     def thaw(model: Any, x: Any, y: Any) -> list[Any]:
         base, found = model.layers[0], _fit(model, x, y)
@@ -87,7 +87,7 @@ def what_is_set_before_the_first_batch_counts() -> None:
     _same(does, trains=True)
 
 
-@case
+@core_case
 def what_callbacks_set_waits_for_compile() -> None:
     class Freeze(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

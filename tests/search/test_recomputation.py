@@ -23,6 +23,7 @@ from tensoropt.problem import Problem
 from tensoropt.search.registry import get_finder
 from tensoropt.space.choices import State
 from tensoropt.space.space import SearchSpace
+from tests.effort import left_to_ci
 from tests.plan.small_graphs import _graph, convolutions, deep, mlp, operator, tied
 
 pytestmark = pytest.mark.tf
@@ -179,6 +180,7 @@ def test_a_plan_of_each_point_is_checked_and_adds_up(graph: Graph) -> None:
         assert (assignment == np.array(point.assignment)).all() and (alternatives == point.alternatives).all()
 
 
+@left_to_ci("half a minute, of what plans with steps try small")
 def test_a_strategy_that_does_not_fit_fits_when_operators_are_made_again() -> None:
     model = transformer(layers=2, width=64, heads=4, length=64, vocabulary=128, batch_size=16)
     loss = model.build(to, model.batch_size).loss

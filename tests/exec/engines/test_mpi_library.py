@@ -20,6 +20,7 @@ from tensoropt.exec.engines import mpi_library
 from tensoropt.exec.engines.mpi_library import MpiLibrary, compile_library, find_compiler
 from tensoropt.stages import listen
 from tensoropt.storage import new_folder
+from tests.effort import left_to_ci
 
 pytestmark = pytest.mark.tf
 
@@ -328,6 +329,7 @@ def test_broken_library_is_an_error(tmp_path: Path) -> None:
         MpiLibrary(tmp_path / "broken.so")
 
 
+@left_to_ci("compiles the library, half a minute")
 def test_library_of_an_mpi_that_was_not_started_is_an_error() -> None:
     pytest.importorskip("mpi4py")
     # In a process of its own: this one may have started MPI, or not, in an earlier test.

@@ -366,7 +366,14 @@ class EdgeCosts:
         self, edge: Edge, given: NDArray[np.int64], wanted: NDArray[np.int64], picks: NDArray[np.int64]
     ) -> FloatArray:
         """Seconds of an edge's collectives for some pairs of configurations."""
-        source, target, table = self.given(edge), self.wanted(edge), self.reshard_table(edge)
+        source, target = self.given(edge), self.wanted(edge)
+        stays = all(
+            np.array_equal(one[given], other[wanted])
+            for one, other in ((source.value, target.value), (source.gradient, target.gradient))
+        )
+        if stays and self.row_elements(edge) is None:
+            return np.zeros(len(picks))
+        table = self.reshard_table(edge)
         forward = table.communication(source.value[given], target.value[wanted])
         seconds = np.where(self.moved_again(edge, given, wanted, picks), 2, 1) * forward
         if np.any(picks == AFTER):

@@ -11,6 +11,7 @@ from tensoropt.cluster import Topology
 from tensoropt.cluster.scaling import scaled
 from tensoropt.errors import PlanError
 from tensoropt.plan.plan import Plan
+from tensoropt.search.finding import Found
 from tensoropt.viz.canvas import bytes_unit, seconds_unit
 
 __all__ = ["describe_outcome"]
@@ -42,7 +43,8 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
     if alone_s is not None and alone_s <= plan.time_s * (1 + _ALIKE) and plan.option != _MINI_MEMORY:
         since = ""
         if common is not None:
-            since = f", since data parallelism takes {_seconds(common[0])} a step, {_seconds(common[1])} to communicate"
+            step_s = float(common.frontier.time_s[0])
+            since = f", since data parallelism takes {_seconds(step_s)} a step, {_network(common)} to communicate"
         return (
             f"no gain from {'the second host' if where == '2 hosts' else where}{since}: {plan.option} is predicted to "
             f"take {_seconds(plan.time_s)} a step, one device {_seconds(alone_s)}; {memory}. Fewer ranks or a larger "
@@ -55,7 +57,7 @@ def describe_outcome(planner: Planner, topology: Topology, plan: Plan) -> str:
         alone += f" in {plan.notes['rounds']} rounds" if "rounds" in plan.notes else ""
     beside = None
     if common is not None and plan.option != DATA_PARALLEL:
-        beside = _beside(common[0], plan, "data parallelism")
+        beside = _beside(float(common.frontier.time_s[0]), plan, "data parallelism")
     said = f"{plan.option} on {where}: {_seconds(plan.time_s)} a step"
     return ", ".join(filter(None, (said, alone, beside, memory)))
 
@@ -70,15 +72,18 @@ def _where(topology: Topology) -> str:
     return f"{devices} device{'s' * (devices > 1)}{' of ' * bool(on_hosts)}{on_hosts}"
 
 
-def _data_parallelism(planner: Planner, topology: Topology) -> tuple[float, float] | None:
-    """The seconds of a step, and those of them that devices communicate; None if it does not apply to the model."""
+def _data_parallelism(planner: Planner, topology: Topology) -> Found | None:
+    """The strategy of data parallelism; None if it does not apply to the model."""
     try:
-        found = planner.find(topology, DATA_PARALLEL)
+        return planner.find(topology, DATA_PARALLEL)
     except PlanError:
         return None
+
+
+def _network(found: Found) -> str:
+    """Seconds of a step in which devices communicate."""
     point = found.frontier.point(0)
-    network_s = found.space.network_seconds(point.assignment, point.alternatives)
-    return point.time_s, float(network_s[0])
+    return _seconds(float(found.space.network_seconds(point.assignment, point.alternatives)[0]))
 
 
 def _beside(other_s: float, plan: Plan, other: str) -> str:

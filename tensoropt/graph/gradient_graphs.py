@@ -6,8 +6,20 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["COUNT", "GRADIENT", "GRAPH", "POINTWISE", "RESULTS", "WRT", "traced_attrs", "traced_gradient"]
+__all__ = [
+    "COUNT",
+    "GRADIENT",
+    "GRADIENT_TYPE",
+    "GRAPH",
+    "POINTWISE",
+    "RESULTS",
+    "WRT",
+    "traced_attrs",
+    "traced_gradient",
+]
 
+GRADIENT_TYPE = "_gradient_op_type"
+"""TensorFlow's attribute of an operation that says which registered gradient it has in place of its type's."""
 GRADIENT = "TensoroptTraced"
 """The name under which TensorFlow knows the gradient of an ``IdentityN`` with these attributes."""
 GRAPH = "_tensoropt_graph"

@@ -34,7 +34,7 @@ from tensoropt.api.frontend.subgraphs import Differentiated, Group, groups_of, i
 from tensoropt.api.frontend.walks import post_order, reached
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows
 from tensoropt.errors import GraphError
-from tensoropt.graph.gradient_graphs import COUNT, GRAPH, traced_attrs
+from tensoropt.graph.gradient_graphs import COUNT, GRADIENT_TYPE, GRAPH, traced_attrs
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import has_rule, traits
 from tensoropt.graph.spec import TensorId, TensorSpec
@@ -58,7 +58,7 @@ def import_operators(
 
 def _passed_on(tensor: Any) -> Any:
     """What a call of a function passes on under its own name, together with all else that the function gives."""
-    while tensor.op.type == "IdentityN" and "_gradient_op_type" not in tensor.op.node_def.attr:
+    while tensor.op.type == "IdentityN" and GRADIENT_TYPE not in tensor.op.node_def.attr:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 

@@ -295,8 +295,7 @@ class Builder:
             others: edges into what is built by others, whose gradients are there already.
             returned: the gradients of those whose tensors this device made.
         """
-        places, first = self._local.places, operators[0]
-        assert places is not None  # noqa: S101
+        places, first = self._local.where, operators[0]
         returned = dict(returned)
         sources = [op.inputs[0].op for op in operators]
         ends = [*losses, *(edge.tensor.op for edge in others)]
@@ -338,8 +337,7 @@ class Builder:
         Returns:
             Gradients by edges into the part, None on devices that do not compute it; and those of ``sources``.
         """
-        local, places = self._local, self._local.places
-        assert places is not None  # noqa: S101
+        local, places = self._local, self._local.where
         cut = sorted(edge for edge in ways if places.part[edge.consumer] is part and places.crosses(edge))
         if not local.holds(part.operators[0].name):
             return dict.fromkeys(cut), []
@@ -368,9 +366,8 @@ class Builder:
         """The gradient of an edge after steps from one layout to another; None on a device that then has none."""
         local, spec = self._local, self._local.spec(edge)
         mesh, engine = local.plan.mesh, local.engine
-        assert local.places is not None  # noqa: S101
         with self._owned(str(edge)):
-            if not local.places.apart(edge):
+            if not local.where.apart(edge):
                 if gradient is None:
                     return None
                 if isinstance(gradient, tf.IndexedSlices):

@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
+
 __all__ = ["late", "with_gradient"]
 
 Backward = Callable[..., Sequence[Any]]
@@ -37,7 +39,7 @@ def with_gradient(inputs: Sequence[Any], outputs: Sequence[Any], backward: Backw
     tensors = tf.identity_n([*cut, *inputs])
     op = tensors[0].op
     # As Graph.gradient_override_map does.
-    op._set_attr("_gradient_op_type", tf.compat.v1.AttrValue(s=_GRADIENT.encode()))
+    op._set_attr(GRADIENT_TYPE, tf.compat.v1.AttrValue(s=_GRADIENT.encode()))
     op._set_attr("_tensoropt_gradient", tf.compat.v1.AttrValue(i=key))
     return list(tensors[: len(outputs)])
 

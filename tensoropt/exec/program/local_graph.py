@@ -66,6 +66,12 @@ class LocalGraph:
             return True
         return Layout((), at=self.places.at[name]).holds(self.plan.mesh, self.engine.rank)
 
+    @property
+    def where(self) -> Places:
+        """The places of a plan that has operators on a part of the devices."""
+        assert self.places is not None  # noqa: S101
+        return self.places
+
     def spec(self, edge: Edge) -> TensorSpec:
         """The tensor that an edge moves: the whole batch's, or a micro-batch's."""
         return self.graph.spec(edge.tensor) if self.in_time is None else self.in_time.spec(edge)

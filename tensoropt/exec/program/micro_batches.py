@@ -140,12 +140,11 @@ class MicroBatches(Builder):
         A device that does not compute a part builds its own side of the messages to that part.
         """
         local = self._local
-        assert local.places is not None  # noqa: S101
         names = [op.name for op in each]
         needed = set(names)
         self._parts = [_MicroBatch(self, at) for at in range(self.steps.times)]
         behind: list[Any] = []
-        order = schedule(local.places, local.plan, names, self.steps.times, learns=bool(calls))
+        order = schedule(local.where, local.plan, names, self.steps.times, learns=bool(calls))
         for task in order.tasks:
             micro_batch, operators = self._parts[task.time], [op for op in task.part.operators if op.name in needed]
             done: list[Any] = []
@@ -308,8 +307,7 @@ class MicroBatches(Builder):
         Args:
             first: one of the differentiation's gradients.
         """
-        call, graph, places = first.attrs["call"], self._local.graph, self._local.places
-        assert places is not None  # noqa: S101
+        call, graph, places = first.attrs["call"], self._local.graph, self._local.where
         if call not in self._ways:
             losses = [name for name in first.attrs["losses"] if self.steps.is_each(name)]
             entered = [edge.consumer for edge in graph.differentiable if self.steps.is_border(edge)]
@@ -422,8 +420,7 @@ class _MicroBatch(Builder):
             part: those after it have theirs.
             first: one of the differentiation's gradients.
         """
-        places, steps = self._local.places, self._once.steps
-        assert places is not None  # noqa: S101
+        places, steps = self._local.where, self._once.steps
         losses = [name for name in first.attrs["losses"] if steps.is_each(name)]
         ways = self._once.ways(first)
         points = {edge: point for edge, point in self._points.items() if places.part[edge.consumer] is part}
@@ -436,16 +433,14 @@ class _MicroBatch(Builder):
 
     def send_back(self, call: int, source: Part, target: Part) -> None:
         """Brings the gradients of one differentiation from a part to the one that made the tensors."""
-        places, waiting = self._local.places, self._to_send.get(call, {})
-        assert places is not None  # noqa: S101
+        places, waiting = self._local.where, self._to_send.get(call, {})
         edges = [edge for edge in sorted(waiting) if places.part[edge.consumer] is source]
         edges = [edge for edge in edges if places.part[edge.tensor.op] is target]
         self._came_back.setdefault(call, {}).update(self._sent_back({edge: waiting.pop(edge) for edge in edges}))
 
     def fetch(self, source: Part, operators: Sequence[Operator]) -> None:
         """Brings what some operators of a part read of another part's."""
-        places = self._local.places
-        assert places is not None  # noqa: S101
+        places = self._local.where
         for op in operators:
             for position, tensor in enumerate(op.inputs):
                 edge = Edge(tensor, op.name, position)

@@ -15,7 +15,7 @@ from tensoropt.api.frontend.attributes import types_of
 from tensoropt.api.frontend.rewriting.rewriter import Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
-from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRAPH, RESULTS, WRT, traced_gradient
+from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRADIENT_TYPE, GRAPH, RESULTS, WRT, traced_gradient
 from tensoropt.graph.registry import traits
 
 __all__ = ["gated", "own_gradient"]
@@ -138,7 +138,7 @@ def _traced(
     _register()
     attr = tf.compat.v1.AttrValue
     attrs = {
-        "_gradient_op_type": attr(s=GRADIENT.encode()),
+        GRADIENT_TYPE: attr(s=GRADIENT.encode()),
         GRAPH: attr(s=body.as_graph_def().SerializeToString(deterministic=True)),
         COUNT: attr(i=count),
         "T": types_of(inputs),

@@ -11,6 +11,7 @@ from tensoropt.api.frontend.rewriting.inlining import CALL_HANDLERS, SIZE_HANDLE
 from tensoropt.api.frontend.rewriting.lists import LIST_HANDLERS, materialize
 from tensoropt.api.frontend.rewriting.loops import LOOP_HANDLERS
 from tensoropt.api.frontend.rewriting.rewriter import OWN_GRADIENT, Rules
+from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 
 __all__ = ["RULES", "is_rewritten"]
 
@@ -25,4 +26,4 @@ RULES = Rules(_HANDLERS, guarded, check, materialize, frozenset((*VARIABLE_HANDL
 def is_rewritten(op: Any) -> bool:
     """Tells whether plain ops replace an op on devices: it calls functions, or has a gradient of its own."""
     attrs = op.node_def.attr
-    return bool(op.type in CALL_HANDLERS or "_gradient_op_type" in attrs or functions_in(attrs) or is_call(op))
+    return bool(op.type in CALL_HANDLERS or GRADIENT_TYPE in attrs or functions_in(attrs) or is_call(op))

@@ -33,6 +33,7 @@ from tensoropt.api.frontend.rewriting.values import KnownValues, TensorList, Val
 from tensoropt.api.frontend.stand_ins import Given
 from tensoropt.api.frontend.walks import post_order
 from tensoropt.errors import GraphError
+from tensoropt.graph.gradient_graphs import GRADIENT_TYPE
 from tensoropt.graph.registry import declaration, has_rule
 
 __all__ = [
@@ -49,8 +50,7 @@ __all__ = [
 
 # A tensor with more elements is not folded into a constant.
 _FOLDED_ELEMENTS = 1024
-_OWN_GRADIENT = "_gradient_op_type"
-_LEFT_OUT_ATTRS = (*HINTS, _OWN_GRADIENT)
+_LEFT_OUT_ATTRS = (*HINTS, GRADIENT_TYPE)
 # Copied at once: from so many ops on, below TensorFlow's limit of 2 GiB.
 _MANY, _AT_ONCE_BYTES = 64, 2**30
 _GROUP = "NoOp"
@@ -262,7 +262,7 @@ class Rewriter:
         if op.type in self.rules.handlers and op.type not in self.rules.copied:
             return None
         node = op.node_def
-        return None if _OWN_GRADIENT in node.attr or function_attrs(op) or is_call(op) else node
+        return None if GRADIENT_TYPE in node.attr or function_attrs(op) or is_call(op) else node
 
     def _copy_run(self, run: Mapping[Any, Any], scope: Scope) -> bool:
         """Makes a run of plain operations again at once, as one by one it takes three times as long.
@@ -403,7 +403,7 @@ class Rewriter:
     def visit(self, op: Any, scope: Scope) -> None:
         """Makes what becomes of one op."""
         begun = len(self.effects)
-        own = _OWN_GRADIENT in op.node_def.attr
+        own = GRADIENT_TYPE in op.node_def.attr
         handler = self.rules.handlers.get(OWN_GRADIENT if own else CALL if is_call(op) else op.type)
         values = None if handler is None else handler(self, op, scope)
         if values is None and scope.guard is not None:

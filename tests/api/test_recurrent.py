@@ -13,7 +13,7 @@ from tensorflow.python.ops import rnn_cell_impl
 import tensoropt
 from tensoropt.api.mirror.model import Model, leave_graph
 from tensoropt.errors import GraphError
-from tests.effort import THOROUGH
+from tests.effort import THOROUGH, left_to_ci
 
 pytestmark = pytest.mark.tf
 
@@ -59,6 +59,7 @@ def _built(nn: Any, cells: Any, sequence_length: Any) -> tuple[list[str], list[A
 
 
 @pytest.mark.parametrize("sequence_length", [None, [5, 2, 0, 3]] if THOROUGH else [[5, 2, 0, 3]])
+@left_to_ci("half a minute of cells, some of which cases train")
 def test_names_and_numbers_are_those_of_tensorflows_own_code(model: Model, sequence_length: Any) -> None:
     names, values = _built(tensoropt.nn, tensoropt.nn.rnn_cell, sequence_length)
     types = {op.type for op in model.graph.get_operations()}

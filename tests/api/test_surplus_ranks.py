@@ -34,6 +34,7 @@ def check_output(stdout: str, stderr: str) -> None:
     assert trained[0][3] == trained[1][3]
 
 
+@left_to_ci("a job of four ranks of its own")
 def test_surplus_ranks_end_and_the_others_train() -> None:
     job: subprocess.CompletedProcess[str] = run_mpi(_SCRIPT, _RANKS, "mpi", "built before", timeout=200, env=_QUICK)
     assert job.returncode == 0

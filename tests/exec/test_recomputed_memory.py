@@ -191,6 +191,7 @@ def test_one_large_image_takes_less_of_each_rank_the_more_there_are() -> None:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 4] if EVERY_CASE else [2])
+@left_to_ci("another job of micro-batches")
 def test_stages_of_zero_give_one_process_s_numbers_and_send_the_paper_s_bytes(ranks: int) -> None:
     program = Path(__file__).resolve().parent.parent / "scripts" / "splitting_in_time.py"
     printed = run_mpi(program, ranks, "zero", timeout=240).stdout

@@ -4,10 +4,10 @@
 #   make demo      a model in three ways, side by side             RANKS=2 ARGS="--steps 50"
 #                  or handwritten digits, where nothing is gained  MODEL=mlp|cnn
 #   make check     what to run after each change, a minute: the linters and the quick tests
-#   make test      ten minutes: the linters, all tests without
-#                  mpirun, and of the cases under it those that
-#                  stand for a kind (@core_case)                    JOBS=2 PYTEST_ARGS="-m pure" GRAPHS=5
-#   make test-all  every case, each by one plan, as CI does: half an hour
+#   make test      a quarter of an hour: the linters, and of all
+#                  tests those that stand for a kind: not what is
+#                  left_to_ci, and of cases under mpirun @core_case  JOBS=2 PYTEST_ARGS="-m pure" GRAPHS=5
+#   make test-all  every case, each by one plan, as CI does: an hour or more
 #   make test-thorough  every case by each of its plans, operators in
 #                  all forms, 200 random graphs: two hours
 #   make lint      the linters alone

@@ -98,14 +98,19 @@ def _rule(graph: Graph, op: Operator) -> OpRule:
     return rule_of(op, graph.input_specs(op))
 
 
-def _readers(graph: Graph, op: Operator) -> Iterator[Edge]:
+def _readers(graph: Graph, tensor: TensorId) -> list[Edge]:
+    """The edges to those that read a tensor's numbers, and not its sizes alone."""
+    return [edge for edge in graph.consumers(tensor) if not traits(graph[edge.consumer]).gives_shape]
+
+
+def _readers_of(graph: Graph, op: Operator) -> Iterator[Edge]:
     for place in range(len(op.outputs)):
-        yield from graph.consumers(TensorId(op.name, place))
+        yield from _readers(graph, TensorId(op.name, place))
 
 
 def _kernel_of_readers(graph: Graph, op: Operator, kernel_of: Mapping[str, str]) -> str | None:
     """The kernel that all readers of an operator are in; None if there is no such."""
-    kernels = {kernel_of.get(edge.consumer) for edge in _readers(graph, op)}
+    kernels = {kernel_of.get(edge.consumer) for edge in _readers_of(graph, op)}
     return kernels.pop() if len(kernels) == 1 else None
 
 
@@ -116,7 +121,7 @@ def _add_products(graph: Graph, kernel_of: dict[str, str]) -> None:
         members.setdefault(kernel, []).append(name)
     for kernel, inside in members.items():
         rules = [_rule(graph, graph[name]) for name in inside]
-        after = {edge.consumer for edge in _readers(graph, graph[kernel])}
+        after = {edge.consumer for edge in _readers_of(graph, graph[kernel])}
         before = {
             tensor.op
             for name in inside
@@ -152,10 +157,10 @@ def _parts(graph: Graph, kernel_of: Mapping[str, str]) -> dict[str, KernelPart]:
         kept = {
             place
             for place in range(len(op.outputs))
-            if (edges := graph.consumers(TensorId(op.name, place)))
+            if (edges := _readers(graph, TensorId(op.name, place)))
             and all(kernel_of.get(edge.consumer) == kernel for edge in edges)
         }
-        readers = {kernel_of.get(edge.consumer, edge.consumer) for edge in _readers(graph, op)}
+        readers = {kernel_of.get(edge.consumer, edge.consumer) for edge in _readers_of(graph, op)}
         count = len(readers) if traits(op).is_fanout else None
         part = KernelPart(frozenset(given), frozenset(kept), kernel == op.name, count)
         if part != ALONE:

@@ -70,6 +70,12 @@ def test_scores_of_an_attention_stay_inside_of_its_kernel() -> None:
     assert parts["mixed"] == KernelPart(given=frozenset({0}))
 
 
+def test_who_reads_sizes_alone_reads_nothing_from_memory() -> None:
+    sizes = operator("sizes", "Shape", ("scores",), (4,), dtype="int32")
+    graph = Graph((*_attention().operators, sizes), _attention().training | {"sizes"})
+    assert kernel_parts(graph, "attention") == kernel_parts(_attention(), "attention")
+
+
 @pytest.mark.parametrize("change", ["read by another", "no softmax", "a weight"])
 def test_other_products_are_no_attention(change: str) -> None:
     graph = _attention()

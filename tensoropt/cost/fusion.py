@@ -3,9 +3,9 @@
 Two kinds of kernels are known beside those of one operator
 (:attr:`tensoropt.cluster.Device.fusion`):
 
-- *pointwise*: what computes point by point, sums over axes and normalizes along them, together, as XLA and hand-written
-  kernels have it: a scaled, masked softmax, a normalization, an activation behind its bias. Products are kernels of
-  their own;
+- *pointwise*: what computes point by point, turns axes, sums over them and normalizes along them, together, as XLA and
+  hand-written kernels have it: a scaled, masked softmax, a normalization, an activation behind its bias. Products are
+  kernels of their own;
 - *attention*: in addition the product before a softmax and the one after it, whose scores stay inside (FlashAttention,
   Dao et al. 2022).
 
@@ -80,15 +80,15 @@ def _may_share(graph: Graph, op: Operator) -> bool:
         return True
     if own.role is not None or own.work is not None or own.has_effect or own.on_variable or not has_rule(op.type):
         return False
-    rule = _rule(graph, op)
-    if own.moves and not own.alias:
-        return False
+    rule, inputs = _rule(graph, op), graph.input_specs(op)
+    if own.moves and {spec.elements for spec in inputs if spec.rank} != {spec.elements for spec in op.outputs}:
+        return False  # parts and joins of tensors; what turns or reshapes one is how others read it
     # It computes no more points than its largest tensor has, and may be cut anywhere: no scan, no sort, no window.
-    points = max((spec.elements for spec in (*graph.input_specs(op), *op.outputs)), default=1)
+    points = max((spec.elements for spec in (*inputs, *op.outputs)), default=1)
     named = {axis for dims in (*rule.inputs, *rule.outputs) for dim in dims for axis in dim}
     whole = all(
         math.prod(rule.size(axis) for axis in dim) == extent
-        for dims, spec in zip((*rule.inputs, *rule.outputs), (*graph.input_specs(op), *op.outputs), strict=True)
+        for dims, spec in zip((*rule.inputs, *rule.outputs), (*inputs, *op.outputs), strict=True)
         for dim, extent in zip(dims, spec.shape, strict=True)
     )
     return whole and not rule.halos and math.prod(rule.size(axis) for axis in named) <= points

@@ -102,6 +102,28 @@ def test_a_plan_says_that_its_kernels_are_those_of_the_described_device() -> Non
     assert plans["pointwise"].time_s < plans["none"].time_s
 
 
+@pytest.mark.parametrize(("causal", "dropout"), [(False, 0.0), (True, 0.0), (True, 0.1)])
+def test_attention_of_keras_is_one_kernel_where_devices_have_such(causal: bool, dropout: float) -> None:
+    import keras
+
+    import tensoropt
+
+    inputs = keras.Input((64, 32))
+    attention = keras.layers.MultiHeadAttention(2, 16, dropout=dropout)
+    model = keras.Model(inputs, attention(inputs, inputs, use_causal_mask=causal))
+    model.compile("sgd", "mse")
+    cluster = preset("h100", devices=2)
+    seconds = [
+        tensoropt.keras.plan(
+            model,
+            batch_size=32,
+            topology=dataclasses.replace(cluster, device=dataclasses.replace(cluster.device, fusion=fusion)),
+        ).time_s
+        for fusion in ("none", "pointwise", "attention")
+    ]
+    assert seconds == sorted(seconds, reverse=True) and len(set(seconds)) == 3
+
+
 _TEXTS = ("[red]red[/red]", "[/]", "[link=file:///etc/passwd]x[/link]", ":bomb:", "a\x1b[2Jb\x07\u202ec")
 
 

@@ -55,11 +55,18 @@ def test_what_is_pointwise_or_normalizes_is_one_kernel_up_to_the_products() -> N
     parts = kernel_parts(_attention(), "pointwise")
     assert parts["masked"] == KernelPart(kept=frozenset({0}), starts=False)
     assert parts["weights"] == KernelPart(given=frozenset({0}))
-    assert not {"scores", "mixed", "turned"} & parts.keys()
+    assert not {"scores", "mixed"} & parts.keys()
     # Read by three operands of two kernels: once for each.
     assert parts["twice"] == KernelPart(given=frozenset({1}))
     assert parts["mixed/fanout0"].readers == 2
-    assert "square" not in parts
+    assert parts["square"] == KernelPart(kept=frozenset({0}), starts=False)
+    assert parts["turned"] == KernelPart(given=frozenset({0}))
+
+
+def test_parts_and_joins_of_tensors_are_kernels_of_their_own() -> None:
+    joined = operator("joined", "ConcatV2", ("q", "k"), (8, 16, 512, 128), static={2: 3})
+    graph = Graph((*_attention().operators, joined), _attention().training | {"joined"})
+    assert "joined" not in kernel_parts(graph, "attention")
 
 
 def test_scores_of_an_attention_stay_inside_of_its_kernel() -> None:

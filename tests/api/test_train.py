@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tensoropt
 from tensoropt.api.frontend.imported_model import import_model
-from tensoropt.api.mirror.model import Model, current_model, reset_default_graph
+from tensoropt.api.mirror.model import Model, current_model, forget_model, reset_default_graph
 from tensoropt.api.session.reference import InitialValues
 from tensoropt.api.session.seeds import resolve_seeds, with_seeds
 from tensoropt.cluster.presets import cpu
@@ -270,3 +270,14 @@ class TestErrors:
         with pytest.raises(GraphError, match=r"is one reading of .*Give the variable itself"):
             tensoropt.gradients(loss, reading)
             _graph(model)
+
+
+@pytest.mark.parametrize("make", ["create_global_step", "get_or_create_global_step"])
+def test_a_global_step_that_is_the_first_of_all_is_of_the_graph(make: str) -> None:
+    forget_model()  # TensorFlow is eager, as where a script begins
+    step = getattr(tensoropt.train, make)()
+    x = tensoropt.placeholder(tensoropt.float32, [8, 4])
+    loss = tensoropt.reduce_mean(tensoropt.matmul(x, tensoropt.get_variable("w", [4, 4])))
+    rate = tensoropt.train.exponential_decay(0.1, step, 10, 0.9)
+    tensoropt.train.GradientDescentOptimizer(rate).minimize(loss, global_step=step)
+    assert step.op.graph is x.graph

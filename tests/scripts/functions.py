@@ -300,6 +300,68 @@ def functions_share_variables() -> None:
         _same(evaluate(x, y), _loss(a, b, x, y))
 
 
+@case
+def tapes_give_gradients_of_what_they_have_recorded_alone() -> None:
+    def asked(function: Callable[..., Any]) -> list[bool]:
+        (w,) = _weights((6, 6))
+        kinds: list[bool] = []
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                outside = x * 2.0
+                tape.watch(x)
+                inside = x * 3.0
+                seen = tf.reduce_sum(x @ w)
+                loss = tf.reduce_sum(outside**2) + seen + tf.reduce_sum(inside)
+            pairs = ((loss, outside), (loss, inside), (loss, seen), (w, w), (loss + 0.0, w), (loss, w))
+            kinds[:] = [tape.gradient(target, source) is not None for target, source in pairs]
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss
+
+        function(step)(*_arrays(8)[0])
+        return kinds
+
+    found = asked(tensoropt.function)
+    assert found == asked(tf.function) == [False, True, True, True, False, True], found
+
+
+@case
+def gradient_functions_may_have_tapes_of_their_own() -> None:
+    def make(checkpointed: Callable[..., Any]) -> _Made:
+        def made() -> tuple[Callable[..., Any], list[Any]]:
+            w, v = _weights((6, 6), (6, 4))
+            block = checkpointed(lambda x: tf.nn.relu(x @ w))
+
+            def step(x: Any, y: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    logits = block(x) @ v
+                    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+                for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
+                    variable.assign_sub(0.1 * gradient)
+                return loss
+
+            return step, [w, v]
+
+        return made
+
+    def by_hand(block: Callable[..., Any]) -> Callable[..., Any]:
+        @tf.custom_gradient
+        def checkpointed(x: Any) -> Any:
+            def gradient(dy: Any, variables: Any = None) -> Any:
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = block(x)
+                found = tape.gradient(y, [x, *variables], dy)
+                return found[0], found[1:]
+
+            return block(x), gradient
+
+        return checkpointed
+
+    _compare(make(tf.recompute_grad))
+    _compare(make(by_hand))
+
+
 @core_case
 def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
     w, v = _weights((6, 8), (8, 4))

@@ -373,6 +373,41 @@ def own_train_step_and_two_optimizers_are_taken() -> None:
 
 
 @case
+def own_train_step_trains_what_is_no_part_of_the_model() -> None:
+    class Patched(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(4)
+            self.patch = {"patch": keras.Variable(np.full((1, 8), 0.1, np.float32), trainable=False)}
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            patch = self.patch["patch"]
+            with tf.GradientTape() as tape:
+                tape.watch(patch.value)
+                loss = self.compute_loss(x=x, y=y, y_pred=self(x + patch))
+            self.optimizer.apply_gradients([(tape.gradient(loss, patch.value), patch)])
+            return {"loss": loss}
+
+    found = []
+    for parallel in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model = Patched()
+        _, x, y = mlp()
+        model(x)
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.5), _CLASSES)
+        if parallel:
+            parallelize(model)
+        losses = model.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"]
+        found.append([*losses, len(model.optimizer.variables), *model.patch["patch"].numpy().ravel()])
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+
+
+@case
 def own_train_step_may_compute_with_the_size_of_a_batch() -> None:
     class Doubled(keras.Model):
         def __init__(self) -> None:

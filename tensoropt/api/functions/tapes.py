@@ -34,8 +34,7 @@ class _Recorded:
 
     graph: Any
     spans: list[list[int]] = field(default_factory=list)
-    watched: set[int] = field(default_factory=set)  # of tensors
-    kept: list[Any] = field(default_factory=list)  # so that no other object gets their number
+    watched: dict[int, tuple[Any, int]] = field(default_factory=dict)  # by id, with the number of operations then
 
     def operations(self) -> set[Any]:
         made = self.graph.get_operations()
@@ -111,8 +110,8 @@ def _replacements(own: dict[str, Any]) -> dict[str, Any]:
         if recorded is not None:
             for each in tf.nest.flatten(tensor):
                 handle = _handle(each)
-                recorded.watched.add(id(each if handle is None else handle))
-                recorded.kept.append(each)
+                watched = each if handle is None else handle
+                recorded.watched.setdefault(id(watched), (watched, len(recorded.graph.get_operations())))
 
     def gradient(
         tape: Any,
@@ -174,10 +173,12 @@ def _gradients(
     graph: Any, tape: Any, recorded: _Recorded, targets: list[Any], sources: list[Any], weights: list[Any]
 ) -> list[Any]:
     """The gradients of what a tape has recorded, noted; None for each source that no target depends on."""
+    targets = _read(targets, graph, recorded)
     inside = recorded.operations()
+    reached = _reached(tape, recorded, inside)
     pairs = [(y, weights[place] if place < len(weights) else None) for place, y in enumerate(targets)]
-    pairs = [(y, weight) for y, weight in pairs if getattr(y, "graph", None) is graph and y.op in inside]
-    places = [place for place, source in enumerate(sources) if _is_recorded(tape, recorded, source, inside)]
+    pairs = [(y, weight) for y, weight in pairs if _is_of(y, graph) and y.op in inside]
+    places = [place for place, source in enumerate(sources) if _is_recorded(tape, recorded, source, reached)]
     found: list[Any] = [None] * len(sources)
     if not pairs or not places:
         return found
@@ -198,7 +199,8 @@ def _gradients(
         losses = loss_scalars([y for y, _ in pairs], [weight for _, weight in pairs])
         # In the order in which they were made, which is that of all processes.
         constants = [stopped[name] for name in sorted(stopped)]
-        made, call = differentiate(losses, asked, belongs, constants, scope)
+        with _unnoted():  # gradient functions of the script may have tapes of their own
+            made, call = differentiate(losses, asked, belongs, constants, scope)
     if call is not None:
         _active.noted.add(graph, call)
     for place, each in zip(places, made, strict=True):
@@ -206,13 +208,46 @@ def _gradients(
     return found
 
 
-def _is_recorded(tape: Any, recorded: _Recorded, source: Any, inside: set[Any]) -> bool:
+@contextlib.contextmanager
+def _unnoted() -> Iterator[None]:
+    """While this lasts, tapes of this thread are TensorFlow's own."""
+    noted, _active.noted = _active.noted, None
+    try:
+        yield
+    finally:
+        _active.noted = noted
+
+
+def _read(targets: list[Any], graph: Any, recorded: _Recorded) -> list[Any]:
+    """Targets, with what is read of variables among them, which the tape records, as in TensorFlow."""
+    begin = len(graph.get_operations())
+    read = [target if _handle(target) is None else tf.convert_to_tensor(target) for target in targets]
+    recorded.spans.append([begin, len(graph.get_operations())])
+    return read
+
+
+def _reached(tape: Any, recorded: _Recorded, inside: set[Any]) -> set[Any]:
+    """Those of a tape's operations that depend on what it watches."""
+    since = {key: number for key, (_, number) in recorded.watched.items()}
+    since |= {id(variable.handle): 0 for variable in tape._tape.watched_variables()}
+    begins = {inner.name: since[id(outer)] for outer, inner in recorded.graph.captures if id(outer) in since}
+    begins |= {each.name: number for each, number in recorded.watched.values() if _is_of(each, recorded.graph)}
+    reached: set[Any] = set()
+    for number, op in enumerate(recorded.graph.get_operations()):
+        if op in inside and any(x.op in reached or begins.get(x.name, number + 1) <= number for x in op.inputs):
+            reached.add(op)
+    return reached
+
+
+def _is_of(tensor: Any, graph: Any) -> bool:
+    return getattr(tensor, "graph", None) is graph
+
+
+def _is_recorded(tape: Any, recorded: _Recorded, source: Any, reached: set[Any]) -> bool:
     """Tells whether a tape has recorded a source: a variable that it watches and that was read, or a tensor."""
     handle = _handle(source)
     if handle is None:
-        return getattr(source, "graph", None) is recorded.graph and (
-            id(source) in recorded.watched or source.op in inside
-        )
+        return _is_of(source, recorded.graph) and (id(source) in recorded.watched or source.op in reached)
     if not any(outer is handle for outer, _ in recorded.graph.captures):
         return False
     return (tape._watch_accessed_variables and _variable(source).trainable) or id(handle) in recorded.watched

@@ -249,8 +249,10 @@ def _no_variable(prefix: str, inner: Any) -> GraphError:
         )
     if not readers:
         return GraphError(
-            f"{prefix}: takes '{inner.op.name}', which is no variable, such as an iterator. Read it outside, and give "
-            "what it gives as an argument."
+            f"{prefix}: takes '{inner.op.name}', which is no variable that the step reads, such as an iterator, or a "
+            "variable of which only the handle is given to an op (tf.raw_ops, TensorFlow 1's optimizers). Read an "
+            "iterator outside, and give what it gives as an argument; update variables by assign, or by a Keras "
+            "optimizer."
         )
     return GraphError(
         f"{prefix}: {readers[0].type} '{readers[0].name}': takes a table, as StringLookup, IntegerLookup and "

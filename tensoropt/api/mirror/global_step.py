@@ -37,9 +37,13 @@ def get_global_step(graph: Any = None) -> Any:
 
 def create_global_step(graph: Any = None) -> Any:
     """``tf.compat.v1.train.create_global_step``."""
-    return tf.compat.v1.train.create_global_step(collect_global_step(graph))
+    graph = collect_global_step(graph)
+    with graph.as_default():  # in eager mode TensorFlow would make an eager variable, whatever the graph
+        return tf.compat.v1.train.create_global_step(graph)
 
 
 def get_or_create_global_step(graph: Any = None) -> Any:
     """``tf.compat.v1.train.get_or_create_global_step``."""
-    return tf.compat.v1.train.get_or_create_global_step(collect_global_step(graph))
+    graph = collect_global_step(graph)
+    with graph.as_default():  # see create_global_step
+        return tf.compat.v1.train.get_or_create_global_step(graph)

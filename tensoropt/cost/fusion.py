@@ -119,7 +119,7 @@ def _add_products(graph: Graph, kernel_of: dict[str, str]) -> None:
     members: dict[str, list[str]] = {}
     for name, kernel in kernel_of.items():
         members.setdefault(kernel, []).append(name)
-    for kernel, inside in members.items():
+    for kernel, inside in reversed(members.items()):  # the first softmax comes first
         rules = [_rule(graph, graph[name]) for name in inside]
         after = {edge.consumer for edge in _readers_of(graph, graph[kernel])}
         before = {
@@ -129,7 +129,8 @@ def _add_products(graph: Graph, kernel_of: dict[str, str]) -> None:
             if _is_of_activations(graph, tensor.op) and _kernel_of_readers(graph, graph[tensor.op], kernel_of) == kernel
         }
         normalizes = any(rule.internal or rule.reduced for rule in rules)
-        if normalizes and before and len(after) == 1 and _is_of_activations(graph, *after):
+        is_taken = not kernel_of.keys().isdisjoint(before | after)  # by a softmax before
+        if normalizes and before and not is_taken and len(after) == 1 and _is_of_activations(graph, *after):
             kernel_of |= dict.fromkeys((*inside, *before, *after), *after)
 
 

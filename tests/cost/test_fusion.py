@@ -77,6 +77,21 @@ def test_scores_of_an_attention_stay_inside_of_its_kernel() -> None:
     assert parts["mixed"] == KernelPart(given=frozenset({0}))
 
 
+def test_a_product_between_two_softmaxes_is_in_one_of_their_kernels() -> None:
+    more = (
+        operator("turned_values", "Placeholder", (), (8, 16, 64, 512)),
+        _product("mixed_again", "weights", "k", _VALUES),
+        operator("weights_again", "Softmax", ("mixed_again",), _VALUES),
+        _product("last", "weights_again", "turned_values", _HEADS),
+    )
+    kept = [op for op in _attention().operators if not op.name.startswith(("mixed", "twice", "square", "turned"))]
+    graph = Graph((*kept, *more), frozenset(op.name for op in (*kept, *more)))
+    parts = kernel_parts(graph, "attention")
+    starting = [op.name for op in graph.operators if op.inputs and parts.get(op.name, ALONE).starts]
+    assert starting == ["mixed_again", "weights_again", "last"]
+    assert 0 not in parts.get("mixed_again", ALONE).kept
+
+
 def test_who_reads_sizes_alone_reads_nothing_from_memory() -> None:
     sizes = operator("sizes", "Shape", ("scores",), (4,), dtype="int32")
     graph = Graph((*_attention().operators, sizes), _attention().training | {"sizes"})

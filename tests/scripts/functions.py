@@ -326,6 +326,20 @@ def tapes_give_gradients_of_what_they_have_recorded_alone() -> None:
 
 
 @case
+def a_generator_is_an_error_that_says_what_draws_instead() -> None:
+    (w,) = _weights((6, 6))
+    generator = tf.random.Generator.from_seed(3)
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ w + generator.normal(tf.shape(x))) ** 2)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    raises(lambda: tensoropt.function(step)(*_arrays(8)[0]), "RngReadAndSkip", "stateless_uniform", kind=GraphError)
+
+
+@case
 def gradient_functions_may_have_tapes_of_their_own() -> None:
     def make(checkpointed: Callable[..., Any]) -> _Made:
         def made() -> tuple[Callable[..., Any], list[Any]]:

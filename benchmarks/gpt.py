@@ -380,14 +380,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TensorOptError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     if flags.json is not None:
-        options = (
-            {name: getattr(decoder, name) for name in sizes}
-            | {
-                "recompute": flags.recompute,
-                "function": flags.function,
-            }
-            | device
-        )
+        given_flags = {"recompute": flags.recompute, "function": flags.function}
+        options = {name: getattr(decoder, name) for name in sizes} | given_flags | device
         text = json.dumps({"model": flags.model, **options, **report}, indent=1)
         flags.json.write_text(text + "\n", encoding="utf-8")
     _show(flags.model, report)

@@ -121,13 +121,13 @@ def _a100(devices: int, product_efficiency: float) -> Topology:
 
 def _sums_s(decoder: Decoder, layers: int, stage: Topology) -> float:
     """Seconds in which the copies of a stage's weights, one for each group, add up their gradients."""
+    borders = stage.level_borders()
+    if not borders:  # one host, and so one group
+        return 0.0
     cost = AnalyticCost(stage)
-    inside = 0
-    while cost.mesh.extent(cost.mesh.axes[len(cost.mesh.axes) - inside :]) < _GROUP:
-        inside += 1
-    outer = cost.mesh.axes[: len(cost.mesh.axes) - inside]
     size_bytes = 4.0 * layers * 12 * decoder.width**2 / _GROUP
-    return float(cost.step_seconds(StepKind.ALL_REDUCE, outer, np.array([size_bytes]))[0]) if outer else 0.0
+    hosts = cost.mesh.axes[: borders[0]]
+    return float(cost.step_seconds(StepKind.ALL_REDUCE, hosts, np.array([size_bytes]))[0])
 
 
 @functools.cache

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 from tensoropt.graph.graph import Edge, Graph
 from tensoropt.graph.operator import Operator
-from tensoropt.graph.registry import has_rule, rule_of, traits
+from tensoropt.graph.registry import has_rule, traits
 from tensoropt.graph.rule import OpRule
 from tensoropt.graph.spec import TensorId
 from tensoropt.graph.traits import Work
+from tensoropt.plan.plan import rules_of
 
 __all__ = ["ALONE", "KernelPart", "kernel_parts"]
 
@@ -59,28 +60,29 @@ def kernel_parts(graph: Graph, fusion: str) -> Mapping[str, KernelPart]:
     """
     if fusion == "none":
         return {}
-    kernel_of = _pointwise_kernels(graph)
+    rules = rules_of(graph)
+    kernel_of = _pointwise_kernels(graph, rules)
     if fusion == "attention":
-        _add_products(graph, kernel_of)
+        _add_products(graph, rules, kernel_of)
     return _parts(graph, kernel_of)
 
 
-def _pointwise_kernels(graph: Graph) -> dict[str, str]:
+def _pointwise_kernels(graph: Graph, rules: Mapping[str, OpRule]) -> dict[str, str]:
     """Returns the kernels of the operators that may share one, each named by its last operator."""
     kernel_of: dict[str, str] = {}
     for op in reversed(graph.operators):
-        if _may_share(graph, op):
+        if _may_share(graph, op, rules[op.name]):
             kernel_of[op.name] = _kernel_of_readers(graph, op, kernel_of) or op.name
     return kernel_of
 
 
-def _may_share(graph: Graph, op: Operator) -> bool:
+def _may_share(graph: Graph, op: Operator, rule: OpRule) -> bool:
     own = traits(op)
     if own.is_fanout:
         return True
     if own.role is not None or own.work is not None or own.has_effect or own.on_variable or not has_rule(op.type):
         return False
-    rule, inputs = _rule(graph, op), graph.input_specs(op)
+    inputs = graph.input_specs(op)
     if own.moves and {spec.elements for spec in inputs if spec.rank} != {spec.elements for spec in op.outputs}:
         return False  # parts and joins of tensors; what turns or reshapes one is how others read it
     # It computes no more points than its largest tensor has, and may be cut anywhere: no scan, no sort, no window.
@@ -92,10 +94,6 @@ def _may_share(graph: Graph, op: Operator) -> bool:
         for dim, extent in zip(dims, spec.shape, strict=True)
     )
     return whole and not rule.halos and math.prod(rule.size(axis) for axis in named) <= points
-
-
-def _rule(graph: Graph, op: Operator) -> OpRule:
-    return rule_of(op, graph.input_specs(op))
 
 
 def _readers(graph: Graph, tensor: TensorId) -> list[Edge]:
@@ -114,31 +112,33 @@ def _kernel_of_readers(graph: Graph, op: Operator, kernel_of: Mapping[str, str])
     return kernels.pop() if len(kernels) == 1 else None
 
 
-def _add_products(graph: Graph, kernel_of: dict[str, str]) -> None:
+def _add_products(graph: Graph, rules: Mapping[str, OpRule], kernel_of: dict[str, str]) -> None:
     """Adds to each softmax's kernel the products before and after it, where nothing else reads what is between."""
     members: dict[str, list[str]] = {}
     for name, kernel in kernel_of.items():
         members.setdefault(kernel, []).append(name)
     for kernel, inside in reversed(members.items()):  # the first softmax comes first
-        rules = [_rule(graph, graph[name]) for name in inside]
+        if not any(rules[name].internal or rules[name].reduced for name in inside):
+            continue
         after = {edge.consumer for edge in _readers_of(graph, graph[kernel])}
         before = {
             tensor.op
             for name in inside
             for tensor in graph[name].inputs
-            if _is_of_activations(graph, tensor.op) and _kernel_of_readers(graph, graph[tensor.op], kernel_of) == kernel
+            if _is_of_activations(graph[tensor.op], rules[tensor.op])
+            and _kernel_of_readers(graph, graph[tensor.op], kernel_of) == kernel
         }
-        normalizes = any(rule.internal or rule.reduced for rule in rules)
         is_taken = not kernel_of.keys().isdisjoint(before | after)  # by a softmax before
-        if normalizes and before and not is_taken and len(after) == 1 and _is_of_activations(graph, *after):
-            kernel_of |= dict.fromkeys((*inside, *before, *after), *after)
+        if before and not is_taken and len(after) == 1:
+            (last,) = after
+            if _is_of_activations(graph[last], rules[last]):
+                kernel_of |= dict.fromkeys((*inside, *before, last), last)
 
 
-def _is_of_activations(graph: Graph, name: str) -> bool:
+def _is_of_activations(op: Operator, rule: OpRule) -> bool:
     """Tells whether an operator is a product of two tensors that have an axis in common which it keeps."""
-    if traits(graph[name]).work not in (Work.BATCHED_PRODUCT, Work.TENSOR_PRODUCT):
+    if traits(op).work not in (Work.BATCHED_PRODUCT, Work.TENSOR_PRODUCT):
         return False
-    rule = _rule(graph, graph[name])
     axes = [{axis for dim in dims for axis in dim} for dims in (*rule.inputs, *rule.outputs)]
     return len(rule.inputs) == 2 and bool(set.intersection(*axes))
 

@@ -136,7 +136,7 @@ def test_gradients_of_a_fanout_are_added_up_in_its_readers_kernels() -> None:
 
 def test_products_reach_a_share_of_their_arithmetic() -> None:
     graph, topology = _attention(), h100(1)
-    device = dataclasses.replace(topology.device, product_efficiency=0.5, memory_bandwidth_bytes_per_s=1e18)
+    device = dataclasses.replace(topology.device, memory_bandwidth_bytes_per_s=1e18)
     slow, fast = (
         AnalyticCost(dataclasses.replace(topology, device=dataclasses.replace(device, product_efficiency=share)))
         for share in (0.5, 1.0)

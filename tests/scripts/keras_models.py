@@ -148,6 +148,16 @@ def trained(make: Callable[[], Made], option: str | None, scale: float = 1.0, ba
     return result
 
 
+def _like_keras_alone(figures: Callable[[bool], list[float]], *, atol: float = 0.0) -> None:
+    """Checks that a parallel model has the figures of the model alone, both from the same seed."""
+    found = []
+    for parallel in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        found.append(figures(parallel))
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-5, atol=atol)
+
+
 def _compare(make: Callable[[], Made], *options: str, batch: int = 16) -> None:
     expected = trained(make, None, batch=batch)
     for option in options:
@@ -216,10 +226,7 @@ def weights_that_callbacks_read_and_set_count() -> None:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.set_weights([value * 0.5 for value in self.model.get_weights()])
 
-    found = []
-    for parallel in (False, True):
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
+    def figures(parallel: bool) -> list[float]:
         model, x, y = mlp()
         if parallel:
             parallelize(model, "mini_memory")
@@ -227,24 +234,23 @@ def weights_that_callbacks_read_and_set_count() -> None:
         history = model.fit(
             x, y, batch_size=16, epochs=3, verbose=0, callbacks=[Halve(), stop], class_weight={0: 2.0, 1: 1.0, 2: 0.5}
         )
-        found.append([*history.history["loss"], *(float(np.abs(value).sum()) for value in model.get_weights())])
-    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+        return [*history.history["loss"], *(float(np.abs(value).sum()) for value in model.get_weights())]
+
+    _like_keras_alone(figures)
 
 
 @case
 def datasets_and_several_steps_per_execution_are_taken() -> None:
-    found = []
-    for parallel in (False, True):
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
+    def figures(parallel: bool) -> list[float]:
         model, x, y = mlp()
         model.compile(keras.optimizers.SGD(0.1), _CLASSES, metrics=["accuracy"], steps_per_execution=2)
         if parallel:
             parallelize(model)
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
         history = model.fit(data, epochs=2, verbose=0)
-        found.append([*history.history["loss"], *history.history["accuracy"], *model.predict(data, verbose=0).ravel()])
-    np.testing.assert_allclose(found[1], found[0], rtol=2e-5, atol=1e-6)
+        return [*history.history["loss"], *history.history["accuracy"], *model.predict(data, verbose=0).ravel()]
+
+    _like_keras_alone(figures, atol=1e-6)
 
 
 @case
@@ -290,10 +296,7 @@ def files_are_whole_where_other_ranks_read_them() -> None:
 
 @case
 def model_that_is_compiled_again_is_planned_again() -> None:
-    found = []
-    for parallel in (False, True):
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
+    def figures(parallel: bool) -> list[float]:
         model, x, y = mlp()
         if parallel:
             parallelize(model)
@@ -303,8 +306,9 @@ def model_that_is_compiled_again_is_planned_again() -> None:
         model.compile(keras.optimizers.SGD(0.1), _CLASSES)
         model.make_train_function(force=True)
         losses = model.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"]
-        found.append([*first, *losses, *(float(np.abs(value).sum()) for value in model.get_weights())])
-    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+        return [*first, *losses, *(float(np.abs(value).sum()) for value in model.get_weights())]
+
+    _like_keras_alone(figures)
 
 
 class _Branches(layers.Layer):
@@ -358,18 +362,16 @@ def own_train_step_and_two_optimizers_are_taken() -> None:
                 optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
             return {"loss": loss}
 
-    found = []
-    for parallel in (False, True):
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
+    def figures(parallel: bool) -> list[float]:
         model = Own()
         model.compile(keras.optimizers.Adam(0.01), _CLASSES)
         if parallel:
             parallelize(model)
         _, x, y = mlp()
         losses = model.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"]
-        found.append([*losses, *(float(np.abs(value).sum()) for value in model.get_weights())])
-    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+        return [*losses, *(float(np.abs(value).sum()) for value in model.get_weights())]
+
+    _like_keras_alone(figures)
 
 
 @case
@@ -392,10 +394,7 @@ def own_train_step_trains_what_is_no_part_of_the_model() -> None:
             self.optimizer.apply_gradients([(tape.gradient(loss, patch.value), patch)])
             return {"loss": loss}
 
-    found = []
-    for parallel in (False, True):
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
+    def figures(parallel: bool) -> list[float]:
         model = Patched()
         _, x, y = mlp()
         model(x)
@@ -403,8 +402,9 @@ def own_train_step_trains_what_is_no_part_of_the_model() -> None:
         if parallel:
             parallelize(model)
         losses = model.fit(x, y, batch_size=16, epochs=2, verbose=0).history["loss"]
-        found.append([*losses, len(model.optimizer.variables), *model.patch["patch"].numpy().ravel()])
-    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+        return [*losses, len(model.optimizer.variables), *model.patch["patch"].numpy().ravel()]
+
+    _like_keras_alone(figures)
 
 
 @case
@@ -422,18 +422,17 @@ def own_train_step_may_compute_with_the_size_of_a_batch() -> None:
             x, y = tf.concat([x, tf.ones((x.shape[0], 8))], axis=0), tf.concat([y, y], axis=0)
             return super().train_step((x, y))
 
-    found = []
-    for parallel in (False, True):
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
+    def figures(parallel: bool) -> list[float]:
         model = Doubled()
         model.compile(keras.optimizers.Adam(0.01), _CLASSES)
         if parallel:
             parallelize(model, "data_parallel")
         _, x, y = mlp()
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True)
-        found.append(model.fit(data, epochs=2, verbose=0).history["loss"])
-    np.testing.assert_allclose(found[1], found[0], rtol=2e-5)
+        losses: list[float] = model.fit(data, epochs=2, verbose=0).history["loss"]
+        return losses
+
+    _like_keras_alone(figures)
 
 
 @case

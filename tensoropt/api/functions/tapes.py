@@ -222,14 +222,16 @@ def _read(targets: list[Any], graph: Any, recorded: _Recorded) -> list[Any]:
     """Targets, with what is read of variables among them, which the tape records, as in TensorFlow."""
     begin = len(graph.get_operations())
     read = [target if _handle(target) is None else tf.convert_to_tensor(target) for target in targets]
-    recorded.spans.append([begin, len(graph.get_operations())])
+    if len(recorded.spans[-1]) == 2:  # otherwise the tape still records, and its last span has them
+        recorded.spans.append([begin, len(graph.get_operations())])
     return read
 
 
 def _reached(tape: Any, recorded: _Recorded, inside: set[Any]) -> set[Any]:
     """Those of a tape's operations that depend on what it watches."""
     since = {key: number for key, (_, number) in recorded.watched.items()}
-    since |= {id(variable.handle): 0 for variable in tape._tape.watched_variables()}
+    if tape._watch_accessed_variables:
+        since |= {id(variable.handle): 0 for variable in tape._tape.watched_variables() if variable.trainable}
     begins = {inner.name: since[id(outer)] for outer, inner in recorded.graph.captures if id(outer) in since}
     begins |= {each.name: number for each, number in recorded.watched.values() if _is_of(each, recorded.graph)}
     reached: set[Any] = set()

@@ -53,6 +53,21 @@ def test_any_other_gradient_of_ones_own_is_replicated(model: Any) -> None:
     assert rules_of(graph)["IdentityN"].split == ()
 
 
+def test_block_that_is_to_be_computed_again_is_written_out(model: Any) -> None:
+    x, w = _input()
+    inner = tf.recompute_grad(lambda h: to.tanh(to.matmul(h, w)))
+    types = _types(_graph(tf.recompute_grad(lambda h: inner(h) + h)(x)))
+    assert types["IdentityN"] == 0 and types["MatMul"] == 2
+
+
+@pytest.mark.parametrize("captures", ["the argument", "another tensor"])
+def test_block_that_takes_what_has_a_gradient_from_outside_is_not(model: Any, captures: str) -> None:
+    x, w = _input()
+    outside = x if captures == "the argument" else to.tanh(x)
+    graph = _graph(tf.recompute_grad(lambda h: to.matmul(h, w) + outside)(x))
+    assert _types(graph)["IdentityN"] == 1
+
+
 def test_gradient_function_that_fails_is_tensorflows_error_where_gradients_are_made(model: Any) -> None:
     @to.custom_gradient
     def broken(y: Any) -> Any:

@@ -380,6 +380,73 @@ def gradient_functions_may_have_tapes_of_their_own() -> None:
     _compare(make(by_hand))
 
 
+@case
+def what_a_block_s_closure_holds_is_constant_where_the_block_is_computed_again() -> None:
+    def make(of: Callable[[Any, Any], Any]) -> _Made:
+        def made() -> tuple[Callable[..., Any], list[Any]]:
+            w, v, u = _weights((6, 6), (6, 4), (6, 6))
+
+            def step(x: Any, y: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    h = tf.nn.relu(x @ u)
+                    outside = of(h, w)
+                    logits = tf.recompute_grad(lambda given: tf.nn.tanh(given @ w) + outside)(h) @ v
+                    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+                for variable, gradient in zip((w, v, u), tape.gradient(loss, [w, v, u]), strict=True):
+                    variable.assign_sub(0.1 * gradient)
+                return loss
+
+            return step, [w, v, u]
+
+        return made
+
+    _compare(make(lambda h, w: h))
+    _compare(make(lambda h, w: tf.nn.tanh(h @ w)))
+
+
+@case
+def gradient_functions_may_read_variables_of_their_own_and_may_not_write() -> None:
+    def made() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+        scale = tf.Variable(2.0)
+
+        @tf.custom_gradient
+        def scaled(x: Any) -> Any:
+            return tf.identity(x), lambda dy: -scale * dy
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = _loss(w, v, scaled(x * tf.reduce_sum(w)), y)
+            for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
+                variable.assign_sub(0.1 * gradient)
+            return loss
+
+        return step, [w, v, scale]
+
+    _compare(made)
+    total = tf.Variable(0.0)
+
+    @tf.custom_gradient
+    def counted(x: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            total.assign_add(tf.reduce_sum(dy))
+            return dy
+
+        return tf.identity(x), gradient
+
+    w, v = _weights((6, 8), (8, 4))
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = _loss(w, v, counted(x * tf.reduce_sum(w)), y)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    raises(
+        lambda: tensoropt.function(step)(*_arrays(8)[0]), "writes a variable", "AssignAddVariableOp", kind=GraphError
+    )
+
+
 @core_case
 def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
     w, v = _weights((6, 8), (8, 4))

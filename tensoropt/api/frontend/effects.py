@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
-from tensoropt.api.frontend.functions import function_attrs, is_call
+from tensoropt.api.frontend.functions import function_attrs, function_of, is_call
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.graph.registry import traits
 
@@ -33,6 +33,7 @@ __all__ = [
     "saves",
     "takes_handle",
     "varies",
+    "writes_in",
 ]
 
 _Value = TypeVar("_Value")
@@ -87,6 +88,16 @@ def varies(op: Any) -> bool:
 def takes_handle(op: Any) -> bool:
     """Tells whether an operation takes a variable itself, not its value."""
     return any(tensor.dtype == tf.resource for tensor in op.inputs)
+
+
+def writes_in(graph: Any) -> Iterator[Any]:
+    """Yields the operations of a graph that write variables, with those of the functions that it calls."""
+    for op in graph.get_operations():
+        for attr in function_attrs(op):
+            for place in range(len(op.node_def.attr[attr].list.func) or 1):
+                yield from writes_in(function_of(op, attr, place))
+        if is_on_variables(op) and has_effect(op):
+            yield op
 
 
 def is_on_variables(op: Any) -> bool:

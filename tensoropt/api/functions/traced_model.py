@@ -276,11 +276,13 @@ class _Copy:
         self._model, self._graph, self._prefix, self._source = model, model.graph, prefix, source
         self._tensors: dict[str, Any] = {}
         self._operations: dict[str, Any] = {}
+        self._put: set[str] = set()  # names of the trace's operations that give what is captured
 
     def put(self, inner: Any, outer: Any, stand_in: Any) -> None:
         """Makes a tensor stand for a captured one."""
         self._tensors[inner.name] = stand_in
         self._operations[inner.op.name] = stand_in.op
+        self._put.add(inner.op.name)
         self._model.copies |= dict.fromkeys((tensor_key(inner), tensor_key(outer)), stand_in.name)
 
     def tensor(self, tensor: Any) -> Any:
@@ -331,7 +333,8 @@ class _Copy:
             tuple(map(self._named, call.losses)),
             outputs,
             tuple(map(self._named, call.stopped)),
-            frozenset(self._operations[name].name for name in call.inside),
+            # A variable that gradient functions alone read is captured there, and yet none of their operations.
+            frozenset(self._operations[name].name for name in call.inside - self._put),
         )
 
     def _named_gradient(self, name: str, source: str) -> str:

@@ -275,7 +275,7 @@ UNSUPPORTED: dict[str, str] = {
     **_rows(_MINIMIZE, "GradientTape autodiff hessians"),
     **_rows(
         _GRADIENT,
-        "recompute_grad nondifferentiable_batch_function",
+        "nondifferentiable_batch_function",
     ),
     **_rows(
         _MODE,
@@ -326,7 +326,8 @@ UNSUPPORTED: dict[str, str] = {
     ),
     **_rows(_TABLE, "lookup.MutableDenseHashTable lookup.MutableHashTable", "contrib."),
     **_rows(_TABLE, "lookup.experimental"),
-    **_rows(_GRADIENT, "layers.recompute_grad layers.rev_block", "contrib."),
+    **_rows("Use tensoropt.recompute_grad.", "layers.recompute_grad", "contrib."),
+    **_rows(_GRADIENT, "layers.rev_block", "contrib."),
     **_rows("Use an optimizer of tensoropt.train.", "opt", "contrib."),
     **_rows(
         "Use tensoropt's random ops; their seeds follow tensoropt.set_random_seed.",

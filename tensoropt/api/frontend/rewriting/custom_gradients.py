@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +14,7 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops as tf_ops
 
 from tensoropt.api.frontend.attributes import types_of
+from tensoropt.api.frontend.effects import writes_in
 from tensoropt.api.frontend.rewriting.rewriter import Rewriter, Scope
 from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableValue
 from tensoropt.errors import GraphError
@@ -19,6 +22,9 @@ from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRADIENT_TYPE, GRAP
 from tensoropt.graph.registry import traits
 
 __all__ = ["gated", "own_gradient"]
+
+_RECOMPUTES = "recompute_grad.<locals>.inner.<locals>.grad_wrapper"
+"""The name of the gradient functions that ``tf.recompute_grad`` makes."""
 
 _lock = threading.Lock()
 
@@ -57,6 +63,14 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
                 ) from error
             listed = list(found) if isinstance(found, list | tuple) else [found]
             gradients: list[Any] = [None if each is None else tf.convert_to_tensor(each) for each in listed]
+    if _is_block_again(known, graph):
+        return read
+    writes = next(writes_in(graph), None)
+    if writes is not None and isinstance(known.graph, func_graph.FuncGraph):  # a session would not run the write
+        raise GraphError(
+            f"{op.type} '{op.name}': its gradient function writes a variable, by {writes.type} '{writes.name}'. A "
+            "plan's gradients write nothing: write the variable in the step, of what the tape gives."
+        )
     captured = [(rewriter.user.here(outside), inside) for outside, inside in graph.captures]
     values = [_value(rewriter, outside, op, scope) for outside, _ in captured]
     cut = [_cut(rewriter, rewriter.content(value, op, scope, "read"), op, scope) for value in values]
@@ -89,6 +103,33 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
     name = rewriter.name(op, scope)
     made = _traced(rewriter, op, name, inputs, count, body=body, results=results, wrt=places)
     return [*made, *given[count:]]
+
+
+def _is_block_again(op: Any, gradient: Any) -> bool:
+    """Tells whether a gradient is that of what an op's first inputs are computed from, computed once more.
+
+    ``tf.recompute_grad`` makes such gradients, also for ``keras.remat``. Written out, the block then has an equal one,
+    and the plan says what is computed again. But what the block's closure holds counts as constant in TensorFlow's: so
+    nothing may be read that could have a gradient, beside the block's arguments, by their copies, and variables.
+
+    Args:
+        op: an op with a gradient function.
+        gradient: the graph of that function's ops.
+    """
+    made = _nonlocals(_nonlocals(tf_ops.get_gradient_function(op)).get("tape_grad_fn"))
+    function: Any = made.get("grad_fn")
+    if getattr(function, "__module__", "") != tf.recompute_grad.__module__ or function.__qualname__ != _RECOMPUTES:
+        return False
+    arguments = Counter(x.name for x in op.inputs[made["flat_result_len"] : len(op.inputs) - len(made["variables"])])
+    return all(
+        len(inside.consumers()) == arguments[outside.name]
+        for outside, inside in gradient.captures
+        if (inside.dtype.is_floating or inside.dtype.is_complex) and tf.get_static_value(outside) is None
+    )
+
+
+def _nonlocals(function: Any) -> Mapping[str, Any]:
+    return inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
 
 
 def _value(rewriter: Rewriter, outside: Any, op: Any, scope: Scope) -> Value:

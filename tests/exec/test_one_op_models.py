@@ -55,7 +55,7 @@ def test_what_runs_replicated_says_so(caplog: pytest.LogCaptureFixture) -> None:
             _warn_of_missing_rules(graph, AnalyticCost(cpu(2)))
     assert found == _REPLICATED
     warned = {record.getMessage().split()[0] for record in caplog.records if "has no rule" in record.getMessage()}
-    assert warned == found
+    assert warned == found - {"Assert"}  # a check, which every device makes
 
 
 @pytest.mark.tf

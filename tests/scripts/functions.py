@@ -44,7 +44,10 @@ def _compare(make: _Made, sizes: tuple[int, ...] = (8, 8, 8), **options: Any) ->
 
 
 def _loss(w: Any, v: Any, x: Any, y: Any) -> Any:
-    logits = tf.matmul(tf.nn.relu(tf.matmul(x, w)), v)
+    return _loss_of(tf.matmul(tf.nn.relu(tf.matmul(x, w)), v), y)
+
+
+def _loss_of(logits: Any, y: Any) -> Any:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
 
 
@@ -353,7 +356,7 @@ def gradient_functions_may_have_tapes_of_their_own() -> None:
             def step(x: Any, y: Any) -> Any:
                 with tf.GradientTape() as tape:
                     logits = block(x) @ v
-                    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+                    loss = _loss_of(logits, y)
                 for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
                     variable.assign_sub(0.1 * gradient)
                 return loss
@@ -391,7 +394,7 @@ def what_a_block_s_closure_holds_is_constant_where_the_block_is_computed_again()
                     h = tf.nn.relu(x @ u)
                     outside = of(h, w)
                     logits = tf.recompute_grad(lambda given: tf.nn.tanh(given @ w) + outside)(h) @ v
-                    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+                    loss = _loss_of(logits, y)
                 for variable, gradient in zip((w, v, u), tape.gradient(loss, [w, v, u]), strict=True):
                     variable.assign_sub(0.1 * gradient)
                 return loss
@@ -402,6 +405,32 @@ def what_a_block_s_closure_holds_is_constant_where_the_block_is_computed_again()
 
     _compare(make(lambda h, w: h))
     _compare(make(lambda h, w: tf.nn.tanh(h @ w)))
+
+
+@case
+def rows_of_known_places_are_merged_as_others() -> None:
+    """What an optimizer of tf_keras does with the rows of a table, also where their places are constants."""
+
+    def make(places: Callable[[Any], Any]) -> _Made:
+        def made() -> tuple[Callable[..., Any], list[Any]]:
+            table, w = _weights((5, 4), (6, 4))
+
+            def step(x: Any, y: Any) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = _loss_of(tf.gather(table, places(x)) + x @ w, y)
+                rows, gradient = tape.gradient(loss, [table, w])
+                unique, of = tf.unique(rows.indices)
+                merged = tf.math.unsorted_segment_sum(rows.values, of, tf.shape(unique)[0])
+                table.scatter_sub(tf.IndexedSlices(0.1 * merged, unique))
+                w.assign_sub(0.1 * gradient)
+                return loss
+
+            return step, [table, w]
+
+        return made
+
+    _compare(make(lambda x: tf.zeros_like(x[:, 0], tf.int32)))
+    _compare(make(lambda x: tf.range(tf.shape(x)[0]) % 3))
 
 
 @case

@@ -49,6 +49,7 @@ _AS_PRICED = "as priced; TensorFlow's ops run one by one"
 _FEW_MICRO_BATCHES, _MOST_MICRO_BATCHES = 8, 64
 # Costs of a point are the same sums of the same tables; the slack is for the decimals of a file.
 _COST_TOLERANCE = 1e-9
+_LISTED = 4  # types of operations in a group that a warning names
 
 
 class Planner:
@@ -503,11 +504,18 @@ def _fed(inputs: Sequence[tuple[str, int]], mesh: Mesh) -> dict[str, tuple[Confi
     return dict.fromkeys(shared, (Configuration(("d0",) * len(mesh.axes)),)) if mesh.size > 1 else {}
 
 
+def _listed(op: Operator) -> str:
+    """What an operator is a group of, the first few of each type once."""
+    types = list(dict.fromkeys(str(op.attrs.get("ops", "")).split()))
+    more = f", and {len(types) - _LISTED} more" if len(types) > _LISTED else ""
+    return f"({', '.join(types[:_LISTED])}{more})" if types else ""
+
+
 def _warn_of_missing_rules(graph: Graph, cost: CostModel) -> None:
     missing: dict[str, list[Operator]] = {}
     for op in graph.operators:
-        if not has_rule(op.type) and op.name in graph.training:
-            missing.setdefault(op.type, []).append(op)
+        if not has_rule(op.type) and op.name in graph.training and op.outputs:  # what gives nothing is a check
+            missing.setdefault(" ".join(filter(None, (op.type, _listed(op)))), []).append(op)
     for op_type, operators in sorted(missing.items()):
         size = sum(spec.size_bytes for op in operators for spec in (*graph.input_specs(op), *op.outputs))
         _log.warning(

@@ -285,13 +285,15 @@ def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
         expected = context.output_shape(index)
         if tensor is None:  # an output that only TensorFlow's own gradient would read
             continue
-        if not tensor.shape.is_compatible_with(expected) or tensor.dtype.name != spec.dtype:
+        # A size of 0 stands for one that only a run knows, and so does a single one for such a rank. Of what is computed
+        # from constants, TensorFlow may know the size all the same.
+        sizes = None if tuple(expected) == (0,) else [extent or None for extent in expected]
+        if not tensor.shape.is_compatible_with(sizes) or tensor.dtype.name != spec.dtype:
             raise OpError(
                 f"{op}: output {index} is {tensor.dtype.name}{tensor.shape} on a device, its rule says "
                 f"{spec.dtype}{list(expected)}. The rule or the lowering of {op.type} is wrong."
             )
-        if tuple(expected) != (0,):  # which also stands for a rank that only a run knows, as 0 does for a size
-            tensor.set_shape([extent or None for extent in expected])
+        tensor.set_shape(sizes)
     return outputs
 
 

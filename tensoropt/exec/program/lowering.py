@@ -285,7 +285,7 @@ def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
         expected = context.output_shape(index)
         if tensor is None:  # an output that only TensorFlow's own gradient would read
             continue
-        # A size of 0 stands for one that only a run knows, and so does a single one for such a rank. Of what is computed
+        # A size of 0 stands for one that only a run knows, and a single one for such a rank. Of what is computed
         # from constants, TensorFlow may know the size all the same.
         sizes = None if tuple(expected) == (0,) else [extent or None for extent in expected]
         if not tensor.shape.is_compatible_with(sizes) or tensor.dtype.name != spec.dtype:

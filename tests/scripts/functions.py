@@ -333,6 +333,128 @@ def tapes_give_gradients_of_what_they_have_recorded_alone() -> None:
 
 
 @case
+def what_is_watched_late_is_constant_before_and_what_is_watched_may_be_a_target() -> None:
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            before = tf.sin(x)
+            tape.watch(x)
+            cubes = x**3
+            late = tf.reduce_sum(before * cubes)
+            tape.watch(before)
+            both = tf.reduce_sum(before * cubes)
+        pairs = ((late, x), (both, x), (both, before), (before, before), (x, x), ([cubes, x], x))
+        return [tape.gradient(target, source) for target, source in pairs]
+
+    alone, ours = tf.function(step), tensoropt.function(step)
+    for x, y in _arrays(8):
+        _same(ours(x, y), alone(x, y))
+
+
+def _trained_by_two_tapes(slope_of: Callable[..., Any]) -> _Made:
+    """A step whose loss has gradients in it: ``slope_of(x, w, v)``."""
+
+    def made() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as outer:
+                loss = tf.reduce_mean(slope_of(x, w, v) ** 2)
+            for variable, gradient in zip((w, v), outer.gradient(loss, [w, v]), strict=True):
+                variable.assign_sub(0.1 * gradient)
+            return loss
+
+        return step, [w, v]
+
+    return made
+
+
+@case
+def gradients_of_one_s_own_are_differentiated_again() -> None:
+    @tf.custom_gradient
+    def square(x: Any) -> Any:
+        e = x * x
+        return tf.identity(e), lambda dy: dy * 2.0 * x + 0.01 * e
+
+    for function in (tf.nn.silu, square):
+
+        def slope(x: Any, w: Any, v: Any, function: Any = function) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                score = tf.reduce_sum(function(function(x @ w) @ v))
+            return tape.gradient(score, x)
+
+        _compare(_trained_by_two_tapes(slope))
+
+    def curvature(x: Any, w: Any, v: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                score = tf.reduce_sum(tf.nn.silu(x @ w) @ v)
+            slope = inner.gradient(score, x)
+        return outer.gradient(slope, x)
+
+    _compare(_trained_by_two_tapes(curvature))
+
+
+@case
+def what_gradients_are_weighed_by_is_differentiated_again() -> None:
+    def in_two_parts(x: Any, w: Any, v: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            h = tf.tanh(x @ w)
+            tape.watch(h)
+            score = tf.reduce_sum((h @ v) ** 3)
+        return tape.gradient(h, x, output_gradients=tape.gradient(score, h))
+
+    def forward_by_two_tapes(x: Any, w: Any, v: Any) -> Any:
+        with tf.GradientTape() as second:
+            weights = tf.ones_like(x @ w)
+            second.watch(weights)
+            with tf.GradientTape() as first:
+                first.watch(x)
+                h = tf.tanh(x @ w)
+            back = first.gradient(h, x, output_gradients=weights)
+        return second.gradient(back, weights, output_gradients=x) @ v
+
+    _compare(_trained_by_two_tapes(in_two_parts))
+    _compare(_trained_by_two_tapes(forward_by_two_tapes))
+
+
+@case
+def a_reading_that_is_watched_is_a_tensor_of_its_own() -> None:
+    def adapted(x: Any, w: Any, v: Any) -> Any:
+        fast = [tf.convert_to_tensor(w), v.value()]
+        with tf.GradientTape() as tape:
+            tape.watch(fast)
+            score = tf.reduce_mean((tf.tanh(x @ fast[0]) @ fast[1]) ** 2)
+        slow, last = (each - 0.5 * slope for each, slope in zip(fast, tape.gradient(score, fast), strict=True))
+        return tf.tanh(x @ slow) @ last
+
+    _compare(_trained_by_two_tapes(adapted))
+
+
+@case
+def a_variable_of_which_an_op_gets_the_handle_alone_is_a_variable() -> None:
+    def made() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+        slots = [tf.Variable(tf.zeros_like(each)) for each in (w, v)]
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = _loss(w, v, x, y)
+            for variable, slot, gradient in zip((w, v), slots, tape.gradient(loss, [w, v]), strict=True):
+                tf.raw_ops.ResourceApplyMomentum(
+                    var=variable.handle, accum=slot.handle, lr=0.1, grad=gradient, momentum=0.9
+                )
+            return loss
+
+        return step, [w, v, *slots]
+
+    _compare(made)
+
+
+@case
 def a_generator_is_an_error_that_says_what_draws_instead() -> None:
     (w,) = _weights((6, 6))
     generator = tf.random.Generator.from_seed(3)
@@ -488,6 +610,13 @@ def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
 
     ours = tensoropt.function(lambda x, y: inner(x, y))
     raises(lambda: ours(*_arrays(8)[0]), "leave @tf.function out", kind=GraphError)
+
+    def forward(x: Any, y: Any) -> Any:
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+            found = tf.tanh(x)
+        return accumulator.jvp(found)
+
+    raises(lambda: tensoropt.function(forward)(*_arrays(8)[0]), "ForwardAccumulator", "two tapes", kind=GraphError)
 
 
 @case

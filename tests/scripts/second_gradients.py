@@ -83,6 +83,38 @@ def softmax_in_between() -> None:
 
 
 @case
+def gradients_of_one_s_own_in_between() -> None:
+    def make(m: Any) -> Model:
+        x, z, mix = (m.placeholder(m.float32, [BATCH, size]) for size in (6, 4, 1))
+
+        @m.custom_gradient
+        def square(tensor: Any) -> Any:
+            return m.square(tensor), lambda dy: dy * 2.0 * tensor
+
+        h = square(dense(m, x, 4, "one", 1)) + m.nn.silu(dense(m, z, 4, "two", 2))
+        slopes = m.gradients(m.reduce_sum(h * mix), [x, z])
+        loss = m.reduce_mean(m.square(slopes[0])) + m.reduce_mean(m.square(slopes[1]))
+        train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return {"x": x, "z": z, "mix": mix, "slope": slopes[1], "loss": loss, "train": train}
+
+    compare(make, ["loss", "slope"], "train", feeds, options=_PLANS)
+
+
+@case
+def what_gradients_are_weighed_by() -> None:
+    def make(m: Any) -> Model:
+        x, z, mix = (m.placeholder(m.float32, [BATCH, size]) for size in (6, 4, 1))
+        h = m.nn.tanh(dense(m, x, 4, "one", 1))
+        score = m.reduce_sum((h + z) ** 3 * mix)
+        slope = m.gradients(h, x, grad_ys=m.gradients(score, h)[0])[0]
+        loss = m.reduce_mean(m.square(slope))
+        train = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return {"x": x, "z": z, "mix": mix, "slope": slope, "loss": loss, "train": train}
+
+    compare(make, ["loss", "slope"], "train", feeds, options=_PLANS)
+
+
+@case
 def rows_are_refused() -> None:
     tensoropt.reset_default_graph()
     table = tensoropt.get_variable("table", [8, 4])

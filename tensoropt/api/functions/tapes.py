@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,17 +63,20 @@ def noting_gradients() -> Iterator[Noted]:
     Those in other threads, and in eager code, are as always.
     """
     noted = Noted()
-    tape = tf.GradientTape
+    tape, forward = tf.GradientTape, tf.autodiff.ForwardAccumulator
     with _lock:
         own = {name: getattr(tape, name) for name in _PATCHED}
+        enter = forward.__enter__
         before = getattr(_active, "noted", None)
         _active.noted = noted
         for name, made in _replacements(own).items():
             setattr(tape, name, made)
+        forward.__enter__ = _refused(enter)
         try:
             yield noted
         finally:
             _active.noted = before
+            forward.__enter__ = enter
             for name, original in own.items():
                 setattr(tape, name, original)
 
@@ -84,6 +87,19 @@ def _graph() -> Any:
         return None
     graph = tf.compat.v1.get_default_graph()
     return graph if graph.building_function else None
+
+
+def _refused(enter: Callable[..., Any]) -> Callable[..., Any]:
+    def entered(accumulator: Any) -> Any:
+        if _graph() is None:
+            return enter(accumulator)
+        raise GraphError(
+            "ForwardAccumulator: it is not supported in a step that is planned. Take a product with the Jacobian by two "
+            "tapes: of the gradient with output_gradients=u, for a u of ones that the outer tape watches, the gradient "
+            "by u with output_gradients=direction."
+        )
+
+    return entered
 
 
 def _replacements(own: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +151,8 @@ def _replacements(own: dict[str, Any]) -> dict[str, Any]:
             raise GraphError(
                 f"GradientTape.gradient: it is called in '{graph.name}', a function, loop or branch inside of the one "
                 "that is traced, where devices cannot make gradients of their own. Call it in the step itself: leave "
-                "@tf.function out of the functions that the step calls, and write tapes around loops, not into them."
+                "@tf.function out of the functions that the step calls, loop over Python's range where a tape is in "
+                "the loop, not over tf.range or a dataset, or write the tape around the loop."
             )
         flat = tf.nest.flatten(sources)
         weights = tf.nest.flatten(output_gradients) if output_gradients is not None else []
@@ -175,9 +192,13 @@ def _gradients(
     """The gradients of what a tape has recorded, noted; None for each source that no target depends on."""
     targets = _read(targets, graph, recorded)
     inside = recorded.operations()
-    reached = _reached(tape, recorded, inside)
-    pairs = [(y, weights[place] if place < len(weights) else None) for place, y in enumerate(targets)]
-    pairs = [(y, weight) for y, weight in pairs if _is_of(y, graph) and y.op in inside]
+    reached, beside = _reached(tape, recorded, inside)
+    pairs = [
+        # What is watched is recorded, too; a tensor of its own, as it may be what is asked for.
+        (y if y.op in reached else tf.identity(y), weights[place] if place < len(weights) else None)
+        for place, y in enumerate(targets)
+        if _is_of(y, graph) and (y.op in reached or id(y) in recorded.watched)
+    ]
     places = [place for place, source in enumerate(sources) if _is_recorded(tape, recorded, source, reached)]
     found: list[Any] = [None] * len(sources)
     if not pairs or not places:
@@ -195,10 +216,11 @@ def _gradients(
         source.name if handle is None else captured[id(handle)].op.name
         for source, handle in zip(asked, handles, strict=True)
     ]
+    stopped |= {x.name: x for x in _depending(beside, graph, belongs)}
     with tf.name_scope(_NAME) as scope:
-        losses = loss_scalars([y for y, _ in pairs], [weight for _, weight in pairs])
+        losses, constants = loss_scalars([y for y, _ in pairs], [weight for _, weight in pairs])
         # In the order in which they were made, which is that of all processes.
-        constants = [stopped[name] for name in sorted(stopped)]
+        constants += [stopped[name] for name in sorted(stopped)]
         with _unnoted():  # gradient functions of the script may have tapes of their own
             made, call = differentiate(losses, asked, belongs, constants, scope)
     if call is not None:
@@ -227,18 +249,35 @@ def _read(targets: list[Any], graph: Any, recorded: _Recorded) -> list[Any]:
     return read
 
 
-def _reached(tape: Any, recorded: _Recorded, inside: set[Any]) -> set[Any]:
-    """Those of a tape's operations that depend on what it watches."""
+def _reached(tape: Any, recorded: _Recorded, inside: set[Any]) -> tuple[set[Any], list[Any]]:
+    """Those of a tape's operations that depend on what it watches, and what else of the tape's these read."""
     since = {key: number for key, (_, number) in recorded.watched.items()}
     if tape._watch_accessed_variables:
         since |= {id(variable.handle): 0 for variable in tape._tape.watched_variables() if variable.trainable}
     begins = {inner.name: since[id(outer)] for outer, inner in recorded.graph.captures if id(outer) in since}
     begins |= {each.name: number for each, number in recorded.watched.values() if _is_of(each, recorded.graph)}
     reached: set[Any] = set()
+    beside: dict[str, Any] = {}
     for number, op in enumerate(recorded.graph.get_operations()):
         if op in inside and any(x.op in reached or begins.get(x.name, number + 1) <= number for x in op.inputs):
+            beside |= {x.name: x for x in op.inputs if x.op in inside and x.op not in reached}
             reached.add(op)
-    return reached
+    return reached, list(beside.values())
+
+
+def _depending(tensors: list[Any], graph: Any, sources: list[str]) -> Iterator[Any]:
+    """Those of some tensors that are made of sources, which the tape began to watch when it had recorded the tensors.
+
+    Args:
+        tensors: of a graph.
+        graph: that graph.
+        sources: names of tensors, and of operations that give variables.
+    """
+    depends: set[Any] = set()
+    for op in graph.get_operations() if tensors else ():
+        if any(x.op in depends or x.name in sources or x.op.name in sources for x in op.inputs):
+            depends.add(op)
+    return (x for x in tensors if x.op in depends and (x.dtype.is_floating or x.dtype.is_complex))
 
 
 def _is_of(tensor: Any, graph: Any) -> bool:

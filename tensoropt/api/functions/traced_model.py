@@ -8,7 +8,7 @@ a model's graph: those of captured variables are variables there, one for each, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from tensoropt.api.frontend.functions import add_functions
 from tensoropt.api.frontend.rewriting.rewriter import free_name, order
 from tensoropt.api.functions.lazy_variables import made_later
 from tensoropt.api.functions.tapes import noting_gradients
-from tensoropt.api.functions.variable_holders import handle_of
+from tensoropt.api.functions.variable_holders import handle_of, noting_handles
 from tensoropt.api.mirror.model import GradientCall, Model, begin_aside, tensor_key
 from tensoropt.errors import GraphError
+from tensoropt.graph.registry import traits
 from tensoropt.stages import stage
 from tensoropt.terms import ARGUMENTS, Terms
 
@@ -109,14 +110,17 @@ class TracedModel:
                 "default."
             )
         specs, sized, takes_sizes = traceable.specs, traceable.sized, False
-        with stage("trace", f"tracing {traceable.name}", if_long=True), noting_gradients() as noted, made_later():
+        # The block of gradients comes first, as it lets one thread at a time in.
+        tracing = stage("trace", f"tracing {traceable.name}", if_long=True)
+        with tracing, noting_gradients() as noted, made_later(), noting_handles() as by_handle:
             try:
                 concrete = _concrete(traceable.function, specs, traceable.autograph)
             except (TypeError, ValueError):  # what is raised for a None in the place of a number
                 if sized is None or list(sized) == list(specs):
                     raise
                 concrete, takes_sizes = _concrete(traceable.function, sized, traceable.autograph), True
-        trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(traceable.name))
+        variables = by_handle | {id(handle_of(variable)): variable for variable in concrete.graph.variables}
+        trace = self._add(concrete, noted.of(concrete.graph), len(specs), self._free(traceable.name), variables)
         return replace(trace, sized=takes_sizes)
 
     def pin(self, pins: Callable[[Mapping[str, Any]], Any]) -> None:
@@ -131,7 +135,10 @@ class TracedModel:
         base = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", name).lstrip("_") or "step"
         return free_name(base, self._prefixes)
 
-    def _add(self, concrete: Any, calls: Sequence[GradientCall], count: int, prefix: str) -> Trace:
+    def _add(
+        self, concrete: Any, calls: Sequence[GradientCall], count: int, prefix: str, variables: Mapping[int, Any]
+    ) -> Trace:
+        """Adds a trace, given the variables by their handles' identities."""
         source, graph = concrete.graph, self.model.graph
         if source.deferred_internal_captures:
             raise GraphError(f"{prefix}: captures tensors that are given when it is called. Give them as arguments.")
@@ -142,8 +149,7 @@ class TracedModel:
                 "planned. Draw by tf.random.uniform and its kin, or by tf.random.stateless_uniform and its kin with a "
                 "seed that the step is given or counts itself."
             )
-        variables = {id(handle_of(variable)): variable for variable in source.variables}
-        copy = _Copy(self.model, prefix, source)
+        copy = _Copy(self.model, prefix, source, {output.source for call in calls for output in call.outputs})
         self._sources.append(concrete)
         captured, handles = [], []
         for place, (outer, inner) in enumerate(source.captures):
@@ -257,10 +263,8 @@ def _no_variable(prefix: str, inner: Any) -> GraphError:
         )
     if not readers:
         return GraphError(
-            f"{prefix}: takes '{inner.op.name}', which is no variable that the step reads, such as an iterator, or a "
-            "variable of which only the handle is given to an op (tf.raw_ops, TensorFlow 1's optimizers). Read an "
-            "iterator outside, and give what it gives as an argument; update variables by assign, or by a Keras "
-            "optimizer."
+            f"{prefix}: takes '{inner.op.name}', which is no variable that the step names, such as an iterator. Read "
+            "an iterator outside, and give what it gives as an argument; take a variable's handle in the step."
         )
     return GraphError(
         f"{prefix}: {readers[0].type} '{readers[0].name}': takes a table, as StringLookup, IntegerLookup and "
@@ -272,8 +276,10 @@ def _no_variable(prefix: str, inner: Any) -> GraphError:
 class _Copy:
     """Makes the operations of a trace again in another graph, under a prefix."""
 
-    def __init__(self, model: Model, prefix: str, source: Any) -> None:
+    def __init__(self, model: Model, prefix: str, source: Any, differentiated: Container[str]) -> None:
+        """Takes a trace, and the names of the tensors in it by which something is differentiated."""
         self._model, self._graph, self._prefix, self._source = model, model.graph, prefix, source
+        self._differentiated = differentiated
         self._tensors: dict[str, Any] = {}
         self._operations: dict[str, Any] = {}
         self._put: set[str] = set()  # names of the trace's operations that give what is captured
@@ -311,7 +317,11 @@ class _Copy:
         if controls:
             made._add_control_inputs([self._operations[each.name] for each in controls])
         keep_shapes(made.outputs, op.outputs)
-        for new, old in zip(made.outputs, op.outputs, strict=True):
+        given = list(made.outputs)
+        if traits(op).reads_variable and op.outputs[0].name in self._differentiated:
+            with self._graph.as_default(), tf.control_dependencies(None):  # the read is what the variable is
+                given = [tf.identity(x, name=f"{name}/read") for x in given]
+        for new, old in zip(given, op.outputs, strict=True):
             self._tensors[old.name] = new
             self._model.copies[tensor_key(old)] = new.name
         self._operations[op.name] = made

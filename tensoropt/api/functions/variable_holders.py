@@ -21,10 +21,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction  # of no public name
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable  # nor has this
 
 from tensoropt.api.frontend.effects import has_effect
 
-__all__ = ["Holder", "handle_of", "hold", "holder_of", "unnoticed"]
+__all__ = ["Holder", "handle_of", "hold", "holder_of", "noting_handles", "unnoticed"]
 
 _HOLDER = "_tensoropt_holder"
 _classes: dict[type, type] = {}
@@ -63,6 +64,27 @@ def handle_of(variable: Any) -> Any:
     """A variable's handle, without anybody hearing of it."""
     with unnoticed():
         return variable.handle
+
+
+@contextlib.contextmanager
+def noting_handles() -> Iterator[dict[int, Any]]:
+    """Notes the variables whose handles somebody asks for while this lasts, by the handles' identities.
+
+    TensorFlow notes a variable that a function reads, and not one of which an op gets the handle alone, as the ops of
+    TensorFlow 1's optimizers do.
+    """
+    own, noted = BaseResourceVariable.handle, dict[int, Any]()
+
+    def handle(variable: Any) -> Any:
+        given = own.fget(variable)
+        noted[id(given)] = variable  # which keeps the handle
+        return given
+
+    BaseResourceVariable.handle = property(handle, doc=own.__doc__)
+    try:
+        yield noted
+    finally:
+        BaseResourceVariable.handle = own
 
 
 @contextlib.contextmanager

@@ -80,8 +80,9 @@ def gradients_at_once(
                 "it, of what it gives."
             )
         with tf.name_scope(name) as scope:
-            losses = loss_scalars(tf.nest.flatten(ys), tf.nest.flatten(grad_ys) if grad_ys is not None else [], model)
-            stopped = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(stop_gradients or [])]
+            weights = tf.nest.flatten(grad_ys) if grad_ys is not None else []
+            losses, stopped = loss_scalars(tf.nest.flatten(ys), weights, model)
+            stopped += [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(stop_gradients or [])]
             belongs = [source.handle.op.name if hasattr(source, "handle") else source.name for source in sources]
             found, call = differentiate(losses, sources, belongs, stopped, scope, name, aggregation_method)
         if call is not None:
@@ -145,8 +146,10 @@ def _check_source(source: Any, model: Model) -> None:
         )
 
 
-def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None = None) -> list[Any]:
-    """Scalars whose sum has the gradients that are asked for.
+def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None = None) -> tuple[list[Any], list[Any]]:
+    """Scalars whose sum has the gradients that are asked for, and the weights in them, which count as constants.
+
+    They are constants for these gradients alone: a gradient of these gradients may be taken by them.
 
     Args:
         ys: what is differentiated.
@@ -156,7 +159,7 @@ def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None 
     Raises:
         GraphError: one is of another graph.
     """
-    losses = []
+    losses, constants = [], []
     for number, y in enumerate(ys):
         tensor = tf.convert_to_tensor(y)
         if model is not None and tensor.graph is not model.graph and not tensor.graph.building_function:
@@ -166,9 +169,10 @@ def loss_scalars(ys: Sequence[Any], weights: Sequence[Any], model: Model | None 
             )
         weight = weights[number] if number < len(weights) else None
         if weight is not None:
-            tensor = tensor * tf.stop_gradient(tf.cast(tf.convert_to_tensor(weight), tensor.dtype))
+            constants.append(tf.identity(tf.cast(tf.convert_to_tensor(weight), tensor.dtype)))
+            tensor = tensor * constants[-1]
         losses.append(tf.reduce_sum(tensor) if tensor.shape.rank != 0 else tensor)
-    return losses
+    return losses, constants
 
 
 def differentiate(

@@ -199,7 +199,10 @@ def _is_variable(value: Value) -> bool:
 
 
 def _cut(rewriter: Rewriter, x: Any, op: Any, scope: Scope) -> Any:
+    """A tensor that a gradient function reads; a constant for gradients, if these are not differentiated themselves."""
     if not (x.dtype.is_floating or x.dtype.is_complex) or rewriter.known.value(x) is not None:
+        return x
+    if rewriter.user.is_differentiated_twice:
         return x
     return rewriter.build(tf.stop_gradient, x, of=op, scope=scope, name="cut")
 

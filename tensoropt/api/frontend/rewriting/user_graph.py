@@ -49,6 +49,11 @@ class UserGraph:
         losses = (self.graph.get_tensor_by_name(name).op for call in self.calls for name in call.losses)
         return frozenset(reached(losses, lambda op: (x.op for x in op.inputs)))
 
+    @functools.cached_property
+    def is_differentiated_twice(self) -> bool:
+        """Tells whether a gradient is differentiated again."""
+        return any(op.name in self.inside for op in self.differentiated)
+
     def origin(self, op: Any) -> Any:
         """The op that the user's code knows: what an op of a copied graph is a copy of."""
         return self.origins.get(op.name, op) if op.graph is self.graph else op

@@ -94,9 +94,9 @@ def _refused(enter: Callable[..., Any]) -> Callable[..., Any]:
         if _graph() is None:
             return enter(accumulator)
         raise GraphError(
-            "ForwardAccumulator: it is not supported in a step that is planned. Take a product with the Jacobian by two "
-            "tapes: of the gradient with output_gradients=u, for a u of ones that the outer tape watches, the gradient "
-            "by u with output_gradients=direction."
+            "ForwardAccumulator: it is not supported in a step that is planned. Take a product with the Jacobian by "
+            "two tapes: of the gradient with output_gradients=u, for a u of ones that the outer tape watches, the "
+            "gradient by u with output_gradients=direction."
         )
 
     return entered

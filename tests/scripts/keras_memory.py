@@ -17,6 +17,7 @@ import tensoropt
 import tensoropt.keras
 from tensoropt.api.functions import lazy_variables, values
 from tensoropt.errors import CollectiveError
+from tensoropt.exec.program import fetch
 from tests.scripts.cases import case, core_case
 
 _ROWS, _WIDTH = 48, 640
@@ -25,13 +26,13 @@ _ROWS, _WIDTH = 48, 640
 @contextmanager
 def _large_from(size: int) -> Iterator[None]:
     """Takes variables of more bytes for large ones."""
-    before = lazy_variables.KEPT_BYTES, values._BROUGHT_BYTES
+    before = lazy_variables.KEPT_BYTES, fetch.TOGETHER_BYTES
     lazy_variables.KEPT_BYTES = values.KEPT_BYTES = size
-    values._BROUGHT_BYTES = size  # so each is brought by itself
+    fetch.TOGETHER_BYTES = size  # so each is brought by itself
     try:
         yield
     finally:
-        lazy_variables.KEPT_BYTES, values._BROUGHT_BYTES = before
+        lazy_variables.KEPT_BYTES, fetch.TOGETHER_BYTES = before
         values.KEPT_BYTES = lazy_variables.KEPT_BYTES
 
 

@@ -255,6 +255,32 @@ def variables_of_any_collection_are_initialized() -> None:
 
 
 @case
+def variables_that_are_fetched_one_by_one_come_together() -> None:
+    def make(m: Any) -> Model:
+        made = classifier(m)
+        return {**made, "train": m.train.AdamOptimizer(0.01).minimize(made["loss"])}
+
+    programs = 0
+    for what, m, made, session in in_sessions(make, ("mini_memory", 1)):
+        variables = m.global_variables()
+        session.run(m.global_variables_initializer())
+        for number in range(3):
+            session.run(made["train"], fed(made, **batch(number)))
+            whole = session.run(variables)
+            for turn in range(2):  # what is returned is the script's to change
+                for variable, expected in zip(variables, whole, strict=True):
+                    value = session.run(variable)
+                    np.testing.assert_array_equal(value, expected, f"{what}, {turn}: {variable.name}")
+                    if np.ndim(value):
+                        value[:] = 7.0
+        made["w2"].load(np.full([8, 4], 3.0), session)
+        np.testing.assert_array_equal(session.run(made["w2"]), np.full([8, 4], 3.0))
+        if m is tensoropt:
+            programs = len(current_job().require_executor("counting")._programs)
+    assert programs < len(variables) == 11, (len(variables), programs)
+
+
+@case
 def summaries_are_written_once() -> None:
     folder = Path(sys.argv[1]) / "summaries"
 

@@ -23,11 +23,11 @@ from tensoropt.exec.engines.guard import DifferenceError
 from tensoropt.exec.engines.ranks import written_holders
 from tensoropt.exec.program.executor import Executor
 from tensoropt.exec.program.feeding import checksum
+from tensoropt.exec.program.fetch import groups_read_together
 from tensoropt.graph.spec import TensorId
 
 __all__ = ["Values", "announced_by", "bring_announced"]
 
-_BROUGHT_BYTES = 64 * 2**20  # so much of several variables is brought to the script at once
 _BROUGHT_GROUPS = 4  # so many groups of them stay until the next run
 _numbered: weakref.WeakValueDictionary[int, Values] = weakref.WeakValueDictionary()  # alike on all ranks
 _numbers = itertools.count()
@@ -240,7 +240,7 @@ class Values:
 
     def _bring_missing(self, names: Iterable[str]) -> None:
         """Brings those variables of a set that the script has not, in the same groups each time."""
-        for group in self._groups(names):
+        for group in groups_read_together(names, self._bytes):
             if not self._elsewhere.isdisjoint(group):
                 self.bring(group)
 
@@ -257,7 +257,7 @@ class Values:
         group = [name]
         # One is often asked for after each run, such as a counter of steps; who asks for another one reads many.
         if self._brought:
-            group = next((each for each in self._groups(self._parted) if name in each), group)
+            group = next((each for each in groups_read_together(self._parted, self._bytes) if name in each), group)
         self.bring(group)
         self._brought.append(group)
         if len(self._brought) > _BROUGHT_GROUPS:
@@ -265,20 +265,6 @@ class Values:
             with self._entered():
                 self._give(executor, [each for each in before if each in self._stale])
             self._free([each for each in before if each not in group])
-
-    def _groups(self, names: Iterable[str]) -> Iterator[list[str]]:
-        """Variables in groups that are brought together; each program that brings some takes its time to build."""
-        group: list[str] = []
-        size = 0
-        for name in sorted(names):
-            own = self._bytes(name)
-            if group and size + own > _BROUGHT_BYTES:
-                yield group
-                group, size = [], 0
-            group.append(name)
-            size += own
-        if group:
-            yield group
 
     def _make(self, name: str) -> None:
         self._unmade.pop(name).made(self._variables[name])

@@ -43,6 +43,7 @@ class DeviceState:
         session: the ``tf.compat.v1.Session`` that runs the local graph.
         config: its ``tf.compat.v1.ConfigProto``.
         unsaved_generators: the random operators whose states are in TensorFlow's kernels.
+        fetched: values of variables, until the next run or change.
         trained: training steps, which say when copies are made equal.
         told_order: whether a line has said that what touches a variable in no order has one.
     """
@@ -92,6 +93,7 @@ class DeviceState:
         self.config = ordered(config)
         self.session: Any = None
         self.unsaved_generators: list[Operator] = []
+        self.fetched: dict[Any, Any] = {}
         self.trained = 0
         self.told_order = False
         with tf_graph.as_default():
@@ -241,6 +243,7 @@ class DeviceState:
                 self._set(name, piece)
 
     def _set(self, name: str, piece: np.ndarray) -> None:
+        self.fetched = {}
         variable = self.variables[name]
         if isinstance(variable, OutsideVariable):
             variable.load(piece)

@@ -166,6 +166,7 @@ class Executor:
             if program is None:
                 with working(f"building {label}"):
                     program = self._programs[key] = self._build(*key)
+            self.state.fetched = {}
             with current_watch().stepping(label):
                 values = self._call(program, [local[name] for name in program.feeds], options, run_metadata)
             if program.trains:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from tensoropt.graph.spec import TensorId
 
-__all__ = ["Fetch", "names_of"]
+__all__ = ["Fetch", "groups_read_together", "names_of"]
 
 # What a user fetches: the whole value of a tensor, or an operation run for its effect.
 Fetch = TensorId | str
+TOGETHER_BYTES = 64 * 2**20  # so much of several variables
 
 
 def names_of(fetches: Iterable[Fetch]) -> list[str]:
     """The operators that are fetched, or whose tensors are."""
     return [fetch if isinstance(fetch, str) else fetch.op for fetch in fetches]
+
+
+def groups_read_together(names: Iterable[str], bytes_of: Callable[[str], int]) -> Iterator[list[str]]:
+    """Variables in groups that are brought together; each program that brings some takes its time to build."""
+    group: list[str] = []
+    size = 0
+    for name in sorted(names):
+        own = bytes_of(name)
+        if group and size + own > TOGETHER_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += own
+    if group:
+        yield group

@@ -222,6 +222,19 @@ def sparse_tensors_and_tuples_are_fed() -> None:
 
 
 @case
+def an_example_may_have_sparse_tensors() -> None:
+    tensoropt.reset_default_graph()
+    sparse = tensoropt.sparse_placeholder(tensoropt.float32, [8, 6])
+    y = tensoropt.placeholder(tensoropt.float32, [None, 3], name="y")
+    w = tensoropt.get_variable("w", [6, 3])
+    loss = tensoropt.reduce_mean(tensoropt.square(tensoropt.sparse_tensor_dense_matmul(sparse, w) - y))
+    tensoropt.train.GradientDescentOptimizer(0.5).minimize(loss)
+    value = tf.compat.v1.SparseTensorValue([[0, 1], [3, 2]], np.ones(2, np.float32), [8, 6])
+    plan = tensoropt.find_strategy("data_parallel", example={sparse: value, "y": np.zeros((8, 3), np.float32)})
+    assert plan.graph is not None and plan.graph["y"].outputs[0].shape == (8, 3)
+
+
+@case
 def what_is_fed_to_a_tensor_is_compared() -> None:
     for _, m, made, session in in_sessions(classifier):
         if m is tensoropt:

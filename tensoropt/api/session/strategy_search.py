@@ -19,6 +19,7 @@ from tensoropt.api.frontend.imported_model import MINI_PARALLELISM, ImportedMode
 from tensoropt.api.frontend.placeholders import example_shapes, training_placeholders
 from tensoropt.api.mirror.model import model_to_plan
 from tensoropt.api.session.costs import settle_costs, settle_costs_of
+from tensoropt.api.session.fetches import flat_feeds
 from tensoropt.api.session.job import Job, current_job
 from tensoropt.cluster import Topology
 from tensoropt.errors import PlanError
@@ -162,7 +163,7 @@ def find_strategy(
         check_sizes("find_strategy", batch_size, memory_bytes)
         check_micro_batches("find_strategy", micro_batches)
         finder = check_request(option, search)
-        shapes = example_shapes("find_strategy", model_to_plan(), example)
+        shapes = _shapes_of("find_strategy", example)
         opened = training_placeholders(model_to_plan()) if batch_size is None and shapes is None else {}
         if opened and request.may_wait:
             find = functools.partial(_find_for_feeds, job, request, finder)
@@ -201,6 +202,11 @@ def _find_for_feeds(
     """The plan for what is fed."""
     plan = _find(job, dataclasses.replace(request, feed=feed), finder, None, shapes)
     return cast(Plan, plan), job.imported_model()
+
+
+def _shapes_of(caller: str, example: Mapping[Any, Any] | None) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of an example, in which sparse and ragged tensors may be fed as a run takes them."""
+    return example_shapes(caller, model_to_plan(), None if example is None else dict(flat_feeds(example)))
 
 
 def _find(
@@ -284,7 +290,7 @@ def find_frontier(
     with job.world.step(what):
         check_sizes("find_frontier", batch_size, None)
         check_micro_batches("find_frontier", micro_batches, auto=False)
-        imported = job.import_model(batch_size, example_shapes("find_frontier", model_to_plan(), example))
+        imported = job.import_model(batch_size, _shapes_of("find_frontier", example))
         planner = job.planner(feed).with_steps(micro_batches, recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner, where, costs)
@@ -340,7 +346,7 @@ def profile_strategies(
                 f"profile_strategies: price_per_device_hour must be a number of at least 0, got {price!r}. "
                 "Leave it out to get no costs."
             )
-        imported = job.import_model(batch_size, example_shapes("profile_strategies", model_to_plan(), example))
+        imported = job.import_model(batch_size, _shapes_of("profile_strategies", example))
         planner = job.planner(feed).with_steps(recompute=recompute)
     job.world.agree_on_model(imported)
     settle_costs(job, planner if micro_batches == AUTO else planner.with_steps(int(micro_batches)), where, None)

@@ -328,7 +328,8 @@ class Rewriter:
             self._done(op, scope, made.outputs, [made])
         elif op.name in user.shapes:
             shape = tf.TensorShape(user.shapes[op.name]).as_proto()
-            made = self._copy(op, [], op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
+            default = [self.tensor(scope.value(x), op) for x in op.inputs]
+            made = self._copy(op, default, op.name, {"shape": tf.compat.v1.AttrValue(shape=shape)})
             self._done(op, scope, made.outputs, [made])
         elif op.name not in scope.operations:  # else a gradient of one's own needed it before
             self.visit(op, scope)

@@ -103,9 +103,11 @@ def checked(caller: str, model: Any) -> None:
     from tensoropt.api.keras import keras_internals
 
     if not keras_internals.model_of_keras(model):
+        remedy = "Leave TF_USE_LEGACY_KERAS unset, and set KERAS_BACKEND=tensorflow."
+        if any(each.__module__.startswith("tf_keras.") for each in type(model).__mro__):
+            remedy = "It is one of Keras 2 (tf_keras): train it by a step of your own in tensoropt.function."
         raise SessionError(
-            f"{caller}: takes a model of Keras 3 whose backend is TensorFlow, got {type(model).__name__}. Leave "
-            "TF_USE_LEGACY_KERAS unset, and set KERAS_BACKEND=tensorflow."
+            f"{caller}: takes a model of Keras 3 whose backend is TensorFlow, got {type(model).__name__}. {remedy}"
         )
     wrong = keras_internals.check_model(model)
     if wrong is not None:

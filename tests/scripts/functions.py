@@ -455,6 +455,36 @@ def a_variable_of_which_an_op_gets_the_handle_alone_is_a_variable() -> None:
 
 
 @case
+def of_several_implementations_that_for_processors_runs() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        w, v = _weights((6, 8), (8, 4))
+        what = {"api_implements": "scaled_by_a_number"}
+        anywhere = tf.function(lambda x: (x * 3.0, tf.constant(1.0)), experimental_attributes=what)
+        here = {**what, "api_preferred_device": "CPU"}
+        processors = tf.function(lambda x: (x * 2.0, tf.constant(2.0)), experimental_attributes=here)
+
+        def scaled(x: Any) -> Any:
+            processors.get_concrete_function(x).add_to_graph()
+            return anywhere(x)
+
+        nested = tf.function(scaled)
+
+        def step(x: Any, y: Any) -> Any:
+            (inner, one), (outer, other) = scaled(x), nested(x)
+            with tf.GradientTape() as tape:
+                loss = _loss(w, v, inner + outer, y)
+            for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
+                variable.assign_sub(0.1 * gradient)
+            return loss, one, other
+
+        return step, [w, v]
+
+    ours = _compare(make)
+    x, y = _arrays(8)[0]
+    assert [float(each) for each in ours(x, y)[1:]] == [2.0, 2.0]
+
+
+@case
 def a_generator_is_an_error_that_says_what_draws_instead() -> None:
     (w,) = _weights((6, 6))
     generator = tf.random.Generator.from_seed(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import networkx as nx
@@ -22,9 +22,13 @@ __all__ = [
     "function_of",
     "functions_in",
     "is_call",
+    "is_implementation",
     "name_functions_by_content",
     "with_numbered_tokens",
 ]
+
+# TensorFlow's attributes of functions of which a device chooses one.
+_IMPLEMENTS, _DEVICE, _PROCESSORS = "api_implements", "api_preferred_device", b"CPU"
 
 TOKEN = "token"
 """The attribute by which TensorFlow finds the user's Python function."""
@@ -85,12 +89,48 @@ def _names(op: Any, attr: str) -> list[str]:
 
 def _named(name: str, graph: Any) -> Any:
     """Returns the function that ops of a graph call by a name; None if there is none."""
-    while graph is not None:
-        found = graph._get_function(name)
+    for each in _around(graph):
+        found = each._get_function(name)
         if found is not None:
-            return found
-        graph = getattr(graph, "outer_graph", None)  # functions of functions are in the outer graphs
+            return _for_processors(found, graph)
     return None
+
+
+def _around(graph: Any) -> Iterator[Any]:
+    """A graph and those outside of it, which have the functions of functions."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _for_processors(function: Any, graph: Any) -> Any:
+    """The implementation of a function that TensorFlow puts in its place on processors, if there is one.
+
+    TensorFlow does so when a graph runs, for functions that say what they implement. Samplers of TensorFlow Probability
+    draw other numbers by each. Plans are the same whatever the machine has, so cards take this one, too.
+    """
+    implements = _attr(function, _IMPLEMENTS)
+    if not implements or _attr(function, _DEVICE) == _PROCESSORS:
+        return function
+    form = _form(function)
+    others = (other for each in _around(graph) for other in each._functions.values())
+    return next((other for other in others if is_implementation(other, implements) and _form(other) == form), function)
+
+
+def is_implementation(function: Any, of: bytes | None = None) -> bool:
+    """Tells whether a function is an implementation for processors of what others implement, too, or of one thing."""
+    implements = _attr(function, _IMPLEMENTS)
+    return bool(implements) and _attr(function, _DEVICE) == _PROCESSORS and of in (None, implements)
+
+
+def _attr(function: Any, name: str) -> bytes:
+    definition = getattr(function, "cached_definition", None)  # functions of TensorFlow 1 have none
+    return b"" if definition is None or name not in definition.attr else definition.attr[name].s
+
+
+def _form(function: Any) -> list[list[int]]:
+    signature = function.cached_definition.signature
+    return [[arg.type for arg in args] for args in (signature.input_arg, signature.output_arg)]
 
 
 def name_functions_by_content(definition: Any) -> None:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tensoropt.api.frontend.attributes import HINTS, keep_shapes
 from tensoropt.api.frontend.effects import HANDLE, has_effect, is_plain_read
-from tensoropt.api.frontend.functions import add_functions
+from tensoropt.api.frontend.functions import add_functions, is_implementation
 from tensoropt.api.frontend.rewriting.rewriter import free_name, order
 from tensoropt.api.functions.lazy_variables import made_later
 from tensoropt.api.functions.tapes import noting_gradients
@@ -301,6 +301,8 @@ class _Copy:
 
     def run(self) -> None:
         """Makes all operations that are not there yet, each after what it reads."""
+        for function in filter(is_implementation, self._source._functions.values()):
+            self._graph._add_function_recursive(function)
         place = {op: number for number, op in enumerate(self._source.get_operations())}
         for op in order(self._source.get_operations()):
             if op.name not in self._operations:

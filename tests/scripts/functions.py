@@ -455,6 +455,26 @@ def a_variable_of_which_an_op_gets_the_handle_alone_is_a_variable() -> None:
 
 
 @case
+def variables_are_named_by_the_scopes_that_read_them_first() -> None:
+    """TensorFlow gives the readers of a variable in an order that differs from rank to rank."""
+    rates = [tf.Variable(float(number), name="rate") for number in range(12)]
+
+    def step(x: Any, y: Any) -> Any:
+        total = tf.reduce_sum(x)
+        for number, rate in enumerate(rates):
+            with tf.name_scope(f"first{number}/in"):
+                total = total * rate
+            total = total + rate
+        rates[0].assign(total)
+        return total
+
+    plan = tensoropt.function(step, input_signature=[tf.TensorSpec([8, 6]), tf.TensorSpec([8], tf.int64)]).plan()
+    assert plan is not None and plan.graph is not None
+    found = [op.name for op in plan.graph.variables()]
+    assert found == [f"first{number}/in/rate" for number in range(12)], found
+
+
+@case
 def of_several_implementations_that_for_processors_runs() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
         w, v = _weights((6, 8), (8, 4))

@@ -151,13 +151,14 @@ class TracedModel:
             )
         copy = _Copy(self.model, prefix, source, {output.source for call in calls for output in call.outputs})
         self._sources.append(concrete)
+        numbers = {op: number for number, op in enumerate(source.get_operations())}
         captured, handles = [], []
         for place, (outer, inner) in enumerate(source.captures):
             if inner.dtype == tf.resource:
                 variable = variables.get(id(outer))
                 if variable is None:
                     raise _no_variable(prefix, inner)
-                name, handle = self._variable(variable, inner, prefix)
+                name, handle = self._variable(variable, inner, numbers)
                 captured.append(name)
                 handles.append(inner)
                 copy.put(inner, outer, handle)
@@ -196,12 +197,12 @@ class TracedModel:
             tuple(name for name, inner in zip(captured, handles, strict=True) if _is_written(inner, inside)),
         )
 
-    def _variable(self, variable: Any, inner: Any, prefix: str) -> tuple[str, Any]:
+    def _variable(self, variable: Any, inner: Any, numbers: Mapping[Any, int]) -> tuple[str, Any]:
         graph = self.model.graph
         known = self._names.get(id(handle_of(variable)))
         if known is not None:
             return known, graph.get_tensor_by_name(f"{known}:0")
-        wanted = self._named(variable) or _described(variable, inner)
+        wanted = self._named(variable) or _described(variable, inner, numbers)
         name = graph.unique_name(re.sub(r"[^A-Za-z0-9_.\\/-]", "_", wanted).lstrip("_/-\\") or "variable")
         attrs = {
             "dtype": tf.compat.v1.AttrValue(type=variable.dtype.as_datatype_enum),
@@ -219,13 +220,20 @@ def _is_written(handle: Any, inside: Collection[str]) -> bool:
     return any(has_effect(op) and op.name not in inside for op in handle.consumers())
 
 
-def _described(variable: Any, inner: Any) -> str:
-    """A name for a variable: its own or, as Keras names a layer's variables alike, with the layer that reads it."""
+def _described(variable: Any, inner: Any, numbers: Mapping[Any, int]) -> str:
+    """A name for a variable: its own or, as Keras names a layer's variables alike, with the layer that reads it first.
+
+    Args:
+        variable: TensorFlow's.
+        inner: its handle in a trace.
+        numbers: of the trace's operations, in their order.
+    """
     own = str(variable.name).split(":")[0]
     if "/" in own:
         return own
-    reads = [op.name for op in inner.consumers() if is_plain_read(op, {})]
-    scope = reads[0].split("/")[:-2] if reads else []
+    reads = [op for op in inner.consumers() if is_plain_read(op, {})]
+    # TensorFlow gives readers in an order that differs between processes; the graph's is alike.
+    scope = min(reads, key=numbers.__getitem__).name.split("/")[:-2] if reads else []
     return "/".join([*scope, own])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = ["DifferenceError", "EndedError", "Guard", "is_told", "note_told"]
 
 # How long a rank whose local graph failed waits for the others, which may be stuck in that graph's collectives.
 FAILURE_PATIENCE_S = 10.0
+_SHOWN = 60  # characters of a long step, at its begin and where it differs from another one
 _TOLD = "tensoropt_is_told"  # an attribute of errors: a reference to one would keep what its traceback holds
 
 
@@ -51,6 +53,16 @@ def is_told(error: BaseException) -> bool:
     """Tells whether the other ranks know of an error raised here: they were told of it, or it came from them."""
     heard = getattr(error, "failed_rank", None) is not None
     return heard or hasattr(error, _TOLD) or any(isinstance(e, CollectiveError) for e in (error, error.__cause__))
+
+
+def _where_apart(steps: Sequence[str]) -> list[str]:
+    """Steps; of long ones, which list many variables, how they begin and the part where the first of them differs."""
+    words = [step.split(" ") for step in steps]
+    same = len(list(itertools.takewhile(lambda each: len(set(each)) == 1, zip(*words, strict=False))))
+    ends = (" ".join(each[same:])[:_SHOWN] for each in words)
+    return [
+        f"{step[:_SHOWN]}… {end}…" if len(step) > 3 * _SHOWN else step for step, end in zip(steps, ends, strict=True)
+    ]
 
 
 class Guard:
@@ -131,7 +143,7 @@ class Guard:
                 heard.failed_rank = rank
                 raise heard
         ranks: dict[str, list[str]] = {}
-        for rank, (step, *_) in enumerate(said):
+        for rank, step in enumerate(_where_apart([step for step, *_ in said])):
             ranks.setdefault(step, []).append(str(rank))
         parts = "; ".join(f"{step} on rank{'s' * (len(who) > 1)} {', '.join(who)}" for step, who in ranks.items())
         raise CollectiveError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tensoropt.exec.engines.guard import _where_apart
 from tests.effort import EVERY_CASE, left_to_ci
 from tests.mpi_support import MpiRunError, run_mpi
 
@@ -49,3 +50,11 @@ def test_ranks_that_end_one_after_another_end_in_peace(how: str) -> None:
     job = run_mpi(_PROGRAM, 3, how, timeout=60)
     assert sorted(line for line in job.stdout.splitlines() if "done" in line) == [f"rank {r}: done" for r in range(3)]
     assert job.stderr == ""
+
+
+@pytest.mark.pure
+def test_long_steps_are_told_by_where_they_differ() -> None:
+    names = ", ".join(f"layer_{number}/kernel" for number in range(30))
+    steps = [f"sharing the values of {names}, {rate}, iteration" for rate in ("rate", "Adam/rate")]
+    assert _where_apart(steps) == [f"{steps[0][:60]}… {end}…" for end in ("rate, iteration", "Adam/rate, iteration")]
+    assert _where_apart(["run [loss]", "run [accuracy]"]) == ["run [loss]", "run [accuracy]"]

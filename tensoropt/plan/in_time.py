@@ -277,7 +277,10 @@ class _Walk:
             is_sum = set(partial) <= set(_together(self._graph, op)) or (own.multilinear and len(partial) == 1)
             is_sum &= own.passes_gradient or all(spec.is_differentiable for spec in op.outputs)  # integers are rounded
             if not is_sum or split:
-                return f"it reads '{op.inputs[partial[0]]}', a sum over the batch, before all of it is there"
+                summed = self._summing(op.inputs[partial[0]])
+                return (
+                    f"it reads the sum over the batch of {summed} before all of it is there (batch normalization does)"
+                )
             self._note(op, None, [Layout(((),) * spec.rank, (_AXIS,)) for spec in op.outputs])
             return None
         if own.is_sink and split:
@@ -300,6 +303,15 @@ class _Walk:
             return "it reads the batch's samples in two ways at once"
         self._note(op, axis, [chosen.output_layouts(rule, index).value for index in range(len(op.outputs))])
         return None
+
+    def _summing(self, tensor: TensorId) -> Operator:
+        """The operator that sums over the batch what is a part of the sum here."""
+        while True:
+            op = self._graph[tensor.op]
+            before = [given for given in op.inputs if given in self._layouts and self._layouts[given].partial]
+            if not before:
+                return op
+            tensor = before[0]
 
     def _note(self, op: Operator, action: str | None, layouts: Iterable[Layout]) -> None:
         self._actions[op.name] = action

@@ -98,7 +98,7 @@ def test_one_micro_batch_is_no_split() -> None:
 def test_statistics_of_a_batch_are_refused_by_name() -> None:
     y = to.matmul(_batch(), _weight())
     mean = to.reduce_mean(y, axis=0, name="batch_mean")
-    with pytest.raises(MicroBatchError, match=r"'batch_mean.*', a sum over the batch, before all of it is there"):
+    with pytest.raises(MicroBatchError, match=r"the sum over the batch of Mean 'batch_mean' \(.*\) before all of it"):
         _split(to.reduce_mean(to.square(y - mean)))
 
 

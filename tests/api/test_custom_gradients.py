@@ -141,6 +141,20 @@ def test_tensors_of_unknown_shapes_are_in_one_operator_with_what_reads_them(mode
     assert _types(graph)["Subgraph"] == 1
 
 
+def test_what_is_constant_amid_unknown_shapes_is_so_for_all_gradients(model: Any) -> None:
+    y, w = _input()
+    kept = to.boolean_mask(y, y[:, 0] > 0)
+    beside = kept * 3.0
+    both = [to.gradients(to.reduce_sum(kept * beside), w, stop_gradients=[beside])[0]]
+    to.group(w.assign_sub(both[0]), name="one")
+    graph = import_model(current_model()).graph
+    bodies = [op.body for op in graph.operators if op.body is not None and op.name in graph.training]
+    assert [node.op for body in bodies for node in body.node].count("StopGradient") == 1
+    to.group(w.assign_sub(to.gradients(to.reduce_sum(beside), w)[0]), name="other")
+    with pytest.raises(GraphError, match="constant for one gradient and not for another one"):
+        import_model(current_model())
+
+
 def test_silu_has_tensorflows_values_and_imports(model: Any) -> None:
     values = np.linspace(-3.0, 3.0, 8).astype(np.float32)
     x = to.placeholder(to.float32, [8], name="x")

@@ -1031,6 +1031,30 @@ def tensors_of_unknown_shapes_are_used_again_after_a_gradient() -> None:
 
 
 @case
+def constants_of_a_tape_amid_tensors_of_unknown_shapes_are_constants() -> None:
+    def make(weigh: bool) -> _Made:
+        def made() -> tuple[Callable[..., Any], list[Any]]:
+            w, v = _weights((6, 8), (8, 4))
+
+            def step(x: Any, y: Any) -> Any:
+                with tf.GradientTape(persistent=True) as tape:
+                    kept = tf.boolean_mask(tf.tanh(x @ w), x[:, 0] > -1.0)
+                    with tape.stop_recording():
+                        beside = kept * 3.0
+                    loss = tf.reduce_sum(tf.tanh(kept * beside) @ v)
+                target, weights = (kept, kept * 2.0) if weigh else (loss, None)
+                w.assign_sub(0.1 * tape.gradient(target, w, output_gradients=weights))
+                return loss
+
+            return step, [w]
+
+        return made
+
+    _compare(make(weigh=False))
+    _compare(make(weigh=True))
+
+
+@case
 def gradients_amid_tensors_of_unknown_shapes_are_errors() -> None:
     (w,) = _weights((6, 4))
 

@@ -79,7 +79,7 @@ def add_functions(op: Any, graph: Any) -> None:
     """Adds the functions that an op calls to another graph, unchanged, with all functions that these call."""
     names = [name for attr in function_attrs(op) for name in _names(op, attr)]
     for name in [*names, op.type] if is_call(op) else names:
-        graph._add_function_recursive(_named(name, op.graph))
+        graph._add_function_recursive(_found(name, op.graph))
 
 
 def _names(op: Any, attr: str) -> list[str]:
@@ -88,12 +88,13 @@ def _names(op: Any, attr: str) -> list[str]:
 
 
 def _named(name: str, graph: Any) -> Any:
-    """Returns the function that ops of a graph call by a name; None if there is none."""
-    for each in _around(graph):
-        found = each._get_function(name)
-        if found is not None:
-            return _for_processors(found, graph)
-    return None
+    """Returns the function that runs where ops of a graph call one by a name; None if there is none."""
+    found = _found(name, graph)
+    return None if found is None else _for_processors(found, graph)
+
+
+def _found(name: str, graph: Any) -> Any:
+    return next((found for each in _around(graph) if (found := each._get_function(name)) is not None), None)
 
 
 def _around(graph: Any) -> Iterator[Any]:

@@ -135,6 +135,7 @@ class Reader:
             frozenset(output.source for output in outputs if ":" in output.source),
             frozenset(name for output in outputs for name in (output.name, indices_of(output)))
             | {name for rows in merged for name in (rows.merged_values, rows.merged_indices)},
+            tuple((call.losses, frozenset(call.stopped)) for call in calls),
         )
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 

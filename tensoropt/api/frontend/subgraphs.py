@@ -14,7 +14,7 @@ from tensoropt.api.frontend.attributes import HINTS
 from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effect, is_significant, takes_handle
 from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content, with_numbered_tokens
 from tensoropt.api.frontend.static_values import is_static, static_operands
-from tensoropt.api.frontend.walks import needs, post_order
+from tensoropt.api.frontend.walks import needs, post_order, reached
 from tensoropt.errors import GraphError
 from tensoropt.graph.called_functions import called_by
 from tensoropt.graph.operator import Operator
@@ -24,6 +24,7 @@ from tensoropt.graph.registry import traits
 __all__ = ["Differentiated", "Group", "groups_of", "is_done_once", "is_opaque"]
 
 
+_STOP = "StopGradient"
 # Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
 _ALIKE = ("Assert", "CheckNumerics", "EagerPyFunc", "PyFunc")
 
@@ -100,11 +101,34 @@ class Differentiated:
         losses: names of the tensors that are differentiated.
         sources: names of the tensors that they are differentiated by.
         given: names of the operations that stand for gradients, and for rows of them that are merged.
+        calls: of each differentiation the names of its losses, and of the tensors that count as constants.
     """
 
     losses: frozenset[str]
     sources: frozenset[str]
     given: frozenset[str]
+    calls: tuple[tuple[tuple[str, ...], frozenset[str]], ...]
+
+    def is_constant(self, tensor: Any) -> bool:
+        """Tells whether a tensor counts as constant wherever gradients would flow through it.
+
+        Raises:
+            GraphError: it does for some gradients alone.
+        """
+        if not any(tensor.name in stopped for _, stopped in self.calls):
+            return False
+        found = set()
+        for losses, stopped in self.calls:
+            roots = (tensor.graph.get_tensor_by_name(name).op for name in losses)
+            if tensor.op in reached(roots, lambda op: (x.op for x in op.inputs)):
+                found.add(tensor.name in stopped)
+        if len(found) > 1:
+            raise GraphError(
+                f"{tensor.op.type} '{tensor.op.name}': counts as constant for one gradient and not for another one, "
+                "amid operations on tensors whose shapes only a run knows, which are one operator. Give these known "
+                "shapes (mask by tensoropt.where instead of tensoropt.boolean_mask)."
+            )
+        return True in found
 
 
 def groups_of(
@@ -321,6 +345,7 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
                 f"{t.op.type} '{t.op.name}': its output has shape {t.shape}, which only a run knows, so it cannot be "
                 "fetched by itself. Fetch what has a known shape, such as a sum of it."
             )
+    constants = {t.name for op in operations for t in op.outputs if reads.differentiated.is_constant(t)}
     inputs: dict[str, Any] = {}
     draws: list[Operator] = []
     graph = operations[0].graph
@@ -340,6 +365,8 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
             if t.op not in inside:
                 inputs.setdefault(t.name, t)
                 names.append(f"input{list(inputs).index(t.name)}")
+            elif t.name in constants:
+                names.append(f"{t.op.name}/constant{t.value_index}")
             else:
                 names.append(t.name)
         del node.input[:]
@@ -347,6 +374,10 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
         node.input.extend(sorted(f"^{x.name}" for x in op.control_inputs if x in inside))
         if takes_handle(op):
             _take_value(op, node, body)
+        for t in op.outputs:
+            if t.name in constants:
+                stop = body.node.add(name=f"{t.op.name}/constant{t.value_index}", op=_STOP, input=[t.name])
+                stop.attr["T"].type = t.dtype.as_datatype_enum
     for number, t in enumerate(inputs.values()):
         dtype = tf.as_dtype(t.op.get_attr("dtype")) if t.dtype == tf.resource else t.dtype
         node = body.node.add(name=f"input{number}", op="Placeholder")

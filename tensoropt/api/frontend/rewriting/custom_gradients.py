@@ -65,8 +65,9 @@ def own_gradient(rewriter: Rewriter, op: Any, scope: Scope) -> Sequence[Value] |
             gradients: list[Any] = [None if each is None else tf.convert_to_tensor(each) for each in listed]
     if _is_block_again(known, graph):
         return read
-    writes = next(writes_in(graph), None)
-    if writes is not None and isinstance(known.graph, func_graph.FuncGraph):  # a session would not run the write
+    # In TensorFlow 1's graphs nothing runs what a gradient function writes.
+    writes = next(writes_in(graph), None) if isinstance(known.graph, func_graph.FuncGraph) else None
+    if writes is not None:
         raise GraphError(
             f"{op.type} '{op.name}': its gradient function writes a variable, by {writes.type} '{writes.name}'. A "
             "plan's gradients write nothing: write the variable in the step, of what the tape gives."

@@ -216,7 +216,7 @@ def _gradients(
         source.name if handle is None else captured[id(handle)].op.name
         for source, handle in zip(asked, handles, strict=True)
     ]
-    stopped |= {x.name: x for x in _depending(beside, graph, belongs)}
+    stopped |= {x.name: x for x in _depending(beside, graph, set(belongs))}
     with tf.name_scope(_NAME) as scope:
         losses, constants = loss_scalars([y for y, _ in pairs], [weight for _, weight in pairs])
         # In the order in which they were made, which is that of all processes.
@@ -260,12 +260,12 @@ def _reached(tape: Any, recorded: _Recorded, inside: set[Any]) -> tuple[set[Any]
     beside: dict[str, Any] = {}
     for number, op in enumerate(recorded.graph.get_operations()):
         if op in inside and any(x.op in reached or begins.get(x.name, number + 1) <= number for x in op.inputs):
-            beside |= {x.name: x for x in op.inputs if x.op in inside and x.op not in reached}
+            beside |= {x.name: x for x in op.inputs if x.op.inputs and x.op in inside and x.op not in reached}
             reached.add(op)
     return reached, list(beside.values())
 
 
-def _depending(tensors: list[Any], graph: Any, sources: list[str]) -> Iterator[Any]:
+def _depending(tensors: list[Any], graph: Any, sources: set[str]) -> Iterator[Any]:
     """Those of some tensors that are made of sources, which the tape began to watch when it had recorded the tensors.
 
     Args:

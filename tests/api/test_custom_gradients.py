@@ -145,8 +145,7 @@ def test_what_is_constant_amid_unknown_shapes_is_so_for_all_gradients(model: Any
     y, w = _input()
     kept = to.boolean_mask(y, y[:, 0] > 0)
     beside = kept * 3.0
-    both = [to.gradients(to.reduce_sum(kept * beside), w, stop_gradients=[beside])[0]]
-    to.group(w.assign_sub(both[0]), name="one")
+    to.group(w.assign_sub(to.gradients(to.reduce_sum(kept * beside), w, stop_gradients=[beside])[0]), name="one")
     graph = import_model(current_model()).graph
     bodies = [op.body for op in graph.operators if op.body is not None and op.name in graph.training]
     assert [node.op for body in bodies for node in body.node].count("StopGradient") == 1

@@ -14,49 +14,24 @@ import tensorflow as tf
 import tensoropt
 from tensoropt.errors import CollectiveError, GraphError, SessionError
 from tests.scripts.cases import case, core_case, raises
-
-_Made = Callable[[], tuple[Callable[..., Any], list[Any]]]
-
-
-def _arrays(*sizes: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    random = np.random.default_rng(5)
-    return [(random.normal(size=(n, 6)).astype(np.float32), random.integers(0, 4, n).astype(np.int32)) for n in sizes]
-
-
-def _weights(*shapes: tuple[int, ...]) -> list[Any]:
-    random = np.random.default_rng(1)
-    return [tf.Variable(random.normal(size=shape).astype(np.float32), name=f"w{i}") for i, shape in enumerate(shapes)]
-
-
-def _same(made: Any, expected: Any) -> None:
-    for one, other in zip(tf.nest.flatten(made), tf.nest.flatten(expected), strict=True):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=2e-6)
-
-
-def _compare(make: _Made, sizes: tuple[int, ...] = (8, 8, 8), **options: Any) -> Any:
-    plain, expected = make()
-    step, found = make()
-    alone, ours = tf.function(plain), tensoropt.function(step, **options)
-    for x, y in _arrays(*sizes):
-        _same(ours(x, y), alone(x, y))
-    _same(found, expected)
-    return ours
-
-
-def _loss(w: Any, v: Any, x: Any, y: Any) -> Any:
-    return _loss_of(tf.matmul(tf.nn.relu(tf.matmul(x, w)), v), y)
-
-
-def _loss_of(logits: Any, y: Any) -> Any:
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+from tests.scripts.function_steps import (
+    Made,
+    batches,
+    check_same,
+    compare,
+    descend,
+    loss_of_layers,
+    loss_of_logits,
+    new_variables,
+)
 
 
 def _descent() -> tuple[Callable[..., Any], list[Any]]:
-    w, v = _weights((6, 8), (8, 4))
+    w, v = new_variables((6, 8), (8, 4))
 
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = _loss(w, v, x, y)
+            loss = loss_of_layers(w, v, x, y)
         gradients, norm = tf.clip_by_global_norm(tape.gradient(loss, [w, v]), 0.5)
         for variable, gradient in zip((w, v), gradients, strict=True):
             variable.assign_sub(0.1 * gradient)
@@ -67,7 +42,7 @@ def _descent() -> tuple[Callable[..., Any], list[Any]]:
 
 @core_case
 def step_trains_as_tensorflow_alone_on_batches_of_any_size() -> None:
-    ours = _compare(_descent, (8, 8, 5, 8, 1))
+    ours = compare(_descent, (8, 8, 5, 8, 1))
     assert ours.tensoropt_plan.mesh.size == tensoropt.world_size()
 
 
@@ -79,8 +54,8 @@ def step_is_planned_before_it_is_called() -> None:
     plan = ours.plan("mini_memory")
     assert plan is not None and ours.tensoropt_plan is plan
     expected, _ = _descent()
-    for x, y in _arrays(8, 8):
-        _same(ours(x, y=y), tf.function(expected)(x, y))
+    for x, y in batches(8, 8):
+        check_same(ours(x, y=y), tf.function(expected)(x, y))
     try:
         ours.plan()
     except SessionError as error:
@@ -95,10 +70,10 @@ def shares_are_fed_as_whole_batches_are() -> None:
     plain, expected = _descent()
     ours = tensoropt.function(step)
     rank, size = tensoropt.world_rank(), tensoropt.world_size()
-    for x, y in _arrays(8, 8):
+    for x, y in batches(8, 8):
         here = slice(rank * 8 // size, (rank + 1) * 8 // size)
-        _same(ours(x[here], y[here]), tf.function(plain)(x, y))
-    _same(found, expected)
+        check_same(ours(x[here], y[here]), tf.function(plain)(x, y))
+    check_same(found, expected)
 
 
 @case
@@ -121,8 +96,8 @@ def what_ranks_give_is_what_shard_says_or_else_a_line_tells() -> None:
     with mock.patch("tensoropt.api.functions.program.announce") as said:
         ours = tensoropt.function(count)
         for _ in range(3):
-            _same(ours(mine), (4 * size, total))
-            _same(ours(alike), (4, 84.0))
+            check_same(ours(mine), (4 * size, total))
+            check_same(ours(alike), (4, 84.0))
         lines = [call.args[0] for call in said.mock_calls]
     assert len(lines) == (size > 1), lines
     assert all(f"shares of one batch ({4 * size} rows)" in line and "shard=True" in line for line in lines), lines
@@ -130,19 +105,19 @@ def what_ranks_give_is_what_shard_says_or_else_a_line_tells() -> None:
     # Shares may well be the same.
     for own in (tensoropt.function(count, shard=False), tensoropt.function(sized, shard=False), counter.count):
         for _ in range(2):
-            _same(own(alike), (4 * size, 84.0 * size))
-            _same(own(mine), (4 * size, total))
+            check_same(own(alike), (4 * size, 84.0 * size))
+            check_same(own(mine), (4 * size, total))
             # As large a share as the batch that was planned.
-            _same(own(np.tile(alike, (size, 1))), (4 * size * size, 84.0 * size * size))
+            check_same(own(np.tile(alike, (size, 1))), (4 * size * size, 84.0 * size * size))
     whole = tensoropt.function(shard=True)(count)
-    _same(whole(alike), (4, 84.0))
+    check_same(whole(alike), (4, 84.0))
     for compared in (True, False) if size > 1 else ():
         with mock.patch("tensoropt.api.functions.program.is_compared", lambda runs, now=compared: now):
             raises(
                 functools.partial(whole, mine), "must have the same whole batch" if compared else "must be the same on"
             )
             raises(functools.partial(whole, mine[:3]), "whole batch")
-        _same(whole(alike), (4, 84.0))
+        check_same(whole(alike), (4, 84.0))
 
 
 @case
@@ -156,9 +131,9 @@ def step_that_needs_the_size_of_a_batch_as_a_number_is_traced_for_each_size() ->
 
         return sized, variables
 
-    _compare(make, (8, 8, 5, 8))
+    compare(make, (8, 8, 5, 8))
     ours = tensoropt.function(make()[0])
-    (x, y), rank, size = _arrays(8)[0], tensoropt.world_rank(), tensoropt.world_size()
+    (x, y), rank, size = batches(8)[0], tensoropt.world_rank(), tensoropt.world_size()
     here = slice(rank * 8 // size, (rank + 1) * 8 // size)
     try:
         ours(x[here], y[here])
@@ -169,76 +144,13 @@ def step_that_needs_the_size_of_a_batch_as_a_number_is_traced_for_each_size() ->
 
 
 @case
-def what_a_tape_does_not_record_is_constant() -> None:
-    def make() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
-
-        def step(x: Any, y: Any) -> Any:
-            scale = tf.reduce_mean(w)  # made before the tape
-            with tf.GradientTape(persistent=True) as tape:
-                hidden = tf.matmul(x, w) * scale
-                with tape.stop_recording():
-                    norm = tf.reduce_sum(hidden**2)
-                loss = _loss(w, v, x, y) + tf.reduce_sum(hidden**2) / norm + tf.reduce_mean(hidden)
-            first = tape.gradient(loss, [w, v])
-            inner = tape.gradient(loss, hidden)
-            late = tape.gradient(tf.reduce_sum(loss * 2.0), w)
-            for variable, gradient in zip((w, v), first, strict=True):
-                variable.assign_sub(0.1 * gradient)
-            return loss, inner, late is None, tape.gradient(norm, w) is None
-
-        return step, [w, v]
-
-    _compare(make)
-
-
-@case
-def watched_variables_alone_have_gradients_where_a_tape_is_told() -> None:
-    def make() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(v)
-                loss = _loss(w, v, x, y)
-            of_w, of_v = tape.gradient(loss, [w, v])
-            v.assign_sub(0.1 * of_v)
-            return loss, of_w is None
-
-        return step, [w, v]
-
-    _compare(make)
-
-
-@case
-def tapes_in_tapes_give_gradients_of_gradients() -> None:
-    def make() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as outer:
-                with tf.GradientTape() as tape:
-                    tape.watch(x)
-                    score = tf.reduce_sum(tf.tanh(tf.matmul(tf.tanh(tf.matmul(x, w)), v)))
-                slope = tape.gradient(score, x)
-                loss = tf.reduce_mean((tf.norm(slope, axis=1) - 1.0) ** 2)
-            for variable, gradient in zip((w, v), outer.gradient(loss, [w, v]), strict=True):
-                variable.assign_sub(0.1 * gradient)
-            return loss
-
-        return step, [w, v]
-
-    _compare(make)
-
-
-@case
 def rows_stay_rows() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
-        (table, w) = _weights((4, 6), (6, 4))
+        (table, w) = new_variables((4, 6), (6, 4))
 
         def step(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
-                loss = _loss(w, tf.eye(4), x + tf.gather(table, y), y)
+                loss = loss_of_layers(w, tf.eye(4), x + tf.gather(table, y), y)
             rows, gradient = tape.gradient(loss, [table, w])
             table.scatter_sub(tf.IndexedSlices(0.1 * rows.values, rows.indices))
             w.assign_sub(0.1 * gradient)
@@ -246,7 +158,7 @@ def rows_stay_rows() -> None:
 
         return step, [table, w]
 
-    _compare(make)
+    compare(make)
 
 
 @case
@@ -256,12 +168,12 @@ def python_branches_calls_and_custom_gradients_are_taken_in() -> None:
         return tf.nn.silu(x) * 2.0
 
     def make() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
+        w, v = new_variables((6, 8), (8, 4))
         count = tf.Variable(0)
 
         def step(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
-                loss = _loss(w, v, squashed(x), y) + tf.reduce_mean(tf.nn.silu(tf.matmul(x, w)))
+                loss = loss_of_layers(w, v, squashed(x), y) + tf.reduce_mean(tf.nn.silu(tf.matmul(x, w)))
             gradients = tape.gradient(loss, [w, v])
             rate = tf.constant(0.1)
             if count > 1:
@@ -273,7 +185,7 @@ def python_branches_calls_and_custom_gradients_are_taken_in() -> None:
 
         return step, [w, v, count]
 
-    _compare(make, (8, 8, 8, 8))
+    compare(make, (8, 8, 8, 8))
 
 
 @core_case
@@ -282,14 +194,14 @@ def variables_are_read_and_assigned_between_calls() -> None:
     ours = tensoropt.function(step)
     plain, (a, b) = _descent()
     alone = tf.function(plain)
-    for number, (x, y) in enumerate(_arrays(8, 8, 8, 8)):
-        _same(ours(x, y), alone(x, y))
+    for number, (x, y) in enumerate(batches(8, 8, 8, 8)):
+        check_same(ours(x, y), alone(x, y))
         if number == 1:
             for one, other in ((w, a), (v, b)):
                 one.assign(one * 0.5)
                 other.assign(other * 0.5)
-        _same(tf.reduce_sum(w), tf.reduce_sum(a))
-    _same([w, v], [a, b])
+        check_same(tf.reduce_sum(w), tf.reduce_sum(a))
+    check_same([w, v], [a, b])
 
 
 @core_case
@@ -297,152 +209,21 @@ def functions_share_variables() -> None:
     step, (w, v) = _descent()
     plain, (a, b) = _descent()
     ours, alone = tensoropt.function(step), tf.function(plain)
-    evaluate = tensoropt.function(lambda x, y: _loss(w, v, x, y))
-    for x, y in _arrays(8, 8):
+    evaluate = tensoropt.function(lambda x, y: loss_of_layers(w, v, x, y))
+    for x, y in batches(8, 8):
         ours(x, y), alone(x, y)
-        _same(evaluate(x, y), _loss(a, b, x, y))
-
-
-@case
-def tapes_give_gradients_of_what_they_have_recorded_alone() -> None:
-    def asked(function: Callable[..., Any]) -> list[bool]:
-        (w,) = _weights((6, 6))
-        kinds: list[bool] = []
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape(persistent=True) as tape:
-                outside = x * 2.0
-                tape.watch(x)
-                inside = x * 3.0
-                seen = tf.reduce_sum(x @ w)
-                loss = tf.reduce_sum(outside**2) + seen + tf.reduce_sum(inside)
-            pairs = ((loss, outside), (loss, inside), (loss, seen), (w, w), (loss + 0.0, w), (loss, w))
-            with tf.GradientTape(persistent=True) as open_tape:
-                early = open_tape.gradient(tf.reduce_sum(x @ w), w)
-            found = [early, open_tape.gradient(tf.reduce_sum(x @ w), w)]
-            found += [tape.gradient(target, source) for target, source in pairs]
-            kinds[:] = [each is not None for each in found]
-            w.assign_sub(0.1 * tape.gradient(loss, w))
-            return loss
-
-        function(step)(*_arrays(8)[0])
-        return kinds
-
-    found = asked(tensoropt.function)
-    assert found == asked(tf.function) == [True, False, False, True, True, True, False, True], found
-
-
-@case
-def what_is_watched_late_is_constant_before_and_what_is_watched_may_be_a_target() -> None:
-    def step(x: Any, y: Any) -> Any:
-        with tf.GradientTape(persistent=True) as tape:
-            before = tf.sin(x)
-            tape.watch(x)
-            cubes = x**3
-            late = tf.reduce_sum(before * cubes)
-            tape.watch(before)
-            both = tf.reduce_sum(before * cubes)
-        pairs = ((late, x), (both, x), (both, before), (before, before), (x, x), ([cubes, x], x))
-        return [tape.gradient(target, source) for target, source in pairs]
-
-    alone, ours = tf.function(step), tensoropt.function(step)
-    for x, y in _arrays(8):
-        _same(ours(x, y), alone(x, y))
-
-
-def _trained_by_two_tapes(slope_of: Callable[..., Any]) -> _Made:
-    """A step whose loss has gradients in it: ``slope_of(x, w, v)``."""
-
-    def made() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as outer:
-                loss = tf.reduce_mean(slope_of(x, w, v) ** 2)
-            for variable, gradient in zip((w, v), outer.gradient(loss, [w, v]), strict=True):
-                variable.assign_sub(0.1 * gradient)
-            return loss
-
-        return step, [w, v]
-
-    return made
-
-
-@case
-def gradients_of_one_s_own_are_differentiated_again() -> None:
-    @tf.custom_gradient
-    def square(x: Any) -> Any:
-        e = x * x
-        return tf.identity(e), lambda dy: dy * 2.0 * x + 0.01 * e
-
-    for function in (tf.nn.silu, square):
-
-        def slope(x: Any, w: Any, v: Any, function: Any = function) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                score = tf.reduce_sum(function(function(x @ w) @ v))
-            return tape.gradient(score, x)
-
-        _compare(_trained_by_two_tapes(slope))
-
-    def curvature(x: Any, w: Any, v: Any) -> Any:
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                score = tf.reduce_sum(tf.nn.silu(x @ w) @ v)
-            slope = inner.gradient(score, x)
-        return outer.gradient(slope, x)
-
-    _compare(_trained_by_two_tapes(curvature))
-
-
-@case
-def what_gradients_are_weighed_by_is_differentiated_again() -> None:
-    def in_two_parts(x: Any, w: Any, v: Any) -> Any:
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(x)
-            h = tf.tanh(x @ w)
-            tape.watch(h)
-            score = tf.reduce_sum((h @ v) ** 3)
-        return tape.gradient(h, x, output_gradients=tape.gradient(score, h))
-
-    def forward_by_two_tapes(x: Any, w: Any, v: Any) -> Any:
-        with tf.GradientTape() as second:
-            weights = tf.ones_like(x @ w)
-            second.watch(weights)
-            with tf.GradientTape() as first:
-                first.watch(x)
-                h = tf.tanh(x @ w)
-            back = first.gradient(h, x, output_gradients=weights)
-        return second.gradient(back, weights, output_gradients=x) @ v
-
-    _compare(_trained_by_two_tapes(in_two_parts))
-    _compare(_trained_by_two_tapes(forward_by_two_tapes))
-
-
-@case
-def a_reading_that_is_watched_is_a_tensor_of_its_own() -> None:
-    def adapted(x: Any, w: Any, v: Any) -> Any:
-        fast = [tf.convert_to_tensor(w), v.value()]
-        with tf.GradientTape() as tape:
-            tape.watch(fast)
-            score = tf.reduce_mean((tf.tanh(x @ fast[0]) @ fast[1]) ** 2)
-        slow, last = (each - 0.5 * slope for each, slope in zip(fast, tape.gradient(score, fast), strict=True))
-        return tf.tanh(x @ slow) @ last
-
-    _compare(_trained_by_two_tapes(adapted))
+        check_same(evaluate(x, y), loss_of_layers(a, b, x, y))
 
 
 @case
 def a_variable_of_which_an_op_gets_the_handle_alone_is_a_variable() -> None:
     def made() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
+        w, v = new_variables((6, 8), (8, 4))
         slots = [tf.Variable(tf.zeros_like(each)) for each in (w, v)]
 
         def step(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
-                loss = _loss(w, v, x, y)
+                loss = loss_of_layers(w, v, x, y)
             for variable, slot, gradient in zip((w, v), slots, tape.gradient(loss, [w, v]), strict=True):
                 tf.raw_ops.ResourceApplyMomentum(
                     var=variable.handle, accum=slot.handle, lr=0.1, grad=gradient, momentum=0.9
@@ -451,7 +232,7 @@ def a_variable_of_which_an_op_gets_the_handle_alone_is_a_variable() -> None:
 
         return step, [w, v, *slots]
 
-    _compare(made)
+    compare(made)
 
 
 @case
@@ -477,7 +258,7 @@ def variables_are_named_by_the_scopes_that_read_them_first() -> None:
 @case
 def of_several_implementations_that_for_processors_runs() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
+        w, v = new_variables((6, 8), (8, 4))
         what = {"api_implements": "scaled_by_a_number"}
         anywhere = tf.function(lambda x: (x * 3.0, tf.constant(1.0)), experimental_attributes=what)
         here = {**what, "api_preferred_device": "CPU"}
@@ -492,21 +273,20 @@ def of_several_implementations_that_for_processors_runs() -> None:
         def step(x: Any, y: Any) -> Any:
             (inner, one), (outer, other) = scaled(x), nested(x)
             with tf.GradientTape() as tape:
-                loss = _loss(w, v, inner + outer, y)
-            for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
-                variable.assign_sub(0.1 * gradient)
+                loss = loss_of_layers(w, v, inner + outer, y)
+            descend(tape, loss, [w, v])
             return loss, one, other
 
         return step, [w, v]
 
-    ours = _compare(make)
-    x, y = _arrays(8)[0]
+    ours = compare(make)
+    x, y = batches(8)[0]
     assert [float(each) for each in ours(x, y)[1:]] == [2.0, 2.0]
 
 
 @case
 def a_generator_is_an_error_that_says_what_draws_instead() -> None:
-    (w,) = _weights((6, 6))
+    (w,) = new_variables((6, 6))
     generator = tf.random.Generator.from_seed(3)
 
     def step(x: Any, y: Any) -> Any:
@@ -515,81 +295,20 @@ def a_generator_is_an_error_that_says_what_draws_instead() -> None:
         w.assign_sub(0.1 * tape.gradient(loss, w))
         return loss
 
-    raises(lambda: tensoropt.function(step)(*_arrays(8)[0]), "RngReadAndSkip", "stateless_uniform", kind=GraphError)
-
-
-@case
-def gradient_functions_may_have_tapes_of_their_own() -> None:
-    def make(checkpointed: Callable[..., Any]) -> _Made:
-        def made() -> tuple[Callable[..., Any], list[Any]]:
-            w, v = _weights((6, 6), (6, 4))
-            block = checkpointed(lambda x: tf.nn.relu(x @ w))
-
-            def step(x: Any, y: Any) -> Any:
-                with tf.GradientTape() as tape:
-                    logits = block(x) @ v
-                    loss = _loss_of(logits, y)
-                for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
-                    variable.assign_sub(0.1 * gradient)
-                return loss
-
-            return step, [w, v]
-
-        return made
-
-    def by_hand(block: Callable[..., Any]) -> Callable[..., Any]:
-        @tf.custom_gradient
-        def checkpointed(x: Any) -> Any:
-            def gradient(dy: Any, variables: Any = None) -> Any:
-                with tf.GradientTape() as tape:
-                    tape.watch(x)
-                    y = block(x)
-                found = tape.gradient(y, [x, *variables], dy)
-                return found[0], found[1:]
-
-            return block(x), gradient
-
-        return checkpointed
-
-    _compare(make(tf.recompute_grad))
-    _compare(make(by_hand))
-
-
-@case
-def what_a_block_s_closure_holds_is_constant_where_the_block_is_computed_again() -> None:
-    def make(of: Callable[[Any, Any], Any]) -> _Made:
-        def made() -> tuple[Callable[..., Any], list[Any]]:
-            w, v, u = _weights((6, 6), (6, 4), (6, 6))
-
-            def step(x: Any, y: Any) -> Any:
-                with tf.GradientTape() as tape:
-                    h = tf.nn.relu(x @ u)
-                    outside = of(h, w)
-                    logits = tf.recompute_grad(lambda given: tf.nn.tanh(given @ w) + outside)(h) @ v
-                    loss = _loss_of(logits, y)
-                for variable, gradient in zip((w, v, u), tape.gradient(loss, [w, v, u]), strict=True):
-                    variable.assign_sub(0.1 * gradient)
-                return loss
-
-            return step, [w, v, u]
-
-        return made
-
-    _compare(make(lambda h, w: h))
-    _compare(make(lambda h, w: tf.nn.tanh(h @ w)))
+    raises(lambda: tensoropt.function(step)(*batches(8)[0]), "RngReadAndSkip", "stateless_uniform", kind=GraphError)
 
 
 @case
 def rows_of_known_places_are_merged_as_others() -> None:
     """What an optimizer of tf_keras does with the rows of a table, also where their places are constants."""
 
-    def make(places: Callable[[Any], Any]) -> _Made:
+    def make(places: Callable[[Any], Any]) -> Made:
         def made() -> tuple[Callable[..., Any], list[Any]]:
-            table, w = _weights((5, 4), (6, 4))
+            table, w = new_variables((5, 4), (6, 4))
 
             def step(x: Any, y: Any) -> Any:
                 with tf.GradientTape() as tape:
-                    loss = _loss_of(tf.gather(table, places(x)) + x @ w, y)
+                    loss = loss_of_logits(tf.gather(table, places(x)) + x @ w, y)
                 rows, gradient = tape.gradient(loss, [table, w])
                 unique, of = tf.unique(rows.indices)
                 merged = tf.math.unsorted_segment_sum(rows.values, of, tf.shape(unique)[0])
@@ -601,72 +320,8 @@ def rows_of_known_places_are_merged_as_others() -> None:
 
         return made
 
-    _compare(make(lambda x: tf.zeros_like(x[:, 0], tf.int32)))
-    _compare(make(lambda x: tf.range(tf.shape(x)[0]) % 3))
-
-
-@case
-def gradient_functions_may_read_variables_of_their_own_and_may_not_write() -> None:
-    def made() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 8), (8, 4))
-        scale = tf.Variable(2.0)
-
-        @tf.custom_gradient
-        def scaled(x: Any) -> Any:
-            return tf.identity(x), lambda dy: -scale * dy
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = _loss(w, v, scaled(x * tf.reduce_sum(w)), y)
-            for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
-                variable.assign_sub(0.1 * gradient)
-            return loss
-
-        return step, [w, v, scale]
-
-    _compare(made)
-    total = tf.Variable(0.0)
-
-    @tf.custom_gradient
-    def counted(x: Any) -> Any:
-        def gradient(dy: Any) -> Any:
-            total.assign_add(tf.reduce_sum(dy))
-            return dy
-
-        return tf.identity(x), gradient
-
-    w, v = _weights((6, 8), (8, 4))
-
-    def step(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = _loss(w, v, counted(x * tf.reduce_sum(w)), y)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
-        return loss
-
-    raises(
-        lambda: tensoropt.function(step)(*_arrays(8)[0]), "writes a variable", "AssignAddVariableOp", kind=GraphError
-    )
-
-
-@core_case
-def a_gradient_in_an_inner_function_is_an_error_that_says_where() -> None:
-    w, v = _weights((6, 8), (8, 4))
-
-    @tf.function
-    def inner(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = _loss(w, v, x, y)
-        return tape.gradient(loss, w)
-
-    ours = tensoropt.function(lambda x, y: inner(x, y))
-    raises(lambda: ours(*_arrays(8)[0]), "leave @tf.function out", kind=GraphError)
-
-    def forward(x: Any, y: Any) -> Any:
-        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
-            found = tf.tanh(x)
-        return accumulator.jvp(found)
-
-    raises(lambda: tensoropt.function(forward)(*_arrays(8)[0]), "ForwardAccumulator", "two tapes", kind=GraphError)
+    compare(make(lambda x: tf.zeros_like(x[:, 0], tf.int32)))
+    compare(make(lambda x: tf.range(tf.shape(x)[0]) % 3))
 
 
 @case
@@ -706,7 +361,7 @@ def what_an_operator_of_unknown_shapes_gives_is_a_loss_itself() -> None:
     for loss_of in (_masked, _chosen, _doubled, _until):
 
         def make(loss_of: Any = loss_of) -> tuple[Callable[..., Any], list[Any]]:
-            (w,) = _weights((6, 4))
+            (w,) = new_variables((6, 4))
 
             def step(x: Any, y: Any) -> Any:
                 with tf.GradientTape() as tape:
@@ -716,26 +371,7 @@ def what_an_operator_of_unknown_shapes_gives_is_a_loss_itself() -> None:
 
             return step, [w]
 
-        _compare(make)
-
-
-@case
-def a_gradient_is_differentiated_as_it_is() -> None:
-    def make() -> tuple[Callable[..., Any], list[Any]]:
-        (w,) = _weights((6, 4))
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as outer:
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_sum(tf.sin(tf.matmul(x, w)))
-                slope = tape.gradient(loss, w)
-            second = outer.gradient(slope, w)
-            w.assign_sub(0.01 * second)
-            return slope, second
-
-        return step, [w]
-
-    _compare(make)
+        compare(make)
 
 
 class _Game:
@@ -753,7 +389,7 @@ class _Game:
 @case
 def what_a_loop_does_by_python_is_done_once() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
-        (w,) = _weights((6, 4))
+        (w,) = new_variables((6, 4))
         game = _Game()
 
         def step(x: Any, y: Any) -> Any:
@@ -772,7 +408,7 @@ def what_a_loop_does_by_python_is_done_once() -> None:
 
         return step, [w]
 
-    _compare(make, input_signature=[tf.TensorSpec([8, 6]), tf.TensorSpec([8], tf.int32)])
+    compare(make, input_signature=[tf.TensorSpec([8, 6]), tf.TensorSpec([8], tf.int32)])
 
 
 @case
@@ -801,7 +437,7 @@ def ranks_agree_on_a_step_whatever_else_one_of_them_has_traced() -> None:
 
         return step, []
 
-    _compare(make)
+    compare(make)
 
 
 @case
@@ -820,15 +456,15 @@ def a_step_may_be_a_method_and_each_object_has_its_own() -> None:
     one, other = Layer(2.0), Layer(5.0)
     x = np.arange(8, dtype=np.float32)
     for turn in range(1, 3):
-        _same(one.scaled(x), (2.0 + turn) * x)
-        _same(other.scaled(x), (5.0 + turn) * x)
+        check_same(one.scaled(x), (2.0 + turn) * x)
+        check_same(other.scaled(x), (5.0 + turn) * x)
     assert one.scaled is one.scaled and one.scaled is not other.scaled
-    _same([one.factor, other.factor], [4.0, 7.0])
+    check_same([one.factor, other.factor], [4.0, 7.0])
 
 
 def _calling() -> tuple[Callable[..., Any], list[Any]]:
     """A step whose loss is a function that calls a function: under a tape both give what their gradients read, too."""
-    w, v = _weights((6, 8), (8, 4))
+    w, v = new_variables((6, 8), (8, 4))
     layer = tf.function(lambda x: tf.matmul(tf.nn.relu(tf.matmul(x, w)), v))
 
     @tf.function
@@ -841,8 +477,7 @@ def _calling() -> tuple[Callable[..., Any], list[Any]]:
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             loss, classes = losses(x, y)
-        for variable, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
-            variable.assign_sub(0.1 * gradient)
+        descend(tape, loss, [w, v])
         return loss, classes
 
     return step, [w, v]
@@ -856,15 +491,15 @@ def losses_may_be_functions_of_functions() -> None:
         alone, ours = tf.function(plain), tensoropt.function(made)
         if plan:
             ours.plan(**plan)
-        for x, y in _arrays(16, 16):
-            _same(ours(x, y), alone(x, y))
-        _same(found, expected)
+        for x, y in batches(16, 16):
+            check_same(ours(x, y), alone(x, y))
+        check_same(found, expected)
 
 
 @case
 def variables_may_be_arguments() -> None:
     def made(wrap: Any) -> list[Any]:
-        weights = _weights((6, 4), (6, 4))
+        weights = new_variables((6, 4), (6, 4))
 
         @wrap
         def step(x: Any, y: Any, w: Any, rate: float) -> Any:
@@ -873,10 +508,10 @@ def variables_may_be_arguments() -> None:
             w.assign_sub(rate * tape.gradient(loss, w))
             return loss
 
-        losses = [step(*_arrays(8)[0], w, rate=0.1) for w in (weights[0], weights[1], weights[0])]
+        losses = [step(*batches(8)[0], w, rate=0.1) for w in (weights[0], weights[1], weights[0])]
         return [*losses, *weights]
 
-    _same(made(tensoropt.function), made(tf.function))
+    check_same(made(tensoropt.function), made(tf.function))
 
 
 @case
@@ -884,15 +519,15 @@ def a_tape_around_a_step_is_an_error() -> None:
     step, _ = _descent()
     ours = tensoropt.function(step)
     with tf.GradientTape():
-        raises(lambda: ours(*_arrays(8)[0]), "Open the tape in the step", kind=SessionError)
+        raises(lambda: ours(*batches(8)[0]), "Open the tape in the step", kind=SessionError)
     outer = tensoropt.function(lambda x, y: ours(x, y))
-    raises(lambda: outer(*_arrays(8)[0]), "call the Python function", kind=GraphError)
+    raises(lambda: outer(*batches(8)[0]), "call the Python function", kind=GraphError)
 
 
 @case
 def an_output_that_training_does_not_read_is_there_for_who_does() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
-        (w,) = _weights((6, 4))
+        (w,) = new_variables((6, 4))
 
         def step(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -904,7 +539,7 @@ def an_output_that_training_does_not_read_is_there_for_who_does() -> None:
 
         return step, [w]
 
-    _compare(make)
+    compare(make)
 
 
 @case
@@ -914,7 +549,7 @@ def a_check_in_a_branch_that_is_not_taken_is_none() -> None:
         return x * 2.0
 
     def make() -> tuple[Callable[..., Any], list[Any]]:
-        (w,) = _weights((6, 4))
+        (w,) = new_variables((6, 4))
 
         def step(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -925,8 +560,8 @@ def a_check_in_a_branch_that_is_not_taken_is_none() -> None:
 
         return step, [w]
 
-    ours = _compare(make)
-    x, y = _arrays(8)[0]
+    ours = compare(make)
+    x, y = batches(8)[0]
     raises(
         lambda: ours(x + 1e5, y),
         "failed on rank",
@@ -939,10 +574,10 @@ def a_check_in_a_branch_that_is_not_taken_is_none() -> None:
 @case
 def errors_speak_of_arguments() -> None:
     def make() -> Any:
-        (w,) = _weights((6, 4))
+        (w,) = new_variables((6, 4))
         return tensoropt.function(lambda x, rate: w.assign_sub(rate * tf.reduce_mean(x) * w))
 
-    (x, _), rank = _arrays(8)[0], np.float32(tensoropt.world_rank())
+    (x, _), rank = batches(8)[0], np.float32(tensoropt.world_rank())
     if tensoropt.world_size() > 1:
         raises(lambda: make()(x, rank), "Argument 'lambda/", "must be the same on all", "Pass the same")
     raises(lambda: make()(x[:0], np.float32(1.0)), "Argument 'lambda/", "Leave empty batches out")
@@ -956,7 +591,7 @@ def metrics_behind_branches_are_those_of_the_batch_whatever_its_size() -> None:
     """Of results of several dtypes and shapes, chosen by data and by what a variable counts."""
 
     def make() -> tuple[Callable[..., Any], list[Any]]:
-        w, v = _weights((6, 4), (6, 4))
+        w, v = new_variables((6, 4), (6, 4))
         calls = tf.Variable(0, name="calls")
 
         def deep(x: Any, even: Any) -> Any:
@@ -989,7 +624,7 @@ def metrics_behind_branches_are_those_of_the_batch_whatever_its_size() -> None:
 
         return step, [w, v, calls]
 
-    _compare(make, (8, 8, 5, 8, 3))
+    compare(make, (8, 8, 5, 8, 3))
 
 
 @case
@@ -1024,46 +659,7 @@ def tensors_of_unknown_shapes_are_used_again_after_a_gradient() -> None:
     for step in (of_all, of_a_sum, of_rows):
 
         def make(step: Callable[..., Any] = step) -> tuple[Callable[..., Any], list[Any]]:
-            (w,) = _weights((6, 4))
+            (w,) = new_variables((6, 4))
             return lambda x, y: step(w, x, y), [w]
 
-        _compare(make, (8, 8, 5))
-
-
-@case
-def constants_of_a_tape_amid_tensors_of_unknown_shapes_are_constants() -> None:
-    def make(weigh: bool) -> _Made:
-        def made() -> tuple[Callable[..., Any], list[Any]]:
-            w, v = _weights((6, 8), (8, 4))
-
-            def step(x: Any, y: Any) -> Any:
-                with tf.GradientTape(persistent=True) as tape:
-                    kept = tf.boolean_mask(tf.tanh(x @ w), x[:, 0] > -1.0)
-                    with tape.stop_recording():
-                        beside = kept * 3.0
-                    loss = tf.reduce_sum(tf.tanh(kept * beside) @ v)
-                target, weights = (kept, kept * 2.0) if weigh else (loss, None)
-                w.assign_sub(0.1 * tape.gradient(target, w, output_gradients=weights))
-                return loss
-
-            return step, [w]
-
-        return made
-
-    _compare(make(weigh=False))
-    _compare(make(weigh=True))
-
-
-@case
-def gradients_amid_tensors_of_unknown_shapes_are_errors() -> None:
-    (w,) = _weights((6, 4))
-
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            kept = tf.boolean_mask(tf.matmul(x, w), x[:, 0] > 0.0)
-            loss = tf.reduce_mean(kept**2)
-        w.assign_sub(w * tf.reduce_sum(tape.gradient(loss, kept)))
-        return loss
-
-    ours = tensoropt.function(step)
-    raises(lambda: ours(_arrays(8)[0][0]), "has a gradient of its own", kind=GraphError)
+        compare(make, (8, 8, 5))

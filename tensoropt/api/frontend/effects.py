@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 
-from tensoropt.api.frontend.functions import function_attrs, function_of, is_call
+from tensoropt.api.frontend.functions import called_graphs, function_attrs, is_call
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.graph.registry import traits
 
@@ -93,9 +93,8 @@ def takes_handle(op: Any) -> bool:
 def writes_in(graph: Any) -> Iterator[Any]:
     """Yields the operations of a graph that write variables, with those of the functions that it calls."""
     for op in graph.get_operations():
-        for attr in function_attrs(op):
-            for place in range(len(op.node_def.attr[attr].list.func) or 1):
-                yield from writes_in(function_of(op, attr, place))
+        for function in called_graphs(op):
+            yield from writes_in(function)
         if is_on_variables(op) and has_effect(op):
             yield op
 

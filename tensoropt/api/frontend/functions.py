@@ -18,6 +18,7 @@ from tensoropt.graph.called_functions import called_by, rename_called
 __all__ = [
     "TOKEN",
     "add_functions",
+    "called_graphs",
     "function_attrs",
     "function_of",
     "functions_in",
@@ -73,6 +74,15 @@ def function_of(op: Any, attr: str | None = None, place: int = 0) -> Any:
     with tf.Graph().as_default() as library:
         found.add_to_graph(library)
         return function_def_to_graph.function_def_to_graph(found.definition, include_library_functions=True)
+
+
+def called_graphs(op: Any) -> Iterator[Any]:
+    """Yields the graphs of all functions that an op calls itself."""
+    for attr in function_attrs(op):
+        for place in range(len(_names(op, attr))):
+            yield function_of(op, attr, place)
+    if is_call(op):
+        yield function_of(op)
 
 
 def add_functions(op: Any, graph: Any) -> None:

@@ -131,11 +131,9 @@ class Reader:
         self._tokens: dict[str, int] = {}  # the numbers of the user's Python functions
         outputs = [output for call in calls for output in call.outputs]
         self._differentiated = Differentiated(
-            frozenset(loss for call in calls for loss in call.losses),
-            frozenset(output.source for output in outputs if ":" in output.source),
+            calls,
             frozenset(name for output in outputs for name in (output.name, indices_of(output)))
             | {name for rows in merged for name in (rows.merged_values, rows.merged_indices)},
-            tuple((call.losses, frozenset(call.stopped)) for call in calls),
         )
         self._has_opaque = any(map(is_opaque, graph.get_operations()))
 

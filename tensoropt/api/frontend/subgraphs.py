@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tensoropt.api.frontend.effects import PASSED_ON, called_functions, has_effe
 from tensoropt.api.frontend.functions import function_attrs, name_functions_by_content, with_numbered_tokens
 from tensoropt.api.frontend.static_values import is_static, static_operands
 from tensoropt.api.frontend.walks import needs, post_order, reached
+from tensoropt.api.mirror.model import GradientCall
 from tensoropt.errors import GraphError
 from tensoropt.graph.called_functions import called_by
 from tensoropt.graph.operator import Operator
@@ -24,6 +26,7 @@ from tensoropt.graph.registry import traits
 __all__ = ["Differentiated", "Group", "groups_of", "is_done_once", "is_opaque"]
 
 
+_GIVE_SHAPES = "Give these known shapes (mask by tensoropt.where instead of tensoropt.boolean_mask)."
 _STOP = "StopGradient"
 # Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
 _ALIKE = ("Assert", "CheckNumerics", "EagerPyFunc", "PyFunc")
@@ -93,21 +96,32 @@ def _takes_rows(op: Any) -> bool:
     return all(t.shape.rank and t.shape[1:].is_fully_defined() for t in op.inputs if _has_open_shape(t))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Differentiated:
     """The roles of a graph's operations in gradients, which the operations themselves do not show.
 
     Attributes:
-        losses: names of the tensors that are differentiated.
-        sources: names of the tensors that they are differentiated by.
+        calls: the differentiations.
         given: names of the operations that stand for gradients, and for rows of them that are merged.
-        calls: of each differentiation the names of its losses, and of the tensors that count as constants.
     """
 
-    losses: frozenset[str]
-    sources: frozenset[str]
+    calls: Sequence[GradientCall]
     given: frozenset[str]
-    calls: tuple[tuple[tuple[str, ...], frozenset[str]], ...]
+
+    @functools.cached_property
+    def losses(self) -> frozenset[str]:
+        """The names of the tensors that are differentiated."""
+        return frozenset(loss for call in self.calls for loss in call.losses)
+
+    @functools.cached_property
+    def sources(self) -> frozenset[str]:
+        """The names of the tensors that they are differentiated by."""
+        return frozenset(output.source for call in self.calls for output in call.outputs if ":" in output.source)
+
+    @functools.cached_property
+    def stopped(self) -> frozenset[str]:
+        """The names of the tensors that count as constants for some gradients."""
+        return frozenset(name for call in self.calls for name in call.stopped)
 
     def is_constant(self, tensor: Any) -> bool:
         """Tells whether a tensor counts as constant wherever gradients would flow through it.
@@ -115,18 +129,17 @@ class Differentiated:
         Raises:
             GraphError: it does for some gradients alone.
         """
-        if not any(tensor.name in stopped for _, stopped in self.calls):
+        if tensor.name not in self.stopped:
             return False
         found = set()
-        for losses, stopped in self.calls:
-            roots = (tensor.graph.get_tensor_by_name(name).op for name in losses)
+        for call in self.calls:
+            roots = (tensor.graph.get_tensor_by_name(name).op for name in call.losses)
             if tensor.op in reached(roots, lambda op: (x.op for x in op.inputs)):
-                found.add(tensor.name in stopped)
+                found.add(tensor.name in call.stopped)
         if len(found) > 1:
             raise GraphError(
                 f"{tensor.op.type} '{tensor.op.name}': counts as constant for one gradient and not for another one, "
-                "amid operations on tensors whose shapes only a run knows, which are one operator. Give these known "
-                "shapes (mask by tensoropt.where instead of tensoropt.boolean_mask)."
+                f"amid operations on tensors whose shapes only a run knows, which are one operator. {_GIVE_SHAPES}"
             )
         return True in found
 
@@ -322,8 +335,8 @@ class _Reads:
             if any(x in inside for t in split for x in t.consumers()):
                 raise GraphError(
                     f"{op.type} '{op.name}': has a gradient of its own, amid operations on tensors whose shapes only a "
-                    f"run knows (from '{operations[0].name}' to '{operations[-1].name}'), which are one operator. Give "
-                    "these known shapes (mask by tensoropt.where instead of tensoropt.boolean_mask)."
+                    f"run knows (from '{operations[0].name}' to '{operations[-1].name}'), which are one operator. "
+                    f"{_GIVE_SHAPES}"
                 )
 
 

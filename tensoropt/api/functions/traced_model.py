@@ -151,14 +151,13 @@ class TracedModel:
             )
         copy = _Copy(self.model, prefix, source, {output.source for call in calls for output in call.outputs})
         self._sources.append(concrete)
-        numbers = {op: number for number, op in enumerate(source.get_operations())}
         captured, handles = [], []
         for place, (outer, inner) in enumerate(source.captures):
             if inner.dtype == tf.resource:
                 variable = variables.get(id(outer))
                 if variable is None:
                     raise _no_variable(prefix, inner)
-                name, handle = self._variable(variable, inner, numbers)
+                name, handle = self._variable(variable, inner, copy.numbers)
                 captured.append(name)
                 handles.append(inner)
                 copy.put(inner, outer, handle)
@@ -282,12 +281,17 @@ def _no_variable(prefix: str, inner: Any) -> GraphError:
 
 
 class _Copy:
-    """Makes the operations of a trace again in another graph, under a prefix."""
+    """Makes the operations of a trace again in another graph, under a prefix.
+
+    Attributes:
+        numbers: the operations of the trace, in their order.
+    """
 
     def __init__(self, model: Model, prefix: str, source: Any, differentiated: Container[str]) -> None:
         """Takes a trace, and the names of the tensors in it by which something is differentiated."""
         self._model, self._graph, self._prefix, self._source = model, model.graph, prefix, source
         self._differentiated = differentiated
+        self.numbers = {op: number for number, op in enumerate(source.get_operations())}
         self._tensors: dict[str, Any] = {}
         self._operations: dict[str, Any] = {}
         self._put: set[str] = set()  # names of the trace's operations that give what is captured
@@ -311,10 +315,9 @@ class _Copy:
         """Makes all operations that are not there yet, each after what it reads."""
         for function in filter(is_implementation, self._source._functions.values()):
             self._graph._add_function_recursive(function)
-        place = {op: number for number, op in enumerate(self._source.get_operations())}
-        for op in order(self._source.get_operations()):
+        for op in order(self.numbers):
             if op.name not in self._operations:
-                self._make(op, sorted(op.control_inputs, key=place.__getitem__))
+                self._make(op, sorted(op.control_inputs, key=self.numbers.__getitem__))
 
     def _make(self, op: Any, controls: Sequence[Any]) -> None:
         attrs = {key: value for key, value in op.node_def.attr.items() if key not in _LEFT_OUT_ATTRS}

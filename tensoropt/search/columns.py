@@ -266,30 +266,49 @@ class Columns:
             cuts = cuts[np.linspace(0, len(cuts) - 1, _CUTS).astype(np.int64)]
         differ = places[one.assignment != other.assignment]
         cuts = cuts[(cuts > differ.min(initial=len(places))) & (cuts <= differ.max(initial=-1))]
-        ways = ((one, other), (other, one))
-        found = [self._cut(*way, places < cut) for cut in cuts.tolist() for way in ways]
-        if not found:
+        if not len(cuts):
             return None
-        rows, picks = (np.array(each) for each in zip(*found, strict=True))
+        to_other, to_one = self._fastest_between(one, other), self._fastest_between(other, one)
+        is_before = places < cuts[:, None]
+        ways = (self._cut(one, other, is_before, to_other, to_one), self._cut(other, one, is_before, to_one, to_other))
+        rows, picks = (np.concatenate(each) for each in zip(*ways, strict=True))
         time_s, memory_bytes = self.problem.costs(rows, picks)
         if not np.isfinite(time_s).any():
             return None
         given = Candidates(time_s, memory_bytes, lambda points: (rows[points], picks[points]))
         return frontier_among(self.problem.names, [given], exact=False, eliminations=(), seconds=0.0)
 
-    def _cut(self, before: _Column, after: _Column, is_before: np.ndarray) -> tuple[IntArray, IntArray]:
-        """One column's nodes and another's, each with its own alternatives; of edges between, the fastest possible."""
-        problem, ends = self.problem, self.problem.edges
-        row = np.where(is_before, before.assignment, after.assignment)
-        first, second = is_before[ends[:, 0]], is_before[ends[:, 1]]
-        by_node = np.where(is_before, before.alternatives[: problem.nodes], after.alternatives[: problem.nodes])
-        by_edge = np.where(first, before.alternatives[problem.nodes :], after.alternatives[problem.nodes :])
-        for e in np.flatnonzero(first != second).tolist():
-            time_s, memory_bytes = problem.edge_tables(e)
-            u, v = ends[e].tolist()
-            own = time_s[row[u], row[v]] + np.where(np.isfinite(memory_bytes[row[u], row[v]]), 0.0, np.inf)
-            by_edge[e] = own.argmin()
-        return row, np.concatenate([by_node, by_edge])
+    def _cut(
+        self, before: _Column, after: _Column, is_before: NDArray[np.bool_], onward: IntArray, back: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Strategies whose nodes do as one column or as another, each with its own alternatives.
+
+        Args:
+            before: the column of some nodes.
+            after: that of the others.
+            is_before: ``(strategies, N)``, whose a node is.
+            onward: ``(E,)``, the alternatives of edges from one's nodes to the other's.
+            back: of those from the other's nodes to the one's.
+
+        Returns:
+            configurations and alternatives.
+        """
+        ends, nodes = self.problem.edges, self.problem.nodes
+        rows = np.where(is_before, before.assignment, after.assignment)
+        first, second = is_before[:, ends[:, 0]], is_before[:, ends[:, 1]]
+        by_node = np.where(is_before, before.alternatives[:nodes], after.alternatives[:nodes])
+        within = np.where(first, before.alternatives[nodes:], after.alternatives[nodes:])
+        by_edge = np.where(first == second, within, np.where(first, onward, back))
+        return rows, np.concatenate([by_node, by_edge], axis=1)
+
+    def _fastest_between(self, one: _Column, other: _Column) -> IntArray:
+        """``(E,)``, of each edge the fastest possible alternative from what one column does to what another does."""
+        picks = np.zeros(len(self.problem.edges), np.int64)
+        for e, (u, v) in enumerate(self.problem.edges.tolist()):
+            ends = one.assignment[u], other.assignment[v]
+            time_s, memory_bytes = (table[ends] for table in self.problem.edge_tables(e))
+            picks[e] = np.where(np.isfinite(memory_bytes), time_s, np.inf).argmin()
+        return picks
 
     @functools.cached_property
     def _places(self) -> IntArray:

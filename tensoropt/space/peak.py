@@ -84,11 +84,13 @@ class MemoryCourse:
 def scratch_of(cost: CostModel, graph: Graph, rules: Mapping[str, OpRule]) -> Scratch:
     """Returns the function that gives kernels' scratch memory: what a cost model measured, or rims of cut images."""
 
+    measured = cost.scratch_bytes if isinstance(cost, KnowsScratch) else None
+
     def scratch(op: Operator, configuration: Configuration) -> tuple[float, float, float]:
         rule, inputs = rules[op.name], graph.input_specs(op)
-        if isinstance(cost, KnowsScratch):
+        if measured is not None:
             gradients = sum(Edge(tensor, op.name, i) in graph.differentiable for i, tensor in enumerate(op.inputs))
-            return cost.scratch_bytes(OpCall(op, rule, inputs, configuration, gradients))
+            return measured(OpCall(op, rule, inputs, configuration, gradients))
         copies = rim_copies(OpCall(op, rule, inputs, configuration, 0), cost.mesh)
         return sum(copies[-2:]), 0.0, 2 * sum(copies[-1:])
 

@@ -240,8 +240,7 @@ class SearchSpace:
     def seconds_again(self, edge: Edge, given: int, wanted: int, keep: str) -> float:
         """Returns the time that an edge has for recomputing its consumer's output; 0 if that is not needed."""
         is_again = self.choices_of(edge.consumer).states[wanted] == State.AGAIN
-        remade = self.moved_again(edge, given, wanted, keep)
-        if is_again or not remade or not self._edge_costs.repeats(edge):
+        if is_again or not self._edge_costs.repeats(edge) or not self.moved_again(edge, given, wanted, keep):
             return 0.0
         return float(self.cost.op_seconds(self.calls(self.graph[edge.consumer], np.array([wanted]), 0)[0]))
 

@@ -21,6 +21,7 @@ class Terms:
         remedy: how to give one that is missing.
         opened: how its first dimension is left open.
         early: how a plan is made before the first training run.
+        train: how a step comes to have gradients of its own.
     """
 
     noun: str
@@ -29,6 +30,7 @@ class Terms:
     remedy: str
     opened: str
     early: str
+    train: str
 
     def subject(self, name: str, source: str | None = None) -> str:
         """An input of a name, and of a line of the user's if that is known, as errors begin with it.
@@ -47,6 +49,7 @@ FEEDS = Terms(
     "Add it to feed_dict with",
     "the placeholder leaves its first dimension open (None)",
     "find_strategy(batch_size=…), or find_strategy(example={placeholder: batch}) with arrays as they are fed",
+    "Call optimizer.minimize(loss) first",
 )
 ARGUMENTS = Terms(
     "Argument",
@@ -55,6 +58,7 @@ ARGUMENTS = Terms(
     "Pass the function",
     "the input_signature leaves its first dimension open (None)",
     "plan(batch_size=…) with an input_signature",
+    "Take gradients by a tape in the step itself, not in a vectorized map",
 )
 BATCHES = Terms(
     "Batch",
@@ -63,4 +67,5 @@ BATCHES = Terms(
     "Give fit",
     "the model's Input leaves its batch size open",
     "train_on_batch with one batch",
+    "Compile the model with an optimizer and a loss",
 )

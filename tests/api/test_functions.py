@@ -10,7 +10,11 @@ from tests.case_jobs import check_case, failures_of, jobs_of
 
 pytestmark = pytest.mark.mpi
 
-_CASES = [(job, case.partition(":")[2]) for job in jobs_of(["functions", "function_gradients"]) for case in job]
+_CASES = [
+    (job, case.partition(":")[2])
+    for job in jobs_of(["functions", "function_gradients", "function_maps"])
+    for case in job
+]
 
 
 @pytest.mark.parametrize(("job", "case"), _CASES, ids=[case for _, case in _CASES])

@@ -47,6 +47,25 @@ def what_a_tape_does_not_record_is_constant() -> None:
 
 
 @case
+def what_is_made_of_stopped_tensors_is_constant() -> None:
+    def make() -> tuple[Callable[..., Any], list[Any]]:
+        (w,) = new_variables((6, 8))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                images = tf.reshape(tf.matmul(x, w), [-1, 4, 2, 1])
+                stopped = tf.stop_gradient(images)
+                small = tf.image.resize(stopped, [2, 1], "area")  # an op without a gradient
+                loss = tf.reduce_mean((tf.nn.avg_pool2d(images, 2, 2, "VALID") - 0.5 * small) ** 2)
+            w.assign_sub(0.1 * tape.gradient(loss, w))
+            return loss, [tape.gradient(loss, each) is None for each in (stopped, small)]
+
+        return step, [w]
+
+    compare(make)
+
+
+@case
 def watched_variables_alone_have_gradients_where_a_tape_is_told() -> None:
     def make() -> tuple[Callable[..., Any], list[Any]]:
         w, v = new_variables((6, 8), (8, 4))

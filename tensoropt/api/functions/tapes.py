@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
-from tensoropt.api.mirror.gradients import differentiate, loss_scalars
+from tensoropt.api.mirror.gradients import differentiate, loss_scalars, without_read
 from tensoropt.api.mirror.model import GradientCall
 from tensoropt.errors import GraphError
+from tensoropt.graph.registry import traits
 
 __all__ = ["Noted", "noting_gradients"]
 
@@ -52,8 +54,15 @@ class Noted:
         self._calls.setdefault(id(graph), (graph, []))[1].append(call)
 
     def of(self, graph: Any) -> list[GradientCall]:
-        """Returns the gradient calls in a graph, in the order of the calls."""
-        return self._calls.get(id(graph), (graph, []))[1]
+        """Returns the gradient calls in a graph, in the order of the calls, when the graph is complete.
+
+        Operations of a vectorized map read those of gradients, also where they are not the gradients themselves.
+        """
+        calls = self._calls.get(id(graph), (graph, []))[1]
+        every = frozenset().union(*(call.inside for call in calls))
+        given = {name for call in calls for output in call.outputs for name in (output.values, output.indices) if name}
+        left = without_read(every, (op for op in graph.get_operations() if op.name not in every), given)
+        return [replace(call, inside=call.inside & left) for call in calls]
 
 
 @contextlib.contextmanager
@@ -66,17 +75,19 @@ def noting_gradients() -> Iterator[Noted]:
     tape, forward = tf.GradientTape, tf.autodiff.ForwardAccumulator
     with _lock:
         own = {name: getattr(tape, name) for name in _PATCHED}
-        enter = forward.__enter__
+        enter, vectorized = forward.__enter__, parallel_for._pfor_impl
         before = getattr(_active, "noted", None)
         _active.noted = noted
         for name, made in _replacements(own).items():
             setattr(tape, name, made)
         forward.__enter__ = _refused(enter)
+        parallel_for._pfor_impl = _written_out(vectorized)
         try:
             yield noted
         finally:
             _active.noted = before
             forward.__enter__ = enter
+            parallel_for._pfor_impl = vectorized
             for name, original in own.items():
                 setattr(tape, name, original)
 
@@ -100,6 +111,19 @@ def _refused(enter: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return entered
+
+
+def _written_out(vectorized: Callable[..., Any]) -> Callable[..., Any]:
+    """``tf.vectorized_map``, in whose body tapes are TensorFlow's own.
+
+    Of each operation of the body it makes one for all turns. So gradients are operations as others are there.
+    """
+
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        with _unnoted():
+            return vectorized(*args, **kwargs)
+
+    return mapped
 
 
 def _replacements(own: dict[str, Any]) -> dict[str, Any]:
@@ -164,21 +188,17 @@ def _replacements(own: dict[str, Any]) -> dict[str, Any]:
             tape._tape = None
         return tf.nest.pack_sequence_as(sources, found)
 
-    def refused(name: str) -> Any:
+    def vectorized(name: str) -> Any:
         def jacobian(tape: Any, *args: Any, **kwargs: Any) -> Any:
-            if _graph() is None:
+            with _unnoted():  # gradients of all elements are taken in a vectorized map
                 return own[name](tape, *args, **kwargs)
-            raise GraphError(
-                f"GradientTape.{name}: it is not supported in a step that is planned. Call gradient for each of the "
-                "elements that are wanted."
-            )
 
         return jacobian
 
     return {
         "gradient": gradient,
-        "jacobian": refused("jacobian"),
-        "batch_jacobian": refused("batch_jacobian"),
+        "jacobian": vectorized("jacobian"),
+        "batch_jacobian": vectorized("batch_jacobian"),
         "watch": watch,
         "reset": reset,
         "_push_tape": push,
@@ -233,7 +253,7 @@ def _gradients(
 @contextlib.contextmanager
 def _unnoted() -> Iterator[None]:
     """While this lasts, tapes of this thread are TensorFlow's own."""
-    noted, _active.noted = _active.noted, None
+    noted, _active.noted = getattr(_active, "noted", None), None
     try:
         yield
     finally:
@@ -259,7 +279,9 @@ def _reached(tape: Any, recorded: _Recorded, inside: set[Any]) -> tuple[set[Any]
     reached: set[Any] = set()
     beside: dict[str, Any] = {}
     for number, op in enumerate(recorded.graph.get_operations()):
-        if op in inside and any(x.op in reached or begins.get(x.name, number + 1) <= number for x in op.inputs):
+        if op not in inside or traits(op).blocks_gradient:
+            continue
+        if any(x.op in reached or begins.get(x.name, number + 1) <= number for x in op.inputs):
             beside |= {x.name: x for x in op.inputs if x.op.inputs and x.op in inside and x.op not in reached}
             reached.add(op)
     return reached, list(beside.values())

@@ -7,7 +7,7 @@ tensors that come out are ordinary ones, and so is all that is computed from the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model, current_model
 from tensoropt.errors import GraphError
 
-__all__ = ["differentiate", "gradients", "gradients_at_once", "loss_scalars", "merged_rows", "waiting"]
+__all__ = ["differentiate", "gradients", "gradients_at_once", "loss_scalars", "merged_rows", "waiting", "without_read"]
 
 
 def gradients(
@@ -210,7 +210,9 @@ def differentiate(
             stop_gradients=list(stopped) or None,
         )
     found = _distinct(made, {op.name for op in graph.get_operations()[before:]})
-    inside = _inside(graph, before)
+    operations = graph.get_operations()
+    # Of a loop that is differentiated TensorFlow makes one that also gathers what its gradient reads.
+    inside = without_read({op.name for op in operations[before:]}, operations[:before])
     found = [_of_shape(source, gradient) for source, gradient in zip(sources, found, strict=True)]
     outputs = [
         _output(scope, number, belonging, gradient)
@@ -236,20 +238,22 @@ def _distinct(made: Sequence[Any], inside: set[str]) -> list[Any]:
     return [_each(own, gradient) for gradient in made]
 
 
-def _inside(graph: Any, before: int) -> frozenset[str]:
-    """The operations that were made for gradients, but for those that operations from ``before`` have come to read.
+def without_read(inside: Set[str], readers: Iterable[Any], given: Set[str] = frozenset()) -> frozenset[str]:
+    """The operations that were made for gradients, but for those that others need beside the gradients.
 
-    Of a loop that is differentiated TensorFlow makes one that also gathers what its gradient reads.
+    Args:
+        inside: names of the operations that were made for gradients.
+        readers: the other operations.
+        given: names of the tensors that are gradients, which may be read.
     """
-    operations = graph.get_operations()
-    inside = {op.name for op in operations[before:]}
-    pending = [tensor.op for op in operations[:before] for tensor in op.inputs if tensor.op.name in inside]
+    left = set(inside)
+    pending = [tensor for op in readers for tensor in op.inputs]
     while pending:
-        op = pending.pop()
-        if op.name in inside:
-            inside.remove(op.name)
-            pending += [tensor.op for tensor in op.inputs]
-    return frozenset(inside)
+        tensor = pending.pop()
+        if tensor.op.name in left and tensor.name not in given:
+            left.remove(tensor.op.name)
+            pending += tensor.op.inputs
+    return frozenset(left)
 
 
 def _each(change: Callable[[Any], Any], gradient: Any) -> Any:

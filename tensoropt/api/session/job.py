@@ -153,13 +153,15 @@ class Job:
         """
         imported = self.imported_model()
         if self._planner is None or not self._planner.suits(imported, feed):
-            self._planner = Planner(imported, feed, model_to_plan())
+            model = model_to_plan()
+            self._planner = Planner(imported, feed, model)
             if self._planner.feed != feed and self.world.size > 1:
                 announce("find_strategy: a batch of one sample is fed whole on every rank, as with feed='global'")
             if self.world.rank == 0 and not imported.graph.after_gradients() & imported.graph.training:
                 _log.warning(
                     "nothing minimizes a loss of the model: what is planned is a step that computes all that can be "
-                    "fetched, without gradients. Call optimizer.minimize(loss) first to plan training"
+                    "fetched, without gradients. %s to plan training",
+                    model.terms.train,
                 )
         return self._planner
 

@@ -54,6 +54,27 @@ def the_gradient_penalty_of_a_wasserstein_gan() -> None:
 
 
 @case
+def gradients_in_a_vectorized_map() -> None:
+    def make(m: Any) -> Model:
+        x, z, mix = (m.placeholder(m.float32, [BATCH, size]) for size in (6, 4, 1))
+        joined = m.concat([x, z], 1)
+        w = m.get_variable("w", [10, 3], initializer=normal(m, 1))
+
+        def slope(sample: Any) -> Any:
+            return m.gradients(m.reduce_sum(m.tanh(m.matmul(m.expand_dims(sample, 0), w))), [sample])[0]
+
+        score = m.reduce_mean(m.tanh(m.matmul(joined, w)) * mix)
+        gradient = m.reshape(m.gradients(score, [w])[0], [-1])  # what makes it is read in the map
+        rows = m.vectorized_map(lambda i: m.gradients(m.gather(gradient, i), [w])[0], m.range(4))
+        loss = score + m.reduce_mean(m.vectorized_map(slope, joined) ** 2) + 0.1 * m.reduce_sum(rows**2)
+        made = {"x": x, "z": z, "mix": mix, "loss": loss, "rows": rows}
+        made["train"] = m.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return made
+
+    compare(make, ["loss", "rows"], "train", feeds, options=_PLANS)
+
+
+@case
 def a_product_with_the_matrix_of_second_derivatives() -> None:
     def make(m: Any) -> Model:
         x, z, mix = (m.placeholder(m.float32, [BATCH, size]) for size in (6, 4, 1))

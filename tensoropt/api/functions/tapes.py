@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
-from tensoropt.api.mirror.gradients import differentiate, loss_scalars, without_read
+from tensoropt.api.mirror.gradients import differentiate, keep_read, loss_scalars
 from tensoropt.api.mirror.model import GradientCall
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import traits
@@ -25,7 +25,7 @@ from tensoropt.graph.registry import traits
 __all__ = ["Noted", "noting_gradients"]
 
 _NAME = "gradients"
-_PATCHED = ("gradient", "jacobian", "batch_jacobian", "watch", "reset", "_push_tape", "_pop_tape")
+_PATCHED = ("gradient", "watch", "reset", "_push_tape", "_pop_tape")
 _lock = threading.RLock()  # of the class, which all threads share
 _active = threading.local()
 
@@ -54,15 +54,13 @@ class Noted:
         self._calls.setdefault(id(graph), (graph, []))[1].append(call)
 
     def of(self, graph: Any) -> list[GradientCall]:
-        """Returns the gradient calls in a graph, in the order of the calls, when the graph is complete.
+        """Returns the gradient calls in a graph, in the order of the calls."""
+        return self._calls.get(id(graph), (graph, []))[1]
 
-        Operations of a vectorized map read those of gradients, also where they are not the gradients themselves.
-        """
-        calls = self._calls.get(id(graph), (graph, []))[1]
-        every = frozenset().union(*(call.inside for call in calls))
-        given = {name for call in calls for output in call.outputs for name in (output.values, output.indices) if name}
-        left = without_read(every, (op for op in graph.get_operations() if op.name not in every), given)
-        return [replace(call, inside=call.inside & left) for call in calls]
+    def keep_read(self, graph: Any, readers: Iterable[Any]) -> None:
+        """Leaves operations of a graph that readers need beside the gradients out of its gradient calls."""
+        calls = self.of(graph)
+        calls[:] = keep_read(calls, readers)
 
 
 @contextlib.contextmanager
@@ -114,14 +112,17 @@ def _refused(enter: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _written_out(vectorized: Callable[..., Any]) -> Callable[..., Any]:
-    """``tf.vectorized_map``, in whose body tapes are TensorFlow's own.
-
-    Of each operation of the body it makes one for all turns. So gradients are operations as others are there.
-    """
+    """``tf.vectorized_map``, in which tapes are TensorFlow's own, as :func:`tensoropt.api.mirror.gradients` has it."""
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        with _unnoted():
+        graph = _graph()
+        if graph is None:
             return vectorized(*args, **kwargs)
+        begin = len(graph.get_operations())
+        with _unnoted():
+            found = vectorized(*args, **kwargs)
+        _active.noted.keep_read(graph, graph.get_operations()[begin:])
+        return found
 
     return mapped
 
@@ -188,17 +189,8 @@ def _replacements(own: dict[str, Any]) -> dict[str, Any]:
             tape._tape = None
         return tf.nest.pack_sequence_as(sources, found)
 
-    def vectorized(name: str) -> Any:
-        def jacobian(tape: Any, *args: Any, **kwargs: Any) -> Any:
-            with _unnoted():  # gradients of all elements are taken in a vectorized map
-                return own[name](tape, *args, **kwargs)
-
-        return jacobian
-
     return {
         "gradient": gradient,
-        "jacobian": vectorized("jacobian"),
-        "batch_jacobian": vectorized("batch_jacobian"),
         "watch": watch,
         "reset": reset,
         "_push_tape": push,

@@ -6,8 +6,11 @@ tensors that come out are ordinary ones, and so is all that is computed from the
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +19,18 @@ from tensoropt.api.garbage import collecting_new_objects
 from tensoropt.api.mirror.model import GradientCall, GradientOutput, MergedRows, Model, current_model
 from tensoropt.errors import GraphError
 
-__all__ = ["differentiate", "gradients", "gradients_at_once", "loss_scalars", "merged_rows", "waiting", "without_read"]
+__all__ = [
+    "differentiate",
+    "gradients",
+    "gradients_at_once",
+    "keep_read",
+    "loss_scalars",
+    "merged_rows",
+    "vectorized_map",
+    "waiting",
+]
+
+_thread = threading.local()
 
 
 def gradients(
@@ -85,13 +99,56 @@ def gradients_at_once(
             stopped += [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(stop_gradients or [])]
             belongs = [source.handle.op.name if hasattr(source, "handle") else source.name for source in sources]
             found, call = differentiate(losses, sources, belongs, stopped, scope, name, aggregation_method)
-        if call is not None:
+        if call is not None and not getattr(_thread, "in_map", False):
             model.add_gradient_call(call)
         if tf.UnconnectedGradients(unconnected_gradients) is tf.UnconnectedGradients.ZERO:
             return [
                 tf.zeros_like(x) if gradient is None else gradient for x, gradient in zip(sources, found, strict=True)
             ]
         return found
+
+
+def vectorized_map(fn: Callable[..., Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True) -> Any:
+    """``tf.vectorized_map``. Of each operation of a turn it makes one for all turns, also of those of gradients.
+
+    So gradients in it are not noted: they are operations as all others.
+
+    Args:
+        fn: of one element of each of ``elems``.
+        elems: tensors, in any structure, that are gone through along their first dimension.
+        fallback_to_while_loop: whether an operation that is not made for all turns at once may be in a loop.
+        warn: whether to say so.
+    """
+    model = current_model()
+    with model.enter(), _in_map():
+        begin = len(tf.compat.v1.get_default_graph().get_operations())
+        found = tf.vectorized_map(fn, elems, fallback_to_while_loop, warn)
+        made = tf.compat.v1.get_default_graph().get_operations()[begin:]
+        model.gradient_calls = keep_read(model.gradient_calls, made)
+        return found
+
+
+@contextlib.contextmanager
+def _in_map() -> Iterator[None]:
+    before = getattr(_thread, "in_map", False)
+    _thread.in_map = True
+    try:
+        yield
+    finally:
+        _thread.in_map = before
+
+
+def keep_read(calls: Sequence[GradientCall], readers: Iterable[Any]) -> list[GradientCall]:
+    """Differentiations without those of TensorFlow's operations that readers need beside the gradients themselves.
+
+    Args:
+        calls: differentiations in one graph.
+        readers: operations that are made of any operation of that graph, as those of a vectorized map are.
+    """
+    inside = frozenset().union(*(call.inside for call in calls))
+    given = {name for call in calls for output in call.outputs for name in (output.values, output.indices) if name}
+    left = _without_read(inside, readers, given)
+    return [replace(call, inside=call.inside & left) for call in calls]
 
 
 def waiting(found: list[Any]) -> list[Any]:
@@ -212,7 +269,7 @@ def differentiate(
     found = _distinct(made, {op.name for op in graph.get_operations()[before:]})
     operations = graph.get_operations()
     # Of a loop that is differentiated TensorFlow makes one that also gathers what its gradient reads.
-    inside = without_read({op.name for op in operations[before:]}, operations[:before])
+    inside = _without_read({op.name for op in operations[before:]}, operations[:before])
     found = [_of_shape(source, gradient) for source, gradient in zip(sources, found, strict=True)]
     outputs = [
         _output(scope, number, belonging, gradient)
@@ -238,7 +295,7 @@ def _distinct(made: Sequence[Any], inside: set[str]) -> list[Any]:
     return [_each(own, gradient) for gradient in made]
 
 
-def without_read(inside: Set[str], readers: Iterable[Any], given: Set[str] = frozenset()) -> frozenset[str]:
+def _without_read(inside: Set[str], readers: Iterable[Any], given: Set[str] = frozenset()) -> frozenset[str]:
     """The operations that were made for gradients, but for those that others need beside the gradients.
 
     Args:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -183,6 +183,11 @@ class Model:
     def gradient_calls(self) -> tuple[GradientCall, ...]:
         """Every differentiation, in the order of the calls."""
         return tuple(self._gradient_calls)
+
+    @gradient_calls.setter
+    def gradient_calls(self, calls: Iterable[GradientCall]) -> None:
+        with self._lock:
+            self._gradient_calls = list(calls)
 
     def add_gradient_call(self, call: GradientCall) -> None:
         """Records a differentiation."""

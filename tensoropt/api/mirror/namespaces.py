@@ -182,7 +182,7 @@ OWN: dict[str, tuple[str, str]] = {
     **_own("tensoropt.api.mirror.own_functions", "piecewise_constant piecewise_constant_decay", "train"),
     **_own("tensoropt.api.mirror.own_functions", "softmax_cross_entropy"),
     **_own("tensoropt.api.mirror.global_step", "create_global_step get_global_step get_or_create_global_step", "train"),
-    **_own("tensoropt.api.mirror.gradients", "gradients"),
+    **_own("tensoropt.api.mirror.gradients", "gradients vectorized_map"),
     **_own("tensoropt.api.session.summary_writer", "FileWriter FileWriterCache", "summary"),
     **_own("tensoropt.api.session.tf1_session", "InteractiveSession Session"),
     **_own("tensoropt.api.mirror.model", "reset_default_graph"),

@@ -91,6 +91,22 @@ def plans_of_models_are_taken_beside_one_another_and_a_script() -> None:
     assert tensoropt.keras.verify(one).steps == 3  # from where it is, and beside what predicts
 
 
+@case
+def how_gradients_are_taken_does_not_concern_what_runs_before_training() -> None:
+    x, y = _data()
+    steps: tuple[dict[str, Any], ...] = ({}, {"recompute": True}, {"search": "pipeline"}, {"search": "zero3"})
+    for asked in (None, *steps):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((8,)), layers.Dense(6, activation="tanh"), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        if asked is None:
+            wanted = model.predict(x[:3], verbose=0), model.evaluate(x[:3], y[:3], verbose=0)
+        else:
+            parallelize(model, micro_batches=2, **asked)  # which do not divide three samples
+            np.testing.assert_allclose(model.predict(x[:3], verbose=0), wanted[0], rtol=1e-6)
+            np.testing.assert_allclose(model.evaluate(x[:3], y[:3], verbose=0), wanted[1], rtol=1e-6)
+
+
 @core_case
 def plans_from_files_are_shown_where_their_model_is() -> None:
     model = _trained(5)

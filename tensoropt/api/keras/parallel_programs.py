@@ -28,6 +28,7 @@ __all__ = ["Parallel"]
 
 _TRAIN = "train"
 _STOPS = "whether the training stops"
+_OF_TRAINING = ("micro_batches", "recompute", "search")  # arguments that a program without gradients has no use for
 _parallel: list[weakref.ref[Parallel]] = []  # those that there are, in order
 
 
@@ -165,7 +166,9 @@ class Parallel:
                     return step(batch)
 
             made = Function(as_traced, None, False, self._programs[trains], kind)
-            made.asks(self._option if trains or self._is_name() else "mini_time", self._arguments)
+            option = self._option if trains or self._is_name() else "mini_time"
+            asked = {key: value for key, value in self._arguments.items() if trains or key not in _OF_TRAINING}
+            made.asks(option, asked)
             self._functions[place] = made
         return self._functions[place]
 

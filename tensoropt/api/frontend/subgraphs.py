@@ -26,7 +26,8 @@ from tensoropt.graph.registry import traits
 __all__ = ["Differentiated", "Group", "groups_of", "is_done_once", "is_opaque"]
 
 
-_GIVE_SHAPES = "Give these known shapes (mask by tensoropt.where instead of tensoropt.boolean_mask)."
+_KNOWN_SHAPES = "known shapes (tensoropt.where instead of tensoropt.boolean_mask, a bincount with a maxlength)"
+_GIVE_SHAPES = f"Give these {_KNOWN_SHAPES}."
 _STOP = "StopGradient"
 # Checks, and the user's Python: `py_func` runs on every rank in any case, and has to give the same there.
 _ALIKE = ("Assert", "CheckNumerics", "EagerPyFunc", "PyFunc")
@@ -348,8 +349,8 @@ def _group(operations: Sequence[Any], reads: _Reads) -> Group:
             raise GraphError(
                 f"{op.type} '{op.name}': has an effect, or a random state of its own, and works with tensors whose "
                 f"shapes only a run knows ('{operations[0].name}' makes one), so that every device would do it by "
-                "itself. Give it tensors of known shapes (mask by tensoropt.where instead of tensoropt.boolean_mask), "
-                "and draw by random_uniform or random_normal, which may have any."
+                f"itself. Give it tensors of {_KNOWN_SHAPES}, and draw by random_uniform or random_normal, which may "
+                "have any."
             )
     outputs = [t for op in operations for t in reads.outputs(op, inside)]
     for t in outputs:

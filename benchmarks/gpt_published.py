@@ -18,7 +18,7 @@ that is what the search finds, as it is free to. A stage is priced by steps of o
 micro-batches: a layer and a micro-batch cost what one more of them adds. Beside them stands the time to fill the
 pipeline. What cards reach of their arithmetic, :attr:`tensoropt.cluster.Device.product_efficiency`, is **fitted** on
 the three: the share by which the largest error is least. In the last column the same steps of layers have the strategy
-that tensoropt finds in the memory which the published one takes.
+that tensoropt finds in the memory which the published one takes with one micro-batch at a time.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensoropt.api.functions.function import function as function
     from tensoropt.api.functions.rank_zero import on_rank_0 as on_rank_0
     from tensoropt.api.mirror.gradients import gradients as gradients
+    from tensoropt.api.mirror.gradients import vectorized_map as vectorized_map
     from tensoropt.api.mirror.model import reset_default_graph as reset_default_graph
     from tensoropt.api.mirror.own_functions import softmax_cross_entropy as softmax_cross_entropy
     from tensoropt.api.mirror.readers import FixedLengthRecordReader as FixedLengthRecordReader

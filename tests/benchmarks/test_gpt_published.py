@@ -20,6 +20,7 @@ def test_steps_take_longer_where_more_is_made_again_and_products_are_slower() ->
     _, whole, scores = (predicted_s(each, 0.8, _SMALL) for each in PUBLISHED)
     assert scores < whole
     assert scores < predicted_s(PUBLISHED[2], 0.4, _SMALL)
+    assert predicted_s(PUBLISHED[1], 0.8, _SMALL, searched=True) < whole
 
 
 def test_the_share_of_arithmetic_is_the_one_whose_largest_error_is_least() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensoropt.errors import GraphError
 
-__all__ = ["TensorId", "TensorSpec", "sum_dtype"]
+__all__ = ["TensorId", "TensorSpec", "is_differentiable", "sum_dtype"]
 
 _ITEM_SIZES = {
     "bool": 1,
@@ -40,6 +40,11 @@ def sum_dtype(dtype: str) -> str:
         ('float32', 'float64')
     """
     return _SUMMED_IN.get(dtype, dtype)
+
+
+def is_differentiable(dtype: Any) -> bool:
+    """True if gradients flow through tensors of a dtype: TensorFlow's, or its name for one."""
+    return str(getattr(dtype, "name", dtype)).removesuffix("_ref") in _DIFFERENTIABLE
 
 
 class TensorId(NamedTuple):
@@ -101,7 +106,7 @@ class TensorSpec:
     @property
     def is_differentiable(self) -> bool:
         """True if gradients flow through tensors of this dtype."""
-        return self.dtype in _DIFFERENTIABLE
+        return is_differentiable(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

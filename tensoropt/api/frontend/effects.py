@@ -11,6 +11,7 @@ from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 from tensoropt.api.frontend.functions import called_graphs, function_attrs, is_call
 from tensoropt.api.frontend.walks import needs, reached
 from tensoropt.graph.registry import traits
+from tensoropt.graph.spec import is_differentiable
 
 __all__ = [
     "HANDLE",
@@ -240,7 +241,7 @@ def called_functions(op: Any) -> tuple[Any, ...] | None:
     lists = any(value.list.func for value in attrs)
     if not names and not lists:
         return ()
-    if lists or any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in op.outputs) or takes_handle(op):
+    if lists or any(is_differentiable(tensor.dtype) for tensor in op.outputs) or takes_handle(op):
         return None
     definitions = tuple(op.graph._get_function(name).cached_definition for name in dict.fromkeys(names))
     nodes = [node for definition in definitions for node in definition.node_def]

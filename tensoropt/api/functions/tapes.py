@@ -21,6 +21,7 @@ from tensoropt.api.mirror.gradients import differentiate, keep_read, loss_scalar
 from tensoropt.api.mirror.model import GradientCall
 from tensoropt.errors import GraphError
 from tensoropt.graph.registry import traits
+from tensoropt.graph.spec import is_differentiable
 
 __all__ = ["Noted", "noting_gradients"]
 
@@ -219,7 +220,7 @@ def _gradients(
         tensor.name: tensor
         for op in inside
         for tensor in op.inputs
-        if tensor.op not in inside and tensor.op.inputs and (tensor.dtype.is_floating or tensor.dtype.is_complex)
+        if tensor.op not in inside and tensor.op.inputs and is_differentiable(tensor.dtype)
     }
     captured = {id(outer): inner for outer, inner in graph.captures}
     asked = [_variable(sources[place]) for place in places]
@@ -291,7 +292,7 @@ def _depending(tensors: list[Any], graph: Any, sources: set[str]) -> Iterator[An
     for op in graph.get_operations() if tensors else ():
         if any(x.op in depends or x.name in sources or x.op.name in sources for x in op.inputs):
             depends.add(op)
-    return (x for x in tensors if x.op in depends and (x.dtype.is_floating or x.dtype.is_complex))
+    return (x for x in tensors if x.op in depends and is_differentiable(x.dtype))
 
 
 def _is_of(tensor: Any, graph: Any) -> bool:

@@ -30,7 +30,7 @@ from tensoropt.graph.graph import Edge
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.ops.random import numbers_skipped
 from tensoropt.graph.registry import traits
-from tensoropt.graph.spec import TensorId, TensorSpec
+from tensoropt.graph.spec import TensorId, TensorSpec, is_differentiable
 from tensoropt.graph.traits import Role
 from tensoropt.layout import Layout, Step, canonical_path
 from tensoropt.plan.places import Part
@@ -550,6 +550,6 @@ def _of_whole_gradient(x: Any) -> Any:
 
     No operator expects rows but lookups, and variables.
     """
-    if not (x.dtype.is_floating or x.dtype.is_complex):
+    if not is_differentiable(x.dtype):
         return x
     return with_gradient([x], [x], lambda dy: [None if dy is None else tf.convert_to_tensor(dy)])[0]

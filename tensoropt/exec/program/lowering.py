@@ -16,7 +16,7 @@ from tensoropt.exec.program.summands import held_dtype, in_sum_dtype, widened_op
 from tensoropt.graph.operator import Operator
 from tensoropt.graph.registry import declaration, is_declared, traits
 from tensoropt.graph.rule import OpRule
-from tensoropt.graph.spec import TensorSpec
+from tensoropt.graph.spec import TensorSpec, is_differentiable
 from tensoropt.layout import Layout, Mesh
 from tensoropt.plan.configuration import Configuration
 
@@ -202,7 +202,7 @@ class OpLowering:
     def shift(self, tensor: Any, axis: str, by: int) -> Any:
         """See :meth:`tensoropt.graph.lowering.Lowering.shift`."""
         moved = self._engine.shift(tensor, self._configuration.mesh_axes(axis), by)
-        if not _is_differentiable(tensor):
+        if not is_differentiable(tensor.dtype):
             return moved
         return with_gradient([tensor], [moved], lambda dy: [self.shift(tf.convert_to_tensor(dy), axis, -by)])[0]
 
@@ -245,7 +245,7 @@ def lower_operator(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
 
     def backward(*incoming: Any) -> list[Any]:
         given = {index: tf.convert_to_tensor(dy) for index, dy in zip(present, incoming, strict=True) if dy is not None}
-        others = [i for i, x in enumerate(inputs) if _is_differentiable(x) and i not in summed_gradients]
+        others = [i for i, x in enumerate(inputs) if is_differentiable(x.dtype) and i not in summed_gradients]
         parts = [(inputs, made, others)]
         if summed_gradients:
             # Made from what is kept anyway: inputs in float32 would take twice the memory of those.
@@ -295,10 +295,6 @@ def _lowered(context: OpLowering, inputs: Sequence[Any]) -> list[Any]:
             )
         tensor.set_shape(sizes)
     return outputs
-
-
-def _is_differentiable(tensor: Any) -> bool:
-    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 def _like(template: Any, value: Any) -> Any:

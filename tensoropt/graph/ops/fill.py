@@ -32,6 +32,17 @@ def fill(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
     return movement(inputs, op.outputs, ((),), (passed(op.outputs[0].rank),), backward_flops=op.outputs[0].elements)
 
 
+@register_op(
+    "Empty",
+    lower=lambda ctx: ctx.emit([], static={0: ctx.output_shape()}),
+    static={0: "shape"},
+    samples=[Sample("Empty", ([12, 8],), {"dtype": "float32", "init": True})],
+)
+def empty(op: Operator, inputs: Sequence[TensorSpec]) -> OpRule:
+    """Each device makes its piece: of zeros, or of numbers that nobody may read before they are replaced."""
+    return movement(inputs, op.outputs, (), (passed(op.outputs[0].rank),))
+
+
 def _piece(ctx: Lowering, *inputs: Any) -> Any:
     return ctx.slice_output(ctx.emit(inputs)[0])
 

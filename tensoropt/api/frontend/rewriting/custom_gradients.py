@@ -20,6 +20,7 @@ from tensoropt.api.frontend.rewriting.values import TensorList, Value, VariableV
 from tensoropt.errors import GraphError
 from tensoropt.graph.gradient_graphs import COUNT, GRADIENT, GRADIENT_TYPE, GRAPH, RESULTS, WRT, traced_gradient
 from tensoropt.graph.registry import traits
+from tensoropt.graph.spec import is_differentiable
 
 __all__ = ["gated", "own_gradient"]
 
@@ -125,7 +126,7 @@ def _is_block_again(op: Any, gradient: Any) -> bool:
     return all(
         len(inside.consumers()) == arguments[outside.name]
         for outside, inside in gradient.captures
-        if (inside.dtype.is_floating or inside.dtype.is_complex) and tf.get_static_value(outside) is None
+        if is_differentiable(inside.dtype) and tf.get_static_value(outside) is None
     )
 
 
@@ -150,7 +151,7 @@ def gated(rewriter: Rewriter, value: Value, condition: Any, of: Any, scope: Scop
     """
     if isinstance(value, TensorList):
         return value.map(lambda x: gated(rewriter, x, condition, of, scope))
-    if isinstance(value, VariableValue) or not (value.dtype.is_floating or value.dtype.is_complex):
+    if isinstance(value, VariableValue) or not is_differentiable(value.dtype):
         return value
     if rewriter.probing or rewriter.known.value(value) is not None:
         return value
@@ -201,7 +202,7 @@ def _is_variable(value: Value) -> bool:
 
 def _cut(rewriter: Rewriter, x: Any, op: Any, scope: Scope) -> Any:
     """A tensor that a gradient function reads; a constant for gradients, if these are not differentiated themselves."""
-    if not (x.dtype.is_floating or x.dtype.is_complex) or rewriter.known.value(x) is not None:
+    if not is_differentiable(x.dtype) or rewriter.known.value(x) is not None:
         return x
     if rewriter.user.is_differentiated_twice:
         return x
